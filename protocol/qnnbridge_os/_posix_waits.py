@@ -1,9 +1,10 @@
 """`os.wait` and its relatives for a program that must not see the children that it did not start. Linux.
 
-A host is a child of the program's process. `os.wait`, or `os.waitpid` for any child, would return its end, and a loop
-that waits until the program has no more children (`ChildProcessError`) would never end. `hide_hosts` replaces these
-functions in the module `os` by versions that leave hosts out. The exit code of a host that ends meanwhile is collected
-by the host's owner. Waits for one process or for a process group are passed on as they are.
+A host is a child of the program's process. `os.wait`, or `os.waitpid` for any child, would return its end, and a
+loop that waits until the program has no more children (`ChildProcessError`) would never end. `hide_hosts`
+replaces these functions in the module `os` by versions that leave hosts out. The exit code of a host that ends
+meanwhile is collected by the host's owner. Waits for one process or for a process group are passed on as they
+are.
 
 Threads: any.
 """
@@ -38,7 +39,7 @@ def hide_hosts() -> None:
     """Leave hosts out of what `os.wait`, `os.waitpid`, `os.wait3`, `os.wait4` and `os.waitid` see. Idempotent."""
     if sys.platform != "linux" or os.waitpid is not waitpid:
         return  # replaced already: by this function, or by gevent, which waits in its own loop
-    os.wait, os.waitpid, os.waitid = _wait_for_one, _wait_for_pid, _wait_for_id  # type: ignore[assignment]
+    os.wait, os.waitpid, os.waitid = _wait_for_one, _wait_for_pid, _wait_for_id
     os.wait3, os.wait4 = _wait_with_usage, _wait_for_pid_with_usage
 
 

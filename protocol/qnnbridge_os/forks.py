@@ -1,4 +1,4 @@
-"""Objects that the child of a fork uses again: locks that a thread of the parent held, and what counts such threads.
+"""Objects that the child of a fork uses again: locks that a thread of the parent held, and counts of such threads.
 
 `os.fork` copies one thread only. A lock that another thread held at that moment stays locked in the child for ever.
 What outlives a call is therefore registered here (`renew_in_forks`) and made usable in each child before anything
@@ -19,7 +19,8 @@ _registered: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def renew_in_forks(thing: T) -> T:
-    """Call the thing's ``_at_fork_reinit()`` in the child of each fork, as long as the thing lives; return the thing.
+    """Call the thing's ``_at_fork_reinit()`` in the child of each fork as long as the thing lives; return the
+    thing.
 
     Python's locks have this method: it leaves them free.
     """

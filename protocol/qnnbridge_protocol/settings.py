@@ -136,8 +136,8 @@ def _own_folder(kind: Literal["cache", "state"], variable: str, environ: Mapping
 def _folder_without_home(kind: str) -> Path:
     """Return a folder for a user without a home folder, as services and containers have them.
 
-    The folder for temporary files is used, unless another user has made one of the same name there. Then it is a path
-    that cannot be used, and nothing is kept.
+    It is in the folder for temporary files, unless another user has made one of the same name there. Then it is a
+    path that cannot be used, and nothing is kept.
     """
     import tempfile
     from pathlib import Path

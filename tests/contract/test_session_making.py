@@ -50,7 +50,9 @@ def test_external_weights_without_their_length_are_qnns_as_well(
 ) -> None:
     """ONNX requires the name of the file only. QNN takes a missing length for 0."""
     weights = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
-    made = model([node("MatMul", ["x", "w"], ["y"])], [tensor("x", (1, 64))], [tensor("y", (1, 64))], {"w": weights})
+    made = model(
+        [node("MatMul", ["x", "w"], ["y"])], [tensor("x", (1, 64))], [tensor("y", (1, 64))], {"w": weights}
+    )
     outside = made.graph.initializer[0]
     (tmp_path / "w.bin").write_bytes(bytes(4096) + outside.raw_data)
     outside.ClearField("raw_data")

@@ -496,7 +496,9 @@ def test_a_python_that_lacks_the_bridge_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("isolated", ["-I", "-E"])
 def test_an_interpreter_that_ignores_pythonpath_has_the_bridge_too(isolated: str, tmp_path: Path) -> None:
-    name = program(tmp_path, "import onnxruntime, sys, neighbour\nprint(onnxruntime.__spec__.name)\nprint(sys.argv)\n")
+    name = program(
+        tmp_path, "import onnxruntime, sys, neighbour\nprint(onnxruntime.__spec__.name)\nprint(sys.argv)\n"
+    )
     (tmp_path / "neighbour.py").touch()
     for start, argv in (([name], [name, "x"]), (["-m", "program"], [str(tmp_path / name), "x"])):
         ran = subprocess.run(

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from tests.fakes import models as build
 
 from qnnbridge_host.model.external_lengths import file_with_lengths, with_lengths
-from tests.fakes import models as build
 
 SIZES = {
     TensorProto.FLOAT: 32,

@@ -7,6 +7,7 @@ defaults and error classes are ONNX Runtime's. Additions are keyword-only. Threa
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -392,30 +393,28 @@ class BaseSession(RunVariants):
         self.close()
 
 
+# What a session imports after it was made: for runs, and to explain the death of a host.
+_MODULES_OF_RUNS = (
+    *("difflib", "hashlib", "secrets", "platformdirs", "psutil"),
+    *("qnnbridge._diagnosis.crash", "qnnbridge._diagnosis.ort_log", "qnnbridge._fastpath.channel_pool"),
+    *("qnnbridge._feeds", "qnnbridge._io_binding", "qnnbridge._ort_value", "qnnbridge._session.fast_calls"),
+    *(
+        "qnnbridge._session.numbers_check",
+        "qnnbridge_os.files",
+        "qnnbridge_os.sharing",
+        "qnnbridge_protocol.values",
+    ),
+)
+
+
 def _load_modules_of_runs() -> None:
-    """Load all that a session needs later while the host makes it: numpy, values, the explanation of a death.
+    """Load all that a session imports later while the host makes it.
 
-    No run waits for an import then, and a program may give up its rights or its root folder (`os.chroot`) once it has
-    its sessions.
+    No run waits for an import then, and a program may give up its rights or its root folder (`os.chroot`) once it
+    has its sessions.
     """
-    import difflib
-    import hashlib
-    import secrets
-
-    import platformdirs
-    import psutil
-
-    import qnnbridge._diagnosis.crash
-    import qnnbridge._diagnosis.ort_log
-    import qnnbridge._fastpath.channel_pool
-    import qnnbridge._feeds
-    import qnnbridge._io_binding
-    import qnnbridge._ort_value
-    import qnnbridge._session.fast_calls
-    import qnnbridge._session.numbers_check
-    import qnnbridge_os.files
-    import qnnbridge_os.sharing
-    import qnnbridge_protocol.values  # noqa: F401
+    for name in _MODULES_OF_RUNS:
+        importlib.import_module(name)
 
 
 def check_outputs(wanted: Sequence[str] | None, known: Sequence[str]) -> list[str] | None:

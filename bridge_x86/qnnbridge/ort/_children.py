@@ -1,14 +1,15 @@
 """Processes that a program with the drop-in starts, and those that it waits for.
 
-Processes that this one starts get a folder with three one-line packages and the metadata of ``onnxruntime``, first on
-``PYTHONPATH``: multiprocessing, subprocess and any shell in between pass that on. The folder is kept in the user's
-cache, one per version, so that a process which outlives its parent still finds it; where the cache cannot be written,
-in the user's runtime folder. Without any folder the drop-in works in this process only, and a log line says so once. A
-child without qnnbridge gets an `ImportError` that says so.
+Processes that this one starts get a folder with three one-line packages and the metadata of ``onnxruntime``,
+first on ``PYTHONPATH``: multiprocessing, subprocess and any shell in between pass that on. The folder is kept in
+the user's cache, one per version, so that a process which outlives its parent still finds it; where the cache
+cannot be written, in the user's runtime folder. Without any folder the drop-in works in this process only, and a
+log line says so once. A child without qnnbridge gets an `ImportError` that says so.
 
-A program may start Python with an environment of its own (``env={}``), or replace ``PYTHONPATH``. With onnxruntime
-installed the child finds it all the same, so `subprocess.Popen` is wrapped: a child that is this Python, or a script
-for it, gets the folder and the variables of qnnbridge in addition. Other programs get exactly what the program gives.
+A program may start Python with an environment of its own (``env={}``), or replace ``PYTHONPATH``. With
+onnxruntime installed the child finds it all the same, so `subprocess.Popen` is wrapped: a child that is this
+Python, or a script for it, gets the folder and the variables of qnnbridge in addition. Other programs get exactly
+what the program gives.
 
 On Linux the functions of `os` that wait for any child leave out the host (`qnnbridge_os._posix_waits`).
 """
@@ -120,8 +121,8 @@ def _made(environ: Mapping[str, str]) -> str | None:
             continue
         return folder
     _log.warning(
-        "No folder can be written for the drop-in (%s): processes that this program starts use the onnxruntime that is "
-        "installed for them. Set QNNBRIDGE_CACHE_DIR to a folder that can be written.",
+        "No folder can be written for the drop-in (%s): processes that this program starts use the onnxruntime "
+        "that is installed for them. Set QNNBRIDGE_CACHE_DIR to a folder that can be written.",
         "; ".join(problems),
     )
     return None
@@ -205,7 +206,9 @@ def _completed(env: Any, arguments: Any, executable: Any, *, shell: bool) -> dic
     if shell or not folder or folder == NO_FOLDER:
         return None
     try:
-        made = {os.fsdecode(name): os.fsdecode(value) for name, value in (os.environ if env is None else env).items()}
+        made = {
+            os.fsdecode(name): os.fsdecode(value) for name, value in (os.environ if env is None else env).items()
+        }
         if folder in made.get("PYTHONPATH", "").split(os.pathsep) and VARIABLE in made:
             return None
         first = arguments if isinstance(arguments, (str, bytes, os.PathLike)) else next(iter(arguments))

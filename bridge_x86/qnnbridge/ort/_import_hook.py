@@ -1,8 +1,9 @@
 """How `qnnbridge.ort` comes to be what ``import onnxruntime`` gives: in this process, and in those it starts.
 
 In this process a finder answers ``onnxruntime``. The modules are the same objects under both names, so that a
-class is one class however it was imported; their ``__name__`` is onnxruntime's. ``importlib.metadata.version("onnxruntime")`` gives the version of
-the host's ONNX Runtime. Installed once; the import lock of Python protects it.
+class is one class however it was imported; their ``__name__`` is onnxruntime's.
+``importlib.metadata.version("onnxruntime")`` gives the version of the host's ONNX Runtime. Installed once; the
+import lock of Python protects it.
 
 Processes that this one starts find it by a folder on their path (`qnnbridge.ort._children`).
 
@@ -207,7 +208,7 @@ class _Loader(importlib.abc.Loader):
 
 
 def _show_as_package(module: ModuleType) -> None:
-    """Let programs that look into the package find what onnxruntime has: its modules, and the modules of its classes."""
+    """Let programs that look into the package find what onnxruntime has: its modules, and those of its classes."""
     hosts = next(_installed(), None)
     if hosts is not None:
         _own_paths.setdefault("qnnbridge.ort", list(module.__path__))

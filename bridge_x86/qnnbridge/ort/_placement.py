@@ -63,8 +63,8 @@ Named = tuple[str, dict[str, str]]
 class ProviderChoice:
     """providers: for `qnnbridge.InferenceSession`; ``None`` leaves them to the session options.
 
-    asked: the program names QNN itself, so an error of QNN is an error of the program. Otherwise the user chose QNN, or
-    the program takes all providers that there are, and a model that QNN cannot take runs on the CPU.
+    asked: the program names QNN itself, so an error of QNN is an error of the program. Otherwise the user chose
+    QNN, or the program takes all providers that there are, and a model that QNN cannot take runs on the CPU.
     """
 
     providers: list[Named] | None
@@ -97,14 +97,12 @@ def given_sizes() -> dict[str, int | list[int]]:
     return dict(sizes)
 
 
-def choose(
-    named: Sequence[Named], *, in_options: bool, chosen: Policy, available: Sequence[str]
-) -> ProviderChoice:
+def choose(named: Sequence[Named], *, in_options: bool, chosen: Policy, available: Sequence[str]) -> ProviderChoice:
     """Return where a session is to run.
 
     named: what `normalize` made of the arguments. in_options: the session options name providers. available: what
-    `get_available_providers` returns. A program that passes this list on gets QNN, as it gets CUDA from a build with
-    CUDA: the list means "the best that there is".
+    `get_available_providers` returns. A program that passes this list on gets QNN, as it gets CUDA from a build
+    with CUDA: the list means "the best that there is".
     """
     names = [name for name, _ in named]
     qnn_options = next((options for name, options in named if name == QNN), {})

@@ -121,13 +121,13 @@ def _blob_fix(circumstances: Circumstances) -> str:
 def _unknown_operator_cause(circumstances: Circumstances) -> str:
     if not circumstances.custom_op_libraries:
         return (
-            "This ONNX Runtime does not know the operator: it is one of a library of custom operators, or of a newer "
-            "release."
+            "This ONNX Runtime does not know the operator: it is one of a library of custom operators, or of a "
+            "newer release."
         )
     return (
         f"None of the libraries that are registered has the operator ({_named(circumstances)}). An operator that a "
-        "program writes in Python (@onnx_op of onnxruntime_extensions) exists in the program's own process only; the "
-        "session is in the host, another process, and cannot call it."
+        "program writes in Python (@onnx_op of onnxruntime_extensions) exists in the program's own process only; "
+        "the session is in the host, another process, and cannot call it."
     )
 
 
@@ -139,7 +139,8 @@ def _unknown_operator_fix(circumstances: Circumstances) -> str:
         )
     return (
         "Register the library that has the operator. For one written in Python: compute it before or after the "
-        "session, replace it by operators of ONNX or of a compiled library, or run this model with onnxruntime itself."
+        "session, replace it by operators of ONNX or of a compiled library, or run this model with onnxruntime "
+        "itself."
     )
 
 

@@ -1,8 +1,8 @@
 """The length of weights that lie outside of the model file, where the model does not give it.
 
-ONNX requires the name of the file only: `offset` is 0 without an entry, and `length` follows from type and shape. ONNX
-Runtime computes it so; QNN takes a missing length for 0, and fails or computes with other values. So a model for QNN
-gets the entries that it lacks. Other optional entries (`checksum`, `basepath`) are read by neither.
+ONNX requires the name of the file only: `offset` is 0 without an entry, and `length` follows from type and shape.
+ONNX Runtime computes it so; QNN takes a missing length for 0, and fails or computes with other values. So a model
+for QNN gets the entries that it lacks. Other optional entries (`checksum`, `basepath`) are read by neither.
 
 Nothing is decoded but the messages on the way to a tensor. Pure functions; any thread.
 """

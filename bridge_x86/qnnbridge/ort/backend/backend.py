@@ -72,8 +72,8 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
             "session.allow_released_opsets_only", "1" if cls.allowReleasedOpsetsOnly else "0"
         )
         set_allowed(options, kwargs, _SAFE_SESSION_OPTIONS, "SessionOptions")
-        # The only device of this interface is the CPU (`get_device`), so the model computes there, as with onnxruntime
-        # and its QNN plugin.
+        # The only device of this interface is the CPU (`get_device`), so the model computes there, as with
+        # onnxruntime and its QNN plugin.
         excluded = {QNN, *os.getenv("ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS", "").split(",")}
         providers = [name for name in get_available_providers() if name not in excluded]
         # ONNX's tests use this interface: a fallback to the CPU would hide their failures.
