@@ -18,11 +18,12 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from qnnbridge_os._posix_process import living_children
-from qnnbridge_os._posix_streams import new_poll
 from qnnbridge_os.native import sleep, waitpid
 
 assert sys.platform != "win32"
+
+from qnnbridge_os._posix_process import living_children  # noqa: E402 - type checkers find it empty on Windows
+from qnnbridge_os._posix_streams import new_poll  # noqa: E402
 
 T = TypeVar("T")
 
