@@ -10,8 +10,13 @@ Threads: any. Windows has no fork, and nothing is registered there.
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from typing import Any, TypeVar
+
+if sys.platform != "win32":
+    # What it does in the child of a fork comes first: a host that is renewed takes the spawner of the child.
+    import qnnbridge_os._posix_process  # noqa: F401
 
 T = TypeVar("T")
 
