@@ -68,6 +68,7 @@ def test_other_programs_get_the_environment_that_the_program_gives(tmp_path: Pat
     import onnxruntime
 
     print(said(("/usr/bin/env",), env={"A": "1"}))
+    print(said((sys.executable, "-I", "-c", "import os; print(*os.environ)"), env={"LC_ALL": "C.UTF-8"}))
     print(said("echo $A$PYTHONPATH", shell=True, env={"A": "2"}))
     try:
         subprocess.Popen()
@@ -77,8 +78,8 @@ def test_other_programs_get_the_environment_that_the_program_gives(tmp_path: Pat
     )
     ran = exec_program(program(tmp_path, source), cwd=tmp_path)
     lines = ran.stdout.splitlines()
-    assert lines[:2] == ["A=1", "2"], ran.stderr
-    assert "missing 1 required positional argument: 'args'" in lines[2]
+    assert lines[:3] == ["A=1", "LC_ALL", "2"], ran.stderr
+    assert "missing 1 required positional argument: 'args'" in lines[3]
 
 
 @needs.linux

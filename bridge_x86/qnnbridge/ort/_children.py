@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import logging
 import os
 import shutil
@@ -211,10 +212,14 @@ def _completed(env: Any, arguments: Any, executable: Any, *, shell: bool) -> dic
         }
         if folder in made.get("PYTHONPATH", "").split(os.pathsep) and VARIABLE in made:
             return None
-        first = arguments if isinstance(arguments, (str, bytes, os.PathLike)) else next(iter(arguments))
+        words = [arguments] if isinstance(arguments, (str, bytes, os.PathLike)) else list(arguments)
+        first, *options = map(os.fsdecode, words)
         if not _is_this_python(os.fsdecode(executable or first), made):
             return None
-    except (TypeError, AttributeError, StopIteration, OSError):
+        # An isolated Python, as the host, reads no PYTHONPATH.
+        if any(word in ("-I", "-E") for word in itertools.takewhile(lambda word: word.startswith("-"), options)):
+            return None
+    except (TypeError, ValueError, AttributeError, OSError):
         return None  # `Popen` says what is wrong with it
     for name, value in os.environ.items():
         if name.startswith(_OURS):
