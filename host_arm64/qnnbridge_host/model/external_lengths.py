@@ -15,7 +15,6 @@ from typing import Final
 from qnnbridge_host.model import protobuf as schema
 from qnnbridge_host.model.protobuf import ENTRY, EXTERNAL, SCHEMA, TENSOR, Garbage, MessageKind, varint
 from qnnbridge_protocol.element_types import ElementType
-from qnnbridge_protocol.elements import LAYOUTS, measure
 
 # Configuration entry of a session: the folder of the weight files of a model that is given as bytes.
 EXTERNAL_DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
@@ -116,6 +115,8 @@ def _missing_entry(tensor: bytes) -> bytes:
             names.update(_keys(tensor[begin:end]))
     if location != EXTERNAL or "length" in names or "location" not in names:
         return b""
+    from qnnbridge_protocol.elements import LAYOUTS, measure  # numpy, which making a session does not need
+
     layout = LAYOUTS.get(ElementType(element))
     if layout is None:
         return b""
