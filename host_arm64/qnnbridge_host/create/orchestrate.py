@@ -26,6 +26,7 @@ from qnnbridge_host.engine.qnn_options import newer_than_tables
 from qnnbridge_host.model.compiled_checks import before_session
 from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_host.model.paths import from_os, seen_from
+from qnnbridge_host.model.quantised_steps import quantised_steps
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.numerics.judge import (
@@ -35,10 +36,10 @@ from qnnbridge_host.numerics.judge import (
     judge_over_inputs,
     largest,
     movement,
-    paired,
     precision_of_operators,
     rank,
 )
+from qnnbridge_host.numerics.pairing import paired
 from qnnbridge_host.numerics.sampling import (
     ORDINARY,
     Feeds,
@@ -300,6 +301,7 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
             if _for_another_chip(job, files, error):
                 return Validation(skipped=f"It cannot be loaded on this machine's chip: {error.message}")
             raise _unusable(job, error) from None
+    steps = quantised_steps(job.source.given)
     # Detections whose order differs are brought together before they are compared.
     for trial, values in expected.items():
         expected[trial], got[trial] = paired(values, got[trial], number_format)
@@ -309,6 +311,7 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
             {trial: values[index] for trial, values in got.items()},
             {trial: values[index] for trial, values in expected.items()},
             number_format,
+            steps.get(name, 0.0),
         )
         for index, name in enumerate(outputs)
     ]
@@ -447,7 +450,11 @@ def tolerance_text(number_format: NumberFormat) -> str:
 
 
 def compare(
-    output: str, got: Mapping[str, Any], expected: Mapping[str, Any], number_format: NumberFormat
+    output: str,
+    got: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    number_format: NumberFormat,
+    step: float = 0.0,
 ) -> Difference | None:
     """The difference of one output. ``None`` if it holds no numbers.
 
@@ -456,12 +463,13 @@ def compare(
         got: its values by the name of the inputs.
         expected: the same of the original.
         number_format: in which it was computed.
+        step: of the output's own quantisation; 0 for an output that is not quantised.
     """
     names = list(expected)
     arrays = [as_array(value) for value in (*got.values(), *expected.values())]
     if any(array is None or array.dtype.kind not in "biuf" for array in arrays):
         return None
-    state, reason, judged = judge_over_inputs([(expected[name], got[name]) for name in names], number_format)
+    state, reason, judged = judge_over_inputs([(expected[name], got[name]) for name in names], number_format, step)
     # Those of the state that decides first, then the lowest SNR.
     decisive = min(range(len(names)), key=lambda number: (judged[number].state != state, rank(judged[number])))
     worst = judged[decisive]

@@ -207,7 +207,9 @@ class NumbersService:
 def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
     from qnnbridge_host.create.publish import CompilerInput
     from qnnbridge_host.create.worker import Worker, open_original
-    from qnnbridge_host.numerics.judge import badness, judge_all, precision_of_operators
+    from qnnbridge_host.model.quantised_steps import quantised_steps
+    from qnnbridge_host.numerics.judge import badness, precision_of_operators
+    from qnnbridge_host.numerics.pairing import judge_all
 
     begun = time.monotonic()
 
@@ -221,7 +223,8 @@ def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
             reference = open_original(worker, job)
             expected = _counted(wanted, reference.run(wanted.feeds, wanted.outputs))
             number_format = precision_of_operators(_operators(wanted.source))
-            judged = judge_all(wanted.outputs, expected, wanted.results, number_format)
+            steps = quantised_steps(wanted.source.given)
+            judged = judge_all(wanted.outputs, expected, wanted.results, number_format, steps=steps)
             if any(one.state == "differs" for _, one in judged):
                 # A model that is random says another thing each time: then nothing can be shown.
                 second = _counted(wanted, reference.run(wanted.feeds, wanted.outputs))

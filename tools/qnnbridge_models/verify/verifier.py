@@ -16,6 +16,7 @@ from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions, as_dimensions
 from qnnbridge_host.model.collector import ModelScan
+from qnnbridge_host.model.quantised_steps import quantised_steps
 from qnnbridge_host.model.scan import refuse_scanned, scan_model
 from qnnbridge_host.numerics.judge import LIMITS, NumberFormat, precision_of_operators
 from qnnbridge_host.numerics.sampling import NOTHING_KNOWN, InputKnowledge, NamedFeeds, knowledge_of
@@ -107,7 +108,10 @@ def verify_model(
         model = path if sizes.all_named else _with_sizes(path, scan, sizes, Path(folder) / "sized")
         settings = SessionSettings(options, sizes.by_name if sizes.all_named else {}, how.timeout_s)
         known, nodes, constant = _known_of(path, sizes, soc_model)
-        work = _Work(model, scan, given, settings, number_format, known, constant, how, on_progress, on_rows)
+        steps = quantised_steps(str(path))
+        work = _Work(
+            *(model, scan, given, settings, number_format, known, constant, steps, how, on_progress, on_rows)
+        )
         # Without names: a model that was renamed is the same one.
         hashes = [digest for _, digest in hashes_of([path, *others])]
         what = {"model": hashes, "sizes": sizes.shown(), "options": options}
@@ -218,6 +222,7 @@ class _Work:
     number_format: NumberFormat
     known: InputKnowledge
     constant: frozenset[str]
+    steps: Mapping[str, float]
     how: VerifyOptions
     on_progress: OnProgress
     on_rows: OnRows | None
@@ -235,7 +240,7 @@ class _Work:
                 prepared = trying.prepare_trials(
                     side, self.given, self.scan.ops, self.known, self.number_format, how
                 )
-            prepared = dataclasses.replace(prepared, constant=self.constant)
+            prepared = dataclasses.replace(prepared, constant=self.constant, steps=self.steps)
             # Where the CPU disagrees with itself, a comparison with QNN says nothing.
             if not prepared.stable:
                 return _Tried(prepared, (), {}, None, versions)
@@ -323,6 +328,7 @@ class _Work:
                 trial.feeds,
                 dataclasses.replace(self.settings, sizes={}),
                 self.number_format,
+                self.steps,
                 self.how.host_python,
                 deadline,
                 # Of QNN on the whole model: of the session, or of the run on these inputs.
