@@ -13,7 +13,8 @@ from onnx import helper, numpy_helper
 from qnnbridge_host.model.quantised_steps import quantised_steps
 
 
-def model(domain: str = "", scale: Any = np.float32(0.03)) -> onnx.ModelProto:
+def model(domain: str = "", steps: Any = 0.03) -> onnx.ModelProto:
+    scale = np.asarray(steps, np.float32)
     node = helper.make_node
     nodes = [
         node("QuantizeLinear", ["x", "scale", "zero"], ["q"], domain=domain),
@@ -42,6 +43,6 @@ def test_the_step_of_an_output_is_that_of_its_dequantize_linear(domain: str, tmp
 
 
 def test_scales_per_channel_and_what_is_no_model_have_no_step(tmp_path: Path) -> None:
-    assert quantised_steps(model(scale=np.float32([0.1, 0.2])).SerializeToString()) == {}
+    assert quantised_steps(model(steps=[0.1, 0.2]).SerializeToString()) == {}
     assert quantised_steps(b"no model") == {}
     assert quantised_steps(str(tmp_path / "gone.onnx")) == {}

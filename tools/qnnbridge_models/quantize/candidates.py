@@ -14,11 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from qnnbridge_host.graph import graphs
 from qnnbridge_host.numerics.judge import NO_ERROR_DB
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_models.accuracy import GOOD_DB, FloatResults, OutputAccuracy, Verdict, lowest_snr, worst
 from qnnbridge_models.command_options import QuantizeSettings, ResolvedSettings
 from qnnbridge_models.quantize import precision, search
+from qnnbridge_models.quantize.faithful import shown, unlike_operators
 from qnnbridge_models.quantize.ort_quantizer import (
     WEIGHTED_OPS,
     CalibratedModel,
@@ -169,6 +171,50 @@ def folds_of(
     return found
 
 
+def working_form(
+    calibrated: CalibratedModel, work: Path, reference: FloatResults
+) -> tuple[CalibratedModel, list[str]]:
+    """Return the first form that the quantizer can write and that computes the float model but for rounding; and what
+    is said of the forms before it. Raises the error of the first form if none runs.
+
+    Args:
+        work: folder for candidates.
+        reference: one of its samples shows whether a form runs.
+    """
+    per_tensor = dataclasses.replace(calibrated.settings, per_channel=False)
+    forms = [("", calibrated), ("biases stay float32", dataclasses.replace(calibrated, float_biases=True))]
+    if calibrated.settings.per_channel:
+        forms += [
+            (
+                f"{words + ', and ' if words else ''}weights have one scale each",
+                dataclasses.replace(form, settings=per_tensor),
+            )
+            for words, form in forms
+        ]
+    index = precision.load_index(calibrated.path)
+    failed: list[str] = []
+    first: BridgeError | None = None
+    unlike: tuple[CalibratedModel, str] | None = None
+    for words, form in forms:
+        try:
+            model = form.write(work / "form.onnx")
+            reference.few(1).on_cpu(model)
+        except BridgeError as error:
+            first = first or error
+            failed.append(f"onnxruntime's quantizer fails ({error.cause or error.message})")
+            continue
+        lines = unlike_operators(index, graphs.load(model, weights=True))
+        if not lines:
+            return form, [f"{words}: {failed[0]}"] if failed else []
+        failed.append(f"onnxruntime's quantizer writes other operators ({shown(lines)})")
+        unlike = unlike or (form, failed[-1])
+    if unlike is not None:
+        form, text = unlike
+        return form, [f"{text}: a loss there is no matter of bits or samples; --exclude keeps these nodes in float"]
+    assert first is not None
+    raise first
+
+
 # Below it, weights get 16 bits where those are worth as much.
 _FAIR_DB, _WORTH_DB = 30.0, 3.0
 # For finding the weights that QNN does not take in 16 bits.
@@ -235,6 +281,7 @@ class CandidateChoice:
     Args:
         source: the float model of fixed sizes, before anything was done to it.
         untried: what there was no time for, as text.
+        failed: what the quantizer fails on, as text.
     """
 
     wished: QuantizeSettings
@@ -243,6 +290,7 @@ class CandidateChoice:
     samples: SampleSets
     judge: CrossValidation
     untried: list[str] = dataclasses.field(default_factory=list)
+    failed: list[str] = dataclasses.field(default_factory=list)
 
     def best(self, trial: PrecisionTrial, start: Precision) -> Candidate:
         """The way that measures best; the first one among those that are nearly the same."""
@@ -258,8 +306,10 @@ class CandidateChoice:
                     one = with_headroom(
                         self.judge, dataclasses.replace(trial, calibrated=calibrated), start, change
                     )
-                except BridgeError:
-                    continue  # the quantizer, or ONNX Runtime, fails on these types alone
+                except BridgeError as error:
+                    # The quantizer, or ONNX Runtime, fails on these types alone.
+                    self.failed.append(f"{change}: {error.cause or error.message}")
+                    continue
                 # The same nodes, so that QNN has no reason to do otherwise.
                 if one.db >= max(one.db for one in found) + worth:
                     found.append(one)

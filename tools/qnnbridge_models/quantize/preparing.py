@@ -21,6 +21,7 @@ from qnnbridge_host.graph import graphs, shapes
 from qnnbridge_host.numerics.comparing import OutputComparison, compare, difference_text
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_host.rewrite.removals import strip_inserted_casts
+from qnnbridge_models.quantize.normalising import normalise
 from qnnbridge_models.quantize.ort_quantizer import Quiet
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 
@@ -148,11 +149,14 @@ class PreparedModel:
     changes: tuple[str, ...]
 
 
-def prepare(model: Any, work: Path, sample: Feeds, expected: list[Any], names: list[str]) -> PreparedModel:
+def prepare(
+    model: Any, work: Path, sample: Feeds, expected: list[Any], names: list[str], *, symmetric: bool = False
+) -> PreparedModel:
     """Prepares `model` (with its weights; it is changed) in the folder `work`; checks that it computes the same.
 
     Args:
         sample, expected, names: one sample, and what the original model gives for it.
+        symmetric: activations get symmetric ranges.
     """
     changes: list[str] = []
     if model.functions:
@@ -167,7 +171,7 @@ def prepare(model: Any, work: Path, sample: Feeds, expected: list[Any], names: l
     moved = graphs.weights_out_of_inputs(model)
     if moved:
         changes.append(f"{moved} weights that were also inputs are constants now")
-    path = _folded(model, work, changes)
+    path = _folded(model, work, changes, symmetric)
     del model
     shrunk = _masks_shrunk(path, work, lambda candidate: _differences(candidate, sample, expected, names))
     if shrunk is not None:
@@ -217,7 +221,7 @@ def _upgraded(model: Any, changes: list[str]) -> Any:
     return model
 
 
-def _folded(model: Any, work: Path, changes: list[str]) -> Path:
+def _folded(model: Any, work: Path, changes: list[str], symmetric: bool) -> Path:
     """After basic optimisation: Constant nodes are initializers, and what has constant inputs is computed."""
     options = cpu.quiet_options(optimize=True)
     folded = work / "folded.onnx"
@@ -237,6 +241,7 @@ def _folded(model: Any, work: Path, changes: list[str]) -> Path:
     # Over any entry onnxruntime 1.31.1 ends `qnn_preprocess_model` with a TypeError.
     del result.metadata_props[:]
     convolutions = _normalise_by_convolution(result)
+    changes += normalise(result, work, symmetric)
     if convolutions:
         changes.append(f"{convolutions} BatchNormalization are Conv now: quantised, QNN computes a channel wrong")
     if constants:

@@ -29,6 +29,7 @@ from qnnbridge_models.quantize.candidates import (
     folds_of,
     with_enough_bits,
     with_headroom,
+    working_form,
 )
 from qnnbridge_models.quantize.ort_quantizer import CalibratedModel, Precision, calibrate
 from qnnbridge_models.quantize.preparing import (
@@ -133,14 +134,22 @@ def _quantized(
         with phase("preparing"):
             # A copy, which `prepare` changes: the original's metadata go into the result, its nodes are counted.
             # Held by nothing here: `prepare` drops it when it is written.
-            prepared = prepare(_with_weights(model, path), output.work, samples.compared[0], expected[0], names)
+            prepared = prepare(
+                _with_weights(model, path),
+                output.work,
+                samples.compared[0],
+                expected[0],
+                names,
+                symmetric=settings.symmetric_activations,
+            )
         calibrated = calibrate(prepared.path, samples, settings, output.work, on_progress, KnownWeights())
+        calibrated, form = working_form(calibrated, output.work, reference)
         with opened_qnn(options.qnn) as qnn:
             work = _Work(
                 options.settings,
                 settings,
                 resized,
-                prepared.changes,
+                (*prepared.changes, *form),
                 calibrated,
                 output.work,
                 samples,
@@ -257,6 +266,7 @@ class _Work:
         choice = CandidateChoice(self.wished, self.settings, self.source, self.samples, judge)
         best = choice.best(trial, start)
         cut = _cut(len(every_fold.folds) - len(judge.folds), choice.untried)
+        cut += [f"not tried, since the quantizer fails on it: {one}" for one in choice.failed]
         # One type for all that meets the target, with every node on QNN, needs no search.
         if target is not None and not best.meets(target, whole=True):
             trial = with_headroom(judge, trial, start).trial if best.change else best.trial
