@@ -3,8 +3,8 @@
 A cosine hides what matters: of one number it is always 1, and in an output that holds boxes of 0 to 640 beside
 scores of 0 to 1 the boxes alone decide it. So all samples together are judged, and each group by its own values.
 
-A verdict counts only if the samples could have shown the opposite. Where each value is nearly the same in all samples,
-a constant would reach the same SNR, so the verdict is "not shown" unless the changes themselves are right.
+A verdict counts only if the samples could have shown the opposite. Where each value is nearly the same in all
+samples, a constant would reach the same SNR, so the verdict is "not shown" unless the changes themselves are right.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GOOD_DB, FAIR_DB, USELESS_DB = 40.0, 20.0, 10.0
 USELESS_SHARE = 0.5
 # Values that move less than this part of their magnitude over all samples show nothing of the model.
 _NEARLY_CONSTANT = 1e-3
-# In dB: where a constant reaches this, the SNR of the values says nothing, and that of their changes has to be good.
+# In dB: where a constant reaches this, the SNR of the values says nothing; that of their changes has to be good.
 _OF_A_CONSTANT_DB = 30.0
 # From best to worst.
 _ORDER: tuple[Verdict, ...] = ("exact", "good", "not shown", "fair", "poor", "useless")
@@ -245,7 +245,9 @@ def _of_output(name: str, pairs: Sequence[tuple[Any, Any]], groups: Sequence[Col
         return OutputAccuracy(_not_numbers(name, pairs))
     for a, b in arrays:
         if a.shape != b.shape:
-            return OutputAccuracy(Accuracy(name, judge(a, b, "quantized")))
+            judged = judge(a, b, "quantized")
+            reason = f"{judged.reason}: its length depends on its values, of which one may fall to the other side"
+            return OutputAccuracy(Accuracy(name, dataclasses.replace(judged, reason=reason)))
     # Samples of several shapes have no columns in common: all values together are one list.
     if len({a.shape for a, _ in arrays}) > 1:
         return OutputAccuracy(accuracy_of(name, *(np.concatenate([p[s].ravel() for p in arrays]) for s in (0, 1))))

@@ -70,11 +70,13 @@ class FoldsReport:
         samples: that were compared, each by a model that it did not calibrate.
         snr_db: of the worst output in each fold.
         verdict: of the worst fold.
+        reason: which output has this verdict there, and why.
     """
 
     samples: int
     snr_db: tuple[float, ...]
     verdict: Verdict
+    reason: str = ""
 
     def __str__(self) -> str:
         low, high = (f"{min(ratio, NO_ERROR_DB):.1f}" for ratio in (min(self.snr_db), max(self.snr_db)))
@@ -111,20 +113,21 @@ class CrossValidation:
 
         The lowest of them is that of the oddest sample, by which a choice is chance.
         """
-        lowest = [lowest_snr(self._judged(fold, calibrated, precision)) for fold in self.folds]
-        return statistics.fmean(NO_ERROR_DB if one is None else one for one in lowest)
+        return statistics.fmean(_lowest(self._judged(fold, calibrated, precision)) for fold in self.folds)
 
     def report(self, calibrated: CalibratedModel, precision: Precision) -> FoldsReport:
         """All folds of one way of quantising."""
-        ratios: list[float] = []
-        verdicts: list[Verdict] = []
-        for fold in self.folds:
-            outputs = self._judged(fold, calibrated, precision)
-            lowest = lowest_snr(outputs)
-            ratios.append(NO_ERROR_DB if lowest is None else lowest)
-            verdicts.append(worst(output.verdict for output in outputs))
+        folds = [self._judged(fold, calibrated, precision) for fold in self.folds]
+        verdict = worst(output.verdict for outputs in folds for output in outputs)
+        reasons = [
+            f'output "{output.name}": {part.judged.reason or f"SNR {part.judged.snr_db or 0.0:.1f} dB"}'
+            for outputs in folds
+            for output in outputs
+            for part in output.parts
+            if part.verdict == verdict
+        ]
         samples = sum(len(fold.results.samples) for fold in self.folds)
-        return FoldsReport(samples, tuple(ratios), worst(verdicts))
+        return FoldsReport(samples, tuple(map(_lowest, folds)), verdict, next(iter(reasons), ""))
 
     def _judged(self, fold: Fold, calibrated: CalibratedModel, precision: Precision) -> tuple[OutputAccuracy, ...]:
         one = calibrated.without(fold.left_out)
@@ -144,6 +147,14 @@ class CrossValidation:
         # Never 0: a small model takes less than the clock shows.
         paid = int(seconds / max(time.monotonic() - begun, 1e-3))
         return self if paid >= len(self.folds) else first
+
+
+def _lowest(outputs: Sequence[OutputAccuracy]) -> float:
+    """The lowest SNR of a fold; 0 where an output is useless that has none, as one of another length."""
+    if any(output.verdict == "useless" and output.snr_db is None for output in outputs):
+        return 0.0
+    lowest = lowest_snr(outputs)
+    return NO_ERROR_DB if lowest is None else lowest
 
 
 def folds_of(
@@ -174,8 +185,9 @@ def folds_of(
 def working_form(
     calibrated: CalibratedModel, work: Path, reference: FloatResults
 ) -> tuple[CalibratedModel, list[str]]:
-    """Return the first form that the quantizer can write and that computes the float model but for rounding; and what
-    is said of the forms before it. Raises the error of the first form if none runs.
+    """Return the first form that the quantizer can write and that computes the float model but for rounding.
+
+    Also what the report says of the forms before it. Raises the error of the first form if none runs.
 
     Args:
         work: folder for candidates.

@@ -1,11 +1,11 @@
 """onnxruntime's quantizer, made to write what the float model computes; and the proof that it did.
 
-- it makes names up (`x_scale`, `x_QuantizeLinear_Output`) that may be those of other tensors: tensors whose names it
-  would extend to one that exists are renamed while it runs.
-- it takes a Relu or a Clip away because the range of its result does the same. The range always has 0 in it, so that of
-  a Clip from 0.1 to 0.6 does not; and it cuts the range of what comes in, which may be an output of the model.
-- what it wrote is compared with the float model operator by operator: the same attributes, and constants within half a
-  step. A difference there is an error of the writer, which no number of bits and no samples cure.
+- it makes names up (`x_scale`, `x_QuantizeLinear_Output`) that may be those of other tensors: tensors whose names
+  it would extend to one that exists are renamed while it runs.
+- it takes a Relu or a Clip away because the range of its result does the same. The range always has 0 in it, so
+  that of a Clip from 0.1 to 0.6 does not; and it cuts the range of what comes in, which may be an output.
+- what it wrote is compared with the float model operator by operator: the same attributes, and constants within
+  half a step. A difference there is an error of the writer, which no number of bits and no samples cure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _REMOVABLE = ("Relu", "Clip")
 
 
 def clashing_names(model: Any) -> dict[str, str]:
-    """Return another name for each tensor that, with what the quantizer puts behind it, is another tensor's name."""
+    """Return another name for each tensor whose name the quantizer would extend to that of another tensor."""
     graph = model.graph
     names = {
         name for inner in graphs.subgraphs(graph) for node in inner.node for name in (*node.input, *node.output)
@@ -89,7 +89,7 @@ def faithful(quantizer: type) -> type:
 
     class Faithful(quantizer):  # type: ignore[misc,valid-type]
         def adjust_tensor_ranges(self) -> None:
-            # A tensor that is an output or that a subgraph reads has its own range, whatever a Relu behind it needs.
+            # An output, and what a subgraph reads, keeps its own range, whatever a Relu behind it needs.
             graph = self.model.model.graph
             kept = {value.name for value in graph.output}
             kept.update(name for node in graph.node for name in graphs.captured_by(node))

@@ -2,10 +2,10 @@
 
 - Gemm: the quantizer writes a Gemm whose beta is not 1 with an unscaled bias, and fails on a bias that is broadcast
   otherwise than along the columns.
-- a weight that several nodes read in several roles has one scale in the quantizer, which fits one of them: the table
-  of a Gather that is also the weight of a Gemm gets scales per channel, which the Gather cannot have.
-- Clip: the quantizer takes one away whose work the range of its result does. QNN computes those that stay wrong in a
-  quantised model (5 to 13 dB); Max and Min it computes right.
+- a weight that several nodes read in several roles has one scale in the quantizer, which fits one of them: the
+  table of a Gather that is also the weight of a Gemm gets scales per channel, which the Gather cannot have.
+- Clip: the quantizer takes one away whose work the range of its result does. QNN computes those that stay wrong in
+  a quantised model (5 to 13 dB); Max and Min it computes right.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ def _bias_along_columns(editor: Editor, node: Any) -> list[Any] | None:
     if len(node.input) < 3 or not node.input[2]:
         return None
     bias, weight = editor.constant(node.input[2]), editor.shape(node.input[1])
-    if bias is None or weight is None:
+    if weight is None or (bias is None and editor.tensor(node.input[2]) is not None):
         return None
     columns = weight[0 if graphs.attribute_values(node).get("transB", 0) else 1]
-    if bias.shape == (columns,):
+    if bias is not None and bias.shape == (columns,):
         return None
     # One value, or one for each column: the last axis is that of the columns.
-    if bias.size == 1 or (bias.size == columns and bias.shape[-1] == columns):
+    if bias is not None and (bias.size == 1 or (bias.size == columns and bias.shape[-1] == columns)):
         flat = np.broadcast_to(bias.reshape(-1), (columns,))
         node.input[2] = editor.add_constant(np.ascontiguousarray(flat), f"{node.input[2]}/columns")
         return [node]
-    # One value for each row, or for each element.
+    # One value for each row or each element, or computed ones: the quantizer leaves a computed bias float.
     product = editor.fresh(f"{node.output[0]}/product")
     added = editor.make("Add", [product, node.input[2]], node, node.output[0])
     node.output[0] = product

@@ -55,6 +55,8 @@ _FOLD_S = 4.0
 # A range that is a tenth wider costs 0.8 dB, and keeps the next loud sample from being cut off. Where the model
 # stays good, a third is no loss either.
 _LOST_DB, _LOST_OF_GOOD_DB = 1.0, 3.0
+# Data, updates and result have a scale each, and QNN takes the whole numbers as they are: 9 to 16 dB.
+_WRONG_QUANTISED = ("ScatterElements",)
 _PREPARED = "the prepared model"
 _FLOAT = "running the float model"
 
@@ -235,6 +237,12 @@ class _Work:
         groups = precision.column_groups(index, joined, self.samples.compared[0])
         start = precision.given(index, original, self.wished.exclude, self.wished.wide, self.settings)
         changes = list(self.prepared_changes)
+        scatters = frozenset(node.name for node in index.protos if node.op_type in _WRONG_QUANTISED)
+        if scatters - start.float_nodes:
+            start = start.joined(Precision(scatters))
+            changes.append(
+                f"{len(scatters)} ScatterElements stay float: quantised, QNN computes them wrong with unlike scales"
+            )
         if self.wished.split_outputs:
             for one in joined:
                 start = start.joined(Precision(frozenset(one.tail)))
