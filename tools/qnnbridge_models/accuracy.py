@@ -301,7 +301,9 @@ def _changes(expected: npt.NDArray[Any], known: npt.NDArray[np.bool_]) -> npt.ND
     if expected.ndim < 2 or len(expected) < 2:
         return values[known]
     counts = np.maximum(known.sum(axis=0), 1)
-    return np.asarray((values - values.sum(axis=0) / counts)[known])
+    # The mean of a few samples is nearer to each of them than that of all would be.
+    bias = math.sqrt(len(expected) / (len(expected) - 1))
+    return np.asarray((values - values.sum(axis=0) / counts)[known] * bias)
 
 
 def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:

@@ -73,7 +73,8 @@ def paired(
         else:
             pairs = [
                 _pairs(
-                    *(side[batch] for side in scores),
+                    scores[0][batch],
+                    scores[1][batch],
                     [(a[batch], b[batch]) for a, b in tables],
                     whole,
                     error,

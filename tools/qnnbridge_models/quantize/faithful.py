@@ -87,7 +87,7 @@ def name_apart(model: Any, taken: Iterable[str]) -> None:
 def faithful(quantizer: type) -> type:
     """Return a subclass of onnxruntime's `QDQQuantizer` that keeps what the ranges do not do."""
 
-    class Faithful(quantizer):  # type: ignore[misc,valid-type]
+    class Faithful(quantizer):  # type: ignore[misc]
         def adjust_tensor_ranges(self) -> None:
             # An output, and what a subgraph reads, keeps its own range, whatever a Relu behind it needs.
             graph = self.model.model.graph
