@@ -188,6 +188,13 @@ def test_what_the_writer_changes_is_seen() -> None:
     assert "constant 2 (b) is off by" in line
 
 
+def test_what_the_preparation_adds_is_not_taken_for_a_change_of_the_writer(tmp_path: Path) -> None:
+    """Casts at the edges of a float16 model, and nodes that have the names of the quantizer's."""
+    result, true = quantized(models.conv_net(np.float16), tmp_path)
+    assert min(true) > 26
+    assert not any("writes other operators" in change for change in result.changes)
+
+
 def test_a_form_that_fails_is_reported_and_the_next_one_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,7 +75,8 @@ def name_apart(model: Any, taken: Iterable[str]) -> None:
     """Give the nodes that quantise other names than these, which are those of the float model's nodes."""
     used = set(taken)
     for node in model.graph.node:
-        if node.op_type in ("QuantizeLinear", "DequantizeLinear", "Cast"):
+        # The float model has none of these.
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             while node.name in used:
                 node.name += "_"
             used.add(node.name)
