@@ -12,7 +12,7 @@ import pytest
 from qnnbridge._buckets import Relation, make_arguments
 from qnnbridge._buckets.batches import Context, join, variant_for, window_feeds, window_length, windows
 from qnnbridge._buckets.plan import BucketPlan, PaddedInput, make_plan
-from qnnbridge._buckets.probing import check_exact, measure
+from qnnbridge._buckets.reach import check_exact, measure
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.model_records import ModelDescription, ModelIdentity
 from qnnbridge_protocol.specs import NodeInfo
@@ -69,13 +69,13 @@ def test_windows_give_what_the_whole_gives(left: int, right: int) -> None:
 def test_one_step_less_around_a_window_shows() -> None:
     run = convolution(2, 2)
     with pytest.raises(OptionError, match="other results than the whole"):
-        check_exact(plan(9), 0, ENDS, Context(1, 2), zeros, run)
-    check_exact(plan(9), 0, ENDS, Context(2, 2), zeros, run)
+        check_exact(plan(9), 0, ENDS, Context(1, 2), zeros, run, {})
+    check_exact(plan(9), 0, ENDS, Context(2, 2), zeros, run, {})
 
 
 @pytest.mark.parametrize(("left", "right"), [(0, 0), (3, 1), (7, 12)])
 def test_the_context_is_measured(left: int, right: int) -> None:
-    found = measure(plan(8), 0, ENDS, zeros, convolution(left, right))
+    found = measure(plan(8), 0, ENDS, zeros, convolution(left, right), {})
     assert found == Context(left + 1, right + 1)
 
 
@@ -84,12 +84,12 @@ def test_a_model_that_looks_at_everything_is_refused() -> None:
         return [np.repeat(feeds["x"] - feeds["x"].mean(1, keepdims=True), HOP, 1)]
 
     with pytest.raises(OptionError, match="depends on the whole"):
-        measure(plan(8), 0, ENDS, zeros, normalized)
+        measure(plan(8), 0, ENDS, zeros, normalized, {})
 
 
 def test_buckets_that_are_too_short_are_refused() -> None:
     with pytest.raises(OptionError, match="the largest bucket has 8"):
-        check_exact(plan(8), 0, ENDS, Context(4, 4), zeros, convolution(4, 4))
+        check_exact(plan(8), 0, ENDS, Context(4, 4), zeros, convolution(4, 4), {})
 
 
 def test_the_longest_bucket_that_is_not_longer_is_taken() -> None:

@@ -123,7 +123,7 @@ class BucketedSession:
         deadline = deadline_after(timeout)
         try:
             # The host reads the model's inputs without loading it: no onnx is needed on this side.
-            model = identify(host, recipe, deadline)
+            model = identify(host, recipe, deadline, operators=True)
             recipe = dataclasses.replace(recipe, identity=model.model)
             declared, (recipe, named) = model.inputs, name_axes(recipe, model.inputs, arguments.sizes)
             self.recipe, model = recipe, dataclasses.replace(model, inputs=named)

@@ -282,10 +282,20 @@ def _load_canceled(recipe: SessionRecipe) -> ModelLoadCanceled:
 
 
 def identify(
-    host: Host, recipe: SessionRecipe, deadline: float | None, stop: Terminable | None = None
+    host: Host,
+    recipe: SessionRecipe,
+    deadline: float | None,
+    stop: Terminable | None = None,
+    *,
+    operators: bool = False,
 ) -> ModelDescription:
-    """The host's description of the model, without loading it. Raises the error of an unreadable model."""
+    """Return the host's description of the model, without loading it. Raises the error of an unreadable model.
+
+    operators: also list its operators, for which the host reads each node.
+    """
     header: dict[str, Any] = {"op": "model.identify", "folder": recipe.folder}
+    if operators:
+        header["operators"] = True
     header["cache"] = recipe.cache_settings().to_wire()
     header["config_entries"] = dict(recipe.spec.config_entries)
     if recipe.spec.model_path is not None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._session import Verify
 from qnnbridge._session.create import encoded, warn_application
-from qnnbridge._supervision.host_process import deadline_after
+from qnnbridge._supervision.host_process import deadline_after, seconds_left
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
@@ -29,7 +29,9 @@ from qnnbridge_protocol.model_records import NumbersReport
 
 if TYPE_CHECKING:
     from qnnbridge._feeds import Counted
+    from qnnbridge._host import Host
     from qnnbridge._session.remote_session import RemoteSession
+    from qnnbridge_protocol.specs import NodeInfo
 
 
 _log = logging.getLogger("qnnbridge.numbers")
@@ -153,19 +155,8 @@ class NumbersCheck:
 
     def samples(self, timeout_s: float | None) -> dict[str, Any]:
         """Made-up values for the inputs. Raises `OptionError` where none can be made up."""
-        from qnnbridge_protocol.values import decode_all
-
-        header = {"op": "model.samples", "inputs": [node.to_wire() for node in self._remote.info.inputs]}
-        frame = self._remote.host.call(header, timeout_s)
-        if frame.header.get("inputs") is None:
-            raise OptionError(
-                f"{self._remote.recipe.label} cannot be verified with made-up inputs.",
-                cause=f"{frame.header.get('reason')}.",
-                fix="Give inputs: session.verify(feeds).",
-            )
-        inputs = field(frame.header, "inputs", "tuple[tuple[str, Any], ...]")
-        values = decode_all((item for _, item in inputs), frame.buffers)
-        return {name: value for (name, _), value in zip(inputs, values, strict=True)}
+        remote = self._remote
+        return made_up(remote.host, remote.recipe.label, remote.info.inputs, deadline_after(timeout_s))
 
     # --- asking the host ---
 
@@ -247,6 +238,23 @@ class NumbersCheck:
             raise error
         _log.warning("%s %s", error.message, error.cause)
         warn_application(f"{error.message} {error.cause} {error.fix}", NumbersWarning)
+
+
+def made_up(host: Host, label: str, inputs: Sequence[NodeInfo], deadline: float | None) -> dict[str, Any]:
+    """Values that the host makes up for inputs of fixed sizes. Raises `OptionError` where it cannot."""
+    from qnnbridge_protocol.values import decode_all
+
+    header = {"op": "model.samples", "inputs": [node.to_wire() for node in inputs]}
+    frame = host.call(header, seconds_left(deadline))
+    if frame.header.get("inputs") is None:
+        raise OptionError(
+            f"{label} cannot be verified with made-up inputs.",
+            cause=f"{frame.header.get('reason')}.",
+            fix="Give inputs: session.verify(feeds).",
+        )
+    found = field(frame.header, "inputs", "tuple[tuple[str, Any], ...]")
+    values = decode_all((item for _, item in found), frame.buffers)
+    return {name: value for (name, _), value in zip(found, values, strict=True)}
 
 
 def numbers_differ(label: str, report: NumbersReport) -> NumbersDiffer:

@@ -66,7 +66,12 @@ class ModelService:
         if scan is not None and scan.format == "onnx":
             ends, files = (scan.inputs, scan.outputs), tuple(scan.external_files)
             described = ModelDescription(
-                source.identity, True, *ends, external=files, metadata=fitting(scan.properties)
+                source.identity,
+                True,
+                *ends,
+                external=files,
+                operators=_operators(source) if header.get("operators") else (),
+                metadata=fitting(scan.properties),
             )
         described_wire = described.to_wire()
         return {
@@ -75,6 +80,7 @@ class ModelService:
             "inputs": described_wire["inputs"],
             "outputs": described_wire["outputs"],
             "external": described_wire["external"],
+            "operators": described_wire["operators"],
             "metadata": described_wire["metadata"],
         }, ()
 
@@ -252,6 +258,12 @@ class ModelService:
         except BridgeError:  # the session's own error, a few steps later
             return self._maker.hello
         return self._maker.hello._replace(versions={**self._maker.hello.versions, **of_engine})
+
+
+def _operators(source: ModelSource) -> tuple[str, ...]:
+    from qnnbridge_host.model.scan import scan_model
+
+    return tuple(sorted(scan_model(source.given).ops))
 
 
 def _kept_numbers(settings: CacheSettings | None, key: str | None) -> dict[str, Any] | None:
