@@ -100,6 +100,7 @@ class Drawing:
     def upsample(self) -> None:
         weights = self.normal(WIDTH, WIDTH, 4, scale=0.3)
         self.x = self.add("ConvTranspose", [self.x, weights], strides=[2], pads=[1, 1])
+        self.mask = ""  # it has another length now
 
     def attention(self) -> None:
         rows = self.add("Transpose", [self.x], perm=[0, 2, 1])

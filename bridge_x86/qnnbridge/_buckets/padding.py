@@ -269,12 +269,15 @@ class PaddingCheck:
             change,
         )
 
-    def padded_call(self, variant: Sizes, feeds: Feeds, compare: Callable[[Feeds], str]) -> None:
+    def padded_call(
+        self, variant: Sizes, feeds: Feeds, compare: Callable[[Feeds], str], *, again: bool = False
+    ) -> None:
         """A call is padded to this variant.
 
         Args:
             feeds: without the padding.
             compare: finds what padding changes in them.
+            again: its numbers are compared, too, so its padding is, whatever was compared before.
 
         Raises:
             NumbersDiffer: padding changes results, for ``verify="raise"``.
@@ -283,7 +286,7 @@ class PaddingCheck:
         if self._mode == "off" or sum(np.asarray(value).nbytes for value in feeds.values()) > MAX_BYTES:
             return
         with self._lock:
-            first = variant not in self._tried
+            first = (again and not self.found) or variant not in self._tried
             # Before it is compared: of several calls at once one is.
             self._tried.add(variant)
         if self._mode == "warn":
@@ -526,10 +529,9 @@ class FreeModel:
                 shorter = tuple(
                     size if number in plan.unpadded else max(1, size - by) for number, size in enumerate(true)
                 )
-                feeds = next(self._samples(one, shorter, highest))
                 # Models that take multiples of something refuse the others.
-                if self._run_if_valid(feeds, deadline) is not None:
-                    samples.append(feeds)
+                few = list(self._samples(one, shorter, highest))[: len(SPREADS) if highest else 1]
+                samples += [feeds for feeds in few if self._run_if_valid(feeds, deadline) is not None]
             report = verify_padding(one, shapes, names, samples, lambda feeds: self.run(feeds, deadline), tolerance)
         except OF_THE_MODEL as error:
             return None, f"Padding could not be tried on the CPU: {error.message}"
@@ -566,7 +568,7 @@ class FreeModel:
             rng = np.random.default_rng(seed)
             feeds = self.zeros(plan, sizes)
             made = {
-                name: _content(name, value, rng, factor, offset, highest.get(name, 1))
+                name: _content(name, value, rng, factor, offset, (seed % 2, highest.get(name, 1)))
                 for name, value in feeds.items()
             }
             for name, number in _lengths(plan, feeds).items():
@@ -616,13 +618,16 @@ def _lengths(plan: BucketPlan, feeds: Mapping[str, Array]) -> dict[str, int]:
 
 
 def _content(
-    name: str, zero: Array, rng: np.random.Generator, factor: float, offset: float, highest: int
+    name: str, zero: Array, rng: np.random.Generator, factor: float, offset: float, ids: tuple[int, int]
 ) -> Array:
-    """Values for an input: masks of ones, ids up to the highest one, numbers."""
+    """Values for an input: masks of ones, numbers, ids of this range.
+
+    In some samples no id is 0, which is what they are padded with: a last id of 0 hides its padding.
+    """
     if is_mask(name, zero):
         return np.ones(zero.shape, zero.dtype)
     if zero.dtype.kind in "iu":
-        return np.asarray(rng.integers(0, highest + 1, zero.shape), zero.dtype)
+        return np.asarray(rng.integers(min(ids), ids[1] + 1, zero.shape), zero.dtype)
     if zero.dtype.kind != "f":
         return zero
     values = rng.standard_normal(zero.shape)

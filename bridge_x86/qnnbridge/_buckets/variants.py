@@ -268,6 +268,8 @@ def opener(host: Host, retry: int, timeout: float | None, warn: Warn) -> Open:
     def open_session(recipe: SessionRecipe, left_s: float | None, on_deadline: OnDeadline) -> BaseSession:
         session = BaseSession(SessionOptions.from_spec(recipe.spec), left_s)
         session._warn = warn
+        # What the application gets is compared: without the padding, and put together from all parts.
+        session._chooses_calls = False
         session._open(recipe, host, retry, on_deadline)
         # The creation has its own limit; the calls later have that of the application.
         session._timeout = timeout

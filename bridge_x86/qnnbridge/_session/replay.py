@@ -27,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from qnnbridge._session import SessionRecipe
@@ -204,6 +204,10 @@ class ReplayingSession:
         self.live: Live | None = None
         # Time of the next checks on the fast path that the slow path makes before every call.
         self.next_upkeep = 0.0
+        # Calls that succeeded, or were sent on the fast path.
+        self.calls = 0
+        # Whether a call with these inputs is to be compared with the CPU, which the slow path does.
+        self.wants_comparison: Callable[[Iterable[Any]], bool] | None = None
 
     @property
     def closed(self) -> bool:

@@ -12,11 +12,11 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
-from qnnbridge_host.cache.files import SCHEMA, VERSION_FOLDER, Damaged, JsonFolder, read_json, write_json
+from qnnbridge_host.cache.files import SCHEMA, VERSION_FOLDER, Damaged, JsonFolder, hold, read_json, write_json
 from qnnbridge_host.model.source import FileStamp, hash_file, take_stamp
 from qnnbridge_os.files import make_folders, sync_file
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded
@@ -275,6 +275,7 @@ def without_mapping(spec: SessionSpec) -> SessionSpec:
 #
 # The key holds model, options, chip and versions: with any of them changed it is another comparison, as it is when
 # the judge has other rules. A verdict stays when its entry is evicted, and also models without an entry have one.
+# It rests on several calls, which it counts: a later difference replaces "agrees".
 
 VERDICTS_FOLDER: Final = "verdicts"
 # Of `numerics`, counted up when they change: a verdict by others says nothing.
@@ -282,43 +283,108 @@ RULES: Final = 2
 # About 1 KB each.
 MAX_VERDICTS: Final = 1000
 VERDICTS_MAX_AGE_S: Final = 365 * 24 * 3600.0
+# For the lock; a record is read and written within a millisecond.
+LOCK_WAIT_S: Final = 2.0
 # This many processes may end before their comparison does; after that no comparison is started.
 MAX_ATTEMPTS: Final = 5
 
 
 class Verdicts(JsonFolder):
-    """Files with the results of comparisons, one for each key. root: of this version's cache."""
+    """Files with the results of comparisons, one for each key.
+
+    Several processes read, merge and write one at once: a lock of the system orders them, since an "agrees" must not
+    be written over a difference that another process has just found.
+
+    Args:
+        root: of this version's cache.
+    """
 
     def __init__(self, root: Path) -> None:
         super().__init__(root / VERDICTS_FOLDER)
+        self._lock = root / "locks" / "verdicts.lock"
 
     def read(self, key: str) -> NumbersReport | None:
-        """The verdict, if there is one."""
+        """Return the verdict, if there is one."""
         try:
-            content = self._read(key)
+            report = self._report(self._read(key))
+        except (Damaged, OSError):
+            return None
+        if report is None or abs(time.time() - report.when) >= VERDICTS_MAX_AGE_S:
+            return None
+        return report
+
+    def write(self, key: str, report: NumbersReport) -> None:
+        """Replace the verdict."""
+        self._write(key, self._content(report))
+        self._tidy()
+
+    def add(self, key: str, report: NumbersReport, calls: int) -> NumbersReport:
+        """Add one comparison, and return what all of them show.
+
+        Args:
+            calls: of the model since they were counted last.
+        """
+        with self._alone():
+            before = self.read(key)
+            if before is None:
+                found = dataclasses.replace(report, calls=calls, compared=1)
+            else:
+                counts = {"calls": before.calls + calls, "compared": before.compared + 1}
+                found = dataclasses.replace(report, **counts).after(before)
+            self.write(key, found)
+        return found
+
+    def count(self, key: str, calls: int) -> None:
+        """Add calls that were not compared, if there is a verdict."""
+        with self._alone():
+            before = self.read(key)
+            if before is not None:
+                self._write(key, self._content(dataclasses.replace(before, calls=before.calls + calls)))
+
+    def begin(self, key: str) -> bool:
+        """Count an attempt. Return whether there were not too many that came to no end."""
+        with self._alone():
+            try:
+                content = self._read(key) or {}
+                attempts = int(content.get("attempts", 0))
+            except (Damaged, OSError, TypeError, ValueError):
+                content, attempts = {}, 0
+            if attempts >= MAX_ATTEMPTS:
+                return False
+            # What an earlier comparison has shown stays until this one ends.
+            kept = content if self._report(content) is not None else {}
+            self._write(key, {**kept, "schema": SCHEMA, "attempts": attempts + 1})
+            return True
+
+    def _report(self, content: Mapping[str, Any] | None) -> NumbersReport | None:
+        """The report in a file; ``None`` for one by other rules, or without one."""
+        try:
             known = content is not None and content["schema"] == SCHEMA and content.get("rules") == RULES
             if content is None or not known or "report" not in content:
                 return None
             report = NumbersReport.from_wire({**content["report"], "kept": True})
-        except (Damaged, OSError, TypeError, ValueError, LookupError, AttributeError):
+        except (TypeError, ValueError, LookupError, AttributeError):
             return None
-        return report if abs(time.time() - report.when) < VERDICTS_MAX_AGE_S else None
+        # Records of earlier versions have no counts: one call was compared.
+        compared = max(report.compared, 1 if report.state in ("agrees", "differs") else 0)
+        return dataclasses.replace(report, calls=max(report.calls, compared), compared=compared)
 
-    def write(self, key: str, report: NumbersReport) -> None:
-        self._write(key, {"schema": SCHEMA, "rules": RULES, "report": report.to_wire()})
-        self._tidy()
+    @staticmethod
+    def _content(report: NumbersReport) -> dict[str, Any]:
+        return {"schema": SCHEMA, "rules": RULES, "report": report.to_wire()}
 
-    def begin(self, key: str) -> bool:
-        """Count an attempt. Whether there were not too many that came to no end."""
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the lock of all verdicts. Where there are no locks, or it takes too long, go on without it."""
+        held = None
+        with contextlib.suppress(OSError):
+            make_folders(self._lock.parent)
+            held = hold(self._lock, time.monotonic() + LOCK_WAIT_S)
         try:
-            content = self._read(key) or {}
-            attempts = int(content.get("attempts", 0))
-        except (Damaged, OSError, TypeError, ValueError):
-            attempts = 0
-        if attempts >= MAX_ATTEMPTS:
-            return False
-        self._write(key, {"schema": SCHEMA, "attempts": attempts + 1})
-        return True
+            yield
+        finally:
+            if held is not None:
+                held.release()
 
     def _tidy(self) -> None:
         with contextlib.suppress(OSError):

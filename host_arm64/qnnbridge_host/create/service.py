@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from qnnbridge_protocol.errors import BridgeError, OptionError, desync
 from qnnbridge_protocol.limits import fitting
 
 if TYPE_CHECKING:
+    from qnnbridge_host.cache.memo import Verdicts
     from qnnbridge_host.create.order import WorkOrder
     from qnnbridge_host.create.replaced import ContextFolder
     from qnnbridge_host.create.session import SessionMaker
@@ -165,7 +167,8 @@ class ModelService:
         if left_out:
             text = f"{source.label}: get_modelmeta() lacks texts that are too long: {', '.join(left_out)}."
             notices.append(Notice("model", text))
-        request.after = _load_modules_of_runs
+        kept = _kept_numbers(settings, made.cache.key)
+        request.after = functools.partial(_after_creation, settings, made.cache.key if kept else None)
         return {
             "session": made.session,
             "info": made.info.to_wire(),
@@ -176,7 +179,7 @@ class ModelService:
             "fixed": list(made.changes),
             "fix": None if made.fix is None else made.fix.to_wire(),
             # A verdict that is known spares the comparison of the first call with the CPU (ADR 0015).
-            "numbers": _kept_numbers(settings, made.cache.key) or _shipped_numbers(source),
+            "numbers": kept or _shipped_numbers(source),
         }, ()
 
     def _wrapped(
@@ -270,13 +273,17 @@ def _kept_numbers(settings: CacheSettings | None, key: str | None) -> dict[str, 
     """What is known of the numbers of an entry."""
     if settings is None or key is None:
         return None
+    kept = _verdicts(settings).read(key)
+    return None if kept is None else kept.to_wire()
+
+
+def _verdicts(settings: CacheSettings) -> Verdicts:
     from pathlib import Path
 
     from qnnbridge_host.cache.memo import Verdicts
     from qnnbridge_host.cache.store import Store
 
-    kept = Verdicts(Store(Path(settings.folder)).root).read(key)
-    return None if kept is None else kept.to_wire()
+    return Verdicts(Store(Path(settings.folder)).root)
 
 
 def _shipped_numbers(source: ModelSource) -> dict[str, Any] | None:
@@ -289,8 +296,14 @@ def _shipped_numbers(source: ModelSource) -> dict[str, Any] | None:
     return None if found is None else found.to_wire()
 
 
-def _load_modules_of_runs() -> None:
-    """After the answer to the session's creation: the application prepares its arrays before its first run."""
+def _after_creation(settings: CacheSettings | None, key: str | None) -> None:
+    """After the answer to the session's creation: the application prepares its arrays before its first run.
+
+    key: of a kept verdict. A session is counted as one call of it: programs of one call would never reach the next
+    comparison otherwise, and what a program does later may be lost with it.
+    """
+    if settings is not None and key is not None:
+        _verdicts(settings).count(key, 1)
     with contextlib.suppress(ImportError):  # a run that needs it says so
         from qnnbridge_host import fastpath  # noqa: F401
         from qnnbridge_host.engine import ort_values  # noqa: F401

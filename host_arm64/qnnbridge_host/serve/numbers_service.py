@@ -10,6 +10,7 @@ no such report is kept. One comparison at a time in a host. Any thread.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import threading
 import time
@@ -47,7 +48,8 @@ TURN_POLL_S: Final = 0.05
 class _Comparison:
     """A `model.verify` in the host's terms. results: of `outputs`, by the session. inputs: what they are, as text.
     leading: the results are the first part of each dimension; the rest follows from padding. again: a kept verdict
-    does not count. made_from: what the session was made from, the model or its rewritten copy."""
+    does not count. calls: of the session since the last comparison. constant: the inputs hold hardly any content.
+    made_from: what the session was made from, the model or its rewritten copy."""
 
     source: ModelSource
     spec: SessionSpec
@@ -58,6 +60,8 @@ class _Comparison:
     inputs: str
     leading: bool
     again: bool
+    calls: int
+    constant: bool
     verdicts: Verdicts | None
     key: str
     made_from: tuple[ModelSource, SessionSpec]
@@ -127,6 +131,7 @@ class NumbersService:
             files = [(str(path), int(size), int(date)) for path, size, date in header.get("files") or ()]
             budget_s = header.get("budget_s")
             deadline = deadline_of(budget_s)
+            calls, parts = int(header.get("calls") or 1), str(header.get("parts") or "")
         except BridgeError:
             raise  # some are also a `ValueError`
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -146,12 +151,16 @@ class NumbersService:
             feeds |= _constants(source, spec)
         spec = dataclasses.replace(spec, fix=None)
         key = key_of(key_parts(used.fingerprint, made_with, initializers, self._maker.host_info, hash_library))
+        if parts:
+            key = hashlib.sha256(f"{key} {parts}".encode()).hexdigest()[: len(key)]
         verdicts = Verdicts(store.root) if store is not None else None
         wanted = _Comparison(
             *(source, spec, initializers, outputs, feeds, results),
             inputs=str(header.get("of") or "the inputs of a call"),
             leading=bool(header.get("leading")),
             again=bool(header.get("again")),
+            calls=max(1, calls),
+            constant=bool(header.get("constant")),
             verdicts=verdicts,
             key=key,
             made_from=(used, made_with),
@@ -168,8 +177,11 @@ class NumbersService:
                 return NumbersReport("unknown", reason="the time was over before its turn", when=time.time())
         try:
             kept = wanted.verdicts.read(wanted.key) if wanted.verdicts is not None else None
-            if kept is not None and not wanted.again:
-                return kept
+            if kept is not None and wanted.verdicts is not None and not wanted.again:
+                calls = kept.calls + wanted.calls
+                if kept.state != "agrees" or calls < kept.next_call:
+                    wanted.verdicts.count(wanted.key, wanted.calls)
+                    return dataclasses.replace(kept, calls=calls)
             if wanted.verdicts is not None and not wanted.again and not wanted.verdicts.begin(wanted.key):
                 return NumbersReport(
                     "unknown",
@@ -179,10 +191,13 @@ class NumbersService:
             report = self._undisturbed(wanted, order)
         finally:
             self._turn.release()
+        if wanted.constant and report.state == "agrees":
+            return report if wanted.again else _unsettled(report)
         # Inputs that show nothing are no reason not to look at the next.
-        if wanted.verdicts is not None and (report.state != "unknown" or not report.outputs):
-            wanted.verdicts.write(wanted.key, report)
-        return report
+        if wanted.verdicts is None or (report.state == "unknown" and report.outputs):
+            return dataclasses.replace(report, calls=wanted.calls, compared=1)
+        together = wanted.verdicts.add(wanted.key, report, wanted.calls)
+        return dataclasses.replace(report, calls=together.calls, compared=together.compared)
 
     def _undisturbed(self, wanted: _Comparison, order: WorkOrder) -> NumbersReport:
         """The report of a comparison during which nobody wrote to the model's files. Raises `ModelChanged`.
@@ -249,6 +264,13 @@ def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
     return report(
         "unknown", outputs, f"these inputs do not show it: {outputs[0]}" if outputs else "it has no outputs"
     )
+
+
+def _unsettled(report: NumbersReport) -> NumbersReport:
+    """The report of inputs without content, which do not settle whether the numbers agree."""
+    worst = f" ({report.outputs[0]})" if report.outputs else ""
+    reason = f"the inputs are nearly constant, and these agree{worst}; a call with other inputs decides"
+    return dataclasses.replace(report, state="unknown", reason=reason)
 
 
 def _counted(wanted: _Comparison, values: Sequence[Any]) -> list[Any]:
