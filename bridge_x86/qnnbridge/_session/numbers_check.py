@@ -151,9 +151,9 @@ class NumbersCheck:
         elif remote.recipe.without_qnn or (placement.known and not placement.qnn_nodes):
             self._report = NumbersReport("off", reason="no node of it runs on QNN")
         elif remote.numbers is not None and whole is None:
-            self._report = kept = remote.numbers
-            # Its creation counts as its first call, which the host has added.
-            self._counted = 1
+            kept = remote.numbers
+            # The host has added its creation as its first call.
+            self._report, self._counted = dataclasses.replace(kept, calls=kept.calls + 1), 1
             # The CPU cannot run a model without its original, and what is wrong stays wrong.
             self._looks = kept.state == "agrees" and not remote.recipe.compiled
             age_s = abs(time.time() - kept.when)
@@ -165,7 +165,7 @@ class NumbersCheck:
     def report(self) -> NumbersReport:
         """What is known now, with the number of calls so far."""
         report, more = self._report, self._counter.calls - self._counted
-        return dataclasses.replace(report, calls=report.calls + more) if report.compared and more > 0 else report
+        return dataclasses.replace(report, calls=report.calls + more) if report.compared and more else report
 
     @property
     def is_open(self) -> bool:
@@ -345,7 +345,8 @@ class NumbersCheck:
             "outputs": list(names),
             "results": outputs,
             "leading": counted is not None,
-            "calls": max(1, self._counter.calls - self._counted),
+            "calls": max(0, self._counter.calls - self._counted),
+            "compared": self._report.compared,
         }
         if self._remote.live is not None:
             header["session"] = self._remote.live.session

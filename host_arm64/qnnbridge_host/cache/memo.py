@@ -327,9 +327,10 @@ class Verdicts(JsonFolder):
         with self._alone():
             before = self.read(key)
             if before is None:
-                found = dataclasses.replace(report, calls=calls, compared=1)
+                found = dataclasses.replace(report, calls=max(1, calls), compared=1)
             else:
-                counts = {"calls": before.calls + calls, "compared": before.compared + 1}
+                compared = before.compared + 1
+                counts = {"calls": max(before.calls + calls, compared), "compared": compared}
                 found = dataclasses.replace(report, **counts).after(before)
             self.write(key, found)
         return found

@@ -48,7 +48,7 @@ TURN_POLL_S: Final = 0.05
 class _Comparison:
     """A `model.verify` in the host's terms. results: of `outputs`, by the session. inputs: what they are, as text.
     leading: the results are the first part of each dimension; the rest follows from padding. again: a kept verdict
-    does not count. calls: of the session since the last comparison. constant: the inputs hold hardly any content.
+    does not count. calls: of the session since the last comparison. compared: comparisons that the session knows of. constant: the inputs hold hardly any content.
     made_from: what the session was made from, the model or its rewritten copy."""
 
     source: ModelSource
@@ -61,6 +61,7 @@ class _Comparison:
     leading: bool
     again: bool
     calls: int
+    compared: int
     constant: bool
     verdicts: Verdicts | None
     key: str
@@ -131,7 +132,8 @@ class NumbersService:
             files = [(str(path), int(size), int(date)) for path, size, date in header.get("files") or ()]
             budget_s = header.get("budget_s")
             deadline = deadline_of(budget_s)
-            calls, parts = int(header.get("calls") or 1), str(header.get("parts") or "")
+            calls, compared = int(header.get("calls", 1)), int(header.get("compared", 0))
+            parts = str(header.get("parts") or "")
         except BridgeError:
             raise  # some are also a `ValueError`
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -159,7 +161,8 @@ class NumbersService:
             inputs=str(header.get("of") or "the inputs of a call"),
             leading=bool(header.get("leading")),
             again=bool(header.get("again")),
-            calls=max(1, calls),
+            calls=max(0, calls),
+            compared=compared,
             constant=bool(header.get("constant")),
             verdicts=verdicts,
             key=key,
@@ -179,7 +182,9 @@ class NumbersService:
             kept = wanted.verdicts.read(wanted.key) if wanted.verdicts is not None else None
             if kept is not None and wanted.verdicts is not None and not wanted.again:
                 calls = kept.calls + wanted.calls
-                if kept.state != "agrees" or calls < kept.next_call:
+                # The session has counted its calls, unless it does not know of the latest comparison.
+                due = kept.compared <= wanted.compared or calls >= kept.next_call
+                if kept.state != "agrees" or not due:
                     wanted.verdicts.count(wanted.key, wanted.calls)
                     return dataclasses.replace(kept, calls=calls)
             if wanted.verdicts is not None and not wanted.again and not wanted.verdicts.begin(wanted.key):
@@ -195,7 +200,7 @@ class NumbersService:
             return report if wanted.again else _unsettled(report)
         # Inputs that show nothing are no reason not to look at the next.
         if wanted.verdicts is None or (report.state == "unknown" and report.outputs):
-            return dataclasses.replace(report, calls=wanted.calls, compared=1)
+            return dataclasses.replace(report, calls=max(1, wanted.calls), compared=1)
         together = wanted.verdicts.add(wanted.key, report, wanted.calls)
         return dataclasses.replace(report, calls=together.calls, compared=together.compared)
 
