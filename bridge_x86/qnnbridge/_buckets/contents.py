@@ -89,18 +89,18 @@ def draw(feeds: Feeds, highest: Mapping[str, int], number: int) -> dict[str, Arr
 
 
 def _drawn(name: str, value: Array, highest: int | None, number: int, rng: np.random.Generator) -> Array:
-    bits = rng.random(value.shape) < _ONES[number % len(_ONES)]
+    bits = np.asarray(rng.random(value.shape) < _ONES[number % len(_ONES)])
     if is_mask(name, value):
         if value.dtype.kind == "f" and number % 8 == 5:
-            return np.where(bits, 0.0, HIDDEN).astype(value.dtype)
-        return bits.astype(value.dtype)
+            return np.asarray(np.where(bits, 0.0, HIDDEN), value.dtype)
+        return np.asarray(bits, value.dtype)
     if value.dtype.kind == "f":
-        return rng.standard_normal(value.shape).astype(value.dtype)
+        return np.asarray(rng.standard_normal(value.shape), value.dtype)
     if value.dtype.kind in "iu" and highest is not None:
         # Small ones are masks under another name as often as ids.
         if number % 3 == 2:
-            return (bits & (highest > 0)).astype(value.dtype)
-        return rng.integers(0, highest + 1, value.shape).astype(value.dtype)
+            return np.asarray(bits & (highest > 0), value.dtype)
+        return np.asarray(rng.integers(0, highest + 1, value.shape), value.dtype)
     return value
 
 
@@ -118,4 +118,4 @@ def changed(name: str, value: Array, highest: int, number: int) -> Array:
     high = 1 if is_mask(name, value) or number % 3 == 2 else highest
     other = rng.integers(0, min(high, highest) + 1, value.shape) if value.dtype.kind in "iu" else value
     flipped = np.where(value == 0, min(1, high, highest), 0)
-    return np.where(other == value, flipped, other).astype(value.dtype)
+    return np.asarray(np.where(other == value, flipped, other), value.dtype)
