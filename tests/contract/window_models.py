@@ -70,7 +70,9 @@ class Drawing:
     def with_mask(self, kind: str, name: str) -> str:
         element, dtype = MASKS[kind]
         self.inputs.append(helper.make_tensor_value_info(name, element, [1, 1, "n"]))
-        self.values[name] = lambda rng, n: (np.arange(n) < rng.integers(max(1, n - 2), n + 1)).astype(dtype)[None, None]
+        self.values[name] = lambda rng, n: (np.arange(n) < rng.integers(max(1, n - 2), n + 1)).astype(dtype)[
+            None, None
+        ]
         self.mask = self.add("Cast", [name], to=TensorProto.FLOAT)
         return self.mask
 
@@ -84,9 +86,7 @@ class Drawing:
         reach = (kernel - 1) * dilation
         weights = self.normal(WIDTH, WIDTH, kernel, scale=1.3 / np.sqrt(WIDTH * kernel))
         pads = [reach, 0] if causal else [reach // 2, reach - reach // 2]
-        x = self.add(
-            "Conv", [self.x, weights, self.normal(WIDTH, scale=0.3)], pads=pads, dilations=[dilation]
-        )
+        x = self.add("Conv", [self.x, weights, self.normal(WIDTH, scale=0.3)], pads=pads, dilations=[dilation])
         self.x = self.activate(x)
 
     def stride(self) -> None:
@@ -121,9 +121,7 @@ class Drawing:
         w, r = (self.normal(ways, 4 * WIDTH, WIDTH, scale=0.4) for _ in "wr")
         name = f"t{len(self.nodes)}"
         direction = "bidirectional" if both else "forward"
-        self.nodes.append(
-            helper.make_node("LSTM", [steps, w, r], [name], hidden_size=WIDTH, direction=direction)
-        )
+        self.nodes.append(helper.make_node("LSTM", [steps, w, r], [name], hidden_size=WIDTH, direction=direction))
         summed = self.add("ReduceSum", [name, self.constant([1])], keepdims=0)
         self.x = self.add("Transpose", [summed], perm=[1, 2, 0])
 

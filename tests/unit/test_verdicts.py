@@ -17,7 +17,9 @@ from qnnbridge_host.serve import numbers_service
 from qnnbridge_protocol.model_records import MADE_UP, NumbersReport, OutputNumbers
 
 BAD = OutputNumbers("differs", 100, 3.5, 2.0, 0.5, 0.7, output="y")
-REPORT = NumbersReport("differs", (BAD,), "the inputs of a call", "y is wrong", 0.4, time.time(), cause="Pad", calls=9, compared=3)
+REPORT = NumbersReport(
+    "differs", (BAD,), "the inputs of a call", "y is wrong", 0.4, time.time(), cause="Pad", calls=9, compared=3
+)
 GOOD = OutputNumbers("agrees", 100, 44.0, 0.01, 0.01, 0.0, output="y")
 AGREES = NumbersReport("agrees", (GOOD,), "the inputs of a call", seconds=0.4, when=time.time())
 

@@ -561,9 +561,7 @@ class FreeModel:
                 return False
         return True
 
-    def _samples(
-        self, plan: BucketPlan, sizes: Sizes, highest: Mapping[str, int]
-    ) -> Iterator[dict[str, Any]]:
+    def _samples(self, plan: BucketPlan, sizes: Sizes, highest: Mapping[str, int]) -> Iterator[dict[str, Any]]:
         for seed, (factor, offset) in enumerate(SPREADS):
             rng = np.random.default_rng(seed)
             feeds = self.zeros(plan, sizes)

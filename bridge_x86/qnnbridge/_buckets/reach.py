@@ -141,7 +141,9 @@ def _refuse_unshown(name: str, seen: _Seen, operators: Collection[str]) -> None:
         cause = f"No change of an input moved output number {min(seen.still)} at the same place of {name!r}."
     elif seen.idle:
         cause = f"No change of the input {min(seen.idle)!r} moved any output."
-    elif fading and min(seen.sharp["left"] if seen.left else 1.0, seen.sharp["right"] if seen.right else 1.0) < SHARP:
+    elif (
+        fading and min(seen.sharp["left"] if seen.left else 1.0, seen.sharp["right"] if seen.right else 1.0) < SHARP
+    ):
         cause = f"The influence of a step fades ({', '.join(fading)}) instead of ending, and other inputs carry it "
         cause += "further."
     if cause:

@@ -177,7 +177,9 @@ class BucketedSession:
             raise as_onnxruntime(error) from None
         self._takes_zeros = True
         self._in_parts = _CallsInParts()
-        whole = WholeCalls(dataclasses.replace(recipe.spec, fix=None), self._parts_text(), constants, self._in_parts)
+        whole = WholeCalls(
+            dataclasses.replace(recipe.spec, fix=None), self._parts_text(), constants, self._in_parts
+        )
         self._whole = NumbersCheck(self.first._remote, self._mode, whole)
         fixed = recipe.spec.free_dimensions_by_name
         self.inputs = shown_inputs([node for node in declared if node.name not in constants], fixed)
@@ -512,7 +514,9 @@ class BucketedSession:
             call = _Call(self.output_names, how, deadline, wire=True, is_part=True)
             results = self._answer(call, checked)
             given = [(name, value, None) for name, value in checked.items()]
-            return self._whole.compare(self.output_names, given, results, seconds_left(deadline), "the inputs given")
+            return self._whole.compare(
+                self.output_names, given, results, seconds_left(deadline), "the inputs given"
+            )
         except BridgeError as error:
             raise as_onnxruntime(error) from None
 

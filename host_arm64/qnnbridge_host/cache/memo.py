@@ -330,8 +330,8 @@ class Verdicts(JsonFolder):
                 found = dataclasses.replace(report, calls=max(1, calls), compared=1)
             else:
                 compared = before.compared + 1
-                counts = {"calls": max(before.calls + calls, compared), "compared": compared}
-                found = dataclasses.replace(report, **counts).after(before)
+                most = max(before.calls + calls, compared)
+                found = dataclasses.replace(report, calls=most, compared=compared).after(before)
             self.write(key, found)
         return found
 
