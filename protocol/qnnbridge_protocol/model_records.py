@@ -201,10 +201,9 @@ class NumbersReport(Record):
         if earlier.state == "differs" and self.state != "differs":
             cleared = self.state == "agrees" and earlier.inputs == MADE_UP and self.inputs != MADE_UP
             shown = self if cleared else earlier
-        elif earlier.state == "agrees" and self.state == "unknown":
-            shown = earlier
-        elif earlier.state == self.state == "agrees" and (earlier.snr_db or 0.0) < (self.snr_db or 0.0):
-            shown = earlier
+        elif earlier.state == "agrees":
+            worse = self.state == "agrees" and (earlier.snr_db or 0.0) < (self.snr_db or 0.0)
+            shown = earlier if worse or self.state == "unknown" else self
         return dataclasses.replace(
             shown,
             seconds=self.seconds,

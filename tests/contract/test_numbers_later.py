@@ -54,6 +54,21 @@ def compared(session: qnnbridge.InferenceSession, number: int) -> qnnbridge.Numb
     return session.verified
 
 
+def differs(session: qnnbridge.InferenceSession, x: Any, more: int = 0) -> None:
+    """Run until the numbers are known to differ, and so many calls more."""
+    session.run(None, {"x": x})
+    until = time.monotonic() + WAIT_S
+    while session.verified.state != "differs":
+        assert time.monotonic() < until, session.verified
+        time.sleep(0.01)
+    run(session, x, more)
+
+
+def differs_from_the_start(host: qnnbridge.Host) -> None:
+    with open_session(host, edge_padding(), cache=True) as session:
+        assert (session.verified.state, session.verified.kept) == ("differs", True)
+
+
 def run(session: qnnbridge.InferenceSession, x: Any, times: int = 1) -> None:
     for _ in range(times):
         session.run(None, {"x": x})
@@ -71,22 +86,17 @@ def test_a_warm_up_with_zeros_leaves_it_open_and_the_first_picture_is_compared(h
         run(session, ZEROS, 5)
         settled(session)
         with pytest.warns(qnnbridge.NumbersWarning, match="other numbers") as told:
-            run(session, X)
-            assert settled(session).state == "differs"
-            run(session, X, 50)
+            differs(session, X, 50)
         assert len(told) == 1
-    with pytest.warns(qnnbridge.NumbersWarning), open_session(host, edge_padding(), cache=True) as session:
-        assert (session.verified.state, session.verified.kept) == ("differs", True)
+    with pytest.warns(qnnbridge.NumbersWarning):
+        differs_from_the_start(host)
 
 
 def test_a_picture_does_not_wait_for_the_comparison_of_the_warm_up(host: qnnbridge.Host) -> None:
-    with open_session(host, edge_padding(), cache=True) as session, pytest.warns(qnnbridge.NumbersWarning):
+    with open_session(host, edge_padding(), cache=True) as session:
         run(session, ZEROS)
-        run(session, X)
-        until = time.monotonic() + WAIT_S
-        while session.verified.state != "differs":
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        with pytest.warns(qnnbridge.NumbersWarning):
+            differs(session, X)
 
 
 def test_a_later_difference_replaces_what_agreed_and_is_told_once(host: qnnbridge.Host) -> None:
@@ -95,14 +105,13 @@ def test_a_later_difference_replaces_what_agreed_and_is_told_once(host: qnnbridg
         report = compared(session, 1)
         assert (report.state, str(report).splitlines()[0]) == ("agrees", "agrees on 1 of 1 call")
         with pytest.warns(qnnbridge.NumbersWarning) as told:
-            run(session, X)
-            assert compared(session, 2).state == "differs"
-            run(session, X, 50)
+            differs(session, X, 50)
         assert len(told) == 1
+        assert session.verified.compared == 2
     # For sessions of other processes, too.
-    with pytest.warns(qnnbridge.NumbersWarning), qnnbridge.Host() as other:
-        with open_session(other, edge_padding(), cache=True) as session:
-            assert (session.verified.state, session.verified.kept) == ("differs", True)
+    with qnnbridge.Host() as other:
+        with pytest.warns(qnnbridge.NumbersWarning):
+            differs_from_the_start(other)
         with pytest.raises(NumbersDiffer):
             open_session(other, edge_padding(), cache=True, verify="raise")
 
@@ -112,14 +121,12 @@ def test_the_2nd_4th_and_8th_call_are_compared_and_the_verdict_says_how_many(hos
         for number, calls in ((1, 1), (2, 1), (3, 2), (4, 4)):
             run(session, INNER, calls)
             compared(session, number)
-            run(session, INNER, 0)
         assert (session.verified.calls, session.verified.compared) == (8, 4)
         run(session, INNER, 7)
         assert (session.verified.calls, session.verified.compared) == (15, 4)
         assert str(session.verified).startswith("agrees on 4 of 15 calls")
-        run(session, X)
         with pytest.warns(qnnbridge.NumbersWarning):
-            assert compared(session, 5).state == "differs"
+            differs(session, X)
 
 
 def test_programs_of_one_call_come_to_a_further_comparison_together(host: qnnbridge.Host) -> None:
@@ -157,9 +164,8 @@ def test_comparisons_stay_within_their_share_of_the_time(
         # After a hundred times as long there is time for another one.
         assert session._numbers is not None
         session._numbers._since -= 1000.0
-        run(session, X)
         with pytest.warns(qnnbridge.NumbersWarning):
-            assert compared(session, 2).state == "differs"
+            differs(session, X)
 
 
 def test_a_call_of_the_fast_path_is_looked_at_once_in_a_while(
@@ -173,6 +179,7 @@ def test_a_call_of_the_fast_path_is_looked_at_once_in_a_while(
         compared(session, 1)
         run(session, INNER, 2)
         compared(session, 2)
+        monkeypatch.setattr(numbers_check, "FIRST_CALLS", 0)
         monkeypatch.setattr(numbers_check, "LOOK_EVERY_S", 3600.0)
         monkeypatch.setattr(fast_calls, "UPKEEP_INTERVAL_S", 3600.0)
         run(session, INNER)
@@ -213,8 +220,7 @@ def test_clients_of_a_daemon_begin_with_what_others_found() -> None:
         two = open_session(made.client(), edge_padding(), cache=False)
         assert (two.verified.state, two.verified.kept) == ("agrees", True)
         with pytest.warns(qnnbridge.NumbersWarning):
-            run(two, X)
-            assert compared(two, 2).state == "differs"
+            differs(two, X)
         with pytest.raises(NumbersDiffer):
             open_session(made.client(), edge_padding(), cache=False, verify="raise")
 

@@ -91,8 +91,8 @@ _log = logging.getLogger("qnnbridge.buckets")
 class _Call:
     """What all parts of a call share.
 
-    names: of the outputs. wire: they are wanted as the wire has them. is_part: the whole is compared with the CPU, and
-    not this part of it.
+    names: of the outputs. wire: they are wanted as the wire has them. is_part: the whole is compared with the CPU,
+    and not this part of it.
     """
 
     names: list[str]
@@ -104,7 +104,7 @@ class _Call:
 
 @dataclasses.dataclass(slots=True)
 class _CallsInParts:
-    """Counts them."""
+    """Counter of the calls that are done in windows or split."""
 
     calls: int = 0
 
@@ -209,7 +209,7 @@ class BucketedSession:
         return self._asks_for_qnn and chosen and not arguments.chunk
 
     def _parts_text(self) -> str:
-        """How calls are divided, and what the session is made of: all that their results depend on beside the model."""
+        """How calls are divided, and how the model is rewritten: what their results depend on besides the model."""
         plan, windowing, fix = self._plan, self._windows, self.recipe.spec.fix
         text = f"buckets {plan.symbols} {plan.buckets} split {sorted(plan.split)} fix {fix}"
         return text if windowing is None else f"{text} windows {windowing.number} {windowing.context}"
@@ -503,8 +503,10 @@ class BucketedSession:
         return min(reports, key=lambda one: (STATES.index(one.state), one.snr_db or 0.0))
 
     def verify(self, feeds: Mapping[str, Any] | None, timeout: float | None) -> NumbersReport:
-        """What the application gets for these feeds, in parts or padded as in any call, beside what the CPU computes
-        for them as they are; default the first variant, with made-up inputs."""
+        """Compare what `run` returns for these feeds with what the CPU computes for them as they are.
+
+        Without feeds compare the first variant, with made-up inputs.
+        """
         try:
             if feeds is None:
                 return self.first.verify(None, timeout=timeout)

@@ -1,17 +1,17 @@
 """Compares a session's results with the CPU's: for its first call with content, and for a few later ones.
 
-The host compares (`model.verify`), in a process of its own; this side chooses the calls, hands over their inputs and
-outputs, keeps the report, and warns or raises. Nothing that goes wrong here fails a call, except `NumbersDiffer` for
-``verify="raise"``. Thread-safe.
+The host compares (`model.verify`), in a process of its own; this side chooses the calls, hands over their inputs
+and outputs, keeps the report, and warns or raises. Nothing that goes wrong here fails a call, except
+`NumbersDiffer` for ``verify="raise"``. Thread-safe.
 
 Which calls are compared::
 
-    open ──── the first call, and each call with content until one settles it ────> agrees, differs, or unknown
-    agrees ── the 2nd, 4th, 8th, 16th … call, counted over all sessions of the compiled model ──> agrees or differs
+    open ──── the first call, and each call with content until one settles it ────> agrees, differs, unknown
+    agrees ── the 2nd, 4th, 8th, 16th … call, counted over all sessions of the model ──> agrees, differs
 
 A call whose inputs are nearly constant settles nothing: a warm-up with zeros agrees where a photo differs. Later
-comparisons of a session take at most `FREE_S` and `SHARE_OF_TIME` of its life, and a call on the fast path is looked
-at no more than once a second, so that a call that is not compared costs nothing.
+comparisons of a session take at most `FREE_S` and `SHARE_OF_TIME` of its life. After `FIRST_CALLS` a session
+decides only once in `LOOK_EVERY_S` whether a call is compared, so that the others cost nothing.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ ANSWER_S: Final = 5.0
 NOT_RUN: Final = "it has not run yet"
 # Inputs and outputs of a call together: they are copied.
 MAX_BYTES: Final = 256 * 2**20
-# What later comparisons of a session may take of its time. One takes the time of a run on the CPU, of the load of the
-# model there, and 0.3 s for the start of a process.
+# What later comparisons of a session may take of its time. One takes the time of a run on the CPU, of the load of
+# the model there, and 0.3 s for the start of a process.
 SHARE_OF_TIME: Final = 0.01
 # What they may take besides: the first few come soon, when a program is new.
 FREE_S: Final = 5.0
 # Between two looks whether a call is to be compared.
 LOOK_EVERY_S: Final = 1.0
-# While no call had content each of so many calls is looked at; later ones once in `LOOK_EVERY_S`.
+# Of the first calls each is looked at, since a program's calls differ most at its start.
 FIRST_CALLS: Final = 32
 # Calls without content are compared seldom: they may prove a difference.
 _OF_CONSTANT: Final = 4
@@ -179,18 +179,18 @@ class NumbersCheck:
 
     def wants(self, values: Iterable[Any]) -> bool:
         """Whether the call with these inputs, which has not been counted yet, is to be compared."""
-        if not self._looks or self._busy == "content":
+        if not self._looks:
             return False
-        now = time.monotonic()
-        if now < self._next_look:
-            return False
-        number = self._counter.calls + 1
-        if self._is_due(number, values, now):
-            return True
-        if self.is_open and number < FIRST_CALLS:
+        number, now = self._counter.calls + 1, time.monotonic()
+        early = number < FIRST_CALLS
+        if early:
             # The fast path asks again at the next call.
             self._remote.next_upkeep = 0.0
-        else:
+        if self._busy == "content" or now < self._next_look:
+            return False
+        if self._is_due(number, values, now):
+            return True
+        if not early:
             self._next_look = now + LOOK_EVERY_S
         return False
 

@@ -292,8 +292,8 @@ MAX_ATTEMPTS: Final = 5
 class Verdicts(JsonFolder):
     """Files with the results of comparisons, one for each key.
 
-    Several processes read, merge and write one at once: a lock of the system orders them, since an "agrees" must not
-    be written over a difference that another process has just found.
+    Several processes read, merge and write one at once: a lock of the system orders them, since an "agrees" must
+    not be written over a difference that another process has just found.
 
     Args:
         root: of this version's cache.

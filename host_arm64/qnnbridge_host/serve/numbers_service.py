@@ -48,8 +48,9 @@ TURN_POLL_S: Final = 0.05
 class _Comparison:
     """A `model.verify` in the host's terms. results: of `outputs`, by the session. inputs: what they are, as text.
     leading: the results are the first part of each dimension; the rest follows from padding. again: a kept verdict
-    does not count. calls: of the session since the last comparison. compared: comparisons that the session knows of. constant: the inputs hold hardly any content.
-    made_from: what the session was made from, the model or its rewritten copy."""
+    does not count. calls: of the session since the last comparison. compared: comparisons that the session knows
+    of. constant: the inputs hold hardly any content. made_from: what the session was made from, the model or its
+    rewritten copy."""
 
     source: ModelSource
     spec: SessionSpec
