@@ -66,7 +66,7 @@ _OF_CONSTANT: Final = 4
 
 # Inputs of fewer values are sizes, flags and the like.
 LEAST_VALUES: Final = 8
-# So many are looked at.
+# Number of values that are looked at.
 MOST_VALUES: Final = 4096
 # A standard deviation below this part of the largest value: an empty picture with the noise of its sensor.
 NEARLY_CONSTANT: Final = 0.02
@@ -133,7 +133,7 @@ class NumbersCheck:
         self._mode = mode
         self._whole = whole
         self._counter: HasCalls = remote if whole is None else whole.counter
-        self._lock = renew_in_forks(Lock())
+        self._lock = Lock()
         # Whether calls are looked at at all, and when the next one is.
         self._looks = False
         self._next_look = 0.0
@@ -145,6 +145,7 @@ class NumbersCheck:
         self._spent_s, self._since = 0.0, time.monotonic()
         # Calls of this session that are part of the report's number.
         self._counted = 0
+        renew_in_forks(self)
         placement = remote.info.placement
         if mode == "off":
             self._report = NumbersReport("off", reason="verify='off'")
@@ -160,6 +161,11 @@ class NumbersCheck:
             self._spent_s = max(0.0, kept.seconds - SHARE_OF_TIME * age_s)
         else:
             self._report, self._looks = NumbersReport("pending", reason=NOT_RUN), True
+
+    def _at_fork_reinit(self) -> None:
+        """Forget the comparison of the parent: its thread is not in the child of a fork."""
+        self._lock = Lock()
+        self._busy = ""
 
     @property
     def report(self) -> NumbersReport:
@@ -284,7 +290,7 @@ class NumbersCheck:
         """Add a comparison's report to what is known. Returns whether it newly shows a difference.
 
         Args:
-            calls: of this session, that the host was told.
+            calls: number of calls of this session that the host has added.
             kind: of the call that was compared; "" for a comparison that the application asked for.
         """
         with self._lock:
