@@ -6,6 +6,7 @@ The event loop's thread counts requests; an exposition is written by a worker.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -256,7 +257,8 @@ class InferenceService:
         self._repository.check(name, version)
         encoding = transport.check_encoding(request.headers.get("content-encoding"))
         packed = transport.wanted_encoding(request.headers.get("accept-encoding"))
-        with self._admission.enter() as ticket:
+        with contextlib.ExitStack() as place:
+            ticket = place.enter_context(self._admission.enter())
             parts = await receive_body(request, ticket, self._limits.most_bytes)
             ticket.take_place()
             # The time begins with the last byte: a slow client uses up its own patience, not that of its
@@ -277,11 +279,12 @@ class InferenceService:
             run = functools.partial(self._run, name, version, asked, deadline, packed, take)
             lane = self._texts if has_many_texts(asked.inputs) else self._runs
             reply = await lane.do_for(run, deadline, request.receive)
-        headers = {"content-encoding": packed} if packed else {}
-        if reply.json_size is None:
-            return PartedResponse(reply.body, 200, headers, "application/json")
-        headers[HEADER_LENGTH] = str(reply.json_size)
-        return PartedResponse(reply.body, 200, headers, "application/octet-stream")
+            headers = {"content-encoding": packed} if packed else {}
+            if reply.json_size is not None:
+                headers[HEADER_LENGTH] = str(reply.json_size)
+            kind = "application/json" if reply.json_size is None else "application/octet-stream"
+            # The ticket is given back when the answer was sent, and not at the end of this function.
+            return PartedResponse(reply.body, headers, kind, ticket, place.pop_all())
 
     def _take(self, ticket: Ticket, deadline: float | None, size: int) -> None:
         """Before bytes are made of a body. Raises `Refused`, `Busy`, and `DeadlineExceeded`."""

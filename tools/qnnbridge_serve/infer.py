@@ -173,6 +173,10 @@ JSON_STEP: Final = 65536
 TEXT_STEP: Final = 65536
 TEXT_BYTES: Final = 64
 
+# Elements that a tensor without any may have in its other dimensions: an empty batch of images, an empty KV cache. A
+# model may make something of that size, such as the sum over the empty dimension.
+MOST_BESIDE_ZERO: Final = 2**24
+
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -201,6 +205,11 @@ def to_value(
         count, size = measure(layout.bits, given.shape)
     except ValueError as error:
         raise wrong(f"{where}: {error}.") from None
+    if not count and math.prod(filter(None, given.shape)) > MOST_BESIDE_ZERO:
+        raise wrong(
+            f"{where}: its shape {list(given.shape)} is empty, and its other sizes have more than "
+            f"{MOST_BESIDE_ZERO} elements."
+        )
     if given.data is not None:
         if declared.element in BINARY_ONLY:
             raise wrong(f"{where}: {declared.datatype} can only be sent as binary data (binary_data_size).")

@@ -14,6 +14,7 @@ import base64
 import contextlib
 import dataclasses
 import functools
+import json
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -29,7 +30,7 @@ from qnnbridge_protocol.errors import Cancelled
 from qnnbridge_serve import transport
 from qnnbridge_serve.embeddings import Array, Embedder
 from qnnbridge_serve.errors import Refused, refusal_of, wrong
-from qnnbridge_serve.http_protocol import ABORT, json_answer, log_unexpected
+from qnnbridge_serve.http_protocol import ABORT, PartedResponse, log_unexpected
 from qnnbridge_serve.json_reading import read_document, weight_of
 from qnnbridge_serve.openai_answers import (
     AnswerForm,
@@ -43,6 +44,7 @@ from qnnbridge_serve.openai_answers import (
 from qnnbridge_serve.openai_forms import GenerationRequest, named_model, read_generation
 from qnnbridge_serve.openai_responses import read_response, renamed
 from qnnbridge_serve.options import ServiceLimits
+from qnnbridge_serve.pacing import STALL_TIMEOUT_S
 from qnnbridge_serve.repository import FolderFigures, FolderModels, LanguageModel
 from qnnbridge_serve.transport import (
     Admission,
@@ -61,9 +63,6 @@ if TYPE_CHECKING:
 
 
 # --- one answer ---
-
-# How long a client may leave what was sent to it unread.
-STALL_TIMEOUT_S: Final = 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -434,7 +433,8 @@ class LanguageService:
             answer = GeneratedAnswer(asked, model, self.models.figures[model.name], deadline, form)
             answer.start(self._workers, self._queues, _client(request, asked))
             if not asked.stream:
-                return json_answer(await whole_answer(answer, request.receive))
+                body = json.dumps(await whole_answer(answer, request.receive)).encode()
+                return PartedResponse(body, {}, "application/json", ticket, place.pop_all())
             first = await first_item(answer, request.receive)
             # The ticket is given back at the end of the stream, and not at the end of this function.
             return EventStream(answer, first, place.pop_all().close)
@@ -521,14 +521,16 @@ class EmbeddingService:
 
     async def embed(self, request: Request) -> Response:
         encoding = transport.check_encoding(request.headers.get("content-encoding"))
-        with self._admission.enter() as ticket:
+        with contextlib.ExitStack() as place:
+            ticket = place.enter_context(self._admission.enter())
             parts = await receive_body(request, ticket, self._most_bytes)
             ticket.take_place()
             deadline = deadline_after(self._timeout_s)
             work = functools.partial(self._work, parts, encoding, ticket, deadline)
-            return json_answer(await self._workers.do_for(work, deadline, request.receive))
+            body = await self._workers.do_for(work, deadline, request.receive)
+            return PartedResponse(body, {}, "application/json", ticket, place.pop_all())
 
-    def _work(self, parts: list[bytes], encoding: str | None, ticket: Ticket, deadline: float | None) -> Any:
+    def _work(self, parts: list[bytes], encoding: str | None, ticket: Ticket, deadline: float | None) -> bytes:
         asked = read_embedding(_document(parts, encoding, ticket, self._most_bytes, deadline))
         model = self.models.get(asked.model)
         figures = self.models.figures[model.name]
@@ -540,7 +542,8 @@ class EmbeddingService:
         finally:
             sums = {"texts": len(asked.inputs) if ok else 0, "tokens": tokens}
             figures.end("ok" if ok else "error", sums)
-        return answer_document(asked, vectors, tokens)
+        # Here and not in the event loop: vectors of thousands of texts take seconds to write.
+        return json.dumps(answer_document(asked, vectors, tokens)).encode()
 
     def _embed(self, asked: EmbeddingRequest, model: Embedder, deadline: float | None) -> tuple[Array, int]:
         texts = []
