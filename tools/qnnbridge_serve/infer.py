@@ -17,6 +17,7 @@ import itertools
 import json
 import math
 import struct
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -539,10 +540,12 @@ class ServedModel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InferReply:
-    """json_size: how many bytes of the body are JSON; ``None`` if all are."""
+    """json_size: how many bytes of the body are JSON; ``None`` if all are. spent_s: for the inputs, the run and the
+    outputs."""
 
     body: bytes
     json_size: int | None
+    spent_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 def infer(
@@ -556,6 +559,7 @@ def infer(
 
     Raises `Refused` and the errors of `qnnbridge.errors`.
     """
+    begun = time.monotonic()
     wanted = _wanted(model.contract, request)
     feed = {}
     check = functools.partial(time_left_s, deadline)
@@ -568,8 +572,11 @@ def infer(
     names = None if request.outputs is None else [tensor.name for tensor, _ in wanted]
     # `borrow`: results are written to the socket and dropped, so they need not be copied out of shared
     # memory.
+    fed = time.monotonic()
     values = model.session.run(names, feed, timeout=time_left_s(deadline), borrow=True)
-    return _reply(model, request, wanted, values, functools.partial(check_answer_time, deadline))
+    ran = time.monotonic()
+    reply = _reply(model, request, wanted, values, functools.partial(check_answer_time, deadline))
+    return dataclasses.replace(reply, spent_s=(fed - begun, ran - fed, time.monotonic() - ran))
 
 
 def _wanted(contract: Contract, request: InferRequest) -> list[tuple[TensorSpec, bool]]:

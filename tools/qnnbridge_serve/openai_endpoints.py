@@ -26,7 +26,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
-from qnnbridge_protocol.errors import Cancelled
+from qnnbridge_protocol.errors import Cancelled, DeadlineExceeded
 from qnnbridge_serve import transport
 from qnnbridge_serve.embeddings import Array, Embedder
 from qnnbridge_serve.errors import Refused, refusal_of, wrong
@@ -126,6 +126,8 @@ class WorkedAnswer(abc.ABC):
         self._items: asyncio.Queue[Item] = asyncio.Queue()
         self._late = False
         self._begun = False
+        # Whether the client has its error while native code goes on.
+        self._overdue = False
         self._task: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -153,7 +155,8 @@ class WorkedAnswer(abc.ABC):
         """Wait for the worker."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._task is not None:
+        # Work that goes on after its deadline keeps its place among the others, and not the answer waiting.
+        if self._task is not None and not self._overdue:
             # `wait` does not raise what the task raised: errors have gone through the queue.
             await asyncio.wait({self._task})
 
@@ -175,7 +178,8 @@ class WorkedAnswer(abc.ABC):
             outcome = "cancelled"
             self._tell(not_started() if self._late else error)
         except BaseException as error:  # noqa: BLE001 - passed on to the event loop
-            self._tell(error)
+            if not self._overdue:
+                self._tell(error)
         finally:
             self._figures.end(outcome, sums, self._pace)
 
@@ -214,13 +218,16 @@ class GeneratedAnswer(WorkedAnswer):
         asked, pace, outcome = self.asked, self._pace, "error"
         sums |= {"prompt_tokens": 0, "generated_tokens": 0, "host_restarts": 0}
         prompt_tokens = 0
-        for choice in choices_of(asked, self._model):
+        choices = choices_of(asked, self._model, self._left)
+        for number in range(max(1, len(asked.prompts)) * asked.n):
             self._begun = False
             # Between two answers of one request: the next is not begun when the time is over.
             time_left_s(self._deadline)
             # A turn for each of its answers: a request for many keeps no other client waiting for all of them.
-            with turn(again=choice.number > 0), contextlib.ExitStack() as held:
+            with turn(again=number > 0), self._keeping_its_place(), contextlib.ExitStack() as held:
                 self._begun = True
+                # Within the turn: the chat template is native code, too.
+                choice = next(choices)
 
                 def stop_with(stream: TextStream, held: contextlib.ExitStack = held) -> None:
                     held.callback(self._cancellation.on_stop(stream.cancel))
@@ -231,7 +238,7 @@ class GeneratedAnswer(WorkedAnswer):
                     prompt_tokens += stream.prompt_tokens
                     sums["prompt_tokens"] = prompt_tokens
                 try:
-                    for part in parts_of(asked, self._model, choice, stream, pace):
+                    for part in parts_of(asked, self._model, choice, stream, pace, self._left):
                         self._tell(part)
                 finally:
                     sums["generated_tokens"] = pace.tokens
@@ -240,6 +247,20 @@ class GeneratedAnswer(WorkedAnswer):
                 raise Cancelled("The answer was cancelled.")
             outcome = stream.finish_reason or "error"
         return outcome, Counts(prompt_tokens, pace.tokens)
+
+    @contextlib.contextmanager
+    def _keeping_its_place(self) -> Iterator[None]:
+        """Answer at the deadline, and keep the turn until native code has ended, or its host."""
+        try:
+            yield
+        except DeadlineExceeded as error:
+            if error.details.get("state") == "still-running":
+                self._overdue = True  # before the answer: `end` asks for it
+                self._tell(error)
+                from qnnbridge.genai._model import end_overdue
+
+                end_overdue(self._model.model.host)
+            raise
 
 
 async def whole_answer(answer: WorkedAnswer, gone: Callable[[], Awaitable[Any]]) -> Any:

@@ -15,6 +15,7 @@ while it is loaded) into quarantine, and is raised. Any thread.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -140,6 +141,27 @@ def operation_request(
     """The request that calls an operation of an object: header and buffers."""
     header, buffers = object_message(arguments, values)
     return {**header, "op": "object.call", "object": number, "operation": operation, "objects": []}, buffers
+
+
+# How long native code may go on after the deadline of its call.
+OVERDUE_S: Final = 5.0
+_LOOK_S: Final = 0.2
+
+
+def end_overdue(host: Host, grace_s: float = OVERDUE_S) -> bool:
+    """Wait until the host has ended the calls that were given up; replace it by a new one if it does not.
+
+    Calls of others are finished or made again. Returns whether the host was replaced.
+    """
+    process, until = host.supervisor.running, time.monotonic() + grace_s
+    while process is not None and process is host.supervisor.running and process.channel.requests.abandoned:
+        if time.monotonic() >= until:
+            host.restart()
+            return True
+        time.sleep(_LOOK_S)
+        with contextlib.suppress(BridgeError):
+            host.ping(_LOOK_S)  # reads the answers of calls that were given up
+    return False
 
 
 class Remade:
@@ -356,6 +378,22 @@ class RemoteModel(Remade):
                 self._book_on(str(refusal.details.get("fingerprint", "")))
                 self.host.supervisor.check_quarantine(self.context)
             raise
+
+    def context_of(self, label: str, arguments: Any, values: Sequence[Any] = ()) -> CallContext:
+        """What a death in a call with these arguments counts against: the model with them, and never the model alone.
+
+        label: of the call, in words. arguments: JSON.
+        """
+        import numpy as np
+
+        model, digest = self.context, hashlib.sha256()
+        digest.update(json.dumps([self.context.fingerprint, arguments], sort_keys=True).encode("utf-8", "surrogatepass"))
+        for value in values:
+            array = np.ascontiguousarray(getattr(value, "data", value) if hasattr(value, "element_type") else value)
+            digest.update(f"\n{array.dtype} {array.shape}\n".encode())
+            digest.update(array.tobytes())
+        named = f"{model.model} with {label}"
+        return dataclasses.replace(model, op="genai.step", model=named, fingerprint=digest.hexdigest())
 
     def child(
         self,
