@@ -16,7 +16,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 # read of 256 KB may hold 43,000 chunks of one byte, which kept all other connections waiting for more than a second.
 PARTS_PER_TURN: Final = 16
 # Chunks that a body may have whatever their size, and the bytes that each further one has to carry on average.
-FEW_CHUNKS: Final = 1024
+FEW_CHUNKS: Final = 512
 CHUNK_BYTES: Final = 64
 # How long a client may leave the bytes unread that were sent to it.
 STALL_TIMEOUT_S: Final = 30.0
