@@ -89,7 +89,7 @@ class HttpProtocol(H11Protocol):
             # event loop busy.
             if message["type"] == "http.response.start" and self.conn.their_state is h11.SEND_BODY:
                 self._announce_end()
-                self.cycle.transport = SoftEnd(self.transport, self._drain)
+                self.cycle.transport = SoftEnd(self.transport, self._drain)  # type: ignore[assignment]
             await send(message)
 
         await self._application(scope, receive, sent)
@@ -192,7 +192,8 @@ class HttpProtocol(H11Protocol):
             self.transport.close()
 
     def on_response_complete(self) -> None:
-        # What is left of a short answer, and one at the end of a connection: the transport waits for ever to send it.
+        # What is left of a short answer, and one at the end of a connection: the transport waits for ever to send
+        # it.
         self._stall.look()
         if self._draining:
             self.server_state.total_requests += 1

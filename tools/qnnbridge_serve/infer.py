@@ -174,8 +174,8 @@ JSON_STEP: Final = 65536
 TEXT_STEP: Final = 65536
 TEXT_BYTES: Final = 64
 
-# Elements that a tensor without any may have in its other dimensions: an empty batch of images, an empty KV cache. A
-# model may make something of that size, such as the sum over the empty dimension.
+# Elements that a tensor without any may have in its other dimensions: an empty batch of images, an empty KV cache.
+# A model may make something of that size, such as the sum over the empty dimension.
 MOST_BESIDE_ZERO: Final = 2**24
 
 _LENGTH: Final = struct.Struct("<I")

@@ -271,7 +271,9 @@ class AnswerPlan:
 LeftS = Callable[[], "float | None"]
 
 
-def choices_of(asked: GenerationRequest, model: LanguageModel, left_s: LeftS = lambda: None) -> Iterator[AnswerPlan]:
+def choices_of(
+    asked: GenerationRequest, model: LanguageModel, left_s: LeftS = lambda: None
+) -> Iterator[AnswerPlan]:
     """All of a request, in the order of their numbers. Raises `Refused`, and `DeadlineExceeded`."""
     form: CallForm | None = None
     guidance = None if asked.schema is None else ("json_schema", asked.schema)
@@ -294,9 +296,7 @@ def _rendered(asked: GenerationRequest, tokenizer: Tokenizer, left_s: LeftS) -> 
 
     def render(messages: str, tools: str | None, add: bool) -> str:
         try:
-            return tokenizer.apply_chat_template(
-                messages, tools=tools, add_generation_prompt=add, timeout=left_s()
-            )
+            return tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=add, timeout=left_s())
         except GenerationError as error:
             text = f"The model's chat template refuses the messages: {in_words(error)}"
             raise wrong(text, "messages") from error
@@ -359,11 +359,11 @@ def open_choice(
         )
     except PromptRefused as error:
         # Clients shorten the conversation and ask again when they see it.
-        raise _too_long(error, model, field) if "context_length" in error.details else wrong(
-            in_words(error), field
+        raise (
+            _too_long(error, field) if "context_length" in error.details else wrong(in_words(error), field)
         ) from error
     except TooLarge as error:
-        raise _too_long(error, model, field) from error
+        raise _too_long(error, field) from error
     except OptionError as error:
         raise wrong(in_words(error), error.details.get("option")) from error
     except GenerationError as error:
@@ -377,13 +377,14 @@ def _schema_refused(error: GenerationError, choice: AnswerPlan) -> Refused:
     return wrong(text, "response_format" if choice.form is None else "tools")
 
 
-def _too_long(error: BridgeError, model: LanguageModel, field: str) -> Refused:
+def _too_long(error: BridgeError, field: str) -> Refused:
     """OpenAI's words, by which clients know that they have to shorten the conversation."""
-    context, tokens = model.model.info.context_length, error.details.get("tokens")
-    text = f"This model's maximum context length is {context} tokens."
-    if isinstance(tokens, int):
-        text += f" However, your {field} resulted in {tokens} tokens. Please reduce the length of the {field}."
-    return wrong(f"{text}\n{in_words(error)}", field, "context_length_exceeded")
+    context, tokens = (error.details.get(name) for name in ("context_length", "tokens"))
+    text = in_words(error)
+    if context is not None:
+        given = f" However, your {field} resulted in {tokens} tokens." if tokens is not None else ""
+        text = f"This model's maximum context length is {context} tokens.{given}\n{text}"
+    return wrong(text, field, "context_length_exceeded")
 
 
 def parts_of(

@@ -1,4 +1,4 @@
-"""Bounds on what one connection costs the event loop and memory: small chunks, answers that the client does not read.
+"""Bounds on what one connection costs the event loop and memory: small chunks, answers that nobody reads.
 
 The event loop's thread only.
 """
@@ -12,8 +12,9 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.flow_control import FlowControl
 
-# Parts of a body that h11 makes in one turn of the event loop. Each takes about 25 microseconds whatever its size: a
-# read of 256 KB may hold 43,000 chunks of one byte, which kept all other connections waiting for more than a second.
+# Parts of a body that h11 makes in one turn of the event loop. Each takes about 25 microseconds whatever its size:
+# a read of 256 KB may hold 43,000 chunks of one byte, which kept all other connections waiting for more than a
+# second.
 PARTS_PER_TURN: Final = 16
 # Chunks that a body may have whatever their size, and the bytes that each further one has to carry on average.
 FEW_CHUNKS: Final = 512
@@ -22,8 +23,8 @@ CHUNK_BYTES: Final = 64
 STALL_TIMEOUT_S: Final = 30.0
 
 SMALL_CHUNKS: Final = (
-    f"The body comes in too many small chunks: beyond {FEW_CHUNKS} they have to carry {CHUNK_BYTES} bytes on average. "
-    "Send it with Content-Length, or in larger chunks."
+    f"The body comes in too many small chunks: beyond {FEW_CHUNKS} they have to carry {CHUNK_BYTES} bytes on "
+    "average. Send it with Content-Length, or in larger chunks."
 )
 
 
@@ -52,7 +53,8 @@ class PacedConnection(h11.Connection):
         if isinstance(event, h11.Request):
             self._parts = self._bytes = 0
         elif isinstance(event, h11.Data):
-            # The first part of a turn is not counted: a client that sends a little at a time costs a read each time.
+            # The first part of a turn is not counted: a client that sends a little at a time costs a read each
+            # time.
             self._parts += self._left < PARTS_PER_TURN
             self._left -= 1
             self._bytes += len(event.data)

@@ -206,7 +206,7 @@ class Admission:
             self._cut_off_idle(size)
             if self._bytes + size > self._most_bytes:
                 raise Busy(
-                    f"The requests and answers that are under way have {self._bytes} bytes; {size} more are not taken.",
+                    f"The requests and answers under way have {self._bytes} bytes; {size} more are not taken.",
                     fix="Send it again a little later, or give the server a larger --max-request.",
                 )
             self._bytes += size

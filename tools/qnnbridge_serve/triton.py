@@ -1,4 +1,4 @@
-"""Triton's extensions for its clients: the configuration of a model, and its statistics. Event loop's thread only."""
+"""Triton's extensions for its clients: a model's configuration and statistics. The event loop's thread only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def _described(tensor: TensorSpec) -> dict[str, Any]:
 
 
 # What Triton sums up for each model.
-_SUMS: Final = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
+_STEPS: Final = ("queue", "compute_input", "compute_infer", "compute_output")
+_SUMS: Final = ("success", "fail", *_STEPS, "cache_hit", "cache_miss")
 
 
 class ModelStatistics:
@@ -47,7 +48,7 @@ class ModelStatistics:
     def succeeded(self, begun: float, queued_s: float, reply: InferReply) -> None:
         """begun: when the request had come, on `time.monotonic`."""
         steps = (time.monotonic() - begun, queued_s, *reply.spent_s)
-        for name, spent_s in zip(("success", *_SUMS[2:6]), steps, strict=True):
+        for name, spent_s in zip(("success", *_STEPS), steps, strict=True):
             self._add(name, spent_s)
         self._last_ms = int(time.time() * 1000)
 

@@ -338,7 +338,8 @@ class RemoteGeneration:
         other guidance, or with none.
         """
         recipe = self.recipe
-        label = f"a prompt of {len(prompt)} tokens" + (f" and guidance ({recipe.guidance[0]})" if recipe.guidance else "")
+        guided = "" if recipe.guidance is None else f" and guidance ({recipe.guidance[0]})"
+        label = f"a prompt of {len(prompt)} tokens{guided}"
         values = [recipe.inputs[name] for name in sorted(recipe.inputs)]
         return self.model.context_of(label, [recipe.arguments(), list(prompt)], values)
 

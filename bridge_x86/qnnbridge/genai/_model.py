@@ -380,14 +380,15 @@ class RemoteModel(Remade):
             raise
 
     def context_of(self, label: str, arguments: Any, values: Sequence[Any] = ()) -> CallContext:
-        """What a death in a call with these arguments counts against: the model with them, and never the model alone.
+        """Return the suspect of a death in a call with these arguments: the model with them, never the model alone.
 
         label: of the call, in words. arguments: JSON.
         """
         import numpy as np
 
         model, digest = self.context, hashlib.sha256()
-        digest.update(json.dumps([self.context.fingerprint, arguments], sort_keys=True).encode("utf-8", "surrogatepass"))
+        text = json.dumps([model.fingerprint, arguments], sort_keys=True)
+        digest.update(text.encode("utf-8", "surrogatepass"))
         for value in values:
             array = np.ascontiguousarray(getattr(value, "data", value) if hasattr(value, "element_type") else value)
             digest.update(f"\n{array.dtype} {array.shape}\n".encode())

@@ -478,16 +478,12 @@ def _left_s(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.001, deadline - time.monotonic())
 
 
-def _tokens(
-    tokenizer: Tokenizer, prompt: Prompt, template: str | None, deadline: float | None
-) -> Sequence[int]:
+def _tokens(tokenizer: Tokenizer, prompt: Prompt, template: str | None, deadline: float | None) -> Sequence[int]:
     if not isinstance(prompt, str):
         given: list[Any] = list(prompt)
         if given and not isinstance(given[0], Mapping):
             return given
-        prompt = tokenizer.apply_chat_template(
-            json.dumps(given), template_str=template, timeout=_left_s(deadline)
-        )
+        prompt = tokenizer.apply_chat_template(json.dumps(given), template_str=template, timeout=_left_s(deadline))
     return [int(token) for token in tokenizer.encode(prompt, timeout=_left_s(deadline))]
 
 

@@ -105,7 +105,8 @@ class _SoundFile:
     def __init__(self, module: Any, audio: Any, name: str) -> None:
         try:
             self._file = module.SoundFile(audio)
-        # A header may say what soundfile itself has no words for: it raises RuntimeError, TypeError and others then.
+        # A header may say what soundfile itself has no words for: it raises RuntimeError, TypeError and others
+        # then.
         except (RuntimeError, ValueError, TypeError) as error:
             raise _no_audio(name, str(error)) from None
         self._name = name

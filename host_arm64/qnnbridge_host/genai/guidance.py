@@ -1,9 +1,9 @@
 """JSON schemas that an answer keeps to: checked before the library of guidance sees them. Pure.
 
-The library (llguidance in onnxruntime-genai) bounds most of what a schema may ask for, and some of it not: an integer
-near -2**63 ends the process; a large `multipleOf`, thousands of properties and `minItems` take minutes and gigabytes in
-a call that cannot be interrupted. The bounds below were measured with 0.13 and 0.18 on one core of 2 GHz: whatever
-they let pass takes at most about three seconds.
+The library (llguidance in onnxruntime-genai) bounds most of what a schema may ask for, but not all: an integer near
+-2**63 ends the process; a large `multipleOf`, thousands of properties and `minItems` take minutes and gigabytes in
+a call that cannot be interrupted. The bounds below were measured with onnxruntime-genai 0.18: each part that they
+let pass takes at most about three seconds on one core.
 
 Regular expressions and grammars of other kinds are bounded by the library alone.
 """
@@ -25,7 +25,8 @@ MOST_LEVELS: Final = 128
 # Of the items of all arrays of a schema; takes a second. The library writes a rule for each item that minItems and
 # maxItems name, and refuses maxItems above 65,000 itself.
 MAX_ITEMS: Final = 100_000
-# Of all alternatives, and of the values in const and enum: members of enum, anyOf, oneOf, allOf, prefixItems, arrays.
+# Of all alternatives, and of the values in const and enum: members of enum, anyOf, oneOf, allOf, prefixItems,
+# arrays.
 MOST_ALTERNATIVES: Final = 10_000
 # Of all properties and fields of constants. The time grows with the square of them: 2,000 take 3 s.
 MOST_PROPERTIES: Final = 1_000
@@ -34,10 +35,11 @@ MOST_REQUIRED: Final = 2_000
 MOST_TEXT: Final = 200_000
 # Numbers with a minimum or maximum; 300 take 1.3 s.
 MOST_RANGES: Final = 500
-# The sum of all `multipleOf`, without their decimal points and the zeros at their ends: the library makes a state for
-# each remainder. 99,999 takes 6 s.
+# The sum of all `multipleOf`, without their decimal points and the zeros at their ends: the library makes a state
+# for each remainder. 99,999 takes 6 s.
 MOST_REMAINDERS: Final = 20_000
-# Of all regular expressions together, and how often one may repeat what is repeated itself: (a{1000}){1000} takes 9 s.
+# Of all regular expressions together, and how often one may repeat what is repeated itself: (a{1000}){1000} takes 9
+# s.
 MOST_PATTERN_CHARACTERS: Final = 20_000
 MOST_REPETITIONS: Final = 100_000
 # Integers a little above -2**63 and below end the process.
@@ -45,8 +47,8 @@ LARGEST: Final = 2**62
 
 _COUNTS: Final = ("minItems", "maxItems")
 _PATTERNS: Final = ("pattern", "whitespace_pattern", "item_separator", "key_separator")
-# Where a value of the document stands: in a schema, in a map whose names the author chose, in a value that an answer
-# may have, or in a comment.
+# Where a value of the document stands: in a schema, in a map whose names the author chose, in a value that an
+# answer may have, or in a comment.
 _Place = Literal["schema", "map", "data", "comment"]
 _PLACES: Final[Mapping[str, _Place]] = {
     **dict.fromkeys(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"), "map"),
@@ -106,7 +108,8 @@ class _Bounds:
             if isinstance(schema.get(name), (int, float)):
                 self._count("items", min(max(0, schema[name]), MAX_ITEMS + 1))
         for what, names in _LISTS.items():
-            self._count(what, sum(len(schema[name]) for name in names if isinstance(schema.get(name), (dict, list))))
+            given = [schema[name] for name in names if isinstance(schema.get(name), (dict, list))]
+            self._count(what, sum(map(len, given)))
         self._count("ranges", any(name in schema for name in _LIMITS))
         step = schema.get("multipleOf")
         if isinstance(step, (int, float)) and not isinstance(step, bool):
@@ -135,7 +138,7 @@ _MOST: Final[Mapping[str, tuple[int, str]]] = {
     "alternatives": (MOST_ALTERNATIVES, "Describe the values by a pattern, or leave some out."),
     "properties": (MOST_PROPERTIES, "Leave some out, or describe them by additionalProperties."),
     "required names": (MOST_REQUIRED, "Leave some out of required."),
-    "characters of names and texts": (MOST_TEXT, "Shorten the texts of const and enum, and the names of properties."),
+    "characters of names and texts": (MOST_TEXT, "Shorten the texts of const and enum, and names of properties."),
     "ranges": (MOST_RANGES, "Leave minimum and maximum out, and check the answer afterwards."),
     "remainders": (MOST_REMAINDERS, "Give multipleOf a rounder number, or check the answer afterwards."),
     "characters of patterns": (MOST_PATTERN_CHARACTERS, "Shorten them; many fixed texts belong into enum."),

@@ -265,7 +265,7 @@ class _Rule(NamedTuple):
 
 # Of the library of guidance, when it reads a schema or grammar and when it keeps an answer to it. First: its words
 # may hold those of other rules.
-_GUIDANCE: Final = re.compile(r"creating grammar|committing tokens|[Pp]arser [Ee]rror|lexer error|llguidance|[Gg]uidance")
+_GUIDANCE: Final = re.compile(r"creating grammar|committing tokens|[Pp]arser [Ee]rror|lexer error|[Gg]uidance")
 _RULES: Final = (
     _Rule(
         r"[Ii]nvalid dimensions for input: past_|Unexpected input data type.*past_",

@@ -16,7 +16,15 @@ from qnnbridge_host.genai.models import GenaiModel, ModelRequest, load
 from qnnbridge_host.genai.native import token_array
 from qnnbridge_host.model.genai_folder import GenaiFolder
 from qnnbridge_host.request.client import StopSignal
-from qnnbridge_protocol.errors import BridgeError, Cancelled, GenerationError, OptionError, PromptRefused, StateLost, desync
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Cancelled,
+    GenerationError,
+    OptionError,
+    PromptRefused,
+    StateLost,
+    desync,
+)
 from qnnbridge_protocol.specs import Placement, SessionSpec
 
 
