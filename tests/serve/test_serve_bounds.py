@@ -4,7 +4,9 @@ beside all of them at once. The long form is ``python -m lab.attack serving --sc
 
 from __future__ import annotations
 
+import json
 import socket
+import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -283,6 +285,31 @@ def test_a_token_is_asked_for_before_the_body_is_read(tmp_path: Path) -> None:
             HEAD.format("mul_1/infer").encode() + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 300_000,
         )
         assert answer.startswith(b"HTTP/1.1 401 ")
+        assert server.end() == 0
+
+
+@pytest.mark.process
+def test_a_chat_template_without_an_end_is_answered_in_time_and_leaves_the_server_well(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_genai")
+    from tests.genai.test_limits import ENDLESS
+    from tests.genai.tiny_decoders import write_model
+
+    write_model(tmp_path / "model", "dynamic")
+    config = tmp_path / "model" / "tokenizer_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "chat_template": ENDLESS}))
+    (tmp_path / "model" / "chat_template.jinja").unlink(missing_ok=True)
+    options = ("--host", "private", "--http", "127.0.0.1:0", "--answer-timeout", "1", "--threads", "1")
+    with serving(*options, "--llm", f"tiny={tmp_path / 'model'}", QNNBRIDGE_STATE_DIR=str(tmp_path / "s")) as server:
+        begun = time.monotonic()
+        chat = {"model": "tiny", "messages": [{"role": "user", "content": "x"}]}
+        assert server.ask("POST", "/v1/chat/completions", chat).status == 504
+        # The answer does not wait for native code, nor for the end of its host 5 s later.
+        assert time.monotonic() - begun < 5
+        text = {"model": "tiny", "prompt": "x", "max_tokens": 2}
+        # The only place is kept by what still runs, until its host is replaced.
+        while (answer := server.ask("POST", "/v1/completions", text)).status == 504:
+            assert time.monotonic() - begun < 60
+        assert answer.status == 200, answer.body
         assert server.end() == 0
 
 
