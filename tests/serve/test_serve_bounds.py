@@ -177,6 +177,10 @@ def test_an_answer_that_is_not_read_makes_room_for_others(monkeypatch: pytest.Mo
         assert ended == ["unread"]
         with pytest.raises(Busy):
             another.take(500)
+        another.take(0)
+        another.begin_answer(501, nothing)  # made already, so it is sent
+        with pytest.raises(Busy):
+            another.take(0)
     for ticket in (read, unread):
         with ticket:
             pass
@@ -299,7 +303,9 @@ def test_a_chat_template_without_an_end_is_answered_in_time_and_leaves_the_serve
     config.write_text(json.dumps({**json.loads(config.read_text()), "chat_template": ENDLESS}))
     (tmp_path / "model" / "chat_template.jinja").unlink(missing_ok=True)
     options = ("--host", "private", "--http", "127.0.0.1:0", "--answer-timeout", "1", "--threads", "1")
-    with serving(*options, "--llm", f"tiny={tmp_path / 'model'}", QNNBRIDGE_STATE_DIR=str(tmp_path / "s")) as server:
+    with serving(
+        *options, "--llm", f"tiny={tmp_path / 'model'}", QNNBRIDGE_STATE_DIR=str(tmp_path / "s")
+    ) as server:
         begun = time.monotonic()
         chat = {"model": "tiny", "messages": [{"role": "user", "content": "x"}]}
         assert server.ask("POST", "/v1/chat/completions", chat).status == 504

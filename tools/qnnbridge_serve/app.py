@@ -342,6 +342,8 @@ class InferenceService:
         started: list[float],
     ) -> InferReply:
         started.append(time.monotonic())
+        # Answers that are not read may have filled the memory while this request waited: nothing more is made then.
+        take(0)
         # Within the worker: the model cannot be closed while it runs.
         with self._repository.lease(name, version) as model:
             reply = infer(model, asked, deadline, take)
