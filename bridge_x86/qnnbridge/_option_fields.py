@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, overload
 
 from qnnbridge_protocol import errors
 
@@ -346,22 +346,6 @@ def as_int64(name: str, value: Any, bits: int = 64) -> int:
 
 def as_int32(name: str, value: Any) -> int:
     return as_int64(name, value, bits=32)
-
-
-# ONNX Runtime starts them all before a session exists: 300 take a second, and 100,000 minutes and all of the
-# memory.
-MOST_THREADS: Final = 1024
-
-
-def as_threads(name: str, value: Any) -> int:
-    """Return a number of threads. Raises `OptionError` for more than a machine has use for."""
-    count = as_int32(name, value)
-    if count > MOST_THREADS:
-        raise errors.OptionError(
-            f"{name}={count} is more than {MOST_THREADS} threads.",
-            fix=f"Set {name} to 0, or to {MOST_THREADS} or less.",
-        )
-    return count
 
 
 def as_text(name: str, value: Any) -> str:

@@ -27,7 +27,6 @@ from qnnbridge._option_fields import (
     as_int64,
     as_text,
     as_text_mapping,
-    as_threads,
     incompatible,
     suggest,
     wrong_type,
@@ -127,8 +126,8 @@ class SessionOptions(HasFields):
     graph_optimization_level = Field(
         GraphOptimizationLevel.ORT_ENABLE_ALL, as_enum(GraphOptimizationLevel), "How far the graph is optimized."
     )
-    inter_op_num_threads = Field(0, as_threads, "Threads across nodes; 0 lets ONNX Runtime choose.")
-    intra_op_num_threads = Field(0, as_threads, "Threads within a node; 0 lets ONNX Runtime choose.")
+    inter_op_num_threads = Field(0, as_int32, "Threads across nodes; 0 lets ONNX Runtime choose.")
+    intra_op_num_threads = Field(0, as_int32, "Threads within a node; 0 lets ONNX Runtime choose.")
     log_severity_level = Field(-1, as_int32, "0 verbose, 1 info, 2 warning, 3 error, 4 fatal; -1 the default.")
     log_verbosity_level = Field(0, as_int32, "Verbosity of verbose logs in debug builds.")
     logid = Field("", as_text, "Name of this session in log lines.")

@@ -34,7 +34,7 @@ from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, Deadline
 from qnnbridge_os.forks import renew_in_forks
-from qnnbridge_os.native import RLock
+from qnnbridge_os.native import RLock, sleep
 from qnnbridge_os.shield import TooLate, in_turn
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -158,7 +158,7 @@ def end_overdue(host: Host, grace_s: float = OVERDUE_S) -> bool:
         if time.monotonic() >= until:
             host.restart()
             return True
-        time.sleep(_LOOK_S)
+        sleep(_LOOK_S)
         with contextlib.suppress(BridgeError):
             host.ping(_LOOK_S)  # reads the answers of calls that were given up
     return False
@@ -382,7 +382,7 @@ class RemoteModel(Remade):
     def context_of(self, label: str, arguments: Any, values: Sequence[Any] = ()) -> CallContext:
         """Return the suspect of a death in a call with these arguments: the model with them, never the model alone.
 
-        label: of the call, in words. arguments: JSON.
+        label: of the call, as text. arguments: JSON.
         """
         import numpy as np
 
