@@ -226,12 +226,12 @@ _UNKNOWN_SIZES: Final = (0, 0x7FFFFFFF, 0xFFFFFFFF)
 def _wave_form(body: bytes) -> tuple[int, int, int, bool]:
     if len(body) < 16:
         raise _NoWave("its format is cut off")
-    kind, channels, rate, _, frame, bits = struct.unpack_from("<HHIIHH", body)
+    kind, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", body)
     if kind == _EXTENSIBLE and len(body) >= 26:
         kind = int.from_bytes(body[24:26], "little")
     width = (bits + 7) // 8
     fits = 1 <= width <= 4 if kind == _PCM else kind == _FLOATS and bits == 32
-    if not fits or not channels or frame != width * channels:
+    if not fits or not channels:
         raise _NoWave(f"its format is {kind}, {bits} bits, {channels} channels")
     return rate, channels, width, kind == _FLOATS
 
