@@ -232,7 +232,7 @@ def _wave_form(body: bytes) -> tuple[int, int, int, bool]:
     width = (bits + 7) // 8
     fits = 1 <= width <= 4 if kind == _PCM else kind == _FLOATS and bits == 32
     if not fits or not channels:
-        raise _NoWave(f"its format is {kind}, {bits} bits, {channels} channels")
+        raise _NoWave(f"its format is {kind}, its samples have {width} bytes, and {channels} channels")
     return rate, channels, width, kind == _FLOATS
 
 
