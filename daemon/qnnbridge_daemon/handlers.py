@@ -182,6 +182,7 @@ class BrokerHandlers:
             "shared": shared,
             "fixed": list(remote.fixed),
             "fix": None if remote.fix is None else remote.fix.to_wire(),
+            "disabled_optimizers": list(remote.disabled_optimizers),
             "numbers": None if remote.numbers is None else remote.numbers.to_wire(),
         }, ()
 

@@ -127,14 +127,26 @@ def opened(
     fallback: Literal["error", "cpu"] = "cpu",
     *,
     cured: bool = False,
+    optimised: bool = False,
+    disabled_optimizers: Sequence[str] = (),
 ) -> Iterator[ProviderSession]:
-    """Raises what making the session raises. timeout_s: less than the usual one. cured: as an application's session
-    is, with the operators rewritten that QNN is known to compute wrong."""
-    from qnnbridge import CpuFallbackWarning, InferenceSession, SessionOptions
+    """Raises what making the session raises.
+
+    Args:
+        timeout_s: less than the usual one.
+        cured: as an application's session is, with the operators rewritten that QNN is known to compute wrong.
+        optimised: a session on the CPU by ONNX Runtime's graph optimizers, as far as they change nodes of QNN. By default
+            they are off, since QNN is compared with it.
+        disabled_optimizers: of ONNX Runtime, left out.
+    """
+    from qnnbridge import CpuFallbackWarning, GraphOptimizationLevel, InferenceSession, SessionOptions
 
     options = SessionOptions()
     for name, size in settings.sizes.items():
         options.add_free_dimension_override_by_name(name, size)
+    if provider == CPU:
+        level = GraphOptimizationLevel
+        options.graph_optimization_level = level.ORT_ENABLE_BASIC if optimised else level.ORT_DISABLE_ALL
     limits = [limit for limit in (timeout_s, settings.timeout_s) if limit is not None]
     # The library would log what the report says: nodes on the CPU, a host that died.
     with quiet("qnnbridge"), warnings.catch_warnings():
@@ -152,6 +164,7 @@ def opened(
             # Each model is opened once here: compiled entries of cut and rewritten copies would only fill the
             # cache.
             cache=False,
+            disabled_optimizers=list(disabled_optimizers),
             verify=False,  # the commands compare by themselves
             fix=None if cured else False,  # they look at the model as it is
         ) as session:

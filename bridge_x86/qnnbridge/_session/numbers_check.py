@@ -180,6 +180,9 @@ class NumbersCheck:
         recipe, spec = self._remote.recipe, self._remote.recipe.spec
         if self._remote.fix is not None:  # the copy that the host decided for
             spec = dataclasses.replace(spec, fix=self._remote.fix)
+        spec = dataclasses.replace(
+            spec, disabled_optimizers=(*spec.disabled_optimizers, *self._remote.disabled_optimizers)
+        )
         described, buffers = encoded(recipe.initializers)
         encoder = Encoder()
         inputs = [[name, encoder.add(value, kind)] for name, value, kind in feeds]

@@ -281,7 +281,7 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
         try:
             reference = open_original(worker, job)
             outputs = [node.name for node in reference.info.outputs]
-            trials, expected = _answered(reference, job)
+            trials, expected = answered(reference, job)
         except (Cancelled, DeadlineExceeded, OptionError):
             raise
         except NotMade as reason:
@@ -319,7 +319,7 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
     return result
 
 
-def _answered(reference: WorkerSession, job: CompilerInput) -> tuple[dict[str, Feeds], dict[str, list[Any]]]:
+def answered(reference: WorkerSession, job: CompilerInput) -> tuple[dict[str, Feeds], dict[str, list[Any]]]:
     """Inputs, and the original's answers to them. Raises `NotMade`, and the error of the first if it takes none."""
     if job.inputs:
         _check_names(job, [node.name for node in reference.info.inputs])

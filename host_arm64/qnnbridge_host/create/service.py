@@ -170,6 +170,7 @@ class ModelService:
             "notices": [notice.to_wire() for notice in notices],
             "fixed": list(made.changes),
             "fix": None if made.fix is None else made.fix.to_wire(),
+            "disabled_optimizers": list(made.disabled_optimizers),
             # A verdict that is known spares the comparison of the first call with the CPU (ADR 0015).
             "numbers": _kept_numbers(settings, made.cache.key) or _shipped_numbers(source),
         }, ()
