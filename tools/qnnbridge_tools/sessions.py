@@ -127,7 +127,7 @@ def opened(
     fallback: Literal["error", "cpu"] = "cpu",
     *,
     cured: bool = False,
-    optimised: bool = False,
+    level: Literal["off", "basic", "all"] = "off",
     disabled_optimizers: Sequence[str] = (),
 ) -> Iterator[ProviderSession]:
     """Raises what making the session raises.
@@ -135,8 +135,8 @@ def opened(
     Args:
         timeout_s: less than the usual one.
         cured: as an application's session is, with the operators rewritten that QNN is known to compute wrong.
-        optimised: a session on the CPU by ONNX Runtime's graph optimizers, as far as they change nodes of QNN. By default
-            they are off, since QNN is compared with it.
+        level: of ONNX Runtime's graph optimisation of a session on the CPU. QNN is compared with one that is not
+            optimised; nodes of QNN are optimised at "basic"; an application's sessions on the CPU have "all".
         disabled_optimizers: of ONNX Runtime, left out.
     """
     from qnnbridge import CpuFallbackWarning, GraphOptimizationLevel, InferenceSession, SessionOptions
@@ -145,8 +145,8 @@ def opened(
     for name, size in settings.sizes.items():
         options.add_free_dimension_override_by_name(name, size)
     if provider == CPU:
-        level = GraphOptimizationLevel
-        options.graph_optimization_level = level.ORT_ENABLE_BASIC if optimised else level.ORT_DISABLE_ALL
+        names = {"off": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "all": "ORT_ENABLE_ALL"}
+        options.graph_optimization_level = GraphOptimizationLevel[names[level]]
     limits = [limit for limit in (timeout_s, settings.timeout_s) if limit is not None]
     # The library would log what the report says: nodes on the CPU, a host that died.
     with quiet("qnnbridge"), warnings.catch_warnings():

@@ -379,5 +379,5 @@ class OptimizerChoices(JsonFolder):
 
 def _keep_newest(folder: JsonFolder, most: int) -> None:
     with contextlib.suppress(OSError):
-        for key in folder.keys()[:-most]:  # noqa: SIM118 - not a dict
+        for key in folder.keys()[:-most]:
             folder.remove(key)

@@ -235,7 +235,8 @@ class ModelService:
                 fix="Give the folder for the result: -o DIR (output=).",
             )
         order = self._maker.order(request, stop, first, deadline, budget_s)
-        task = CompileTask(jobs, destinations, order, self._maker.hello, validate, overwrite)
+        hello, optimizers = self._maker.hello, self._maker.optimizers
+        task = CompileTask(jobs, destinations, order, hello, validate, overwrite, optimizers)
         paths = [destination.path for destination in destinations]
         skipped = None
         if resume and not overwrite and any(os.path.exists(path) for path in paths):

@@ -225,9 +225,7 @@ class SessionMaker:
 
         made = self._from_source(creation._replace(spec=choice.applied(creation.spec)))
         text = f"{choice.why}; the session is made without {'them' if len(choice.disabled) != 1 else 'it'}."
-        return made._replace(
-            notices=[*made.notices, Notice(kind, text)], disabled_optimizers=choice.disabled
-        )
+        return made._replace(notices=[*made.notices, Notice(kind, text)], disabled_optimizers=choice.disabled)
 
     def _from_source(self, creation: Creation) -> MadeSession:
         from qnnbridge_protocol.model_records import CacheReply, Notice

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.request.client import StopSignal
     from qnnbridge_host.request.in_flight import Answer, Request
+    from qnnbridge_protocol.model_records import CacheSettings
 
 # Operators whose results are others each time.
 RANDOM_OPS: Final = frozenset(

@@ -15,6 +15,7 @@ from qnnbridge_host.engine.cpu import require_models_extra
 from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions, as_dimensions
+from qnnbridge_host.model import optimizers
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.scan import refuse_scanned, scan_model
 from qnnbridge_host.numerics.judge import LIMITS, NumberFormat, precision_of_operators
@@ -117,7 +118,7 @@ def verify_model(
         divergence, node_traps, not_bisected = work.bisected(path, sizes, tried, Path(folder))
         outputs = trying.verdicts_of(tried.prepared, tried.found)
         verdict, reason = _verdict(tried, outputs)
-        cure = work.cured(tried) if verdict == "differs" else None
+        cure = (work.of_optimizers(tried) or work.cured(tried)) if verdict == "differs" else None
     shown = {trap.name for row in tried.rows for trap in row.traps}
     return Verification(
         source=path,
@@ -290,6 +291,37 @@ class _Work:
             return None
         words = numbers_text(row.worst) if row.worst is not None else row.reason
         return SessionCure(rewrites, row.status == "agrees", words)
+
+    def of_optimizers(self, tried: _Tried) -> SessionCure | None:
+        """Name the optimizers of ONNX Runtime that change the model before QNN gets it, and try QNN without them;
+        None if they are not the cause."""
+        from qnnbridge import Host
+
+        trial = tried.worst()
+        if trial is None or trial.expected.values is None or any(row.died for row in tried.rows):
+            return None
+        self.on_progress("looking whether ONNX Runtime's optimizers are the cause", 0, 0)
+        with Host(python=self.how.host_python) as host:
+
+            def row(provider: str, disabled: Sequence[str]) -> InputSetResult | None:
+                try:
+                    with opened(
+                        host, self.model, provider, self.settings, level="basic", disabled_optimizers=disabled
+                    ) as side:
+                        return trying.try_on_qnn(side, trial, tried.prepared)[0]
+                except BridgeError:
+                    return None
+
+            def is_right(disabled: Sequence[str]) -> bool:
+                found = row(CPU, disabled)
+                return found is not None and found.status != "differs"
+
+            names = optimizers.harmful(is_right, optimizers.BASIC_OPTIMIZERS)
+            right = row(QNN, names) if names else None
+        if not names or right is None:
+            return None
+        words = numbers_text(right.worst) if right.worst is not None else right.reason
+        return SessionCure((optimizers.listed(names),), right.status == "agrees", words, by_optimizers=True)
 
     def bisected(
         self, path: Path, sizes: FixedSizes, tried: _Tried, folder: Path
