@@ -78,17 +78,17 @@ def requantised() -> HarmedModel:
     return HarmedModel(made(nodes, {"x": x}, right, constants), {"x": x}, right, "DoubleQDQPairsRemover")
 
 
-def integers_divided() -> HarmedModel:
+def integers_divided(factor: float = 1.5) -> HarmedModel:
     """DivMulFusion makes `(1 / x) * z` one division, which is another number in integers."""
     rng = np.random.default_rng(0)
     feeds = {
         "x": rng.choice([1, 1, 1, 2, 3], (4, 8)).astype(np.int32),
         "z": rng.integers(1, 100, (4, 8)).astype(np.int32),
     }
-    right = ((1 // feeds["x"]) * feeds["z"] * np.float32(1.5)).astype(np.float32)
+    right = ((1 // feeds["x"]) * feeds["z"] * np.float32(factor)).astype(np.float32)
     nodes = [n("Div", "one x", "a"), n("Mul", "a z", "b"), n("Cast", "b", "c", to=TensorProto.FLOAT)]
     nodes.append(n("Mul", "c k", "y"))
-    constants = {"one": np.int32(1), "k": np.float32(1.5)}
+    constants = {"one": np.int32(1), "k": np.float32(factor)}
     return HarmedModel(made(nodes, feeds, right, constants), feeds, right, "DivMulFusion")
 
 
@@ -102,14 +102,22 @@ def broken(op: str) -> HarmedModel:
     return HarmedModel(made(nodes, feeds, right, {"one": np.float32(1)}), feeds, right, "DivMulFusion")
 
 
-def broken_int32() -> HarmedModel:
-    """QDQPropagationTransformer writes a QuantizeLinear of int32, which ONNX does not have."""
-    q = np.arange(-6, 6, dtype=np.int32).reshape(4, 3)
-    right = (q.reshape(3, 4) * np.float32(0.5)).astype(np.float32)
-    nodes = [n("DequantizeLinear", "q s", "d"), n("Reshape", "d shape", "r"), n("Relu", "r", "y")]
-    right = np.maximum(right, 0)
+def int32_behind_a_reshape() -> HarmedModel:
+    """As with int8, and numbers above 255 become 255."""
+    q = (np.arange(-6, 6, dtype=np.int32) * 100).reshape(4, 3)
+    right = np.abs(q.reshape(3, 4) * np.float32(0.5)).astype(np.float32)
+    nodes = [n("DequantizeLinear", "q s", "d"), n("Reshape", "d shape", "r"), n("Abs", "r", "y")]
     constants = {"s": np.float32(0.5), "shape": np.array([3, 4])}
     return HarmedModel(made(nodes, {"q": q}, right, constants), {"q": q}, right, "QDQPropagationTransformer")
+
+
+def broken_int32() -> HarmedModel:
+    """With a zero point of int32 it writes a QuantizeLinear to int32, which ONNX does not have."""
+    q = np.arange(-6, 6, dtype=np.int32).reshape(4, 3)
+    right = np.abs(q.reshape(3, 4) * np.float32(0.5)).astype(np.float32)
+    nodes = [n("DequantizeLinear", "q s z", "d"), n("Reshape", "d shape", "r"), n("Abs", "r", "y")]
+    constants = {"s": np.float32(0.5), "z": np.int32(0), "shape": np.array([3, 4])}
+    return HarmedModel(made(nodes, {"q": q}, right, constants, 21), {"q": q}, right, "QDQPropagationTransformer")
 
 
 def weights_in_8_bits() -> HarmedModel:

@@ -491,7 +491,7 @@ def test_the_report_shows_nodes_check_and_place(tmp_path: Path) -> None:
         lambda: optimizer_models.broken("Cast"),
         optimizer_models.broken_int32,
         optimizer_models.int8_behind_a_reshape,
-        optimizer_models.integers_divided,
+        optimizer_models.int32_behind_a_reshape,
     ],
 )
 def test_an_optimizer_that_breaks_or_changes_the_model_is_left_out_and_named(made: Any, tmp_path: Path) -> None:

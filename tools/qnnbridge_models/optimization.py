@@ -36,6 +36,7 @@ from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, check_lines, evidence, tolerance_of
+from qnnbridge_host.numerics.sampling import knowledge_of
 from qnnbridge_host.rewrite.removals import strip_inserted_casts
 from qnnbridge_models import progress
 from qnnbridge_models.analyze.tables import REGISTERED
@@ -274,7 +275,12 @@ def optimize_model(
             )
         # The original runs once, and only if it is needed.
         reference = functools.cache(
-            lambda: Reference(lambda: cpu.open_session(given, given.name), tolerance=tolerance, seed=seed)
+            lambda: Reference(
+                lambda: cpu.open_session(given, given.name),
+                tolerance=tolerance,
+                seed=seed,
+                quantised=knowledge_of(original).quantised,
+            )
         )
 
         def attempt(disabled: Sequence[str]) -> _Optimised:

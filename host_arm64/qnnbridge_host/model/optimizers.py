@@ -48,6 +48,8 @@ FURTHER_OPTIMIZERS: Final = (
     *("QDQFinalCleanupTransformer", "Avx2WeightS8ToU8Transformer", "NchwcTransformer"),
     *("NhwcTransformer", "Level2_RuleBasedTransformer"),
 )
+# More of them: the results change by chance.
+MOST_CULPRITS: Final = 6
 
 
 def optimizers_of(level: int) -> tuple[str, ...]:
@@ -67,7 +69,8 @@ def harmful(is_right: Callable[[Sequence[str]], bool], names: Sequence[str]) -> 
         names: the candidates, the most dispensable first.
 
     Returns:
-        The culprits; empty if the model is right with all of them; ``None`` if it is wrong without all of them.
+        The culprits; empty if the model is right with all of them; ``None`` if it is wrong without all of them, or
+        there are more than `MOST_CULPRITS`.
     """
     if is_right(()):
         return ()
@@ -87,6 +90,8 @@ def harmful(is_right: Callable[[Sequence[str]], bool], names: Sequence[str]) -> 
         names = names[: high - 1]
         if not names or is_right(found):
             return tuple(found)
+        if len(found) == MOST_CULPRITS:
+            return None
 
 
 def listed(names: Sequence[str]) -> str:
