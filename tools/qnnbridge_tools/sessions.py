@@ -146,7 +146,7 @@ def opened(
         options.add_free_dimension_override_by_name(name, size)
     if provider == CPU:
         names = {"off": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "all": "ORT_ENABLE_ALL"}
-        options.graph_optimization_level = GraphOptimizationLevel[names[level]]
+        options.graph_optimization_level = getattr(GraphOptimizationLevel, names[level])
     limits = [limit for limit in (timeout_s, settings.timeout_s) if limit is not None]
     # The library would log what the report says: nodes on the CPU, a host that died.
     with quiet("qnnbridge"), warnings.catch_warnings():
