@@ -173,7 +173,9 @@ class BrokerHandlers:
         remote = session.model.remote
         assert remote is not None
         assert remote.recipe.identity is not None
+        left_out = {"disabled_optimizers": list(remote.disabled_optimizers)} if remote.disabled_optimizers else {}
         return {
+            **left_out,
             "session": request.id,
             "info": remote.info.to_wire(),
             "model": remote.recipe.identity.to_wire(),
@@ -182,7 +184,6 @@ class BrokerHandlers:
             "shared": shared,
             "fixed": list(remote.fixed),
             "fix": None if remote.fix is None else remote.fix.to_wire(),
-            "disabled_optimizers": list(remote.disabled_optimizers),
             "numbers": None if remote.numbers is None else remote.numbers.to_wire(),
         }, ()
 

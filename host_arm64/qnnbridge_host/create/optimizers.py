@@ -103,7 +103,7 @@ class Optimizers:
         kept = self.kept(job.source, job.spec, settings)
         if kept is not None:
             return kept
-        if not _is_proven_before(job):
+        if not _may_choose(job.source, job.spec) or not _is_proven_before(job):
             return OptimizerChoice()
         choice = _within(order, lambda limited: _proven(job, limited)) or OptimizerChoice()
         self._keep(job, settings, choice)
@@ -226,7 +226,10 @@ def _is_proven_before(job: CompilerInput) -> bool:
         return False
     from qnnbridge_host.model.scan import scan_model
 
-    return not _QUANTISED.isdisjoint(scan_model(source.given).ops)
+    try:
+        return not _QUANTISED.isdisjoint(scan_model(source.given).ops)
+    except BridgeError:  # loading it raises the same, with its own words
+        return False
 
 
 # --- proofs ------------------------------------------------------------------------------------------------
