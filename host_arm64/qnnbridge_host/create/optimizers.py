@@ -33,6 +33,7 @@ from qnnbridge_host.model.optimizers import (
     LEVEL_BASIC,
     LEVEL_OFF,
     OPTIMIZATION_LEVEL,
+    PROVE_ENTRY,
     harmful,
     listed,
     optimizers_of,
@@ -57,6 +58,9 @@ _QUANTISED: Final = frozenset(("QuantizeLinear", "DequantizeLinear"))
 MAX_BYTES: Final = 512 * 2**20
 # For the whole proof. What is not proven by then is left to the comparison of the first call.
 PROOF_S: Final = 30.0
+# Sets of made-up inputs, and the time of a run after which there is one only.
+MOST_SETS: Final = 2
+SLOW_S: Final = 2.0
 # Optimisation that only folds and moves changes a float in its last bits: 120 dB and more in 22 models, 300 dB in
 # quantised ones. A dropped requantisation gives 39 to 45 dB, or up to 60 where its steps are too fine to matter.
 LEAST_DB: Final = 50.0
@@ -98,31 +102,49 @@ class Optimizers:
                 self._choices[key] = found
         return found
 
-    def chosen(self, job: CompilerInput, settings: CacheSettings | None, order: WorkOrder) -> OptimizerChoice:
+    def chosen(
+        self,
+        source: ModelSource,
+        spec: SessionSpec,
+        initializers: Sequence[Any],
+        settings: CacheSettings | None,
+        order: WorkOrder,
+    ) -> OptimizerChoice:
         """Return the choice for a session that is about to be made, from memory or by a proof."""
-        kept = self.kept(job.source, job.spec, settings)
+        kept = self.kept(source, spec, settings)
         if kept is not None:
             return kept
-        if not _may_choose(job.source, job.spec) or not _is_proven_before(job):
-            return OptimizerChoice()
-        choice = _within(order, lambda limited: _proven(job, limited)) or OptimizerChoice()
-        self._keep(job, settings, choice)
+        choice = OptimizerChoice()
+        if not _may_choose(source, spec):
+            return choice
+        if _is_proven_before(source, spec):
+            job = job_of(source, spec, initializers)
+            choice = _within(order, lambda limited: _proven(job, limited)) or choice
+        # Also that there is nothing to prove: the next session need not count the operators.
+        self._keep(source, spec, settings, choice)
         return choice
 
     def after_failure(
-        self, job: CompilerInput, settings: CacheSettings | None, order: WorkOrder, error: BridgeError
+        self,
+        source: ModelSource,
+        spec: SessionSpec,
+        initializers: Sequence[Any],
+        settings: CacheSettings | None,
+        order: WorkOrder,
+        error: BridgeError,
     ) -> OptimizerChoice | None:
         """Return what to leave out of a model that was not loaded; ``None`` if optimizers are not the cause."""
         if type(error).__name__ not in _BROKEN or not isinstance(error, OrtError):
             return None
-        level = _level(job.spec)
-        if level <= LEVEL_OFF or not _is_model(job.source):
+        level = _level(spec)
+        if level <= LEVEL_OFF or not _is_model(source):
             return None
-        choice = _within(order, lambda limited: _loading(job, level, limited, error.message))
-        if choice is not None and choice.why:
-            self._keep(job, settings, choice)
-            return choice
-        return None
+        job, message = job_of(source, spec, initializers), error.message
+        choice = _within(order, lambda limited: _loading(job, level, limited, message))
+        if choice is None or not choice.why:
+            return None
+        self._keep(source, spec, settings, choice)
+        return choice
 
     def blamed(
         self,
@@ -161,7 +183,7 @@ class Optimizers:
             names = harmful(is_right, optimizers_of(level))
             if names:
                 why = f"{listed(names)} changes what {job.source.label} computes, on the CPU as on QNN"
-                self._keep(job, settings, OptimizerChoice(names, why=why))
+                self._keep(job.source, spec, settings, OptimizerChoice(names, why=why))
                 return (
                     f"{why}: QNN computes the graph that it was given. "
                     "Sessions that are created from now on are made without it."
@@ -170,10 +192,12 @@ class Optimizers:
 
     # --- memory ---
 
-    def _keep(self, job: CompilerInput, settings: CacheSettings | None, choice: OptimizerChoice) -> None:
-        if job.initializers:
-            return  # their values are not in the key
-        key = self._key(job.source, job.spec)
+    def _keep(
+        self, source: ModelSource, spec: SessionSpec, settings: CacheSettings | None, choice: OptimizerChoice
+    ) -> None:
+        if spec.value_names or spec.config_entries.get(PROVE_ENTRY) == "0":
+            return  # the values are not in the key; nothing was asked
+        key = self._key(source, spec)
         self._choices[key] = choice
         notes = _notes(settings)
         if notes is not None:
@@ -220,9 +244,8 @@ def _may_choose(source: ModelSource, spec: SessionSpec) -> bool:
     return wants_qnn and _level(spec) > LEVEL_OFF and _is_model(source) and not spec.value_names
 
 
-def _is_proven_before(job: CompilerInput) -> bool:
-    source, spec = job.source, job.spec
-    if spec.custom_op_libraries or size_of(source) > MAX_BYTES:
+def _is_proven_before(source: ModelSource, spec: SessionSpec) -> bool:
+    if spec.custom_op_libraries or size_of(source) > MAX_BYTES or spec.config_entries.get(PROVE_ENTRY) == "0":
         return False
     from qnnbridge_host.model.scan import scan_model
 
@@ -254,7 +277,7 @@ def _within(order: WorkOrder, work: Callable[[WorkOrder], OptimizerChoice | None
 
 def _proven(job: CompilerInput, order: WorkOrder) -> OptimizerChoice:
     """Compare the results at level 1 with those without optimizers, on made-up inputs."""
-    from qnnbridge_host.create.trials import answered
+    from qnnbridge_host.create.trials import few
     from qnnbridge_host.create.worker import Worker, WorkerSession, open_original
     from qnnbridge_host.numerics.sampling import NotMade
 
@@ -262,24 +285,25 @@ def _proven(job: CompilerInput, order: WorkOrder) -> OptimizerChoice:
     with Worker(order).running() as worker:
         reference = open_original(worker, job)
         try:
-            trials, expected = answered(reference, job)
-            again = {name: reference.run(feeds) for name, feeds in list(trials.items())[:1]}
+            trials, expected = few(reference, job, MOST_SETS, SLOW_S)
         except NotMade:
             return OptimizerChoice()
         finally:
             reference.close()
-        # A model that is random says another thing each time.
-        if not _are_same({name: expected[name] for name in again}, again):
-            return OptimizerChoice()
 
         def all_answers(session: WorkerSession) -> list[Any]:
             return [session.run(feeds) for feeds in trials.values()]
+
+        def again() -> bool:
+            """Whether the reference repeats itself: a random model shows nothing."""
+            found = _answer_at(worker, job, LEVEL_OFF, (), all_answers)
+            return found is not None and _are_same(expected, dict(zip(expected, found, strict=True)))
 
         def is_right(disabled: Sequence[str]) -> bool:
             found = _answer_at(worker, job, level, (*job.spec.disabled_optimizers, *disabled), all_answers)
             return found is not None and _are_same(expected, dict(zip(expected, found, strict=True)))
 
-        names = harmful(is_right, optimizers_of(level))
+        names = () if is_right(()) or not again() else harmful(is_right, optimizers_of(level))
     if not names:
         return OptimizerChoice()
     return OptimizerChoice(names, why=f"{listed(names)} changes what {job.source.label} computes")
@@ -362,13 +386,8 @@ def _is_same(pairs: Sequence[tuple[Any, Any]]) -> bool:
     return bool(np.array_equal(a[finite], b[finite])) or snr_db(a[finite], b[finite]) >= LEAST_DB
 
 
-def plain_job(job: CompilerInput) -> CompilerInput:
-    """The same for the proofs, which make their inputs up."""
-    return dataclasses.replace(job, spec=dataclasses.replace(job.spec, fix=None), inputs={})
-
-
 def job_of(source: ModelSource, spec: SessionSpec, initializers: Sequence[Any] = ()) -> CompilerInput:
-    """The model and its session, as the proofs take them."""
+    """The model and its session, as the proofs take them: with inputs that they make up."""
     from qnnbridge_host.create.publish import CompilerInput
 
-    return plain_job(CompilerInput(source, spec, initializers=tuple(initializers)))
+    return CompilerInput(source, dataclasses.replace(spec, fix=None), initializers=tuple(initializers))

@@ -13,7 +13,7 @@ from qnnbridge_host.cache.key import qnn_options
 from qnnbridge_host.cache.memo import OptimizerChoice
 from qnnbridge_host.create import publish
 from qnnbridge_host.create.compiler import compile_together
-from qnnbridge_host.create.optimizers import Optimizers, plain_job
+from qnnbridge_host.create.optimizers import Optimizers
 from qnnbridge_host.create.order import WorkOrder, known_faults
 from qnnbridge_host.create.publish import (
     CompiledFiles,
@@ -138,12 +138,13 @@ def _compiled(
     """
     if task.optimizers is None:
         return compile_together(jobs, folder, task.order), jobs, ("",) * len(jobs)
-    choices = [task.optimizers.chosen(plain_job(job), None, task.order) for job in jobs]
+    models = [(job.source, job.spec, job.initializers, None, task.order) for job in jobs]
+    choices = [task.optimizers.chosen(*model) for model in models]
     used, notes = _applied(jobs, choices)
     try:
         return compile_together(used, folder, task.order), used, notes
     except OrtError as error:
-        found = [task.optimizers.after_failure(plain_job(job), None, task.order, error) for job in jobs]
+        found = [task.optimizers.after_failure(*model, error) for model in models]
         if not any(found):
             raise
         used, notes = _applied(jobs, [one or OptimizerChoice() for one in found])

@@ -25,7 +25,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_host.create.optimizers import Optimizers, job_of
+from qnnbridge_host.create.optimizers import Optimizers
 from qnnbridge_host.create.order import (
     Creation,
     NeedsRewrite,
@@ -199,9 +199,9 @@ class SessionMaker:
         """Without the optimizers of ONNX Runtime that change what the model computes, or break it."""
         from qnnbridge_protocol.model_records import Notice
 
-        job = job_of(creation.source, creation.spec, creation.initializers)
         _leave_native_code(creation)
-        choice = self.optimizers.chosen(job, creation.settings, creation.order)
+        model = (creation.source, creation.spec, creation.initializers, creation.settings, creation.order)
+        choice = self.optimizers.chosen(*model)
         refused = ""
         if choice.why:
             try:
@@ -214,7 +214,7 @@ class SessionMaker:
             _leave_native_code(creation)
             if _writes(creation.spec):
                 raise
-            found = self.optimizers.after_failure(job, creation.settings, creation.order, error)
+            found = self.optimizers.after_failure(*model, error)
             if found is None:
                 raise
             return self._without(creation, found, "model")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -29,8 +30,11 @@ from qnnbridge_protocol.specs import NodeInfo
 MOST_FURTHER: Final = 4
 GIVEN: Final = "the given inputs"
 
+Trials = dict[str, Feeds]
+Answers = dict[str, list[Any]]
 
-def answered(reference: WorkerSession, job: CompilerInput) -> tuple[dict[str, Feeds], dict[str, list[Any]]]:
+
+def answered(reference: WorkerSession, job: CompilerInput) -> tuple[Trials, Answers]:
     """Inputs, and the original's answers to them. Raises `NotMade`, and the error of the first if it takes none."""
     if job.inputs:
         _check_names(job, [node.name for node in reference.info.inputs])
@@ -57,6 +61,34 @@ def answered(reference: WorkerSession, job: CompilerInput) -> tuple[dict[str, Fe
             first = first or error
     if first is not None and not expected:
         raise first
+    return trials, expected
+
+
+def few(reference: WorkerSession, job: CompilerInput, most: int, slow_s: float) -> tuple[Trials, Answers]:
+    """At most so many made-up sets with values that quantisation does not cut off, and the answers to them.
+
+    Fewer if a run takes longer than `slow_s`. Raises `NotMade`, and the error of the last set if none runs.
+    """
+    knowledge = knowledge_in(job.source.given)
+    declared = [dataclasses.replace(node, shape=_sizes(node)) for node in reference.info.inputs]
+    # Its first set is the range that the inputs are quantised to.
+    of_range = itertools.islice(further_inputs(declared, knowledge), 1 if knowledge.ranges else 0)
+    trials: dict[str, Feeds] = {}
+    expected: dict[str, list[Any]] = {}
+    failed: BridgeError | None = None
+    for one in (*of_range, *reversed(ordinary_inputs(declared, knowledge)[:2])):
+        begun = time.monotonic()
+        try:
+            expected[one.name] = reference.run(one.feeds)
+            trials[one.name] = one.feeds
+        except (Cancelled, DeadlineExceeded, WorkerDied):
+            raise
+        except BridgeError as error:
+            failed = error
+        if len(trials) == most or (trials and time.monotonic() - begun > slow_s):
+            break
+    if failed is not None and not expected:
+        raise failed
     return trials, expected
 
 

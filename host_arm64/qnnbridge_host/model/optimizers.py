@@ -13,6 +13,8 @@ from typing import Final
 # Option of a session, and its values "nothing" and "basic"; the configuration entry that sets the same.
 OPTIMIZATION_LEVEL: Final = "graph_optimization_level"
 LEVEL_ENTRY: Final = "session.graph_optimization_level"
+# With "0" a session is made at once: nothing is proven of its model. For parts of a model that was proven.
+PROVE_ENTRY: Final = "qnnbridge.prove_optimizers"
 LEVEL_OFF: Final = 0
 LEVEL_BASIC: Final = 1
 LEVEL_ALL: Final = 99

@@ -167,7 +167,13 @@ def _known_of(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Tried:
-    """The answers of both sides. answers: QNN's. error: why QNN made no session."""
+    """The answers of both sides.
+
+    Args:
+        answers: QNN's.
+        error: why QNN made no session.
+        left_out: optimizers of ONNX Runtime without which the host made it.
+    """
 
     prepared: TrialSet
     rows: tuple[InputSetResult, ...]
@@ -175,6 +181,7 @@ class _Tried:
     placement: Placement | None
     versions: Mapping[str, str]
     error: BridgeError | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def found(self) -> dict[str, Sequence[Any]]:
@@ -252,7 +259,7 @@ class _Work:
                             fix="Verify it again, when nothing writes to its files any more.",
                             details={"path": str(self.model)},
                         )
-                    placement = side.placement
+                    placement, left_out = side.placement, side.left_out
                     # Nothing of it runs on QNN: the CPU would be compared with itself.
                     if placement.known and not placement.qnn_nodes:
                         return _Tried(prepared, (), {}, placement, versions)
@@ -267,7 +274,7 @@ class _Work:
         # Only after the last answer: an interrupted verification goes on from what was kept.
         if journal is not None:
             journal.over()
-        return _Tried(prepared, rows, found, placement, versions)
+        return _Tried(prepared, rows, found, placement, versions, left_out=left_out)
 
     def cured(self, tried: _Tried) -> SessionCure | None:
         """What a session of an application makes of it; None where it rewrites nothing, or cannot be tried."""
@@ -359,6 +366,7 @@ class _Work:
                 deadline,
                 # Of QNN on the whole model: of the session, or of the run on these inputs.
                 tried.error or (answer.error if answer is not None else None),
+                tried.left_out,
             )
             if is_nan:
                 return None, search.prove_at("IsNaN"), ""
