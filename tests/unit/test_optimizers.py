@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
 from qnnbridge_host.cache.memo import OptimizerChoice, OptimizerChoices
 from qnnbridge_host.model.optimizers import BASIC_OPTIMIZERS, LEVEL_ALL, harmful, optimizers_of
-from qnnbridge_protocol.specs import SessionSpec
+from qnnbridge_host.numerics.sampling import knowledge_of, make_samples, ordinary_inputs
+from qnnbridge_protocol.specs import NodeInfo, SessionSpec
 
 NAMES = tuple(f"o{number}" for number in range(40))
 
@@ -67,3 +70,26 @@ def test_choices_are_kept_on_the_disk(tmp_path: Path) -> None:
     assert OptimizerChoices(tmp_path).read("other") is None
     (tmp_path / "optimizers" / "k.json").write_text('{"schema": "1"}')
     assert OptimizerChoices(tmp_path).read("k") is None
+
+
+@pytest.mark.parametrize(("kind", "low", "high"), [("int32", -256, 256), ("int16", -256, 256), ("uint16", 0, 256)])
+def test_inputs_that_are_dequantised_get_values_that_8_bits_do_not_hold(kind: str, low: int, high: int) -> None:
+    """Zeros and ones would not show that an optimizer takes int32 for uint8."""
+    onnx_type = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    ends = [helper.make_tensor_value_info("q", onnx_type, [40]), helper.make_tensor_value_info("y", 1, [40])]
+    nodes = [
+        helper.make_node("Identity", ["q"], ["r"]),
+        helper.make_node("DequantizeLinear", ["r", "s"], ["y"]),
+    ]
+    scale = numpy_helper.from_array(np.float32(0.1), "s")
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [scale])
+    known = knowledge_of(helper.make_model(graph))
+    assert known.quantised == {"q"}
+    declared = [NodeInfo("q", f"tensor({kind})", (40,))]
+    for one in ordinary_inputs(declared, known):
+        assert one.feeds["q"].min() < max(low, 100)
+        assert (low < 0) == (one.feeds["q"].min() < 0)
+        assert one.feeds["q"].max() > high
+    samples = make_samples(declared, seed=0, accepts=lambda feeds: feeds, quantised=known.quantised)
+    assert all(feeds["q"].max() > high for feeds in samples.feeds)
+    assert make_samples(declared, seed=0, accepts=lambda feeds: feeds).feeds[0]["q"].max() == 1
