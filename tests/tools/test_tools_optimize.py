@@ -498,7 +498,7 @@ def test_an_optimizer_that_breaks_or_changes_the_model_is_left_out_and_named(mad
     harmed = made()
     (tmp_path / "m.onnx").write_bytes(harmed.data)
     result = optimize_model(tmp_path / "m.onnx", tmp_path / "o.onnx")
-    assert any(f"{harmed.optimizer} was left out" in warning for warning in result.warnings)
+    assert any(harmed.optimizer in warning and "was left out" in warning for warning in result.warnings)
     assert right_of(tmp_path / "o.onnx", harmed) < 1e-5
 
 

@@ -361,8 +361,8 @@ def _without_harm(attempt: Callable[[Sequence[str]], _Optimised], level: int) ->
             raise
         # Evidence is what differs in a result that loads.
         what = error.evidence[0] if error.evidence else (error.cause or error.message).rstrip(".")
-        harm = "changes what the model computes" if error.evidence else "breaks the model"
-    return attempt(names), f"{optimizers.listed(names)} was left out, since it {harm}: {what}."
+        does, model = ("changes", "what the model computes") if error.evidence else ("breaks", "the model")
+    return attempt(names), f"{optimizers.harm_of(names, does, model)}, and was left out: {what}."
 
 
 def _optimize(

@@ -34,8 +34,8 @@ from qnnbridge_host.model.optimizers import (
     LEVEL_OFF,
     OPTIMIZATION_LEVEL,
     PROVE_ENTRY,
+    harm_of,
     harmful,
-    listed,
     optimizers_of,
 )
 from qnnbridge_protocol import __version__
@@ -182,7 +182,7 @@ class Optimizers:
 
             names = harmful(is_right, optimizers_of(level))
             if names:
-                why = f"{listed(names)} changes what {job.source.label} computes, on the CPU as on QNN"
+                why = harm_of(names, "changes", f"what {job.source.label} computes, on the CPU as on QNN")
                 self._keep(job.source, spec, settings, OptimizerChoice(names, why=why))
                 return (
                     f"{why}: QNN computes the graph that it was given. "
@@ -306,7 +306,7 @@ def _proven(job: CompilerInput, order: WorkOrder) -> OptimizerChoice:
         names = () if is_right(()) or not again() else harmful(is_right, optimizers_of(level))
     if not names:
         return OptimizerChoice()
-    return OptimizerChoice(names, why=f"{listed(names)} changes what {job.source.label} computes")
+    return OptimizerChoice(names, why=harm_of(names, "changes", f"what {job.source.label} computes"))
 
 
 def _loading(job: CompilerInput, level: int, order: WorkOrder, message: str) -> OptimizerChoice | None:
@@ -326,7 +326,7 @@ def _loading(job: CompilerInput, level: int, order: WorkOrder, message: str) -> 
     error = f"({_PREFIX.sub('', message).rstrip('.')})"
     if names is None:
         return OptimizerChoice(off=True, why=f"ONNX Runtime's optimizers break {job.source.label} {error}")
-    return OptimizerChoice(names, why=f"{listed(names)} breaks {job.source.label} {error}")
+    return OptimizerChoice(names, why=harm_of(names, "breaks", f"{job.source.label} {error}"))
 
 
 def _answer_at(

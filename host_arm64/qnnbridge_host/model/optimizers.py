@@ -99,3 +99,8 @@ def harmful(is_right: Callable[[Sequence[str]], bool], names: Sequence[str]) -> 
 def listed(names: Sequence[str]) -> str:
     """Return the names as the object of a sentence."""
     return f"ONNX Runtime's optimizer{'s' if len(names) > 1 else ''} {', '.join(names)}"
+
+
+def harm_of(names: Sequence[str], does: str, model: str) -> str:
+    """Return the sentence, without a full stop, that they do this ("changes", "breaks") to a model."""
+    return f"{listed(names)} {does.removesuffix('s') if len(names) > 1 else does} {model}"

@@ -243,7 +243,7 @@ def _folded(model: Any, work: Path, changes: list[str]) -> Path:
     # Again, since the last attempt of the search was another one; without a culprit it raises why it does not load.
     if broken_by is None or broken_by:
         cpu.open_session(upgraded, "the model", options, broken_by or ())
-        changes.append(f"folded without {optimizers.listed(broken_by or ())}, which breaks the model")
+        changes.append(f"{optimizers.harm_of(broken_by or (), 'breaks', 'the model')}: folded without")
     result = graphs.load(folded, weights=True)
     graphs.trim_opsets(result, model)
     strip_inserted_casts(result, model)
