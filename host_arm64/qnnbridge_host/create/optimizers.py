@@ -250,7 +250,8 @@ def _is_proven_before(source: ModelSource, spec: SessionSpec) -> bool:
     from qnnbridge_host.model.scan import scan_model
 
     try:
-        return not _QUANTISED.isdisjoint(scan_model(source.given).ops)
+        # With a domain in front where they are not ONNX's own ("com.microsoft.QuantizeLinear").
+        return not _QUANTISED.isdisjoint(name.rpartition(".")[2] for name in scan_model(source.given).ops)
     except BridgeError:  # loading it raises the same, with its own words
         return False
 
