@@ -245,15 +245,16 @@ def _may_choose(source: ModelSource, spec: SessionSpec) -> bool:
 
 
 def _is_proven_before(source: ModelSource, spec: SessionSpec) -> bool:
-    if spec.custom_op_libraries or size_of(source) > MAX_BYTES or spec.config_entries.get(PROVE_ENTRY) == "0":
+    if spec.custom_op_libraries or spec.config_entries.get(PROVE_ENTRY) == "0":
         return False
     from qnnbridge_host.model.scan import scan_model
 
     try:
         # With a domain in front where they are not ONNX's own ("com.microsoft.QuantizeLinear").
-        return not _QUANTISED.isdisjoint(name.rpartition(".")[2] for name in scan_model(source.given).ops)
+        operators = {name.rpartition(".")[2] for name in scan_model(source.given).ops}
     except BridgeError:  # loading it raises the same, with its own words
         return False
+    return not _QUANTISED.isdisjoint(operators) and size_of(source) <= MAX_BYTES
 
 
 # --- proofs ------------------------------------------------------------------------------------------------
