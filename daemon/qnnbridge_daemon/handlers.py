@@ -183,8 +183,10 @@ class BrokerHandlers:
         remote = session.model.remote
         assert remote is not None
         assert remote.recipe.identity is not None
+        left_out = {"disabled_optimizers": list(remote.disabled_optimizers)} if remote.disabled_optimizers else {}
         numbers = session.model.numbers_of_next_client()
         return {
+            **left_out,
             "session": request.id,
             "info": remote.info.to_wire(),
             "model": remote.recipe.identity.to_wire(),

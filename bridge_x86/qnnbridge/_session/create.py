@@ -140,7 +140,8 @@ class Created:
 
     session: its number. blame: the fingerprint that a later death counts against; empty for the model's. shared:
     another application of the daemon has the same session. numbers: what is known of them from before.
-    fixed: what was rewritten in the model. fix: how, if the host decided it.
+    fixed: what was rewritten in the model. fix: how, if the host decided it. disabled_optimizers: those of ONNX
+    Runtime that the host left out.
     """
 
     session: int
@@ -153,6 +154,7 @@ class Created:
     numbers: NumbersReport | None = None
     fixed: tuple[str, ...] = ()
     fix: FixSpec | None = None
+    disabled_optimizers: tuple[str, ...] = ()
 
 
 class RequestNews:

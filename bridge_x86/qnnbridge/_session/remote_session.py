@@ -89,6 +89,8 @@ class RemoteSession(ReplayingSession):
         # What was rewritten in the model.
         self.fixed: tuple[str, ...] = ()
         self.fix: FixSpec | None = None
+        # Those that the host left out, because they harm the model.
+        self.disabled_optimizers: tuple[str, ...] = ()
         # Whether another application of the daemon has the same session.
         self.is_shared = False
         self._key = str(next(_keys))
@@ -461,6 +463,7 @@ class RemoteSession(ReplayingSession):
         self.is_shared = created.shared
         self.numbers, self.fixed = created.numbers, created.fixed
         self.fix = created.fix or (self.fix if again else None)
+        self.disabled_optimizers = created.disabled_optimizers
         # `live` comes after everything that the fast path reads from this session.
         self._note_part_of_qnn(self.info.placement)
         self.live = Live(process, created.session)

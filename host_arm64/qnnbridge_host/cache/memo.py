@@ -1,5 +1,5 @@
 """What the cache remembers besides compiled models: hashes of files, models that it skips, models whose weights the
-NPU cannot map, verdicts on numbers.
+NPU cannot map, verdicts on numbers, optimizers that harm a model.
 
 Small files, each named by its key. No failure raises: what is not remembered costs time. Any thread, any process.
 """
@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from qnnbridge_host.cache.files import SCHEMA, VERSION_FOLDER, Damaged, JsonFolder, hold, read_json, write_json
+from qnnbridge_host.model.optimizers import LEVEL_OFF, OPTIMIZATION_LEVEL
 from qnnbridge_host.model.source import FileStamp, hash_file, take_stamp
 from qnnbridge_os.files import make_folders, sync_file
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded
 from qnnbridge_protocol.field_types import read_document
 from qnnbridge_protocol.model_records import CacheSettings, NumbersReport
+from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.specs import QNN, ProviderSpec, SessionSpec
 
 MEMO_SCHEMA: Final = 1
@@ -388,6 +390,61 @@ class Verdicts(JsonFolder):
                 held.release()
 
     def _tidy(self) -> None:
-        with contextlib.suppress(OSError):
-            for key in self.keys()[:-MAX_VERDICTS]:
-                self.remove(key)
+        _keep_newest(self, MAX_VERDICTS)
+
+
+# --- optimizers of ONNX Runtime that a model is loaded without, proven once ---------------------------------
+
+OPTIMIZERS_FOLDER: Final = "optimizers"
+MAX_CHOICES: Final = 1000
+
+
+class OptimizerChoice(NamedTuple):
+    """The graph optimizers of ONNX Runtime that a session of a model is made without.
+
+    disabled: their names. off: all of them are, because no smaller set is known to help. why: what they do to the
+    model, a sentence; "" if nothing is to be left out.
+    """
+
+    disabled: tuple[str, ...] = ()
+    off: bool = False
+    why: str = ""
+
+    def applied(self, spec: SessionSpec) -> SessionSpec:
+        """Return the session that is made without them."""
+        if self.off:
+            return dataclasses.replace(spec, options={**spec.options, OPTIMIZATION_LEVEL: LEVEL_OFF})
+        if not self.disabled:
+            return spec
+        names = (*spec.disabled_optimizers, *(n for n in self.disabled if n not in spec.disabled_optimizers))
+        return dataclasses.replace(spec, disabled_optimizers=names)
+
+
+class OptimizerChoices(JsonFolder):
+    """Files with the choices, one for each key. root: of this version's cache."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root / OPTIMIZERS_FOLDER)
+
+    def read(self, key: str) -> OptimizerChoice | None:
+        try:
+            content = self._read(key)
+            if content is None or content["schema"] != SCHEMA:
+                return None
+            names = tuple(str(name) for name in content["disabled"])
+            return OptimizerChoice(names, bool(content["off"]), str(content["why"]))
+        except (Damaged, OSError, TypeError, LookupError):
+            return None
+
+    def write(self, key: str, choice: OptimizerChoice) -> None:
+        self._write(
+            key,
+            {"schema": SCHEMA, "disabled": list(choice.disabled), "off": choice.off, "why": choice.why},
+        )
+        _keep_newest(self, MAX_CHOICES)
+
+
+def _keep_newest(folder: JsonFolder, most: int) -> None:
+    with contextlib.suppress(OSError):
+        for key in folder.keys()[:-most]:
+            folder.remove(key)

@@ -178,6 +178,7 @@ class ModelService:
             "notices": [notice.to_wire() for notice in notices],
             "fixed": list(made.changes),
             "fix": None if made.fix is None else made.fix.to_wire(),
+            "disabled_optimizers": list(made.disabled_optimizers),
             # A verdict that is known spares the comparison of the first call with the CPU (ADR 0015).
             "numbers": kept or _shipped_numbers(source),
         }, ()
@@ -242,7 +243,8 @@ class ModelService:
                 fix="Give the folder for the result: -o DIR (output=).",
             )
         order = self._maker.order(request, stop, first, deadline, budget_s)
-        task = CompileTask(jobs, destinations, order, self._maker.hello, validate, overwrite)
+        hello, optimizers = self._maker.hello, self._maker.optimizers
+        task = CompileTask(jobs, destinations, order, hello, validate, overwrite, optimizers)
         paths = [destination.path for destination in destinations]
         skipped = None
         if resume and not overwrite and any(os.path.exists(path) for path in paths):

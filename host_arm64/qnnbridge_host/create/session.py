@@ -25,6 +25,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge_host.create.optimizers import Optimizers
 from qnnbridge_host.create.order import (
     Creation,
     NeedsRewrite,
@@ -39,13 +40,14 @@ from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, 
 from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
+    from qnnbridge_host.cache.memo import OptimizerChoice
     from qnnbridge_host.cache.store import CacheEntry
     from qnnbridge_host.create.lookup import SessionCache
     from qnnbridge_host.engine.sessions import ResettableSession, Sessions
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.request.client import StopSignal
     from qnnbridge_protocol.connection import Hello
-    from qnnbridge_protocol.model_records import CacheReply, Notice
+    from qnnbridge_protocol.model_records import CacheReply, Notice, NoticeKind
     from qnnbridge_protocol.specs import FixSpec, HostInfo, SessionInfo, SessionSpec
 
 # Number of entries of one key that are tried for one session: after the second failure a model is left alone.
@@ -63,6 +65,7 @@ class MadeSession(NamedTuple):
     """A session that is kept.
 
     blame: the fingerprint to book a later death on. changes: what was rewritten. fix: how, if the host decided it.
+    disabled_optimizers: those of ONNX Runtime that the host left out.
     """
 
     session: int
@@ -72,6 +75,7 @@ class MadeSession(NamedTuple):
     notices: list[Notice]
     changes: tuple[str, ...] = ()
     fix: FixSpec | None = None
+    disabled_optimizers: tuple[str, ...] = ()
 
 
 class SessionMaker:
@@ -83,6 +87,7 @@ class SessionMaker:
     def __init__(self, sessions: Sessions, hello: Hello, worker: str | None = None) -> None:
         self.sessions = sessions
         self.hello = hello
+        self.optimizers = Optimizers(hello)
         self._worker = worker
         self._info: HostInfo | None = None
 
@@ -191,6 +196,38 @@ class SessionMaker:
     # --- of one source ---
 
     def _from_model(self, creation: Creation) -> MadeSession:
+        """Without the optimizers of ONNX Runtime that change what the model computes, or break it."""
+        from qnnbridge_protocol.model_records import Notice
+
+        _leave_native_code(creation)
+        model = (creation.source, creation.spec, creation.initializers, creation.settings, creation.order)
+        choice = self.optimizers.chosen(*model)
+        refused = ""
+        if choice.why:
+            try:
+                return self._without(creation, choice, "done")
+            except PlacementRefused:
+                refused = f"{choice.why}, and QNN does not take the model without that optimisation."
+        try:
+            made = self._from_source(creation)
+        except BridgeError as error:
+            _leave_native_code(creation)
+            if _writes(creation.spec):
+                raise
+            found = self.optimizers.after_failure(*model, error)
+            if found is None:
+                raise
+            return self._without(creation, found, "model")
+        return made._replace(notices=[*made.notices, Notice("model", refused)]) if refused else made
+
+    def _without(self, creation: Creation, choice: OptimizerChoice, kind: NoticeKind) -> MadeSession:
+        from qnnbridge_protocol.model_records import Notice
+
+        made = self._from_source(creation._replace(spec=choice.applied(creation.spec)))
+        text = f"{choice.why}; the session is made without {'them' if len(choice.disabled) != 1 else 'it'}."
+        return made._replace(notices=[*made.notices, Notice(kind, text)], disabled_optimizers=choice.disabled)
+
+    def _from_source(self, creation: Creation) -> MadeSession:
         from qnnbridge_protocol.model_records import CacheReply, Notice
 
         _leave_native_code(creation)

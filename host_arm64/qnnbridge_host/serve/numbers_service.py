@@ -27,11 +27,14 @@ from qnnbridge_protocol.specs import SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge_host.cache.memo import Verdicts
+    from qnnbridge_host.create.optimizers import Optimizers
     from qnnbridge_host.create.order import WorkOrder
     from qnnbridge_host.create.session import SessionMaker
+    from qnnbridge_host.create.worker import Worker, WorkerSession
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.request.client import StopSignal
     from qnnbridge_host.request.in_flight import Answer, Request
+    from qnnbridge_protocol.model_records import CacheSettings
 
 # Operators whose results are others each time.
 RANDOM_OPS: Final = frozenset(
@@ -67,6 +70,7 @@ class _Comparison:
     verdicts: Verdicts | None
     key: str
     made_from: tuple[ModelSource, SessionSpec]
+    settings: CacheSettings | None = None
 
 
 class NumbersService:
@@ -168,6 +172,7 @@ class NumbersService:
             verdicts=verdicts,
             key=key,
             made_from=(used, made_with),
+            settings=settings,
         )
         return wanted, order
 
@@ -214,8 +219,8 @@ class NumbersService:
 
         for _ in range(ATTEMPTS):
             before = wanted.source.stamps()
-            report = _compare(wanted, order)
-            if report.state == "differs":
+            report = _compare(wanted, order, self._maker.optimizers)
+            if report.state == "differs" and not report.cause:
                 # Of the copy, if one runs: a fault that was cured is no cause.
                 report = dataclasses.replace(report, cause=known_faults(*wanted.made_from, self._maker.hello))
             wanted.source.check_unchanged()
@@ -225,7 +230,7 @@ class NumbersService:
         raise wanted.source.never_rests()
 
 
-def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
+def _compare(wanted: _Comparison, order: WorkOrder, optimizers: Optimizers) -> NumbersReport:
     from qnnbridge_host.create.publish import CompilerInput
     from qnnbridge_host.create.worker import Worker, open_original
     from qnnbridge_host.model.quantised_steps import quantised_steps
@@ -234,11 +239,14 @@ def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
 
     begun = time.monotonic()
 
-    def report(state: Any, outputs: Sequence[OutputNumbers] = (), reason: str = "") -> NumbersReport:
+    def report(
+        state: Any, outputs: Sequence[OutputNumbers] = (), reason: str = "", cause: str = ""
+    ) -> NumbersReport:
         seconds = time.monotonic() - begun
-        return NumbersReport(state, tuple(outputs), wanted.inputs, reason, seconds, time.time())
+        return NumbersReport(state, tuple(outputs), wanted.inputs, reason, seconds, time.time(), cause=cause)
 
     job = CompilerInput(wanted.source, wanted.spec, initializers=wanted.initializers)
+    cause = ""
     try:
         with Worker(order).running() as worker:
             reference = open_original(worker, job)
@@ -252,6 +260,7 @@ def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
                 again = judge_all(wanted.outputs, expected, second, "fp16")
                 if any(one.snr_db is not None and one.state == "differs" for _, one in again):
                     return report("unknown", reason="the CPU gives another result every time it runs")
+                cause = _of_optimizers(wanted, worker, reference, expected, optimizers)
     except Cancelled:
         raise
     except WorkerDied as error:
@@ -264,7 +273,7 @@ def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
     outputs = sorted(numbers, key=badness)
     states = [one.state for one in outputs]
     if "differs" in states:
-        return report("differs", outputs, str(outputs[0]))
+        return report("differs", outputs, str(outputs[0]), cause)
     if "agrees" in states:
         return report("agrees", outputs)
     return report(
@@ -277,6 +286,30 @@ def _unsettled(report: NumbersReport) -> NumbersReport:
     worst = f" ({report.outputs[0]})" if report.outputs else ""
     reason = f"the inputs are nearly constant, and these agree{worst}; a call with other inputs decides"
     return dataclasses.replace(report, state="unknown", reason=reason)
+
+
+def _of_optimizers(
+    wanted: _Comparison, worker: Worker, reference: WorkerSession, expected: Sequence[Any], optimizers: Optimizers
+) -> str:
+    """Return why the results differ if ONNX Runtime's optimizers, and not QNN, are the cause."""
+    from qnnbridge_host.create.optimizers import job_of
+    from qnnbridge_host.numerics.judge import precision_of_operators
+    from qnnbridge_host.numerics.pairing import judge_all
+
+    reference.close()
+    number_format = precision_of_operators(_operators(wanted.source))
+
+    def agrees(mine: Sequence[Any], theirs: Sequence[Any]) -> bool:
+        return all(one.state != "differs" for _, one in judge_all(wanted.outputs, mine, theirs, number_format))
+
+    def run(session: Any) -> Sequence[Any]:
+        return _counted(wanted, session.run(wanted.feeds, wanted.outputs))
+
+    # Of the copy, if one runs; its inputs are those of the original without the constants.
+    if wanted.made_from[0] is not wanted.source:
+        return ""
+    job = job_of(*wanted.made_from, wanted.initializers)
+    return optimizers.blamed(worker, job, wanted.settings, agrees, expected, wanted.results, run)
 
 
 def _counted(wanted: _Comparison, values: Sequence[Any]) -> list[Any]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs, shapes
+from qnnbridge_host.model import optimizers
 from qnnbridge_host.numerics.comparing import OutputComparison, compare, difference_text
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_host.rewrite.removals import strip_inserted_casts
@@ -233,7 +234,20 @@ def _folded(model: Any, work: Path, changes: list[str], symmetric: bool) -> Path
     # The quantizer leaves weights of Constant nodes float. A detector of text (PP-OCR) had 5.07 MB then, against
     # 4.75 in float, and QNN refused its Conv (3110). After this step it had 1.45 MB, and all of it ran on QNN.
     constants = sum(node.op_type == "Constant" for node in model.graph.node)
-    cpu.open_session(save(model, work / "upgraded.onnx"), "the model", options)
+    upgraded = save(model, work / "upgraded.onnx")
+
+    def loads(disabled: Sequence[str]) -> bool:
+        try:
+            cpu.open_session(upgraded, "the model", options, disabled)
+        except OrtError:
+            return False
+        return True
+
+    broken_by = optimizers.harmful(loads, optimizers.BASIC_OPTIMIZERS)
+    # Again, since the last attempt of the search was another one; without a culprit it raises why it does not load.
+    if broken_by is None or broken_by:
+        cpu.open_session(upgraded, "the model", options, broken_by or ())
+        changes.append(f"{optimizers.harm_of(broken_by or (), 'breaks', 'the model')}: folded without")
     result = graphs.load(folded, weights=True)
     graphs.trim_opsets(result, model)
     strip_inserted_casts(result, model)

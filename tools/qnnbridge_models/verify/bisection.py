@@ -282,6 +282,7 @@ class DivergenceSearch:
         steps: of the quantisation of tensors that are quantised.
         host_python: of the hosts, which are made anew after each death.
         failure: of QNN on the whole model, if it raises or ends on these inputs.
+        left_out: optimizers of ONNX Runtime that harm the whole model.
     """
 
     cutter: Cutter
@@ -293,6 +294,7 @@ class DivergenceSearch:
     host_python: str | None
     deadline: float
     failure: BridgeError | None = None
+    left_out: tuple[str, ...] = ()
     _host: Host | None = None
     _sessions: int = 0
     # Each tensor that differs, and the traps that its values show. Of all rounds: the cut that turns out to be the
@@ -497,7 +499,11 @@ class DivergenceSearch:
         self._sessions += 1
         self._error = None
         try:
-            with opened(self._made_host(), model, QNN, self.settings, self._left()) as side:
+            with opened(
+                *(self._made_host(), model, QNN, self.settings, self._left()),
+                disabled_optimizers=self.left_out,
+                proven=True,
+            ) as side:
                 answer = side.answer(feeds, self._left())
                 self._error = answer.error
         except BridgeError as error:

@@ -15,6 +15,7 @@ from qnnbridge_host.engine.cpu import require_models_extra
 from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions, as_dimensions
+from qnnbridge_host.model import optimizers
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.quantised_steps import quantised_steps
 from qnnbridge_host.model.scan import refuse_scanned, scan_model
@@ -121,7 +122,7 @@ def verify_model(
         divergence, node_traps, not_bisected = work.bisected(path, sizes, tried, Path(folder))
         outputs = trying.verdicts_of(tried.prepared, tried.found)
         verdict, reason = _verdict(tried, outputs)
-        cure = work.cured(tried) if verdict == "differs" else None
+        cure = (work.of_optimizers(tried) or work.cured(tried)) if verdict == "differs" else None
     shown = {trap.name for row in tried.rows for trap in row.traps}
     return Verification(
         source=path,
@@ -170,7 +171,13 @@ def _known_of(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Tried:
-    """The answers of both sides. answers: QNN's. error: why QNN made no session."""
+    """The answers of both sides.
+
+    Args:
+        answers: QNN's.
+        error: why QNN made no session.
+        left_out: optimizers of ONNX Runtime without which the host made it.
+    """
 
     prepared: TrialSet
     rows: tuple[InputSetResult, ...]
@@ -178,6 +185,7 @@ class _Tried:
     placement: Placement | None
     versions: Mapping[str, str]
     error: BridgeError | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def found(self) -> dict[str, Sequence[Any]]:
@@ -256,7 +264,7 @@ class _Work:
                             fix="Verify it again, when nothing writes to its files any more.",
                             details={"path": str(self.model)},
                         )
-                    placement = side.placement
+                    placement, left_out = side.placement, side.left_out
                     # Nothing of it runs on QNN: the CPU would be compared with itself.
                     if placement.known and not placement.qnn_nodes:
                         return _Tried(prepared, (), {}, placement, versions)
@@ -271,7 +279,7 @@ class _Work:
         # Only after the last answer: an interrupted verification goes on from what was kept.
         if journal is not None:
             journal.over()
-        return _Tried(prepared, rows, found, placement, versions)
+        return _Tried(prepared, rows, found, placement, versions, left_out=left_out)
 
     def cured(self, tried: _Tried) -> SessionCure | None:
         """What a session of an application makes of it; None where it rewrites nothing, or cannot be tried."""
@@ -295,6 +303,37 @@ class _Work:
             return None
         words = numbers_text(row.worst) if row.worst is not None else row.reason
         return SessionCure(rewrites, row.status == "agrees", words)
+
+    def of_optimizers(self, tried: _Tried) -> SessionCure | None:
+        """Name the optimizers of ONNX Runtime that change the model before QNN gets it, and try QNN without them;
+        None if they are not the cause."""
+        from qnnbridge import Host
+
+        trial = tried.worst()
+        if trial is None or trial.expected.values is None or any(row.died for row in tried.rows):
+            return None
+        self.on_progress("looking whether ONNX Runtime's optimizers are the cause", 0, 0)
+        with Host(python=self.how.host_python) as host:
+
+            def row(provider: str, disabled: Sequence[str]) -> InputSetResult | None:
+                try:
+                    with opened(
+                        host, self.model, provider, self.settings, level="basic", disabled_optimizers=disabled
+                    ) as side:
+                        return trying.try_on_qnn(side, trial, tried.prepared)[0]
+                except BridgeError:
+                    return None
+
+            def is_right(disabled: Sequence[str]) -> bool:
+                found = row(CPU, disabled)
+                return found is not None and found.status != "differs"
+
+            names = optimizers.harmful(is_right, optimizers.BASIC_OPTIMIZERS)
+            right = row(QNN, names) if names else None
+        if not names or right is None:
+            return None
+        words = numbers_text(right.worst) if right.worst is not None else right.reason
+        return SessionCure((optimizers.listed(names),), right.status == "agrees", words, by_optimizers=True)
 
     def bisected(
         self, path: Path, sizes: FixedSizes, tried: _Tried, folder: Path
@@ -333,6 +372,7 @@ class _Work:
                 deadline,
                 # Of QNN on the whole model: of the session, or of the run on these inputs.
                 tried.error or (answer.error if answer is not None else None),
+                tried.left_out,
             )
             if is_nan:
                 return None, search.prove_at("IsNaN"), ""
