@@ -121,10 +121,17 @@ class OrtEngine:
         on_phase: called before each native step with ``creating`` or ``compiling``.
         stop: ends loading, between two of ONNX Runtime's steps.
         """
+        for name in spec.value_names:
+            if name not in initializers:
+                raise InvalidArgument(f"The initializer {name!r} was announced and not sent.")
         source = _source(spec, model)
+        if spec.initializers:
+            from qnnbridge_host.engine.initializers import with_given_values
+
+            spec, source = with_given_values(spec, source, initializers)
         choice = providers.choose(spec, self._ort.get_available_providers(), self._qnn, records=self._records)
         circumstances = Circumstances(
-            model_path=spec.model_path if isinstance(source, str) else None,
+            model_path=spec.model_path if model is None else None,
             soc_model=choice.target.soc_model if choice.target else None,
             simulator=bool(choice.target and choice.target.simulator),
             custom_op_libraries=tuple(spec.custom_op_libraries),
@@ -212,7 +219,7 @@ class OrtEngine:
     ) -> PlacementRefused:
         """ONNX Runtime says only that some node is not on QNN. Make the session again with the CPU allowed and
         everything logged, look where the nodes are, and throw it away."""
-        name = os.path.basename(source) if isinstance(source, str) else "the model"
+        name = os.path.basename(spec.model_path) if spec.model_path else "the model"
         second, entries = without_side_effects(spec, choice.entries)
         entries[DISABLE_CPU_FALLBACK] = "0"
         assert choice.qnn is not None
