@@ -46,7 +46,8 @@ def test_qnn_computes_the_example_of_a_row_wrong(row: WrongOperator, worker: Wor
 @pytest.mark.parametrize("row", list(CURED.values()), ids=list(CURED))
 def test_the_rewrite_of_a_row_is_right_on_qnn(row: WrongOperator, worker: Worker) -> None:
     result = worker.run(Case.from_words(row.example), row.rewrite)
-    assert result["status"] == "right", result
+    # What is left to the CPU is right there, and QNN alone refuses it.
+    assert result["status"] == ("refused" if row.on_cpu else "right"), result
 
 
 @pytest.mark.simulator

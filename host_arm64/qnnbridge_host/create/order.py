@@ -163,4 +163,7 @@ def curing_rewrites(creation: Creation, hello: Hello) -> tuple[str, ...]:
     from qnnbridge_host.model.known_wrong import find_for_session
 
     found = find_for_session(creation.source, creation.spec, hello.versions, simulator=hello.machine != "ARM64")
-    return tuple(dict.fromkeys(one.fault.rewrite for one in found if one.fault.rewrite))
+    cures = (one.fault for one in found if one.fault.rewrite)
+    # A session that refuses the CPU would not be made of such a copy.
+    allowed = (fault.rewrite for fault in cures if not fault.on_cpu or creation.spec.fallback != "error")
+    return tuple(dict.fromkeys(allowed))

@@ -30,7 +30,7 @@ from qnnbridge_host.engine.options import (
     make_tensors,
     without_side_effects,
 )
-from qnnbridge_host.engine.ort_errors import Circumstances, is_cpu_fallback_refusal, translate
+from qnnbridge_host.engine.ort_errors import UNEXPLAINED, Circumstances, is_cpu_fallback_refusal, translate
 from qnnbridge_host.engine.providers import ProviderChoice, QnnAdapter
 from qnnbridge_host.engine.qnn_options import DISABLE_COMPILE, DISABLE_CPU_FALLBACK, PROVIDER
 from qnnbridge_host.machine import Installed, parse_version
@@ -360,7 +360,13 @@ class OrtSession:
             finally:
                 stop.detach()
         except Exception as error:
-            raise translate(error, self._circumstances) from error
+            raise self._translated(error) from error
+
+    def _translated(self, error: Exception) -> BridgeError:
+        native, given = self._native, self._circumstances
+        if native is not None and UNEXPLAINED in str(error):
+            given = given._replace(on_qnn=placement.operators_on_qnn(native[0]))
+        return translate(error, given)
 
     def _run(
         self, session: Any, output_names: Sequence[str] | None, feeds: Mapping[str, Any], options: Any
@@ -402,14 +408,14 @@ class OrtSession:
                     if run_bound(call, native, self._ort.RunOptions, stop):
                         return None
                 except Exception as error:
-                    translated = translate(error, self._circumstances)
+                    translated = self._translated(error)
                     # These three must not be run a second time: the caller wants no result, the inputs are
                     # changed, or the session is to be made again.
                     if stop.stopped or native.in_place or translated.details.get("npu_reset"):
                         raise
             values = self._run_plainly(self._alive()[0], call, stop)
         except Exception as error:
-            raise translate(error, self._circumstances) from error
+            raise self._translated(error) from error
         if call.native is not None:
             # It fails, or leaves outputs elsewhere, where a plain run does not.
             # Not tried again: IOBinding would fail, or miss the memory, each time.
@@ -434,7 +440,7 @@ class OrtSession:
         try:
             set_options(checked)
         except Exception as error:
-            raise translate(error, self._circumstances) from error
+            raise self._translated(error) from error
 
     def assignment(self) -> list[list[Any]]:
         """``[provider, [[name, domain, op type], ...]]`` for each group of nodes that one provider took."""
@@ -451,7 +457,7 @@ class OrtSession:
                 for group in ask()
             ]
         except Exception as error:
-            raise translate(error, self._circumstances) from error
+            raise self._translated(error) from error
 
     def end_profiling(self) -> str:
         """Stop profiling; the path of the file, as ONNX Runtime reports it."""
@@ -459,7 +465,7 @@ class OrtSession:
         try:
             return str(native[0].end_profiling())
         except Exception as error:
-            raise translate(error, self._circumstances) from error
+            raise self._translated(error) from error
 
     def close(self) -> None:
         """Release the session. Its memory is freed when the last run in it ends."""

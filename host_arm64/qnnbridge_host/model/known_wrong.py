@@ -31,6 +31,7 @@ from qnnbridge_host.model.graph_index import (
 )
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_host.model.static_shapes import complete, in_float32, scaled_sizes, slid_sizes, window_of
+from qnnbridge_protocol.shell import shell_word
 from qnnbridge_protocol.specs import QNN
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class WrongOperator:
         snr: decibels of the worst case that was measured.
         rewrite: of `qnnbridge fix`, "" if there is none.
         advice: what to do where no rewrite cures it.
+        on_cpu: the rewrite leaves the operator to the CPU, so a session has to allow that (`fallback="cpu"`).
     """
 
     name: str
@@ -75,6 +77,7 @@ class WrongOperator:
     largest: float
     rewrite: str = ""
     advice: str = ""
+    on_cpu: bool = False
     tried: int = 0
     wrong: int = 0
     right_outside: int = 0
@@ -83,7 +86,8 @@ class WrongOperator:
     @property
     def remedy(self) -> str:
         """What to do, as text."""
-        return f"qnnbridge fix ({self.rewrite})" if self.rewrite else self.advice
+        then = ", and a session that allows the CPU" if self.on_cpu else ""
+        return f"qnnbridge fix ({self.rewrite}){then}" if self.rewrite else self.advice
 
     def applies(self, arch: int, release: str) -> bool:
         """Whether the chip and the release have the fault. release: "" if it is not known."""
@@ -201,7 +205,9 @@ def warning_of(label: str, found: Sequence[KnownWrong], path: str | None = None)
     rewrites = list(dict.fromkeys(one.fault.rewrite for one in found if one.fault.rewrite))
     only = " ".join(f"--only {name}" for name in rewrites)
     advice = list(dict.fromkeys(one.fault.advice for one in found if not one.fault.rewrite and one.fault.advice))
-    fixes = [f"run: qnnbridge fix {path or 'MODEL'} -o OUT {only}"] if rewrites else []
+    fixes = [f"run: qnnbridge fix {shell_word(path or 'MODEL')} -o OUT {only}"] if rewrites else []
+    if any(one.fault.on_cpu and one.fault.rewrite for one in found):
+        fixes.append('create the session with fallback="cpu", which leaves the random operators to the CPU')
     count = "one operator" if len(found) == 1 else f"{len(found)} operators"
     return f"{label}: QNN is known to compute {count} of it wrong: {shown}{more}. Fix: {'; '.join(fixes + advice)}."
 

@@ -142,6 +142,11 @@ REWRITES: Final = (
         wrong_values.append_output_padding,
     ),
     Rewrite("transposed-groups", "ConvTranspose of four groups becomes four", wrong_values.split_groups),
+    Rewrite(
+        "random-on-cpu",
+        "random operators whose numbers QNN draws once become those that stay on the CPU",
+        wrong_values.random_on_cpu,
+    ),
     Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", wrong_values.zero_instead_of_softmax),
     Rewrite(
         "rms-rank", "RMSNormalization of four dimensions becomes one of three", wrong_values.normalise_in_three
