@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.sweep.cases import Case, float_model, quantised_model
+from lab.sweep.cases import float_model, quantised_model
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.known_wrong import KnownWrong
+from qnnbridge_host.numerics.cases import Case
 
 Line = Mapping[str, Any]
 # The architecture that the sweep is about unless it names another chip.

@@ -13,15 +13,16 @@ from typing import Any
 import fix_models
 import onnx
 import pytest
-from lab.sweep.cases import Case, float_model
+from lab.sweep.cases import float_model
 from lab.sweep.driver import Worker
 from lab.sweep.generator import FAMILIES, generated
-from lab.sweep.judging import judge
 from lab.sweep.report import explained, model_to_read, page_rows
 from tests import needs
 from tests.fakes import models as build
 
 from qnnbridge_host.model.known_wrong import WrongOperator, table
+from qnnbridge_host.numerics.cases import Case
+from qnnbridge_host.numerics.rounding import judge
 from qnnbridge_models.analyze import analyze_model
 from qnnbridge_models.analyze.analysis import verdict_text
 from qnnbridge_models.fix import fix_model

@@ -18,11 +18,12 @@ pytest.importorskip("onnxruntime_qnn")
 
 import model_work_models as models
 import verify_models
-from lab.sweep.cases import Case, float_model
+from lab.sweep.cases import float_model
 from tests import needs
 from tests.fakes.commands import qnnbridge
 
 from qnnbridge_host.model import known_wrong
+from qnnbridge_host.numerics.cases import Case
 from qnnbridge_models.verify import Verification, verify_model
 from qnnbridge_models.verify.verifier import VerifyOptions
 from qnnbridge_protocol.errors import ModelChanged

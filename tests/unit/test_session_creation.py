@@ -123,8 +123,8 @@ def test_a_host_without_qnn_rewrites_nothing(
     monkeypatch: pytest.MonkeyPatch, simulator: bool | None, stops: bool
 ) -> None:
     monkeypatch.setattr(session_creation, "curing_rewrites", lambda *_: ("edge-padding",))
-    maker = SessionMaker(None, None)  # type: ignore[arg-type]
-    maker._info = SimpleNamespace(simulator=simulator)  # type: ignore[assignment]
+    maker = SessionMaker(None, SimpleNamespace(machine="x86_64"))  # type: ignore[arg-type]
+    maker._info = SimpleNamespace(simulator=simulator, versions={})  # type: ignore[assignment]
     try:
         maker._refuse_curable(creation_of()._replace(watched=True))
     except NeedsRewrite:

@@ -151,7 +151,7 @@ def _validated(task: CompileTask, job: CompilerInput, files: CompiledFiles) -> V
 
 
 def _known_faults(job: CompilerInput, files: CompiledFiles, host: Hello) -> str:
-    return known_faults(job.source, job.spec, host, files.soc_model)
+    return known_faults(job.source, job.spec, host.machine, files.versions, files.soc_model)
 
 
 def _deliver(
@@ -438,8 +438,8 @@ def _wrong_numbers(job: CompilerInput, result: Validation) -> CompileFailed:
     return CompileFailed(
         f"{job.source.label} was compiled, and the result computes other numbers than the original on the CPU.",
         cause=f"Output {wrong[0].output!r} ({wrong[0].inputs}): {wrong[0].remark}. Allowed for {result.tolerance}.",
-        fix=f"{_look_for_it(job)} Nothing was written. To keep the result all the same, compile with validate=False "
-        "(--no-validate).",
+        fix=f"{_look_for_it(job)} Nothing was written. To keep the result all the same, compile with "
+        "validate=False (--no-validate).",
         evidence=[f"{one.output} ({one.inputs}): {one.remark}" for one in wrong[1:4]],
         details={"validation": result.to_json()},
     )

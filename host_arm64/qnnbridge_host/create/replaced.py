@@ -27,7 +27,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -91,6 +91,7 @@ def fixed_source(
     settings: CacheSettings | None,
     folder: str,
     order: WorkOrder,
+    right_here: Collection[str] = (),
 ) -> FixedSource:
     """The rewritten copy of a model.
 
@@ -100,6 +101,7 @@ def fixed_source(
         settings: of the cache.
         folder: of the files of a model given as bytes.
         order: for the worker.
+        right_here: rows of the table of known-wrong operators that are left alone: QNN was measured to be right.
 
     Raises:
         OptionError: sizes or constants do not fit the model.
@@ -120,6 +122,8 @@ def fixed_source(
         "constants": dict(fix.constants),
         "only": list(fix.only),
         "skip": list(fix.skip),
+        # In the key of the copy, too. Absent where the table holds: such keys are as before.
+        **({"right_here": sorted(right_here)} if right_here else {}),
     }
 
     def rewrite(target: Path) -> FixedModel:

@@ -56,3 +56,25 @@ def text_tensor_message(name: str, element: int, shape: Sequence[int], texts: Se
     sizes = b"".join(number_field(_DIMENSIONS, size) for size in shape)
     elements = b"".join(bytes_field(_TEXTS, text) for text in texts)
     return sizes + number_field(_TYPE, element) + elements + bytes_field(_NAME, name)
+
+
+# Of an AttributeProto: field and number of the type, for one value and for a list.
+_KINDS: Final = {int: (3, 2, 8, 7), float: (2, 1, 7, 6), str: (4, 3, 9, 8)}
+
+
+def attribute_message(name: str, value: object) -> bytes:
+    """Return an AttributeProto of a number, a text, or a list of one of them."""
+    listed = isinstance(value, (list, tuple))
+    values = value if isinstance(value, (list, tuple)) else [value]
+    numbers = [one for one in values if isinstance(one, (int, float))]
+    kind = float if any(isinstance(one, float) for one in numbers) else int if numbers else str
+    field, single, repeated, several = _KINDS[kind]
+    number = repeated if listed else field
+    made = [bytes_field(1, name)]
+    if kind is float:
+        made += [float_field(number, float(one)) for one in numbers]
+    elif kind is int:
+        made += [number_field(number, int(one)) for one in numbers]
+    else:
+        made += [bytes_field(number, str(one)) for one in values]
+    return b"".join([*made, number_field(20, several if listed else single)])

@@ -344,7 +344,8 @@ def edge_by_concat(editor: Editor, node: Any) -> list[Any] | None:
     QNN 2.7 writes 131008 or zeros into the border.
     """
     mode = graphs.attribute_values(node).get("mode", "constant")
-    pads = _pads(editor, node) if mode == "edge" else None
+    wanted = mode == "edge" and "pad-edge" not in editor.right_here
+    pads = _pads(editor, node) if wanted else None
     shape = editor.shape(node.input[0])
     if not pads or shape is None or 0 in shape:
         return None

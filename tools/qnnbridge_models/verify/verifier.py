@@ -175,8 +175,8 @@ def _known_of(
 class _Tried:
     """The answers of both sides.
 
-    answers: QNN's. error: why QNN made no session, or with `placement` why it did not run it. repeats: of a model that
-    gives another result on the CPU every time: QNN gives the same one twice; None if that is not known.
+    answers: QNN's. error: why QNN made no session, or with `placement` why it did not run it. repeats: of a model
+    that gives another result on the CPU every time: QNN gives the same one twice; None if that is not known.
     """
 
     prepared: TrialSet
@@ -412,8 +412,8 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
         return "failed", f"QNN {what}: {tried.error.message}"
     if tried.repeats:
         return "differs", (
-            "On the CPU the model gives another result every time it runs, on QNN the same one: QNN draws the random "
-            'numbers once. A session with fallback="cpu" leaves the random operators to the CPU.'
+            "On the CPU the model gives another result every time it runs, on QNN the same one: QNN draws the "
+            'random numbers once. A session with fallback="cpu" leaves the random operators to the CPU.'
         )
     if not tried.prepared.stable and (tried.placement is None or tried.placement.qnn_nodes):
         return "not compared", "The model gives another result every time it runs, on the CPU and on QNN."

@@ -2,7 +2,8 @@
 
 A value counts as wrong if it is farther away than all of these together: what the CPU's own result moves when the
 inputs move by the rounding of a half float (or by one quantisation step), times eight; two percent of the largest
-value; three steps of the output's quantisation. Values that a half float cannot hold are not judged. Pure functions.
+value; three steps of the output's quantisation. Values that a half float cannot hold are not judged. Pure
+functions.
 """
 
 from __future__ import annotations
