@@ -175,19 +175,20 @@ def rows_here(
         return AS_IN_THE_TABLE
     arch = arch_of(soc_model, htp_arch, simulator=simulator)
     release = versions.get("onnxruntime_qnn", "")
-    states = {row: found.rows[row.name].state for row in table() if _is_of(found.rows.get(row.name), row)}
+    states = [(row, found.rows[row.name].state) for row in table() if _is_of(found.rows.get(row.name), row)]
     return RowsHere(
         # A row that the table does not expect of this chip needs no exception.
-        frozenset(row.name for row, state in states.items() if state == "right" and row.applies(arch, release)),
-        frozenset(row.name for row, state in states.items() if state == "wrong" and not row.applies(arch, release)),
-        frozenset(row.name for row, state in states.items() if state != "unclear"),
+        frozenset(row.name for row, state in states if state == "right" and row.applies(arch, release)),
+        frozenset(row.name for row, state in states if state == "wrong" and not row.applies(arch, release)),
+        frozenset(row.name for row, state in states if state != "unclear"),
     )
 
 
 def right_on_this_npu() -> frozenset[str]:
     """The rows that were measured to be right on this computer's NPU, by the newest result.
 
-    Nothing on the simulator. For a command that asks no host: a driver or a package that has changed since makes the result void.
+    Nothing on the simulator. For a command that asks no host: a driver or a package that has changed since makes
+    the result void.
     """
     from qnnbridge_host.machine import installed_versions
 

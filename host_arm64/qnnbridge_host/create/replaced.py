@@ -47,6 +47,7 @@ from qnnbridge_protocol.errors import (
     RemoteOSError,
     WorkerDied,
 )
+from qnnbridge_protocol.shell import shell_word
 from qnnbridge_protocol.specs import FixSpec, SessionSpec
 
 if TYPE_CHECKING:
@@ -302,7 +303,7 @@ def suggest_fix(refusal: PlacementRefused, source: ModelSource, spec: SessionSpe
         header = {"op": "worker.fix", "source": path, "sizes": dict(spec.free_dimensions_by_name)}
         with Worker(order).running() as worker:
             reply = worker.call(header).header
-        _add(refusal, os.path.basename(path), list(reply["changes"]), dict(reply["constants"]))
+        _add(refusal, source.path or WITHOUT_A_NAME, list(reply["changes"]), dict(reply["constants"]))
 
 
 def _add(refusal: PlacementRefused, name: str, changes: list[str], constants: Mapping[str, float]) -> None:
@@ -312,7 +313,8 @@ def _add(refusal: PlacementRefused, name: str, changes: list[str], constants: Ma
     options = "".join(f" --constant {one}={value:g}" for one, value in constants.items())
     shown = changes[:MOST_CHANGES] + [f"input {one} decides which part of the model runs" for one in constants]
     cure = (
-        f"Create the session with fix={argument}, or once: qnnbridge fix {name} -o fixed.onnx{options}. "
+        f"It may help to create the session with fix={argument}, or to run once: "
+        f"qnnbridge fix {shell_word(name)} -o fixed.onnx{options}. "
         f"It rewrites what QNN may not take ({'; '.join(shown)})."
     )
     refusal.fix = f"{cure} {refusal.fix}" if refusal.fix else cure

@@ -280,12 +280,16 @@ class SessionMaker:
         source, request = creation.source, creation.request
         if loadable is None:
             self._refuse_curable(creation)
-            request.blame = _blame(creation)
+            # For the report of a death: what is known explains it better than how it looks.
+            known = self._known_faults(creation)
+            request.blame = {**_blame(creation), "known": known} if known else _blame(creation)
             spec, model, values, files = creation.spec, source.data, creation.by_name, source.known
         else:
             manifest = loadable.manifest
             entry = {"key": manifest.key, "id": manifest.id}
             request.blame = {"fingerprint": loadable.fingerprint, "label": creation.order.label, "entry": entry}
+            if manifest.warning:
+                request.blame["known"] = self._known_faults(creation)
             spec, model, values, files = loadable.spec(creation.spec), None, {}, loadable.files
         create = functools.partial(
             self.sessions.create,

@@ -3,8 +3,8 @@
 ``python -m qnnbridge_tools.doctor.numbers`` is the process that does it: it runs the example of each row in one
 host, prints a line of JSON for each, and keeps each result in the state folder at once, so that it may be ended at
 any time. A row that ends the host is a result; the next host goes on with the next row. The state and cache folders
-of that host are temporary: what a row kills makes no crash report and puts no model in quarantine. The daemon starts
-the same process when it is idle.
+of that host are temporary: what a row kills makes no crash report and puts no model in quarantine. The daemon
+starts the same process when it is idle.
 """
 
 from __future__ import annotations

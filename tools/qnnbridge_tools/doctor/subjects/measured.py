@@ -26,7 +26,7 @@ def survey_measured(machine: Machine) -> tuple[MeasuredFacts, ...]:
             one = MeasuredRows.from_json(document)
         except (LookupError, TypeError, ValueError, AttributeError):
             continue
-        rows = {name: row.state for name, row in one.rows.items()}
+        rows: dict[str, str] = {name: row.state for name, row in one.rows.items()}
         digests = {name: row.digest for name, row in one.rows.items()}
         found.append(
             MeasuredFacts(one.place.chip, one.place.simulator, dict(one.place.versions), rows, digests, one.when)
