@@ -202,10 +202,12 @@ def test_the_daemon_measures_once_when_idle_and_gives_way() -> None:
     idle[0] = 6.0
     errand.look()
     process = errand._process
-    assert process is not None and process.poll() is None
+    assert process is not None
+    assert process.poll() is None
     idle[0] = 0.0
     errand.look()
-    assert process.poll() is not None and not errand.done
+    assert process.poll() is not None
+    assert not errand.done
     errand._command = [sys.executable, "-c", ""]
     idle[0] = 6.0
     errand.look()
