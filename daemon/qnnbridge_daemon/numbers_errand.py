@@ -1,6 +1,6 @@
 """Measures the table of known-wrong operators on the NPU while nobody uses the daemon.
 
-`qnnbridge_tools.doctor.numbers` does it in a process of its own, which keeps each row at once and skips those that
+`qnnbridge_tools.doctor.measure_rows` does it in a process of its own, which keeps each row at once and skips those that
 are known for this chip, driver and version of QNN. A client that connects ends it; the next idle time goes on with
 the next row.
 """
@@ -22,7 +22,7 @@ AFTER_S: Final = 60.0
 
 def numbers_command(host_python: str | None) -> list[str]:
     """Return the command of the process, which does nothing where QNN computes on a simulator."""
-    command = [sys.executable, "-m", "qnnbridge_tools.doctor.numbers", "--missing", "--npu"]
+    command = [sys.executable, "-m", "qnnbridge_tools.doctor.measure_rows", "--missing", "--npu"]
     return command + (["--host-python", host_python] if host_python else [])
 
 

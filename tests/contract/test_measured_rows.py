@@ -31,7 +31,7 @@ from qnnbridge_host.model.known_wrong import table
 from qnnbridge_host.numerics.cases import Case
 from qnnbridge_host.numerics.measuring import measured
 from qnnbridge_tools.doctor.facts import NumbersRequest
-from qnnbridge_tools.doctor.numbers import measure_numbers
+from qnnbridge_tools.doctor.measure_rows import measure_numbers
 from tests.fakes import commands
 
 pytestmark = [pytest.mark.simulator, pytest.mark.process]
@@ -222,6 +222,6 @@ def test_the_process_of_the_daemon_takes_its_options() -> None:
     from qnnbridge_daemon.numbers_errand import numbers_command
 
     command = numbers_command("python3")
-    assert command[1:3] == ["-m", "qnnbridge_tools.doctor.numbers"]
+    assert command[1:3] == ["-m", "qnnbridge_tools.doctor.measure_rows"]
     done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
     assert "--npu" in done.stdout

@@ -184,18 +184,17 @@ def rows_here(
     )
 
 
-def right_on_this_npu() -> frozenset[str]:
+def right_on_this_npu(now: Mapping[str, str]) -> frozenset[str]:
     """The rows that were measured to be right on this computer's NPU, by the newest result.
 
-    Nothing on the simulator. For a command that asks no host: a driver or a package that has changed since makes
-    the result void.
-    """
-    from qnnbridge_host.machine import installed_versions
+    Nothing on the simulator. For a command that asks no host.
 
+    Args:
+        now: versions of what is installed, as far as they are known; another one makes the result void.
+    """
     found = next((one for one in read_measured() if not one.place.simulator), None)
     if found is None:
         return frozenset()
-    now = installed_versions()
     if any(found.place.versions.get(name, now[name]) != now[name] for name in VERSIONS_THAT_MATTER if name in now):
         return frozenset()
     right = (

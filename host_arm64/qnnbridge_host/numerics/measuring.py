@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_host.numerics.cases import Case, feeds_of, float_model, quantised_model
-from qnnbridge_host.numerics.rounding import HALF_ROUNDING, LARGEST_HALF, Judgement, judge, worst
+from qnnbridge_host.numerics.rounding import HALF_ROUNDING, LARGEST_HALF, RoundingJudgement, judge, worst
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -47,7 +47,7 @@ class CaseResult:
 
     status: CaseStatus
     why: str = ""
-    judged: Judgement | None = None
+    judged: RoundingJudgement | None = None
 
 
 def measured(

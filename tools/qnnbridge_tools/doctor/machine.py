@@ -378,7 +378,7 @@ class RealMachine:
         return Catalogue(tuple(listed))
 
     def measure_numbers(self, request: NumbersRequest) -> str:
-        from qnnbridge_tools.doctor.numbers import measure_numbers
+        from qnnbridge_tools.doctor.measure_rows import measure_numbers
 
         def shown(line: dict[str, Any]) -> None:
             if "row" in line:

@@ -1,10 +1,10 @@
 """`qnnbridge doctor --numbers`: the rows of the table of known-wrong operators, measured where sessions run.
 
-``python -m qnnbridge_tools.doctor.numbers`` is the process that does it: it runs the example of each row in one
+``python -m qnnbridge_tools.doctor.measure_rows`` is the process that does it: it runs the example of each row in one
 host, prints a line of JSON for each, and keeps each result in the state folder at once, so that it may be ended at
-any time. A row that ends the host is a result; the next host goes on with the next row. The state and cache folders
-of that host are temporary: what a row kills makes no crash report and puts no model in quarantine. The daemon
-starts the same process when it is idle.
+any time. A row that ends the host is a result; the next host goes on with the next row. Its host's state and cache
+folders are temporary: what a row kills makes no crash report and puts no model in quarantine. The daemon starts the
+same process when it is idle.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def measure_numbers(request: NumbersRequest, on_line: Callable[[dict[str, Any]],
 
 def numbers_command(request: NumbersRequest) -> list[str]:
     """Return the command line of the process."""
-    command = [sys.executable, "-m", "qnnbridge_tools.doctor.numbers", "--timeout", f"{request.timeout_s:g}"]
+    command = [sys.executable, "-m", "qnnbridge_tools.doctor.measure_rows", "--timeout", f"{request.timeout_s:g}"]
     if request.host_python:
         command += ["--host-python", request.host_python]
     if request.soc_model:
@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m qnnbridge_tools.doctor.numbers", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="python -m qnnbridge_tools.doctor.measure_rows", allow_abbrev=False)
     parser.add_argument("--host-python", metavar="PYTHON", help="interpreter of the host")
     parser.add_argument("--timeout", type=float, metavar="S", default=TIMEOUT_S, help="seconds for all rows")
     parser.add_argument("--soc-model", metavar="CHIP", help="of the simulator: the chip to compute for")
