@@ -31,7 +31,7 @@ _SCHEMA: Final = 1
 _MOST_PLACES: Final = 32
 _DIGITS: Final = 16
 
-# wrong: other numbers, an error, or the end of the process. unclear: QNN refuses the example, or nothing could be
+# wrong: other numbers, or the end of the process. unclear: QNN refuses the example or fails at it, or nothing could be
 # compared.
 RowState = Literal["right", "wrong", "unclear"]
 

@@ -89,6 +89,11 @@ class WrongOperator:
         then = ", and a session that allows the CPU" if self.on_cpu else ""
         return f"qnnbridge fix ({self.rewrite}){then}" if self.rewrite else self.advice
 
+    @property
+    def fails(self) -> bool:
+        """Whether the fault is that QNN makes no session; elsewhere an error says nothing about the numbers."""
+        return "cannot be finalized" in self.says
+
     def applies(self, arch: int, release: str) -> bool:
         """Whether the chip and the release have the fault. release: "" if it is not known."""
         # Without `last`: a release that nobody has measured yet is presumed to have the fault.
