@@ -1,8 +1,8 @@
 """Measures the table of known-wrong operators on the NPU while nobody uses the daemon.
 
 `qnnbridge_tools.doctor.measure_rows` does it in a process of its own, which keeps each row at once and skips those
-that are known for this chip, driver and version of QNN. A client that connects ends it; the next idle time goes on with
-the next row.
+that are known for this chip, driver and version of QNN. A client that connects ends the process; the next idle time
+continues with the next row.
 """
 
 from __future__ import annotations

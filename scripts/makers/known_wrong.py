@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import typer
-from lab.sweep.report import page_rows
 
 from qnnbridge_host.cache.measured import digest_of
 from qnnbridge_host.model.chips import chip_of
@@ -41,6 +40,19 @@ def merged(before: Sequence[MeasuredFacts], more: Sequence[MeasuredFacts]) -> li
     for one in sorted((*before, *more), key=lambda one: one.when):
         kept[json.dumps([one.chip, one.simulator, one.versions], sort_keys=True)] = one
     return list(kept.values())
+
+
+def page_rows() -> list[str]:
+    """Return the lines of the table of rows."""
+    head = [
+        "| row | operator | models | QNN computes it wrong when | wrong | worst | remedy |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    return head + [
+        f"| `{row.name}` | {', '.join(row.operators)} | {row.form or 'all'} | {row.says} "
+        f"| {row.wrong} of {row.tried} | {row.snr:.0f} dB | {f'`fix` ({row.rewrite})' if row.rewrite else row.advice} |"
+        for row in table()
+    ]
 
 
 def measured_table(measured: Sequence[MeasuredFacts]) -> str:

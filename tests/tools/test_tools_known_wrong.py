@@ -17,7 +17,7 @@ import pytest
 from lab.sweep.cases import float_model
 from lab.sweep.driver import Worker
 from lab.sweep.generator import FAMILIES, generated
-from lab.sweep.report import explained, model_to_read, page_rows
+from lab.sweep.report import explained, model_to_read
 from scripts.makers import known_wrong
 from tests import needs
 from tests.fakes import models as build
@@ -183,7 +183,7 @@ def test_a_cured_model_is_not_called_wrong_any_more(row: WrongOperator, tmp_path
 
 def test_the_page_has_every_row() -> None:
     page = (Path(__file__).parents[2] / "docs" / "known-wrong.md").read_text()
-    assert "\n".join(page_rows()) in page
+    assert "\n".join(known_wrong.page_rows()) in page
 
 
 def test_cases_are_the_same_from_their_words_and_from_their_seed() -> None:

@@ -467,8 +467,8 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
     DeathRule(
         "QNN or the driver crashed while running this model: an operator or this input hits a fault of theirs, or "
         "the context binary of a compiled model is damaged.",
-        "`qnnbridge verify` of the model may find the operator. A compiled model: compile it again with this "
-        "onnxruntime-qnn. On an NPU an update of its driver may help. " + _CPU, SYMPTOM,
+        "Compile the model again with this onnxruntime-qnn, if it is a compiled one. Otherwise `qnnbridge verify` "
+        "of it may find the operator. On an NPU an update of its driver may help. " + _CPU, SYMPTOM,
         faults=_CRASH, phases=("running",), qnn=True),
     DeathRule(
         "ONNX Runtime itself, or a library of custom operators, crashed on this model: it is on the CPU, and QNN "

@@ -31,8 +31,8 @@ _SCHEMA: Final = 1
 _MOST_PLACES: Final = 32
 _DIGITS: Final = 16
 
-# wrong: other numbers, or the end of the process. unclear: QNN refuses the example or fails at it, or nothing could be
-# compared.
+# wrong: other numbers, or the end of the process. unclear: QNN refuses the example or fails at it, or nothing could
+# be compared.
 RowState = Literal["right", "wrong", "unclear"]
 
 

@@ -1,8 +1,8 @@
 """`qnnbridge doctor --numbers`: the rows of the table of known-wrong operators, measured where sessions run.
 
 ``python -m qnnbridge_tools.doctor.measure_rows`` is the process that does it: it runs the example of each row in
-one host, prints a line of JSON for each, and keeps each result in the state folder at once, so that it may be ended at
-any time. A row that ends the host is a result; the next host goes on with the next row. Its host's state and cache
+one host, prints a line of JSON for each, and keeps each result in the state folder at once, so that it may be ended
+at any time. A row that ends the host is a result; the next host continues with the next row. Its state and cache
 folders are temporary: what a row kills makes no crash report and puts no model in quarantine. The daemon starts the
 same process when it is idle.
 """
