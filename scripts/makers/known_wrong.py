@@ -48,11 +48,11 @@ def page_rows() -> list[str]:
         "| row | operator | models | QNN computes it wrong when | wrong | worst | remedy |",
         "|---|---|---|---|---|---|---|",
     ]
-    return head + [
-        f"| `{row.name}` | {', '.join(row.operators)} | {row.form or 'all'} | {row.says} "
-        f"| {row.wrong} of {row.tried} | {row.snr:.0f} dB | {f'`fix` ({row.rewrite})' if row.rewrite else row.advice} |"
-        for row in table()
-    ]
+    for row in table():
+        remedy = f"`fix` ({row.rewrite})" if row.rewrite else row.advice
+        where = f"`{row.name}` | {', '.join(row.operators)} | {row.form or 'all'}"
+        head.append(f"| {where} | {row.says} | {row.wrong} of {row.tried} | {row.snr:.0f} dB | {remedy} |")
+    return head
 
 
 def measured_table(measured: Sequence[MeasuredFacts]) -> str:
