@@ -151,6 +151,8 @@ def _unknown_operator_fix(circumstances: Circumstances) -> str:
 
 def _named(circumstances: Circumstances) -> str:
     return ", ".join(map(os.path.basename, circumstances.custom_op_libraries))
+
+
 _TAKES_INDICES = frozenset(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"))
 _RANDOM = frozenset(("RandomNormalLike", "RandomUniformLike", "Bernoulli"))
 
