@@ -33,14 +33,13 @@ from qnnbridge_host.numerics.judge import (
     LIMITS,
     NumberFormat,
     as_array,
-    judge_all,
     judge_over_inputs,
     largest,
     movement,
     precision_of_operators,
     rank,
 )
-from qnnbridge_host.numerics.pairing import paired
+from qnnbridge_host.numerics.pairing import judge_all, paired
 from qnnbridge_host.numerics.sampling import (
     ORDINARY,
     Feeds,
