@@ -344,6 +344,15 @@ def too_late(news: RequestNews, timeout_s: float | None) -> DeadlineExceeded | N
     return None
 
 
+# In the notice about operators that QNN is known to compute wrong.
+_KNOWN: Final = "QNN is known to compute"
+
+
+def known_faults_in(notices: Sequence[Notice]) -> str:
+    """Return what the host knows against the model on QNN, "" for nothing."""
+    return next((one.text for one in notices if one.kind == "model" and _KNOWN in one.text), "")
+
+
 def show_notices(notices: Sequence[Notice]) -> None:
     """Log the host's notices of the model; a notice of the cache is a warning once in a process."""
     for notice in notices:

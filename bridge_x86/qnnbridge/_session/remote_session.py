@@ -23,6 +23,7 @@ from qnnbridge._session.create import (
     WaitLog,
     create,
     identify,
+    known_faults_in,
     show_notices,
     too_late,
 )
@@ -451,7 +452,10 @@ class RemoteSession(ReplayingSession):
         self.recipe = dataclasses.replace(self.recipe, identity=created.model)
         self._remember_source(created.model.fingerprint)
         self._book_on(
-            created.blame or created.model.fingerprint, created.model.label, entry=created.cache.id is not None
+            created.blame or created.model.fingerprint,
+            created.model.label,
+            entry=created.cache.id is not None,
+            known=known_faults_in(created.notices),
         )
         self._count(created.cache, again=again)
         show_notices(created.notices)

@@ -272,11 +272,17 @@ class ReplayingSession:
             self._remember_source(details["fingerprint"])
         return self.host.supervisor.worker_died(process, error, self._create_context)
 
-    def _book_on(self, fingerprint: str, label: str, *, entry: bool = False) -> None:
+    def _book_on(self, fingerprint: str, label: str, *, entry: bool = False, known: str = "") -> None:
         """The suspect if the host dies: the model, or the cache entry that stands for it."""
         # Replaced, never changed: contexts of calls under way belong to other threads.
-        if fingerprint != self.context.fingerprint or label != self.context.model:
-            suspect: dict[str, Any] = {"fingerprint": fingerprint, "model": label, "entry": entry}
+        told = self.context.fingerprint, self.context.model, self.context.known
+        if (fingerprint, label, known) != told:
+            suspect: dict[str, Any] = {
+                "fingerprint": fingerprint,
+                "model": label,
+                "entry": entry,
+                "known": known,
+            }
             self.context = dataclasses.replace(self.context, **suspect)
             self._create_context = dataclasses.replace(self._create_context, **suspect)
 

@@ -179,13 +179,15 @@ class SessionMaker:
             return made._replace(fix=fix, notices=[*made.notices, Notice("done", text)])
 
     def _from_copy(self, creation: Creation, fix: FixSpec) -> MadeSession:
+        from qnnbridge_host.cache.measured import rows_of_session
         from qnnbridge_host.create import replaced
         from qnnbridge_host.model.compiled_checks import path_for_qnn
 
         _leave_native_code(creation)
         asked = dataclasses.replace(creation.spec, fix=fix)
         settings, folder = creation.settings, creation.folder
-        copy = replaced.fixed_source(creation.source, asked, settings, folder, creation.order)
+        here = rows_of_session(creation.spec, self.host_info.versions, simulator=self.hello.machine != "ARM64")
+        copy = replaced.fixed_source(creation.source, asked, settings, folder, creation.order, here.right)
         refuse_quarantined(copy.source, creation.quarantined)
         # Entries are those of the session: the copy keeps its weights beside it.
         entries = creation.spec.config_entries
@@ -263,7 +265,8 @@ class SessionMaker:
                 creation.source.fingerprint,
                 cache.notices + self._against(creation, info),
             )
-        warning = loadable.manifest.warning
+        # Said again as it is known now: the rows may have been measured since the entry was made.
+        warning = self._known_faults(creation) if loadable.manifest.warning else ""
         notices = cache.notices + ([Notice("model", warning)] if warning else [])
         return MadeSession(number, info, cache.reply, loadable.fingerprint, notices)
 
@@ -314,12 +317,16 @@ class SessionMaker:
         source, request = creation.source, creation.request
         if loadable is None:
             self._refuse_curable(creation)
-            request.blame = _blame(creation)
+            # For the report of a death: what is known explains it better than how it looks.
+            known = self._known_faults(creation)
+            request.blame = {**_blame(creation), "known": known} if known else _blame(creation)
             spec, model, values, files = creation.spec, source.data, creation.by_name, source.known
         else:
             manifest = loadable.manifest
             entry = {"key": manifest.key, "id": manifest.id}
             request.blame = {"fingerprint": loadable.fingerprint, "label": creation.order.label, "entry": entry}
+            if manifest.warning:
+                request.blame["known"] = self._known_faults(creation)
             spec, model, values, files = loadable.spec(creation.spec), None, {}, loadable.files
         create = functools.partial(
             self.sessions.create,
@@ -386,9 +393,12 @@ class SessionMaker:
 
     def _refuse_curable(self, creation: Creation) -> None:
         """Raises `NeedsRewrite` for a watched creation."""
-        rewrites = curing_rewrites(creation, self.hello)
+        rewrites = curing_rewrites(creation, self.hello.machine, self.host_info.versions)
         if rewrites and self.host_info.simulator is not None:  # else this host has no QNN
             raise NeedsRewrite(rewrites)
+
+    def _known_faults(self, creation: Creation) -> str:
+        return known_faults(creation.source, creation.spec, self.hello.machine, self.host_info.versions)
 
     def _against(self, creation: Creation, info: SessionInfo) -> list[Notice]:
         """The notice of `known_faults` about a session, if a part of it may be on QNN."""
@@ -396,7 +406,7 @@ class SessionMaker:
 
         if info.placement.known and not info.placement.qnn_nodes:
             return []
-        warning = known_faults(creation.source, creation.spec, self.hello)
+        warning = self._known_faults(creation)
         return [Notice("model", warning)] if warning else []
 
 

@@ -29,6 +29,7 @@ class Circumstances(NamedTuple):
     soc_model: the chip that the session computes for, if one was said. simulator: it runs on the HTP simulator.
     lacking: what files with weights of the model lack (`scan.lacking_weights`). custom_op_libraries: those that are
     registered for the session.
+    on_qnn: operators of the session's nodes on QNN, for an error that QNN itself does not explain.
     """
 
     model_path: str | None = None
@@ -36,9 +37,13 @@ class Circumstances(NamedTuple):
     simulator: bool = False
     lacking: tuple[str, ...] = ()
     custom_op_libraries: tuple[str, ...] = ()
+    on_qnn: frozenset[str] = frozenset()
 
 
-Text = str | Callable[[Circumstances], str]
+Text = str | Callable[[Circumstances], str | None]
+
+# In errors of a run for which QNN gives no reason.
+UNEXPLAINED = "QNN graph execute error"
 
 
 class HintRule(NamedTuple):
@@ -60,7 +65,7 @@ def hint(text: str, circumstances: Circumstances) -> tuple[str | None, str | Non
     return None, None
 
 
-def _say(text: Text, circumstances: Circumstances) -> str:
+def _say(text: Text, circumstances: Circumstances) -> str | None:
     return text if isinstance(text, str) else text(circumstances)
 
 
@@ -148,6 +153,31 @@ def _named(circumstances: Circumstances) -> str:
     return ", ".join(map(os.path.basename, circumstances.custom_op_libraries))
 
 
+_TAKES_INDICES = frozenset(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"))
+_RANDOM = frozenset(("RandomNormalLike", "RandomUniformLike", "Bernoulli"))
+
+
+def _execute_cause(circumstances: Circumstances) -> str:
+    indexed = sorted(circumstances.on_qnn & _TAKES_INDICES)
+    random = sorted(circumstances.on_qnn & _RANDOM)
+    if random:
+        return (
+            f"QNN names no reason. The model draws random numbers on QNN ({', '.join(random)}), which fails where "
+            "only their shape follows from an input."
+        )
+    if indexed:
+        return f"QNN names no reason. An index out of range ({', '.join(indexed)}) may be one."
+    return "QNN names no reason; the log line before it may say more."
+
+
+def _execute_fix(circumstances: Circumstances) -> str | None:
+    if circumstances.on_qnn & _RANDOM:
+        return 'Create the session with fallback="cpu", which leaves the random operators to the CPU.'
+    if circumstances.on_qnn & _TAKES_INDICES:
+        return "Compare with the CPU provider: it names the index, if one is out of range."
+    return None
+
+
 _RULES: tuple[HintRule, ...] = (
     HintRule(r"Failed to finalize QNN graph.*(?:MEM_ALLOC|Code: 1002)", _finalize_cause, _finalize_fix),
     HintRule(
@@ -229,7 +259,8 @@ _RULES: tuple[HintRule, ...] = (
     ),
     HintRule(
         r"QNN graph execute error.*Code: 1100|QNN graph execute error.*ERROR_GENERAL",
-        "QNN names no reason. An index out of range (Gather) does this; the log line before it says more.",
+        _execute_cause,
+        _execute_fix,
     ),
     HintRule(
         r"NPU crashed|SSR detected",

@@ -113,6 +113,7 @@ class NumbersService:
 
     def _comparison(self, request: Request, stop: StopSignal) -> tuple[_Comparison, WorkOrder]:
         from qnnbridge_host.cache.key import key_of, key_parts
+        from qnnbridge_host.cache.measured import rows_of_session
         from qnnbridge_host.cache.memo import Verdicts
         from qnnbridge_host.cache.store import Store
         from qnnbridge_protocol.values import Decoder
@@ -148,16 +149,18 @@ class NumbersService:
         hash_library = store.memo.sha256 if store is not None else lambda _path: None
         order = self._maker.order(request, stop, source, deadline, budget_s)
         order = order._replace(patient=bool(header.get("patient")))
+        host_info = self._maker.host_info
+        here = rows_of_session(spec, host_info.versions, simulator=host_info.machine != "ARM64")
         used, made_with = source, dataclasses.replace(spec, fix=None)
         if spec.fix is not None and spec.fix.when == "always":
             # The copy is what runs on QNN; the original is what it is compared with.
             from qnnbridge_host.create.replaced import fixed_source
 
-            fixed = fixed_source(source, spec, settings, folder, order)
+            fixed = fixed_source(source, spec, settings, folder, order, here.right)
             used, made_with = fixed.source, fixed.spec
             feeds |= _constants(source, spec)
         spec = dataclasses.replace(spec, fix=None)
-        key = key_of(key_parts(used.fingerprint, made_with, initializers, self._maker.host_info, hash_library))
+        key = key_of(key_parts(used.fingerprint, made_with, initializers, host_info, hash_library, here.identity))
         if parts:
             key = hashlib.sha256(f"{key} {parts}".encode()).hexdigest()[: len(key)]
         verdicts = Verdicts(store.root) if store is not None else None
@@ -222,7 +225,9 @@ class NumbersService:
             report = _compare(wanted, order, self._maker.optimizers)
             if report.state == "differs" and not report.cause:
                 # Of the copy, if one runs: a fault that was cured is no cause.
-                report = dataclasses.replace(report, cause=known_faults(*wanted.made_from, self._maker.hello))
+                host = self._maker.host_info
+                cause = known_faults(*wanted.made_from, host.machine, host.versions)
+                report = dataclasses.replace(report, cause=cause)
             wanted.source.check_unchanged()
             if are_same(before, wanted.source.stamps()):
                 return report

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge_host.cache.files import work_folder
 from qnnbridge_host.engine.cpu import require_models_extra
@@ -51,6 +51,9 @@ from qnnbridge_tools.sessions import (
     SessionSettings,
     opened,
 )
+
+if TYPE_CHECKING:
+    from qnnbridge import Host
 
 OnRows = Callable[[Sequence[str], Sequence[str]], Callable[[InputSetResult], None]]
 
@@ -177,6 +180,8 @@ class _Tried:
         answers: QNN's.
         error: why QNN made no session.
         left_out: optimizers of ONNX Runtime without which the host made it.
+        repeats: for a model whose results differ from run to run on the CPU: whether QNN gives the same result twice.
+            None if that is not known.
     """
 
     prepared: TrialSet
@@ -186,6 +191,7 @@ class _Tried:
     versions: Mapping[str, str]
     error: BridgeError | None = None
     left_out: tuple[str, ...] = ()
+    repeats: bool | None = None
 
     @property
     def found(self) -> dict[str, Sequence[Any]]:
@@ -251,7 +257,7 @@ class _Work:
             prepared = dataclasses.replace(prepared, constant=self.constant, steps=self.steps)
             # Where the CPU disagrees with itself, a comparison with QNN says nothing.
             if not prepared.stable:
-                return _Tried(prepared, (), {}, None, versions)
+                return self._tried_twice(host, prepared, versions)
             self.on_progress("compiling for QNN", 0, 0)
             try:
                 # All of the CPU's answers are there by now: a host that dies from here on costs none of them.
@@ -280,6 +286,26 @@ class _Work:
         if journal is not None:
             journal.over()
         return _Tried(prepared, rows, found, placement, versions, left_out=left_out)
+
+    def _tried_twice(self, host: Host, prepared: TrialSet, versions: Mapping[str, str]) -> _Tried:
+        """Of a model with random numbers: whether QNN gives others in a second run, as the CPU does."""
+        import numpy as np
+
+        self.on_progress("running on QNN", 0, 0)
+        placement: Placement | None = None
+        feeds = next(trial.feeds for trial in prepared.trials if trial.expected.values is not None)
+        try:
+            with opened(host, self.model, QNN, self.settings) as side:
+                placement = side.placement
+                if placement.known and not placement.qnn_nodes:
+                    return _Tried(prepared, (), {}, placement, versions)
+                answers = [side.values(feeds) for _ in range(2)]
+        except NO_FINDING:
+            raise
+        except BridgeError as error:
+            return _Tried(prepared, (), {}, placement, versions, error)
+        same = all(np.array_equal(one, other, equal_nan=True) for one, other in zip(*answers, strict=True))
+        return _Tried(prepared, (), {}, placement, versions, repeats=same)
 
     def cured(self, tried: _Tried) -> SessionCure | None:
         """What a session of an application makes of it; None where it rewrites nothing, or cannot be tried."""
@@ -420,9 +446,15 @@ class _Work:
 #    and a trap makes a row differ whose numbers are not judged.
 def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[VerificationVerdict, str]:
     if tried.error is not None:
-        return "failed", f"QNN makes no session of it: {tried.error.message}"
-    if not tried.prepared.stable:
-        return "not compared", "The model gives another result every time it runs, on the CPU alone, too."
+        what = "makes no session of it" if tried.placement is None else "does not run it"
+        return "failed", f"QNN {what}: {tried.error.message}"
+    if tried.repeats:
+        return "differs", (
+            "On the CPU the model gives another result every time it runs, on QNN the same one: QNN draws the "
+            'random numbers once. A session with fallback="cpu" leaves the random operators to the CPU.'
+        )
+    if not tried.prepared.stable and (tried.placement is None or tried.placement.qnn_nodes):
+        return "not compared", "The model gives another result every time it runs, on the CPU and on QNN."
     if tried.placement is not None and tried.placement.known and not tried.placement.qnn_nodes:
         cause = f": {tried.placement.cause}" if tried.placement.cause else "."
         return "not compared", f"No node of it runs on QNN, so there is nothing to compare{cause}"
