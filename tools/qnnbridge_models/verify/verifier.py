@@ -180,8 +180,8 @@ class _Tried:
         answers: QNN's.
         error: why QNN made no session.
         left_out: optimizers of ONNX Runtime without which the host made it.
-        repeats: for a model whose results differ from run to run on the CPU: whether QNN gives the same result twice.
-            None if that is not known.
+        repeats: for a model whose results differ from run to run on the CPU: whether QNN gives the same result
+            twice. None if that is not known.
     """
 
     prepared: TrialSet
