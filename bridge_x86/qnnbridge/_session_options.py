@@ -232,15 +232,24 @@ class SessionOptions(HasFields):
         target[name] = value
 
     def initializer_values(self) -> dict[str, Any]:
-        """Name to value (see `qnnbridge_protocol.values`) of initializers and files, in the spec's order."""
+        """Return copies of the initializers and files by name, in the spec's order.
+
+        The session needs them again after a restart of its host, when the application may have changed its arrays.
+        """
+        import copy
+
         # The order is that of `SessionSpec.value_names`, by which the host tells the buffers apart.
-        tensors = {name: v.value for name, v in (*self._initializers.items(), *self._external_initializers.items())}
+        given = (*self._initializers.items(), *self._external_initializers.items())
+        tensors = {name: copy.deepcopy(value.content) for name, value in given}
         if not self._files_in_memory:
             return tensors
         import numpy as np
 
-        files = self._files_in_memory.items()
-        return {**tensors, **{in_memory(name): np.frombuffer(content, np.uint8) for name, content in files}}
+        for name, content in self._files_in_memory.items():
+            # `bytes` cannot change, and these files may have gigabytes.
+            kept = content if isinstance(content.obj, bytes) else bytes(content)
+            tensors[in_memory(name)] = np.frombuffer(kept, np.uint8)
+        return tensors
 
     # --- custom ops and providers ------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import logging
 import os
 import sys
 import sysconfig
@@ -37,6 +36,7 @@ from qnnbridge_protocol.connection import (
 )
 from qnnbridge_protocol.errors import VersionMismatch
 from qnnbridge_protocol.process_names import this_system
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge_daemon.shared_sessions import SharedModel
@@ -63,7 +63,7 @@ SHORTEST_PAUSE_S = 0.1
 # As hosts call them.
 _MACHINES = {"amd64": "x64", "arm64": "ARM64"}
 
-_log = logging.getLogger("qnnbridge.daemon")
+_log = log_of("qnnbridge.daemon")
 
 
 class Broker:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import sys
 import threading
@@ -27,6 +26,7 @@ from qnnbridge_os.descriptors import ByteReader, ByteWriter
 from qnnbridge_os.processes import stop_writing, wait_writable, writer
 from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import VersionMismatch
+from qnnbridge_protocol.visible import log_of
 
 # --- the two pipes to one client ------------------------------------------------------------------------
 # As a process that serves several has to treat them: a client may stop reading with a gigabyte to come, or stop
@@ -201,7 +201,7 @@ else:
 
 # --- the connection -------------------------------------------------------------------------------------
 
-_log = logging.getLogger("qnnbridge.daemon")
+_log = log_of("qnnbridge.daemon")
 
 # Time that a client waits for its answers after its goodbye.
 DRAIN_TIMEOUT_S = 2.0

@@ -10,7 +10,6 @@ Threads: one accepts; each visitor gets one, which becomes the thread of its con
 from __future__ import annotations
 
 import collections
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -19,11 +18,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from qnnbridge_os.door import DaemonEndpoint, Streams
 from qnnbridge_protocol.auth import PROOF_BYTES, AdmissionCode, ClientIdentity, DaemonAnswer, DaemonSide, NotProven
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge_os.door import DaemonStream
 
-_log = logging.getLogger("qnnbridge.daemon.door")
+_log = log_of("qnnbridge.daemon.door")
 
 DIALOGUE_TIMEOUT_S: Final = 5.0
 # Each holds a descriptor and a thread.

@@ -46,6 +46,7 @@ from qnnbridge_os.private import default_runtime_folder
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -71,7 +72,7 @@ _WAITING_INTERVAL_S: Final = 0.5
 _LOOK_PATIENCE_S: Final = 0.5
 _SIGNALS_FOR_AT_ONCE: Final = 2
 
-_log = logging.getLogger("qnnbridge.daemon")
+_log = log_of("qnnbridge.daemon")
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:

@@ -20,7 +20,6 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -35,8 +34,9 @@ from qnnbridge_daemon.fair_share import Cancellation
 from qnnbridge_protocol.errors import BridgeError, CallError, Closed, ModelChanged
 from qnnbridge_protocol.model_records import CacheSettings, NumbersReport
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
+from qnnbridge_protocol.visible import log_of
 
-_log = logging.getLogger("qnnbridge.daemon")
+_log = log_of("qnnbridge.daemon")
 
 # For the NPU host to release a session.
 # A host that needs longer is busy; the next attempt is made all the same.

@@ -57,6 +57,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from qnnbridge_protocol.limits import EVIDENCE_BYTES
+from qnnbridge_protocol.visible import quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,12 +104,12 @@ class BridgeError(Exception):
     def __str__(self) -> str:
         if self._brief:
             return self.message
-        lines = [self.message]
+        lines = [quoted(self.message)]
         if self.cause:
-            lines.append(f"  Cause: {self.cause}")
-        lines.extend(f"  Evidence: {line}" for line in self.evidence)
+            lines.append(f"  Cause: {quoted(self.cause)}")
+        lines.extend(f"  Evidence: {quoted(line)}" for line in self.evidence)
         if self.fix:
-            lines.append(f"  Fix: {self.fix}")
+            lines.append(f"  Fix: {quoted(self.fix)}")
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:

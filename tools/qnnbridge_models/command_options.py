@@ -32,6 +32,7 @@ from qnnbridge_tools.options import (
     Inputs,
     Large,
     Overwrite,
+    OverwriteFile,
     ProviderOptions,
     QnnOptions,
     Seed,
@@ -439,6 +440,7 @@ class ProfileRequest:
     provider_options: ProviderOptions = dataclasses.field(default_factory=dict)
     top: Annotated[int, typer.Option(min=1, metavar="N", help="How many operators and parts to list.")] = 15
     html: Html = None
+    overwrite: OverwriteFile = False
     timeout: Timeout = None
     host_python: HostPython = None
     as_json: AsJson = False

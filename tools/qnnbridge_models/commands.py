@@ -21,7 +21,8 @@ from qnnbridge_models.command_options import (
     VerifyCommand,
     settings_of_file,
 )
-from qnnbridge_tools import reporting
+from qnnbridge_os.outputs import OutputFile
+from qnnbridge_tools import output, reporting
 from qnnbridge_tools.command_line import command
 from qnnbridge_tools.options import (
     AsJson,
@@ -30,6 +31,7 @@ from qnnbridge_tools.options import (
     HostPython,
     Html,
     Overwrite,
+    OverwriteFile,
     ProviderOptions,
     Seed,
     Sizes,
@@ -57,7 +59,7 @@ def analyze(
     provider_options: ProviderOptions,
     timeout: Timeout = None,
     host_python: HostPython = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing FILE.")] = False,
+    overwrite: OverwriteFile = False,
     as_json: AsJson = False,
 ) -> None:
     """Report how much of a model runs on the NPU, what splits it into parts, and how to fix that."""
@@ -68,8 +70,8 @@ def analyze(
 
     # A third of the time for 100,000 nodes, for nothing: there are no circles, and the process ends.
     gc.disable()
-    if html is not None:
-        analysis.refuse_picture(html, model, overwrite=overwrite)
+    # Before the work: an analysis may take minutes, and its picture would be lost.
+    picture = OutputFile(html, overwrite=overwrite, inputs=[model]) if html is not None else None
     # Sizes alone need no copy of the model.
     copied = sizes if sizes.constants else Sizes(dims=sizes.dims)
     with copied.of(model) as (on_copy, left):
@@ -84,20 +86,20 @@ def analyze(
             timeout_s=timeout,
         )
     found = dataclasses.replace(found, path=model)
-    if html is not None:
-        analysis.write_picture(found, html)
-    reporting.show(
-        found,
-        lambda found: analysis.document(found, html),
-        lambda found: analysis.print_analysis(found, html),
-        as_json=as_json,
-    )
+    if picture is not None:
+        picture.write_text(analysis.picture_page(found))
+    with output.reporting_beside(html):
+        reporting.show(
+            found,
+            lambda found: analysis.document(found, html),
+            lambda found: analysis.print_analysis(found, html),
+            as_json=as_json,
+        )
 
 
 def _show_rewrites(wanted: bool) -> None:
     if wanted:
         from qnnbridge_host.rewrite.fixer import REWRITES
-        from qnnbridge_tools import output
 
         output.print_table(["rewrite", "what it does"], [[one.name, one.summary] for one in REWRITES])
         raise typer.Exit
@@ -147,7 +149,8 @@ def fix(
             right_here=() if only else right_on_this_npu(installed_versions()),
             on_progress=progress,
         )
-    reporting.show(result, document, print_result, as_json=as_json)
+    with output.reporting_beside(target):
+        reporting.show(result, document, print_result, as_json=as_json)
 
 
 @command
@@ -190,7 +193,8 @@ def optimize(
             on_progress=progress,
         )
     result = dataclasses.replace(result, source=model)
-    reporting.show(result, document, print_result, as_json=as_json)
+    with output.reporting_beside(target):
+        reporting.show(result, document, print_result, as_json=as_json)
 
 
 @command
@@ -220,16 +224,19 @@ def profile(request: ProfileRequest) -> None:
     from qnnbridge_models.progress import ShownProgress
 
     html, as_json = request.html, request.as_json
-    if html is not None:
-        page.check_place(html)
+    # Before the work, which may take minutes.
+    charts = OutputFile(html, overwrite=request.overwrite, inputs=[request.model]) if html is not None else None
     with ShownProgress() as shown, sized(request) as on_copy:
         recorded = recording.record(on_copy, shown)
     result = evaluate.evaluate(dataclasses.replace(recorded, model=str(request.model)))
-    if html is not None:
-        page.write(result, html)
-    reporting.show(result, report.document, lambda found: report.print_result(found, request.top), as_json=as_json)
-    if html is not None and not as_json:
-        print(f"\nCharts: {html}")
+    if charts is not None:
+        charts.write_text(page.page(result))
+    with output.reporting_beside(html):
+        reporting.show(
+            result, report.document, lambda found: report.print_result(found, request.top), as_json=as_json
+        )
+        if html is not None and not as_json:
+            print(f"\nCharts: {output.visible(html)}")
 
 
 @command
@@ -285,7 +292,8 @@ def quantize(
 
     with ShownProgress() as progress:
         result = quantize_model(model, target, options, on_progress=progress, own_process=True)
-    reporting.show(result, document, print_result, as_json=as_json)
+    with output.reporting_beside(target):
+        reporting.show(result, document, print_result, as_json=as_json)
     # After the report: the model is written, and the comparison on the CPU holds without QNN.
     failed = result.qnn.error if result.qnn else None
     if failed is not None:

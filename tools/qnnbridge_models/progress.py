@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from qnnbridge_protocol.visible import visible
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -120,6 +122,7 @@ class ShownProgress:
             self._bar.stop()
 
     def __call__(self, stage: str, done: int, total: int) -> None:
+        stage = visible(stage)
         new = stage != self._stage
         self._stage = stage
         if self._bar is not None:

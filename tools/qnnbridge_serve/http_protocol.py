@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import ipaddress
 import json
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -24,13 +23,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.visible import log_of
 from qnnbridge_serve.errors import Refused, refusal_of
 from qnnbridge_serve.openai_forms import error_document
 from qnnbridge_serve.options import shows_token
 from qnnbridge_serve.pacing import PacedConnection, PacedFlow, SoftEnd, StallWatch
 from qnnbridge_serve.transport import ClientGone, Ticket
 
-_log = logging.getLogger("qnnbridge.serve")
+_log = log_of("qnnbridge.serve")
 
 # After the end of what a client sends: when it is asked whether it is still there.
 PROBES_S: Final = (0.0, 0.2, 2.0)

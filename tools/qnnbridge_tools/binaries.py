@@ -25,6 +25,7 @@ from qnnbridge_host.model.manifest import manifest_path, write_manifest
 from qnnbridge_host.model.paths import path_problem
 from qnnbridge_host.model.scan import CANNOT_RUN
 from qnnbridge_os.files import write_whole
+from qnnbridge_os.outputs import place_of_several
 from qnnbridge_protocol.errors import (
     BridgeError,
     CompileFailed,
@@ -268,7 +269,7 @@ def _place(binary: str, folder: str) -> _Place:
 def _file_names(target: Path, groups: Sequence[tuple[str, ...]]) -> list[str]:
     """A file for each model: `target` itself for one."""
     if len(groups) == 1:
-        return [os.path.abspath(target)]
+        return [os.path.abspath(place_of_several(os.fspath(target)))]
     taken: set[str] = set()
     names = []
     for group in groups:
@@ -453,10 +454,10 @@ def wrapping_document(done: Wrapping) -> dict[str, Any]:
 def print_wrapping(done: Wrapping) -> None:
     verdict = done.facts.examination.verdict
     for one in done.models:
-        print(f"{one.path}: {', '.join(one.graphs)}")
+        print(output.visible(f"{one.path}: {', '.join(one.graphs)}"))
     where = "copied beside the models" if done.copied else "used where it is"
-    print(f"{done.binary}: {where}; ship it with the models and their manifests.")
-    print(f"Here: {verdict.message}")
+    print(f"{output.visible(done.binary)}: {where}; ship it with the models and their manifests.")
+    print(f"Here: {output.visible(verdict.message)}")
     for text in (verdict.cause, verdict.fix, *done.facts.notes):
         if text:
-            print(f"  {text}")
+            print(f"  {output.visible(text)}")

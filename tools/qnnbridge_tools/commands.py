@@ -14,8 +14,9 @@ from typing import Annotated
 
 import typer
 
-from qnnbridge_protocol.errors import OptionError
-from qnnbridge_tools import reporting
+from qnnbridge_os.outputs import OutputFile
+from qnnbridge_protocol.visible import visible
+from qnnbridge_tools import output, reporting
 from qnnbridge_tools.command_line import command
 from qnnbridge_tools.options import (
     AsJson,
@@ -69,7 +70,9 @@ def doctor(given: DoctorCommand) -> None:
         given.timeout,
         given.dims,
     )
-    request = DoctorOptions(order, given.snapshot, given.from_snapshot, given.explain, given.fix, given.as_json)
+    request = DoctorOptions(
+        order, given.snapshot, given.overwrite, given.from_snapshot, given.explain, given.fix, given.as_json
+    )
     # On stderr: stdout may be one JSON document.
     raise typer.Exit(perform(request, lambda question: typer.confirm(question, err=True)))
 
@@ -102,11 +105,11 @@ def compile_models(request: CompileRequest) -> None:
     # The copies with fixed shapes live until the last of them is compiled.
     with contextlib.ExitStack() as copies:
         if request.sizes.shapes or request.sizes.constants:
-            output = default_output(request)
+            place = default_output(request)
             ready = [copies.enter_context(request.sizes.of(model)) for model in request.models]
             left = dataclasses.replace(request.sizes, dims=ready[0][1])
             paths = tuple(path for path, _ in ready)
-            request = dataclasses.replace(request, models=paths, sizes=left, output=output)
+            request = dataclasses.replace(request, models=paths, sizes=left, output=place)
         failed = perform(request)
     if failed:
         raise typer.Exit(reporting.EXIT_FAILED)
@@ -116,12 +119,11 @@ def compile_models(request: CompileRequest) -> None:
 def bench(request: BenchRequest) -> None:
     """Measure calls, start-up and recovery, with the bridge and without."""
     html, as_json, model = request.html, request.as_json, request.model
-    if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
-        raise OptionError(f"{html} cannot be written: it is a folder, or lies in none.")
+    place = OutputFile(html, overwrite=request.overwrite) if html is not None else None
 
     def say(doing: str) -> None:
         if sys.stderr is not None and sys.stderr.isatty():
-            print(f"... {doing}", file=sys.stderr, flush=True)
+            print(f"... {visible(doing)}", file=sys.stderr, flush=True)
 
     if request.llm is not None:
         from qnnbridge_tools import arguments
@@ -146,10 +148,11 @@ def bench(request: BenchRequest) -> None:
 
     with sized(request) if model is not None else contextlib.nullcontext(request) as on_copy:
         measured = work.perform(on_copy, say)
-    reporting.show(measured, report.document, report.print_measured, as_json=as_json)
-    if html is not None:
-        html.write_text(report.page(measured), encoding="utf-8")
-        print(f"Written: {html}", file=sys.stderr)
+    with output.reporting_beside(html):
+        reporting.show(measured, report.document, report.print_measured, as_json=as_json)
+    if place is not None:
+        place.write_text(report.page(measured))
+        print(f"Written: {visible(html)}", file=sys.stderr)
 
 
 @command

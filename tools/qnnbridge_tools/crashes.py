@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_protocol.visible import visible
 from qnnbridge_tools.command_line import command
 from qnnbridge_tools.options import AsJson
 
@@ -151,7 +152,7 @@ def clear(
             fix="Make the file and its folder writable, or delete the file.",
         )
     names = dict.fromkeys(_name(account) for account in wanted)
-    print(f"Cleared: {', '.join(names)}." if names else "No model was in quarantine.")
+    print(f"Cleared: {visible(', '.join(names))}." if names else "No model was in quarantine.")
 
 
 def _only_match(accounts: list[QuarantineAccount], account_id: str) -> QuarantineAccount:

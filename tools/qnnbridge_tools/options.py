@@ -26,6 +26,7 @@ R = TypeVar("R")
 SourceModel = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file, not a compiled one.")]
 TargetModel = Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Where to write the result.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing OUT.")]
+OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace an existing FILE.")]
 
 _DIM = typer.Option("--dim", metavar="NAME=SIZE", help="Set a free dimension, by name or as INPUT:AXIS=SIZE.")
 Dims = Annotated[Dimensions, _DIM, Read(arguments.read_dimensions)]
@@ -135,7 +136,7 @@ Large = Annotated[
 ]
 Html = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", help="Also write the report as one HTML page."),
+    typer.Option("--html", metavar="FILE", help="Also write the report as one HTML page; - writes it to stdout."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -243,6 +244,7 @@ class DoctorCommand:
         Path | None,
         typer.Option(metavar="FILE", help="Also write the collected facts, for diagnosis on another computer."),
     ] = None
+    overwrite: OverwriteFile = False
     from_snapshot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Diagnose another computer's snapshot.")
     ] = None
@@ -270,6 +272,7 @@ class RunRequest:
     output: Annotated[
         Path | None, typer.Option("--output", metavar="DIR", help="Write the outputs to this folder as .npy files.")
     ] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")] = False
     provider: ProviderName = "qnn"
     provider_options: ProviderOptions = dataclasses.field(default_factory=dict)
     fallback: Fallback = "error"
@@ -366,6 +369,7 @@ class BenchRequest:
     host_python: HostPython = None
     as_json: AsJson = False
     html: Html = None
+    overwrite: OverwriteFile = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,9 +15,12 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from qnnbridge_os.outputs import is_stdout
+from qnnbridge_protocol.visible import visible as visible
 
 if TYPE_CHECKING:
     from qnnbridge_protocol.errors import BridgeError
@@ -57,11 +60,6 @@ def print_error(error: BridgeError, as_json: bool) -> None:
             print_json({"error": error.to_wire()})
 
 
-def visible(text: object) -> str:
-    """The text on one line, with everything escaped that is not a printable character."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text))
-
-
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     cells = [[visible(cell) for cell in row] for row in rows]
     if is_terminal():
@@ -98,7 +96,7 @@ def _print_rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 def print_pairs(title: str, pairs: Sequence[tuple[str, str]]) -> None:
     """A heading and `label  text` lines under it. An empty label continues the line above."""
-    print(title)
+    print(visible(title))
     print(plain_table([(visible(label), visible(text)) for label, text in pairs], indent="  "))
 
 
@@ -214,7 +212,7 @@ def guarded(command: Callable[[], int]) -> int:
 def report_incomplete(error: ImportError) -> int:
     """Says on stderr that a part of qnnbridge, or of what it needs, is missing. Gives the exit code."""
     print(
-        f"Error: this installation of qnnbridge is not whole: {error}.\n"
+        f"Error: this installation of qnnbridge is not whole: {visible(error)}.\n"
         f"Fix: {sys.executable} -m pip install --force-reinstall qnnbridge, or see what else is wrong: "
         "python -m qnnbridge_tools doctor",
         file=sys.stderr,
@@ -229,8 +227,16 @@ def _lost(error: OSError, code: int) -> int:
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
     if not code and not reader_is_gone(error):  # with another code something was said already
-        print(f"Error: {loss_text(error)}.", file=sys.stderr)
+        print(f"Error: {visible(loss_text(error))}.", file=sys.stderr)
     return code or EXIT_LOST
+
+
+@contextlib.contextmanager
+def reporting_beside(path: Path | None) -> Iterator[None]:
+    """Print to stderr if stdout takes the result itself (`-o -`)."""
+    aside = path is not None and is_stdout(path)
+    with contextlib.redirect_stdout(sys.stderr) if aside else contextlib.nullcontext():
+        yield
 
 
 def written_pairs(source: Path, files: Sequence[Path]) -> list[tuple[str, str]]:

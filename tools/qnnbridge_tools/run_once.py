@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import math
-import os
 import re
 import statistics
 import time
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from qnnbridge_os.outputs import OutputFile
 from qnnbridge_protocol.errors import (
     EPFail,
     Fail,
@@ -104,23 +104,14 @@ MAX_NAME_LENGTH = 80
 _WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 
 
-def write(values: Mapping[str, Any], folder: Path) -> dict[str, Path]:
+def write(values: Mapping[str, Any], folder: Path, *, overwrite: bool = True) -> dict[str, Path]:
     """Writes every value; gives the file of each. Tensors are .npy, sparse ones .npz, sequences and maps .json."""
     stems = safe_names(list(values))
     written: dict[str, Path] = {}
     for (name, value), stem in zip(values.items(), stems, strict=True):
         path = folder / (stem + _suffix(value))
-        part = folder / f".{stem}.{os.getpid()}.part"
-        # Of a process with the same number that was killed.
-        part.unlink(missing_ok=True)
-        try:
-            # "x": a link that somebody put there is not followed.
-            with part.open("xb") as file:
-                _write_one(value, file)
-            # In one step: a reader finds the old file or the whole new one.
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        with OutputFile(path, overwrite=overwrite).opened() as file:
+            _write_one(value, file)
         written[name] = path
     return written
 
@@ -237,6 +228,8 @@ def perform(request: RunRequest) -> RunResult:
     # Before a host is started: a run must not end at a folder that cannot be made.
     if request.output is not None:
         _make_folder(request.output)
+        if not request.overwrite:
+            _refuse_existing([node.name for node in scan.outputs], request.output)
     try:
         result = _performed(request, loaded)
         # Nothing ran on QNN although the session was made: that is reported as a move as well.
@@ -303,7 +296,7 @@ def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
                 inputs=[NamedInput(feed, types.get(feed.name, "")) for feed in given],
                 outputs=outputs,
                 output_types={node.name: node.type for node in output_nodes},
-                files=write(outputs, request.output) if request.output is not None else {},
+                files={} if request.output is None else write(outputs, request.output, overwrite=request.overwrite),
                 placement=session.placement,
                 used_providers=list(session.get_providers()),
                 host=host.info,
@@ -322,6 +315,13 @@ def _make_folder(folder: Path) -> None:
             f"The outputs cannot be written to {folder}: it is a file, or lies in one.",
             fix="Give --output a folder; it is made if it is not there.",
         ) from None
+
+
+def _refuse_existing(names: Sequence[str], folder: Path) -> None:
+    """Raise `OptionError` if an output of the model lies there already."""
+    for stem in safe_names(names):
+        for suffix in (".npy", ".npz", ".json"):
+            OutputFile(folder / (stem + suffix), overwrite=False)
 
 
 _MOVED = "to the CPU, as --fallback cpu allows, because QNN failed"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from qnnbridge_os.outputs import OutputFile
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import output
 from qnnbridge_tools.command_line import command
@@ -242,7 +243,7 @@ def transcribe(
 
 
 def _transcribe(
-    recognizer: Recognizer, file: Path, place: Path | None, order: _Order, *, quiet: bool
+    recognizer: Recognizer, file: Path, place: OutputFile | None, order: _Order, *, quiet: bool
 ) -> dict[str, Any]:
     """One file. quiet: nothing goes to stdout. Gives its part of the JSON document."""
     from qnnbridge.speech._audio import RATE
@@ -261,7 +262,7 @@ def _transcribe(
     if not quiet and transcript.audio_rate != RATE:
         print(f"Note: {output.visible(file)} has {transcript.audio_rate} Hz; resampled to {RATE}.", file=sys.stderr)
     spent = time.monotonic() - begun
-    written_to = str(place) if place is not None else None
+    written_to = str(place.path) if place is not None else None
     return {"file": str(file), "written": written_to, "seconds": spent, **verbose_document(transcript)}
 
 
@@ -304,21 +305,13 @@ def _whole(order: _Order, found: Transcription, segments: Sequence[SpeechSegment
 
 
 @contextlib.contextmanager
-def _writer(place: Path | None, quiet: bool) -> Iterator[Callable[[str], object]]:
+def _writer(place: OutputFile | None, quiet: bool) -> Iterator[Callable[[str], object]]:
     """Writes pieces to stdout, or to a file that takes its place when all is done."""
     if place is None:
         yield (lambda _piece: None) if quiet else _to_stdout
         return
-    place.parent.mkdir(parents=True, exist_ok=True)
-    # Beside its target: a rename replaces a file only within one file system.
-    part = place.with_name(f".{place.name}.{os.getpid()}.part")
-    try:
-        # A line feed on every system: the file has the same bytes everywhere.
-        with part.open("w", encoding="utf-8", newline="\n") as file:
-            yield file.write
-        part.replace(place)
-    finally:
-        part.unlink(missing_ok=True)
+    with place.opened() as file:
+        yield lambda piece: file.write(piece.encode("utf-8", "backslashreplace"))
 
 
 def _to_stdout(piece: str) -> None:
@@ -326,7 +319,9 @@ def _to_stdout(piece: str) -> None:
     sys.stdout.flush()
 
 
-def _targets(files: Sequence[Path], target: Path | None, form: SpeechFormat, overwrite: bool) -> list[Path | None]:
+def _targets(
+    files: Sequence[Path], target: Path | None, form: SpeechFormat, overwrite: bool
+) -> list[OutputFile | None]:
     """Where each file's text goes. Raises `OptionError`."""
     if target is None:
         return [None] * len(files)
@@ -338,12 +333,4 @@ def _targets(files: Sequence[Path], target: Path | None, form: SpeechFormat, ove
         raise OptionError(f"Two of the files would be written to {target / twice}.", fix="Transcribe them apart.")
     if is_folder and target.exists() and not target.is_dir():
         raise OptionError(f"{target} is no folder.", fix="Several files go into a folder: -o FOLDER")
-    for place in places:
-        if not place.exists():
-            continue
-        # A file that is the audio itself would be replaced by its text.
-        if not place.is_file() or any(file.exists() and place.samefile(file) for file in files):
-            raise OptionError(f"{place} cannot be written: it is the audio, or no file.", fix="Name another OUT.")
-        if not overwrite:
-            raise OptionError(f"{place} exists.", fix="Add --overwrite to replace it, or name another OUT.")
-    return list(places)
+    return [OutputFile(place, overwrite=overwrite, inputs=files) for place in places]

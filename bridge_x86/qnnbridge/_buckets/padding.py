@@ -9,7 +9,6 @@ of it, which padding leaves the results as they are.
 from __future__ import annotations
 
 import dataclasses
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -41,13 +40,14 @@ from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import BridgeError, ModelError, NumbersDiffer, OptionError, OrtError, RemoteError
 from qnnbridge_protocol.specs import NodeInfo
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._buckets.variants import Variants
     from qnnbridge_protocol.model_records import ModelDescription
 
 
-_log = logging.getLogger("qnnbridge.buckets")
+_log = log_of("qnnbridge.buckets")
 
 # Relative to the largest result. Sums of other lengths are rounded otherwise: some 1e-6 for 32 bits.
 TOLERANCE: Final = 1e-3

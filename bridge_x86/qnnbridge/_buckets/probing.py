@@ -8,7 +8,6 @@ relation cannot be found is left uncut, with the reason. Pure functions around a
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -22,8 +21,9 @@ from qnnbridge._option_fields import suggest
 from qnnbridge_protocol.elements import LAYOUTS
 from qnnbridge_protocol.errors import OptionError, OrtError, RemoteError
 from qnnbridge_protocol.specs import NodeInfo
+from qnnbridge_protocol.visible import log_of
 
-_log = logging.getLogger("qnnbridge.buckets")
+_log = log_of("qnnbridge.buckets")
 
 # Of the outputs, by name; ``None`` for an output that is no tensor.
 Shapes = Mapping[str, "tuple[int, ...] | None"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -74,6 +73,7 @@ from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
 from qnnbridge_protocol.model_records import NumbersReport
 from qnnbridge_protocol.specs import Placement
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 # The worst first.
 STATES: Final = ("differs", "unknown", "pending", "agrees", "off")
 
-_log = logging.getLogger("qnnbridge.buckets")
+_log = log_of("qnnbridge.buckets")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

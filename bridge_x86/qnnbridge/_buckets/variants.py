@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
@@ -26,6 +25,7 @@ from qnnbridge_os.shield import TooLate, in_turn
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, OptionError
 from qnnbridge_protocol.model_records import CacheStatus, NumbersReport
 from qnnbridge_protocol.specs import Placement, ProviderSpec
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
@@ -112,7 +112,7 @@ class BucketStatus:
         return "\n".join(lines)
 
 
-_log = logging.getLogger("qnnbridge.buckets")
+_log = log_of("qnnbridge.buckets")
 
 MadeBy = Literal["open", "warm", "call"]
 # Makes a session from its recipe, within this many seconds.

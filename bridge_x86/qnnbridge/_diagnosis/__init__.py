@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.settings import state_dir
+from qnnbridge_protocol.visible import visible
 
 if TYPE_CHECKING:
     from qnnbridge._diagnosis.crash import CrashRecord, Diagnosis
@@ -171,7 +172,7 @@ class CrashReports:
             path = self.folder / f"{report_id}.txt"
             # The JSON first: reports are listed and dropped by it. A text without one would stay for ever, a JSON
             # without its text is still shown.
-            write_whole(path.with_suffix(".json"), json.dumps(data, indent=1, ensure_ascii=False, default=str))
+            write_whole(path.with_suffix(".json"), json.dumps(data, indent=1, default=str))
             write_whole(path, _as_text(data, record, diagnoses))
             self._drop_old()
         except Exception:  # noqa: BLE001 - whatever it is, the crash itself is what the caller must hear of
@@ -206,7 +207,7 @@ class CrashReports:
         try:
             return (self.folder / f"{data['id']}.txt").read_text(encoding="utf-8")
         except (OSError, KeyError):
-            return json.dumps(data, indent=1, ensure_ascii=False)
+            return json.dumps(data, indent=1)
 
     def _files(self) -> list[Path]:
         try:
@@ -306,7 +307,7 @@ def _as_text(data: Mapping[str, Any], record: CrashRecord, diagnoses: list[Diagn
     for title, body in sections.items():
         if body:
             lines += ["", f"{title}:", *(f"  {line}" for line in body)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(visible(line) for line in lines) + "\n"
 
 
 def _pairs(values: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ from typing import Final
 from qnnbridge_os.fds import OwnedFds
 from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import Changes, start_thread
+from qnnbridge_protocol.visible import log_of
 
 # Evidence is for a person: longer lines are cut in the middle (characters).
 MAX_LINE: Final = 400
@@ -312,7 +313,7 @@ class StderrCollector:
         self._at_end = False
         self._closed = False
         self._splitter = MarkerSplitter()
-        self._forwarder = LogForwarder(logging.getLogger(logger_name))
+        self._forwarder = LogForwarder(log_of(logger_name))
         try:
             # From the first moment: a host that fills the pipe (64 KiB on Linux) before its HELLO would wait
             # for ever.

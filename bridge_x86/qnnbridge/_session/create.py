@@ -34,6 +34,7 @@ from qnnbridge_protocol.model_records import (
     NumbersReport,
 )
 from qnnbridge_protocol.specs import FixSpec, SessionInfo, SessionSpec
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     from qnnbridge._supervision.host_process import HostProcess
 
 
-_log = logging.getLogger("qnnbridge.session")
-_cache_log = logging.getLogger("qnnbridge.cache")
+_log = log_of("qnnbridge.session")
+_cache_log = log_of("qnnbridge.cache")
 
 # How long to wait for the host's log lines of a failed creation.
 # They come by stderr, another pipe than the answer, and may be read later.

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +33,7 @@ from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import BridgeError, NumbersDiffer, OptionError, ProtocolDesync, UnknownOperation
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.model_records import MADE_UP, NumbersReport
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._feeds import Counted
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.specs import NodeInfo, SessionSpec
 
 
-_log = logging.getLogger("qnnbridge.numbers")
+_log = log_of("qnnbridge.numbers")
 
 VERIFY_VARIABLE: Final = "QNNBRIDGE_VERIFY"
 # For a comparison that nothing waits for. Past it the host ends the process that runs the CPU.

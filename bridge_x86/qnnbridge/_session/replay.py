@@ -25,7 +25,6 @@ Any thread.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -46,13 +45,14 @@ from qnnbridge_protocol.errors import (
 )
 from qnnbridge_protocol.model_records import CacheStatus, EntryFault
 from qnnbridge_protocol.specs import CPU, Placement, ProviderSpec
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
     from qnnbridge._supervision.host_process import FastCallFailed, HostProcess
 
 
-_log = logging.getLogger("qnnbridge.session")
+_log = log_of("qnnbridge.session")
 
 T = TypeVar("T")
 

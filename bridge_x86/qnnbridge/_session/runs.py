@@ -14,7 +14,6 @@ one by one. Unreadable parts are either refused (providers) or announced with a 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import types
 import warnings
@@ -40,6 +39,7 @@ from qnnbridge_protocol.errors import (
 )
 from qnnbridge_protocol.model_records import CacheStatus
 from qnnbridge_protocol.specs import NodeInfo, Placement, RunSpec
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._fastpath.call import KnownCalls, Names
@@ -230,7 +230,7 @@ class RunArguments:
         check_call(self.timeout, self.retry, self.on_deadline)
 
 
-_log = logging.getLogger("qnnbridge.session")
+_log = log_of("qnnbridge.session")
 
 
 class RunVariants:

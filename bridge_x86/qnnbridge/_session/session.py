@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -25,6 +24,7 @@ from qnnbridge._supervision.host_process import FastCallFailed, OnDeadline, seco
 from qnnbridge._threads import Background, refuse_at_the_end
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.model_records import NumbersReport
 
 
-_log = logging.getLogger("qnnbridge.session")
+_log = log_of("qnnbridge.session")
 
 # How long `close` waits for calls of `run_async` that are under way.
 CLOSE_TIMEOUT_S = 2.0

@@ -34,12 +34,13 @@ from qnnbridge_protocol.errors import (
 )
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.process_names import this_system
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._fastpath import Sharing
     from qnnbridge._fastpath.channel_pool import ChannelPool
 
-_log = logging.getLogger("qnnbridge.host_process")
+_log = log_of("qnnbridge.host_process")
 
 # From the end of the host's output to the end of its process.
 EXIT_WAIT_S = 5.0

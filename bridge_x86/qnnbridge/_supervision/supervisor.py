@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import logging
 import os
 import time
 import weakref
@@ -35,8 +34,9 @@ from qnnbridge_protocol.errors import (
     VersionMismatch,
     WorkerDied,
 )
+from qnnbridge_protocol.visible import log_of
 
-_log = logging.getLogger("qnnbridge.supervisor")
+_log = log_of("qnnbridge.supervisor")
 
 CLOSE_TIMEOUT_S = 5.0
 # The most that one step may spend after a caller's deadline to find out the reason.

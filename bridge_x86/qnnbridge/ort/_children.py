@@ -20,7 +20,6 @@ import contextlib
 import functools
 import inspect
 import itertools
-import logging
 import os
 import shutil
 import subprocess
@@ -34,8 +33,9 @@ from qnnbridge_os.native import sleep
 from qnnbridge_os.private import default_runtime_folder, make_private_folder, why_not_private
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.settings import cache_dir
+from qnnbridge_protocol.visible import log_of
 
-_log = logging.getLogger("qnnbridge.ort")
+_log = log_of("qnnbridge.ort")
 
 # Set where the drop-in is on; its value is the folder.
 VARIABLE: Final = "QNNBRIDGE_DROPIN"

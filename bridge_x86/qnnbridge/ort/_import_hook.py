@@ -23,7 +23,6 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
-import logging
 import os
 import runpy
 import sys
@@ -36,6 +35,7 @@ from typing import Any, Final
 from qnnbridge.ort._children import VARIABLE, follow_children, metadata_texts, offer_to_children
 from qnnbridge_protocol.errors import BreakerOpen, BridgeError, HostStartFailed
 from qnnbridge_protocol.process_names import is_frozen
+from qnnbridge_protocol.visible import log_of
 
 # Of the package qnnbridge.
 _FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -243,7 +243,7 @@ class _Metadata(Distribution):
 # in the host's folder. What they import by the name ``onnxruntime`` is the drop-in, so their sessions run in the
 # host. What else they need (onnx, sympy, torch) is the application's to install; an `ImportError` names it.
 
-_log = logging.getLogger("qnnbridge.ort")
+_log = log_of("qnnbridge.ort")
 
 
 def find_in_host(fullname: str) -> importlib.machinery.ModuleSpec | None:

@@ -8,7 +8,6 @@ ONNX Runtime's text alone (`qnnbridge.ort._errors`). Thread-safe like its base c
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +42,7 @@ from qnnbridge_protocol.errors import (
     RemoteValueError,
 )
 from qnnbridge_protocol.specs import Fallback
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InferenceSession", "Session"]
 
-_log = logging.getLogger("qnnbridge.ort")
+_log = log_of("qnnbridge.ort")
 
 # The callback of `run_async` gets an error's text without it.
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")

@@ -8,7 +8,6 @@ sizes go there. Calls of other sizes run in the first session, whose free nodes 
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.model_records import Notice
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from qnnbridge._session.session import BaseSession
     from qnnbridge_protocol.specs import NodeInfo
 
-_log = logging.getLogger("qnnbridge.ort")
+_log = log_of("qnnbridge.ort")
 
 # Sizes of every free axis in the feeds of a call, by (input, axis).
 Seen = dict[tuple[str, int], int]

@@ -10,7 +10,6 @@ Needs the packages of the extra ``speech``. docs/speech.md lists the layouts of 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,6 +46,7 @@ from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import Cancelled, Closed, DeadlineExceeded, OptionError
 from qnnbridge_protocol.specs import Fallback, Placement
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Recognizer", "SpeechSegment", "Transcript", "Transcription", "load"]
 
-_log = logging.getLogger("qnnbridge.speech")
+_log = log_of("qnnbridge.speech")
 
 # Two windows in a row advance by no less: tiny times alone would mean fifty windows for each second.
 _LEAST_ADVANCE_S = 1.0

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import logging
 import os
 import re
 import shutil
@@ -41,8 +40,9 @@ from qnnbridge_protocol.specs import (
     SessionSpec,
     ShareWeights,
 )
+from qnnbridge_protocol.visible import log_of
 
-_log = logging.getLogger("qnnbridge.compiling")
+_log = log_of("qnnbridge.compiling")
 
 # Parts of a session's refusal that do not apply to a compilation (`nothing_to_compile`).
 _ABOUT_SESSIONS = re.compile(r",? and this session forbids (?:the CPU|it)\.")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import logging
 import os
 import secrets
 import time
@@ -41,12 +40,13 @@ from qnnbridge_protocol.errors import (
 )
 from qnnbridge_protocol.model_records import CacheReply, CacheSettings, CacheState, EntryFault, Notice
 from qnnbridge_protocol.specs import QNN, HostInfo, ProviderSpec, SessionInfo, SessionSpec
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge_host.create.publish import CompiledFiles
     from qnnbridge_protocol.connection import Hello
 
-_log = logging.getLogger("qnnbridge.cache")
+_log = log_of("qnnbridge.cache")
 
 # A small model that takes longer to make is cached from its next session on.
 SLOW_S: Final = 0.5

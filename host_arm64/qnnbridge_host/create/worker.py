@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 import os
 import subprocess
 import sys
@@ -37,8 +36,9 @@ from qnnbridge_protocol.errors import (
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.specs import CPU, ProviderSpec, SessionInfo, SessionSpec
 from qnnbridge_protocol.values import Encoder, decode_all
+from qnnbridge_protocol.visible import log_of
 
-_log = logging.getLogger("qnnbridge.compiling")
+_log = log_of("qnnbridge.compiling")
 
 # Until its HELLO, and again until ONNX Runtime and QNN are loaded there.
 START_TIMEOUT_S: Final = 60.0

@@ -21,6 +21,7 @@ from qnnbridge_host.engine.cpu import require_models_extra
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.scan import refuse_scanned, scan_model
 from qnnbridge_os import files
+from qnnbridge_os.outputs import OutputFile, place_of_several
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError, OrtError
 
 DATA_SUFFIX = ".data"
@@ -47,19 +48,33 @@ class Output:
         source_files: Iterable[Path] = (),
         external: bool = False,
     ) -> None:
-        self.target = target
         self.data_name = target.name + DATA_SUFFIX
         self._overwrite = overwrite
         self._sources = [source, *source_files]
-        self._refuse(target)
+        # ONNX Runtime goes by this ending and would not read the ONNX file back.
+        if target.suffix.lower() == ".ort":
+            raise OptionError(
+                f"{target} would be in ONNX Runtime's own format (.ort), which is not what is written here.",
+                fix="Give a name that ends in .onnx.",
+            )
         if external:
-            self._refuse(target.with_name(self.data_name))
+            target = Path(place_of_several(os.fspath(target)))
+            self.data_name = target.name + DATA_SUFFIX
+            self._place(target.with_name(self.data_name))
+        self.target = target
+        self._file = self._place(target)
         self._folder: Path | None = None
 
     def __enter__(self) -> Output:
         try:
-            self.target.parent.mkdir(parents=True, exist_ok=True)
-            self._folder = Path(tempfile.mkdtemp(prefix=".qnnbridge-", dir=self.target.parent))
+            if self._file.written_through:
+                # Nothing is made beside a device.
+                self._folder = Path(tempfile.mkdtemp(prefix="qnnbridge-"))
+            else:
+                # Beside the file itself: a rename replaces it only within one file system.
+                home = self._file.place.parent
+                home.mkdir(parents=True, exist_ok=True)
+                self._folder = Path(tempfile.mkdtemp(prefix=".qnnbridge-", dir=home))
             (self._folder / "out").mkdir()
         except OSError as error:
             self._remove()
@@ -87,7 +102,7 @@ class Output:
 
     @property
     def model(self) -> Path:
-        return self.work / "out" / self.target.name
+        return self.work / "out" / ("model.onnx" if self._file.written_through else self.target.name)
 
     def resized(self, model: Any, source: Path, names: Iterable[str]) -> Path:
         """A copy of `source` in the work folder as `model` (a `ModelProto` without weights) has it now.
@@ -106,37 +121,24 @@ class Output:
 
     def commit(self) -> tuple[Path, ...]:
         """Moves the result into place; gives its files, the model first."""
-        data, model_data = self.model.with_name(self.data_name), self.target.with_name(self.data_name)
+        data = self.model.with_name(self.data_name)
         # Looked at again, since the work may have taken minutes.
-        self._refuse(self.target)
+        self._file.check()
         if not data.exists():
-            os.replace(self.model, self.target)
+            self._file.take(self.model)
             return (self.target,)
-        self._refuse(model_data)
+        target = Path(place_of_several(os.fspath(self.target)))
+        model_data = target.with_name(self.data_name)
+        self._place(model_data)
         # A reader finds no model for a moment. The old one beside the new weights would give it wrong numbers.
-        self.target.unlink(missing_ok=True)
+        target.unlink(missing_ok=True)
         os.replace(data, model_data)
-        os.replace(self.model, self.target)
-        return (self.target, model_data)
+        os.replace(self.model, target)
+        return (target, model_data)
 
-    def _refuse(self, path: Path) -> None:
-        # ONNX Runtime goes by this ending and would not read the ONNX file back.
-        if path.suffix.lower() == ".ort":
-            raise OptionError(
-                f"{path} would be in ONNX Runtime's own format (.ort), which is not what is written here.",
-                fix="Give a name that ends in .onnx.",
-            )
-        if path.is_dir():
-            raise OptionError(f"{path} is a folder.", fix=f"Give the name of a file: {path / 'model.onnx'}")
-        for source in self._sources:
-            if _same(path, source):
-                raise OptionError(
-                    f"{path} is the input itself{'' if source is self._sources[0] else ' (its weights)'}.",
-                    cause="The input is never overwritten.",
-                    fix="Give another name for the output.",
-                )
-        if path.exists() and not self._overwrite:
-            raise OptionError(f"{path} exists already.", fix="Give another name, or --overwrite to replace it.")
+    def _place(self, path: Path) -> OutputFile:
+        """Where a file of the result goes. Raises `OptionError` if it must not go there."""
+        return OutputFile(path, overwrite=self._overwrite, inputs=self._sources)
 
 
 def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
@@ -254,10 +256,3 @@ def inside_folder(name: str) -> bool:
 def write_whole(path: Path, text: str) -> None:
     """The file is the old one or the new one, never half of it."""
     files.write_whole(path, (text if text.endswith("\n") else text + "\n").encode(), durable=True)
-
-
-def _same(a: Path, b: Path) -> bool:
-    try:
-        return a.samefile(b)
-    except OSError:  # one of them does not exist
-        return os.path.normcase(os.path.abspath(a)) == os.path.normcase(os.path.abspath(b))

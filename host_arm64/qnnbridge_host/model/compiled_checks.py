@@ -17,6 +17,7 @@ from qnnbridge_host.model.source import MANIFEST_SUFFIX, ModelSource, hash_file
 from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import ContextUnusable, OptionError
 from qnnbridge_protocol.specs import CPU, QNN, ProviderSpec
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge_host.model.compatibility import HostTraits
@@ -168,11 +169,8 @@ def _judge(
 
 
 def _outcome(verdict: Verdict, scan: ModelScan, check: str | None) -> tuple[str, ...]:
-    # A first session of an original model does without this import.
-    import logging
-
     for note in verdict.notes:
-        logging.getLogger("qnnbridge.epcontext").debug("%s: %s", scan.label, note)
+        log_of("qnnbridge.epcontext").debug("%s: %s", scan.label, note)
     if verdict.can_run:
         why = f" {verdict.cause}" if verdict.cause else ""
         return (f"{scan.label}: {verdict.message}.{why}",) if verdict.level == RECOMPILE else ()

@@ -14,11 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from qnnbridge_host.graph.files import write_whole
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.model.graph_index import GraphNode, GraphTensor
 from qnnbridge_host.model.known_wrong import CODE as KNOWN_WRONG
-from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools import output
 from qnnbridge_tools.output import percent
 
@@ -483,24 +482,8 @@ _PLACE, _LIBRARY = "@@DATA@@", "@@DAGRE@@"
 _ASSETS = importlib.resources.files(__package__).joinpath("assets")
 
 
-def refuse_picture(path: Path, model: Path, *, overwrite: bool) -> None:
-    """Raises `OptionError` if the picture cannot go there; to be called before any work is done."""
-    # Before the work: an analysis may take minutes, and its picture would be lost.
-    if path.is_dir():
-        raise OptionError(f"{path} is a folder.", fix=f"Give the name of a file: {path / 'model.html'}")
-    if path.exists() and (model.exists() and path.samefile(model)):
-        raise OptionError(f"{path} is the model itself.", fix="Give another name for the picture.")
-    if path.exists() and not overwrite:
-        raise OptionError(f"{path} exists already.", fix="Give another name, or --overwrite to replace it.")
-
-
-def write_picture(analysis: Analysis, path: Path) -> None:
-    """Writes the page whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, _page(analysis))
-
-
-def _page(analysis: Analysis) -> str:
+def picture_page(analysis: Analysis) -> str:
+    """Return the picture as one HTML page."""
     template = _ASSETS.joinpath("picture.html").read_text(encoding="utf-8")
     before, _, behind = template.partition(_PLACE)
     # Before the data is there: a name in the model may be the mark itself.

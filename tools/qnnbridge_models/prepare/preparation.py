@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import html
 import json
 import re
 import sys
@@ -107,7 +108,10 @@ def product_of(chip: str | None) -> str:
 _SHOWN_CHANGES = 4
 _SHOWN_ROWS = 6
 # What Markdown reads as markup, also in the middle of a word.
-_OF_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#])")
+_OF_MARKDOWN = re.compile(r"([\\`*_\[\]|#~])")
+_PLAIN_PATH = re.compile(r"[\w./ -]+")
+# Markup of Markdown or HTML, in a string of Python.
+_OF_MARKUP = re.compile(r"[`<>&]")
 
 MANIFEST = "manifest.json"
 REPORT = "report.md"
@@ -136,7 +140,18 @@ def markdown_page(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
 
 def escaped(value: object) -> str:
     """For the page: names come from model files and may hold anything."""
-    return _OF_MARKDOWN.sub(r"\\\1", output.visible(value))
+    # An entity and not a backslash before <: some viewers take HTML out of Markdown before they read it.
+    return html.escape(_OF_MARKDOWN.sub(r"\\\1", output.visible(value)), quote=False)
+
+
+def _in_code(value: str) -> str:
+    """The text as a string of Python in a block of code."""
+    return _OF_MARKUP.sub(lambda found: f"\\x{ord(found[0]):02x}", repr(value))
+
+
+def _as_code(name: str) -> str:
+    # Within backticks nothing can be escaped.
+    return f"`{name}`" if _PLAIN_PATH.fullmatch(name) else escaped(name)
 
 
 def _chips(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
@@ -182,7 +197,8 @@ def _how_to_use(prepared: PreparedFolder) -> str:
         return ""
     model = compiled[0].files[0]
     lines = ["## How to use it", "", "```python", "import qnnbridge", ""]
-    lines += [f"session = qnnbridge.InferenceSession({model!r})  # {output.visible(chip_label(compiled[0].chip))}"]
+    chip = output.visible(chip_label(compiled[0].chip))
+    lines += [f"session = qnnbridge.InferenceSession({_in_code(model)})  # {chip}"]
     lines += ["```", ""]
     # The .onnx names the .bin; the .json says what it was made from, for which chips, and what the verification
     # found.
@@ -194,7 +210,7 @@ def _without_a_chip(prepared: PreparedFolder) -> str:
     option = ""
     if any(compiled.chip not in (None, HOST_CHIP) for compiled, _ in prepared.targets):
         option = " (it is compiled when the session opens)"
-    return f"For a chip that is not here, open `{prepared.model}`{option}."
+    return f"For a chip that is not here, open {_as_code(prepared.model)}{option}."
 
 
 def _fixed(prepared: PreparedFolder) -> str:
@@ -341,6 +357,7 @@ def _chip_document(compiled: StepResult, verified: StepResult) -> dict[str, Any]
 
 def on_step(result: StepResult | None, title: str) -> None:
     """On stderr."""
+    title = output.visible(title)
     print(f"{title} ..." if result is None else f"{title}: {_state(result)}", file=sys.stderr, flush=True)
 
 

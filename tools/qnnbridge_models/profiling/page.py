@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from qnnbridge_host.graph.files import write_whole
 from qnnbridge_models.profiling import report
 from qnnbridge_models.profiling.report import ProfileResult
-from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import output, reporting
 
 WIDTH: Final = 960
@@ -117,19 +115,6 @@ def _svg(title: str, height: int, drawn: Sequence[str]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{text(title)}"'
         f' viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">{"".join(drawn)}</svg>'
     )
-
-
-def check_place(path: Path) -> None:
-    """Before the work is done: whether the page could be written there."""
-    if path.is_dir():
-        raise OptionError(f"--html {path} is a folder.", fix="Name a file: --html profile.html")
-    if not path.parent.is_dir():
-        raise OptionError(f"There is no folder {path.parent} for --html.", fix="Make the folder first.")
-
-
-def write(result: ProfileResult, path: Path) -> None:
-    """Writes the page whole or not at all."""
-    write_whole(path, page(result))
 
 
 def page(result: ProfileResult) -> str:

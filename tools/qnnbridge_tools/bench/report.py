@@ -61,7 +61,7 @@ def print_measured(measured: Measured) -> None:
         output.print_pairs("Where the model ran", reporting.placement_pairs(measured.placement))
     output.print_pairs("Sides", reporting.sides_pairs(measured.host))
     for note in notes(measured):
-        print(f"Note: {note}")
+        print(f"Note: {output.visible(note)}")
 
 
 def _crowd_rows(measured: Measured) -> list[tuple[str, ...]]:

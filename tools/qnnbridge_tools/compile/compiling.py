@@ -64,8 +64,11 @@ def perform(request: CompileRequest) -> bool:
 def _refuse_early(request: CompileRequest, options: dict[str, Any]) -> None:
     """What can be said without a host: models that are compiled already, and outputs that cannot be."""
     from qnnbridge_host.model.scan import refuse_compiled
+    from qnnbridge_os.outputs import place_of_several
     from qnnbridge_tools.compile.matrix import plan
 
+    if request.output is not None:
+        place_of_several(request.output)
     for model in request.models:
         refuse_compiled(model, "qnnbridge compile")
     if len(request.models) == 1:
@@ -417,7 +420,7 @@ def adopt(models: Sequence[Path], *, overwrite: bool, as_json: bool) -> None:
         return
     for model, one in zip(models, made, strict=True):
         names = ", ".join(record.name for record in one.files)
-        print(f"{manifest_path(model)}: {names}, as they are now.")
+        print(output.visible(f"{manifest_path(model)}: {names}, as they are now."))
 
 
 def adopt_one(model: Path, beside: Sequence[str]) -> CompiledManifest:

@@ -32,7 +32,9 @@ def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_to
         given.timeout,
         tuple(given.dim or ()),
     )
-    request = DoctorOptions(order, given.snapshot, given.from_snapshot, given.explain, given.fix, given.json)
+    request = DoctorOptions(
+        order, given.snapshot, given.overwrite, given.from_snapshot, given.explain, given.fix, given.json
+    )
     try:
         return perform(request, lambda question: input(f"{question} [y/N] ").strip().lower().startswith("y"))
     except KeyboardInterrupt:
@@ -76,6 +78,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser.add_argument("--timeout", type=_seconds, metavar="S", default=60.0, help="seconds for a live probe")
     parser.add_argument("--fix", action="store_true", help="offer to mend what can be mended without harm")
     parser.add_argument("--snapshot", type=Path, metavar="FILE", help="also write what was found out")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing FILE")
     parser.add_argument("--from-snapshot", type=Path, metavar="FILE", help="diagnose another computer's snapshot")
     parser.add_argument(
         "--explain", metavar="TEXT", help="explain a pasted message or code; - reads standard input"

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from qnnbridge_os.outputs import OutputFile
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.field_types import read_document
@@ -443,6 +444,7 @@ class DoctorOptions:
 
     order: SurveyOptions
     snapshot: Path | None = None
+    overwrite: bool = False
     from_snapshot: Path | None = None
     explain: str | None = None
     fix: bool = False
@@ -467,10 +469,16 @@ def perform(request: DoctorOptions, confirm: Callable[[str], bool]) -> int:
         from qnnbridge_tools.arguments import read_dimensions
 
         read_dimensions(request.order.dimensions)  # a typing error is reported before anything is started
+    place = OutputFile(request.snapshot, overwrite=request.overwrite) if request.snapshot is not None else None
+    with output.reporting_beside(request.snapshot):
+        return _examine(request, place, confirm)
+
+
+def _examine(request: DoctorOptions, place: OutputFile | None, confirm: Callable[[str], bool]) -> int:
     if request.from_snapshot is not None:
         report, snapshot = diagnose(read_snapshot(request.from_snapshot)), ""
     else:
-        report, snapshot = examined(request.order, snapshot=request.snapshot is not None)
+        report, snapshot = examined(request.order, snapshot=place is not None)
     if request.as_json:
         output.print_json(report_document(report))
     else:
@@ -481,7 +489,7 @@ def perform(request: DoctorOptions, confirm: Callable[[str], bool]) -> int:
         for line in apply_fixes(report, lambda question: sys.stdin.isatty() and confirm(question)):
             # On stderr beside a JSON document, so that stdout holds one document.
             print(line, file=sys.stderr if request.as_json else sys.stdout)
-    if request.snapshot is not None and snapshot and not _write(request.snapshot, snapshot):
+    if place is not None and snapshot and not _write(place, snapshot):
         return max(report.exit_code, EXIT_NOT_WRITTEN)
     return report.exit_code
 
@@ -497,14 +505,18 @@ def examined(order: SurveyOptions, *, snapshot: bool = False) -> tuple[Report, s
     return dataclasses.replace(diagnose(facts), seconds=time.perf_counter() - begun), text
 
 
-def _write(path: Path, text: str) -> bool:
+def _write(place: OutputFile, text: str) -> bool:
     """A snapshot that cannot be written is no reason to keep the diagnosis back."""
+    path = place.path
     try:
-        path.write_text(text, encoding="utf-8")
+        place.write_text(text)
     except OSError as error:
-        print(f"Error: the snapshot was not written: {path}: {error.strerror or error}", file=sys.stderr)
+        print(
+            f"Error: the snapshot was not written: {output.visible(path)}: {error.strerror or error}",
+            file=sys.stderr,
+        )
         return False
-    print(f"Snapshot: {path}", file=sys.stderr)
+    print(f"Snapshot: {output.visible(path)}", file=sys.stderr)
     return True
 
 

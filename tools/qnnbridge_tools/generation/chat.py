@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.visible import visible_lines
 from qnnbridge_tools import arguments, output, reporting
 from qnnbridge_tools.command_line import Read, command
 from qnnbridge_tools.generation.measuring import Pace
@@ -273,7 +274,7 @@ class Chat:
                     answer.join()
                     return stopped
                 if not stopped:
-                    self._write(shown(piece))
+                    self._write(visible_lines(piece))
             except queue.Empty:
                 if answer.ended:  # Ctrl+C has swallowed the end
                     return stopped
@@ -288,11 +289,6 @@ class Chat:
         else:
             output.print_pairs("Last answer", answer_pairs(self._last))
         sys.stdout.flush()
-
-
-def shown(text: str) -> str:
-    """The text without characters that a terminal obeys; lines and tabs stay."""
-    return "".join(c if c.isprintable() or c in "\n\t" else output.visible(c) for c in text)
 
 
 def model_pairs(model: Model) -> list[tuple[str, str]]:

@@ -197,7 +197,10 @@ def _text(values: Sequence[float | None], in_words: Callable[[float], str]) -> s
 
 def print_measured(measured: MeasuredPaces) -> None:
     effort = measured.effort
-    print(f"{measured.info.label}: a prompt of {effort.prompt} tokens, {effort.tokens} tokens of answer, medians")
+    print(
+        f"{output.visible(measured.info.label)}: a prompt of {effort.prompt} tokens, {effort.tokens} tokens of "
+        "answer, medians"
+    )
     rows = [
         (way, _text(found.first_s, output.seconds), _text(found.per_s, lambda rate: f"{rate:.4g}"), WORDS[way])
         for way, found in measured.ways.items()
@@ -205,7 +208,7 @@ def print_measured(measured: MeasuredPaces) -> None:
     output.print_table(("", "first token", "tokens/s", ""), rows)
     print(f"Loaded in {output.seconds(measured.load_s)} by onnxruntime-genai {measured.info.genai}.")
     for note in notes(measured):
-        print(f"Note: {note}")
+        print(f"Note: {output.visible(note)}")
 
 
 def notes(measured: MeasuredPaces) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qnnbridge_tools.command_line import command
-from qnnbridge_tools.options import AsJson, DaemonOptions
+from qnnbridge_tools.options import AsJson, DaemonOptions, OverwriteFile
 
 DRAIN_S = 30.0
 RESTART_TIMEOUT_S = 300.0
@@ -121,6 +121,7 @@ def service(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the file here instead of printing it."),
     ] = None,
+    overwrite: OverwriteFile = False,
     given: DaemonOptions,
 ) -> None:
     """Print a service file that starts and watches the daemon. Default: for this system."""
@@ -128,5 +129,10 @@ def service(
     from qnnbridge_tools.host import service
 
     service.give_service_file(
-        given.words(), systemd=systemd, task_scheduler=task_scheduler, output=output, another=ANOTHER_RUNS
+        given.words(),
+        systemd=systemd,
+        task_scheduler=task_scheduler,
+        output=output,
+        overwrite=overwrite,
+        another=ANOTHER_RUNS,
     )

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from qnnbridge._daemon.discovery import variables_from_anywhere
+from qnnbridge_os.outputs import OutputFile, is_stdout
 from qnnbridge_protocol.errors import OptionError
 
 SERVICE_NAME: Final = "qnnbridge"
@@ -265,7 +266,13 @@ def quoted(word: str) -> str:
 
 
 def give_service_file(
-    options: Sequence[str], *, systemd: bool, task_scheduler: bool, output: Path | None, another: int
+    options: Sequence[str],
+    *,
+    systemd: bool,
+    task_scheduler: bool,
+    output: Path | None,
+    overwrite: bool,
+    another: int,
 ) -> None:
     """The file on stdout or in `output`, what to do with it on stderr.
 
@@ -276,21 +283,16 @@ def give_service_file(
         raise OptionError("--systemd and --task-scheduler are for different systems.", fix="Give one of them.")
     for_windows = task_scheduler or (ON_WINDOWS and not systemd)
     service = this_computer(options, for_windows)
-    if output is None:
+    place = OutputFile(output, overwrite=overwrite) if output is not None else None
+    if place is None or is_stdout(place.path):
         sys.stdout.write(task_text(service) if for_windows else unit_text(service, another))
         sys.stdout.flush()
     else:
-        _write(service, output, for_windows, another)
+        # Bytes: text mode on Windows would give the unit \r\n.
+        place.write(task_file(service) if for_windows else unit_text(service, another).encode())
     # On stderr: in `qnnbridge host service > FILE` the file holds nothing else.
-    print(_instructions(service, str(output) if output else "", for_windows), file=sys.stderr)
-
-
-def _write(service: ServiceCommand, path: Path, for_windows: bool, another: int) -> None:
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise OptionError(f"{path} cannot be written: it is a folder, or lies in none.")
-    text = unit_text(service, another).encode() if not for_windows else task_file(service)
-    # Bytes: text mode on Windows would give the unit \r\n.
-    path.write_bytes(text)
+    written = "" if place is None or is_stdout(place.path) else str(place.path)
+    print(_instructions(service, written, for_windows), file=sys.stderr)
 
 
 def _instructions(service: ServiceCommand, path: str, for_windows: bool) -> str:

@@ -1,0 +1,198 @@
+"""Files that a user names for results (`-o`, `--html`, `--snapshot`): one rule for every command.
+
+- A regular file appears whole or not at all, by a rename; a failed write leaves the old file, or none.
+- A device, a pipe, a descriptor (`/dev/fd/3`) and `-` (stdout) are written through, and never replaced.
+- A link is followed: the file behind it is replaced, and the link stays.
+- A file that exists is replaced with `--overwrite` only; so is what a block device holds. A pipe loses nothing.
+
+Any thread, any process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from qnnbridge_os.files import TEMPORARY, sync_folder
+from qnnbridge_protocol.errors import OptionError
+
+STDOUT: Final = "-"
+_DESCRIPTOR: Final = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
+_STANDARD: Final = {STDOUT: 1, "/dev/stdout": 1, "/dev/stderr": 2}
+
+
+class OutputFile:
+    """A place for one result.
+
+    Args:
+        path: as the user wrote it.
+        overwrite: replace a file that exists.
+        inputs: files that the result must not replace.
+
+    Raises:
+        OptionError: the result must not, or cannot, go there.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, overwrite: bool, inputs: Iterable[str | os.PathLike[str]] = ()
+    ) -> None:
+        self.path = Path(path)
+        self._overwrite = overwrite
+        self._inputs = tuple(inputs)
+        self._descriptor = _descriptor_of(os.fspath(path))
+        # The report of a command may go elsewhere while the result goes here (`reporting_beside`).
+        self._stdout = sys.stdout if self._descriptor == 1 else None
+        self.check()
+
+    @property
+    def written_through(self) -> bool:
+        """Whether the place is no regular file, so nothing can lie beside it."""
+        kind = _kind(self.path)
+        return self._descriptor is not None or (kind is not None and not stat.S_ISREG(kind))
+
+    @property
+    def place(self) -> Path:
+        """The file itself, behind all links."""
+        return Path(os.path.realpath(self.path))
+
+    def check(self) -> None:
+        """Raise `OptionError` if the result must not go there now."""
+        if self._descriptor is not None:
+            return
+        kind = _kind(self.path)
+        if kind is None:
+            return
+        if stat.S_ISDIR(kind):
+            raise OptionError(f"{self.path} is a folder.", fix="Give the name of a file.")
+        for source in self._inputs:
+            if _same(self.path, source):
+                raise OptionError(
+                    f"{self.path} is the input itself, {Path(source).name}.",
+                    cause="The input is never overwritten.",
+                    fix="Give another name for the output.",
+                )
+        # What is written to a pipe or a terminal replaces nothing.
+        if (stat.S_ISREG(kind) or stat.S_ISBLK(kind)) and not self._overwrite:
+            raise OptionError(
+                f"{self.path} exists already.",
+                fix="Give another name, or --overwrite to replace it.",
+                details={"path": str(self.path), "exists": True},
+            )
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[BinaryIO]:
+        """Open the place for writing. A regular file appears when the block ends without an exception."""
+        self.check()
+        if self._stdout is not None:
+            # Behind what was printed before.
+            self._stdout.flush()
+            yield self._stdout.buffer
+            self._stdout.buffer.flush()
+        elif self.written_through:
+            number = self._descriptor
+            # Neither made nor cut: only its owner does that to a device.
+            opened = os.dup(number) if number is not None else os.open(self.path, os.O_WRONLY)
+            with open(opened, "wb") as file:
+                yield file
+        else:
+            with _replacing(self.place) as file:
+                yield file
+
+    def write(self, data: bytes) -> None:
+        """Write the whole result. Raises `OSError`."""
+        with self.opened() as file:
+            file.write(data)
+
+    def take(self, made: Path) -> None:
+        """Move a finished file to the place, or write it through. Raises `OSError`."""
+        if self.written_through:
+            with self.opened() as file, made.open("rb") as source:
+                shutil.copyfileobj(source, file)
+        else:
+            _replace(made, self.place)
+
+    def write_text(self, text: str) -> None:
+        """Write text as UTF-8 with one line end after the last line. Raises `OSError`."""
+        self.write((text if text.endswith("\n") else text + "\n").encode("utf-8", "backslashreplace"))
+
+
+@contextlib.contextmanager
+def _replacing(place: Path) -> Iterator[BinaryIO]:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder: a rename replaces a file only within one file system.
+    part = place.with_name(f"{TEMPORARY}{os.getpid()}-{os.urandom(4).hex()}.part")
+    try:
+        with part.open("xb") as file:
+            yield file
+            file.flush()
+            # The contents before the name: after a loss of power the new name must not lead to an empty file.
+            os.fsync(file.fileno())
+        _replace(part, place)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
+    sync_folder(place.parent)
+
+
+def _replace(made: Path, place: Path) -> None:
+    mode = _kind(place)
+    if mode is not None:
+        # The rights of the file that is replaced.
+        with contextlib.suppress(OSError):
+            os.chmod(made, stat.S_IMODE(mode))
+    os.replace(made, place)
+
+
+def is_stdout(path: str | os.PathLike[str]) -> bool:
+    """Return whether a result for `path` goes to stdout."""
+    return _descriptor_of(os.fspath(path)) == 1
+
+
+def place_of_several(path: str) -> str:
+    """Return the file behind links for a result that has further files beside it.
+
+    Raises:
+        OptionError: it is `-`, a device or a pipe, which have no place beside them.
+    """
+    kind = _kind(Path(path))
+    if _descriptor_of(path) is None and (kind is None or stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+        return os.path.realpath(path) if os.path.islink(path) else path
+    raise OptionError(
+        f"{path} is no place for this result.",
+        cause="The result has several files, which lie beside each other.",
+        fix="Give the name of a file: -o model.onnx",
+    )
+
+
+def _descriptor_of(path: str) -> int | None:
+    """Number of the open descriptor that a path means."""
+    if path in _STANDARD:
+        return _STANDARD[path]
+    found = _DESCRIPTOR.fullmatch(path)
+    return int(found[1]) if found else None
+
+
+def _kind(path: Path) -> int | None:
+    """Mode of what the path leads to; ``None`` if there is nothing yet."""
+    try:
+        return os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        # Not to be looked at, or a name that no file can have: opening it will tell.
+        return None
+
+
+def _same(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
+    try:
+        return os.path.samefile(a, b)
+    except (OSError, ValueError):
+        return os.path.normcase(os.path.abspath(a)) == os.path.normcase(os.path.abspath(b))
