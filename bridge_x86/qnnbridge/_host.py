@@ -24,6 +24,7 @@ from qnnbridge._supervision.restart_policy import RecycleAfter, Recycler, Restar
 from qnnbridge._supervision.supervisor import Releases, Supervisor, call_if_alive
 from qnnbridge._threads import Terminable, TerminateRelay, refuse_at_the_end, silence_daemon_threads
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_os.processes import default_spawner
 from qnnbridge_os.shield import when_gone
@@ -147,13 +148,33 @@ class Host:
         self._start_timeout = start_timeout
         self._limits = limits or Limits()
         self._command = _command
-        self._connector: DaemonConnector | None = None
-        if _daemon is not None:
-            from qnnbridge._daemon.connector import DaemonConnector  # for applications that use the daemon
-
-            self._connector = DaemonConnector(_daemon)
+        self._daemon = _daemon
+        self._restart = restart
+        self._recycle = recycle
+        self._shared_memory = shared_memory
+        self._spin = spin
         # The interpreter that was chosen; ``None`` before the first start.
         self.interpreter: HostInterpreter | None = None
+        # ONNX Runtime's log lines of this process's calls go there.
+        self.log_function: LogFunction | None = None
+        # Objects without contents that each generation needs before its first session: kind, arguments, and the
+        # generation that has them.
+        self._remembered: list[tuple[str, Mapping[str, Any]]] = []
+        self._remembered_in = 0
+        # Supervisors of the processes of which this one is a fork: their processes are not this one's to end.
+        self._of_parents: list[Supervisor] = []
+        self._info: HostInfo | None = None
+        self._begin(0)
+        _open_hosts.add(self)
+        renew_in_forks(self)
+
+    def _begin(self, generation: int) -> None:
+        """Create everything that belongs to this process. The next host is of the generation after this one."""
+        self._connector: DaemonConnector | None = None
+        if self._daemon is not None:
+            from qnnbridge._daemon.connector import DaemonConnector  # for applications that use the daemon
+
+            self._connector = DaemonConnector(self._daemon)
         # One for all generations: suspects stay suspects when the host is started again.
         blame = Blame()
         # The supervisor does not keep the host, which is ended when the application drops it.
@@ -170,40 +191,46 @@ class Host:
         if self._connector is None:
             self.quarantine = Quarantine()
             death_handler: DeathHandler = Investigator(blame, self.quarantine, CrashReports())
-            self.supervisor = Supervisor(launch, default_spawner(), restart or RestartPolicy(), death_handler)
+            self.supervisor = Supervisor(launch, default_spawner(), self._restart or RestartPolicy(), death_handler)
         else:
             connector = self._connector
             self.supervisor = Supervisor(
-                launch, connector, restart or connector.policy, connector.inquest, connector.reach
+                launch, connector, self._restart or connector.policy, connector.inquest, connector.reach
             )
+        self.supervisor.counters.generation = generation
+        # Whether `when_gone` ends the host, from its first start on.
+        self._is_watched = False
         self.blame = blame
         # The attributes from here on belong to the application's side and outlive each host process.
         self._isolation = IsolationLock(blame)
-        self.sharing = default_sharing(shared_memory, spin)
+        self.sharing = default_sharing(self._shared_memory, self._spin)
         # `arrays`, if it was ever used.
         self.own_arrays: SharedArrays | None = None
         self._arrays_lock = Lock()
-        self.recycler = Recycler(recycle or RecycleAfter())
+        self.recycler = Recycler(self._recycle or RecycleAfter())
         # Sessions and objects that the application has dropped.
         self._releases = Releases()
-        # ONNX Runtime's log lines of this process's calls go there.
-        self.log_function: LogFunction | None = None
-        # Objects without contents that each generation needs before its first session: kind, arguments, and the
-        # generation that has them.
-        self._remembered: list[tuple[str, Mapping[str, Any]]] = []
-        self._remembered_in = 0
         # Numbers of the objects that live in the host, by its generation.
         self._objects: dict[int, set[int]] = {}
         # All empty as long as nothing has to be looked after before a quick call: what finalizers have left, and
         # models that are suspected.
         self.slow_path_reasons: tuple[Sized, ...] = (self._releases.waiting, *blame.cases)
-        self._info: HostInfo | None = None
         self.cache_counters = CacheCounters()
         # Entries (folder of the cache, key, id) that killed a host, until they were sent to the next one.
         self.invalid_entries: dict[tuple[str, str, str], EntryFault] = {}
-        _open_hosts.add(self)
-        # One that is dropped, or whose `close` was interrupted before it began, leaves no process.
-        when_gone(self, self.supervisor.close)
+
+    def _at_fork_reinit(self) -> None:
+        """In the child of a fork: sessions create themselves again in a host of this process."""
+        parents = self.supervisor
+        if parents.closed:
+            return
+        parents.leave_to_parent()
+        self._of_parents.append(parents)
+        if self.own_arrays is not None:
+            self.own_arrays.leave_to_parent()
+        self._begin(parents.counters.generation)
+        if self.log_function is not None:
+            self._releases.keep_slow()
 
     # --- life ---
 
@@ -486,6 +513,10 @@ class Host:
         self._objects.get(generation, set()).discard(number)
 
     def _launch(self) -> Launch:
+        if not self._is_watched:
+            # A host that is dropped, or whose `close` was interrupted before it began, leaves no process.
+            when_gone(self, self.supervisor.close)
+            self._is_watched = True
         if self._connector is not None:
             # The daemon is there already; `DaemonConnector.spawn` ignores the arguments.
             argv: list[str] = []
@@ -519,7 +550,7 @@ PRIVATE: Final = "private"
 
 _default: Host | None = None
 _shared: Host | None = None
-_lock = Lock()
+_lock = renew_in_forks(Lock())
 
 
 def connect(
@@ -570,8 +601,7 @@ def default_host() -> Host:
     """The host of sessions without ``host=``; one per process."""
     global _default
     with _lock:
-        # One from before a fork is the parent's: two processes cannot share a pair of pipes.
-        if _default is None or _default.supervisor.closed or _default.supervisor.foreign:
+        if _default is None or _default.supervisor.closed:
             _default = daemon_host(DaemonAccess()) if daemon_by_default() else Host()
         return _default
 
@@ -585,7 +615,7 @@ def shared_daemon_host() -> Host:
     """The one of sessions with ``host="daemon"``; one per process."""
     global _shared
     with _lock:
-        if _shared is None or _shared.supervisor.closed or _shared.supervisor.foreign:
+        if _shared is None or _shared.supervisor.closed:
             _shared = daemon_host(DaemonAccess())
         return _shared
 
@@ -615,13 +645,3 @@ def daemon_by_default() -> bool:
     raise OptionError(
         f"The environment variable {VARIABLE} is {word!r}.", fix=f"Set it to {DAEMON} or {PRIVATE}, or unset it."
     )
-
-
-def _forget_locks() -> None:
-    # A thread that the child does not have may hold it, and nobody would give it up.
-    global _lock
-    _lock = Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_locks)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from qnnbridge._host import NO_FUNCTIONS
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired
 from qnnbridge.errors import as_onnxruntime
+from qnnbridge_os import fds
 from qnnbridge_os.shield import when_gone
 from qnnbridge_protocol.errors import BridgeError, Closed, ForkedClient, InvalidArgument, StateLost
 from qnnbridge_protocol.field_types import field
@@ -39,7 +40,7 @@ class HostObject:
     kind: its name in messages. generation: of the host in which it lives.
     """
 
-    __slots__ = ("__weakref__", "_call_off", "_released", "generation", "host", "kind", "number")
+    __slots__ = ("__weakref__", "_call_off", "_forks", "_released", "generation", "host", "kind", "number")
 
     def __init__(self, host: Host, generation: int, number: int, kind: str) -> None:
         self.host = host
@@ -47,6 +48,7 @@ class HostObject:
         self.number = number
         self.kind = kind
         self._released = False
+        self._forks = fds.forks
         host.keep_object(generation, number)
         self._call_off = when_gone(self, functools.partial(host.release_object_later, generation, number))
 
@@ -111,14 +113,15 @@ class HostObject:
         """The host in which it lives. Raises `Closed`, `StateLost`, `ForkedClient`."""
         if self._released:
             raise Closed(f"The {self.kind} was released.", fix="Make a new one.")
+        if self._forks != fds.forks:
+            raise ForkedClient(
+                f"This process is a fork of the one that owns the {self.kind}.",
+                cause="It has a host of its own, and the contents of the object are in the host of its parent.",
+                fix="Make it after the fork, or use the spawn start method of multiprocessing.",
+            )
         supervisor = self.host.supervisor
         process = supervisor.running
         if process is None or process.generation != self.generation:
-            if supervisor.foreign:
-                raise ForkedClient(
-                    f"This process is a fork of the one that owns the {self.kind}.",
-                    fix="Make it after the fork, or use the spawn start method of multiprocessing.",
-                )
             if supervisor.closed:
                 raise Closed(f"The host of the {self.kind} was closed.", fix="Create a new qnnbridge.Host.")
             raise _lost(self.kind)

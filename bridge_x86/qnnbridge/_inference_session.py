@@ -53,11 +53,11 @@ class InferenceSession(BaseSession):
         cache: ``False`` compiles the model for this session alone; ``True`` keeps small models in the cache of
             compiled models, too. Default: larger models for QNN are kept there (see docs/cache.md). `cache` reports
             the result.
-        verify: the first call is compared with the CPU, in the host. "warn" compares in the background and
-            warns (`NumbersWarning`) if the numbers differ; "raise" compares before it returns the result, and
-            raises `NumbersDiffer`; ``False`` does not. Default: what ``QNNBRIDGE_VERIFY`` says, else "warn". What
-            was found is kept: it is done once for a model, its options, a chip and a version. `verified` reports
-            the result.
+        verify: the first call, and a few later ones, are compared with the CPU, in the host. "warn" compares in the
+            background and warns (`NumbersWarning`) if the numbers differ; "raise" compares before it returns the
+            result, and raises `NumbersDiffer`; ``False`` does not. Default: what ``QNNBRIDGE_VERIFY`` says, else
+            "warn". The result is cached for each combination of model, options, chip and version. `verified`
+            reports it, with the number of calls that it rests on.
         fix: whether the session is made from a rewritten copy of the model, each rewrite proven on the CPU
             (`qnnbridge fix`). Default: the operators that QNN is known to compute wrong are rewritten; with
             `buckets` also what QNN refuses. ``True`` rewrites all that QNN may refuse or compute wrong; ``False``
@@ -244,8 +244,9 @@ class InferenceSession(BaseSession):
     def verify(self, input_feed: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> NumbersReport:
         """Run the model here and on the CPU, and compare the outputs. The report is kept for `verified`.
 
-        The CPU runs in a process of its own in the host. Different numbers raise no error here. With buckets it is
-        the variant that the inputs go to, with their padding; without inputs the smallest.
+        The CPU runs in a process of its own in the host. Different numbers raise no error here. With buckets the
+        result of `run`, padded, split or in windows, is compared with what the CPU computes for the inputs as they
+        are; without inputs the smallest variant is compared.
 
         Args:
             input_feed: inputs as for `run`; default made-up values, which may be untypical for the model.

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge._transport.open_requests import inside
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock, SimpleQueue
 from qnnbridge_os.shield import Changes, start_thread
 from qnnbridge_protocol.connection import CALL_BACK_FEATURE
@@ -73,9 +74,18 @@ class Background:
         self._name = name
         self._most = threads
         self._jobs: collections.deque[Callable[[], None]] = collections.deque()
+        self._begin()
+        renew_in_forks(self)
+
+    def _begin(self) -> None:
         self._lock = Lock()
         self._changes: Changes[bool] = Changes()
         self._threads = 0
+
+    def _at_fork_reinit(self) -> None:
+        # The parent has the threads, and runs the jobs.
+        self._jobs.clear()
+        self._begin()
 
     def submit(self, job: Callable[[], None]) -> None:
         self._jobs.append(job)
@@ -296,7 +306,7 @@ class TerminateFlag:
     def __init__(self) -> None:
         self._terminate = False
         self._listeners: list[Callable[[bool], None]] = []
-        self._lock = Lock()
+        self._lock = renew_in_forks(Lock())
 
     def __reduce__(self) -> tuple[type[TerminateFlag], tuple[()]]:
         # Of a pickled session: who could set it is in another process.

@@ -27,7 +27,7 @@ from qnnbridge_daemon.shared_sessions import identified, key_of, may_be_shared
 from qnnbridge_host.fastpath import BoundRuns
 from qnnbridge_host.request.in_flight import Answer, Request
 from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, HostNotFound, UnknownOperation, desync
-from qnnbridge_protocol.model_records import CacheSettings
+from qnnbridge_protocol.model_records import CacheSettings, NumbersReport
 from qnnbridge_protocol.specs import SessionSpec, asks_to_terminate
 
 DEFAULT_RETRY = 1
@@ -52,7 +52,7 @@ class BrokerHandlers:
             "host.info": self._forward_to_host,
             "host.stats": self._forward_to_host,
             "model.identify": self._forward_model,
-            "model.verify": self._forward_model,
+            "model.verify": self._verify,
             "model.samples": self._forward_model,
             "session.create": self._create,
             "session.run": self._run,
@@ -131,6 +131,16 @@ class BrokerHandlers:
             self._client.account.give_back(size)
         return frame.header, frame.buffers
 
+    def _verify(self, request: Request, cancellation: Cancellation) -> Answer:
+        # Whether the client still has it when the comparison ends does not matter to the others that share it.
+        with self._lock:
+            session = self._sessions.get(request.header.get("session") or 0)
+        header, buffers = self._forward_model(request, cancellation)
+        # A call in parts has a verdict of its own, which the session alone does not have.
+        if session is not None and not request.header.get("parts"):
+            session.model.found_of_numbers(NumbersReport.from_wire(header["numbers"]))
+        return header, buffers
+
     def _status(self, _request: Request, _cancellation: Cancellation) -> Answer:
         return {"status": self._broker.status()}, ()
 
@@ -173,7 +183,10 @@ class BrokerHandlers:
         remote = session.model.remote
         assert remote is not None
         assert remote.recipe.identity is not None
+        left_out = {"disabled_optimizers": list(remote.disabled_optimizers)} if remote.disabled_optimizers else {}
+        numbers = session.model.numbers_of_next_client()
         return {
+            **left_out,
             "session": request.id,
             "info": remote.info.to_wire(),
             "model": remote.recipe.identity.to_wire(),
@@ -182,7 +195,7 @@ class BrokerHandlers:
             "shared": shared,
             "fixed": list(remote.fixed),
             "fix": None if remote.fix is None else remote.fix.to_wire(),
-            "numbers": None if remote.numbers is None else remote.numbers.to_wire(),
+            "numbers": None if numbers is None else numbers.to_wire(),
         }, ()
 
     def _open(self, request: Request, cancellation: Cancellation) -> tuple[ClientSession, bool]:

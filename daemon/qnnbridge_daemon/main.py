@@ -39,6 +39,7 @@ from qnnbridge._daemon.discovery import (
 )
 from qnnbridge._supervision.restart_policy import RecycleAfter
 from qnnbridge_daemon.accounts import BrokerSettings, ClientLimits
+from qnnbridge_daemon.numbers_errand import NumbersErrand, may_have_npu, numbers_command
 from qnnbridge_os.door import allow_descriptors, let_go_of_terminal, make_endpoint, on_leave
 from qnnbridge_os.files import make_folders
 from qnnbridge_os.private import default_runtime_folder
@@ -163,9 +164,18 @@ class Daemon:
     def wait(self) -> None:
         """Until a request to end, a long enough idle time, or the loss of its files."""
         idle_exit_s = self._options.idle_exit_s
+        errand = NumbersErrand(numbers_command(self._options.python), lambda: self._broker.idle_for_s)
+        errand.done = not may_have_npu()
+        try:
+            self._wait(errand, idle_exit_s)
+        finally:
+            errand.stop()
+
+    def _wait(self, errand: NumbersErrand, idle_exit_s: float | None) -> None:
         # A wait with a timeout also lets Python run signal handlers, which a wait for ever on Windows does
         # not.
         while not self._broker.stop_requested.wait(_LOOK_INTERVAL_S):
+            errand.look()
             if idle_exit_s is not None and self._broker.idle_for_s >= idle_exit_s:
                 _log.info("unused for %g s: the daemon ends", idle_exit_s)
                 return

@@ -32,7 +32,7 @@ from qnnbridge._session.remote_session import RemoteSession
 from qnnbridge_daemon.accounts import Meter
 from qnnbridge_daemon.fair_share import Cancellation
 from qnnbridge_protocol.errors import BridgeError, CallError, Closed, ModelChanged
-from qnnbridge_protocol.model_records import CacheSettings
+from qnnbridge_protocol.model_records import CacheSettings, NumbersReport
 from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 from qnnbridge_protocol.visible import log_of
 
@@ -89,6 +89,27 @@ class SharedModel:
     def info(self) -> SessionInfo:
         assert self.remote is not None
         return self.remote.info
+
+    def found_of_numbers(self, found: NumbersReport) -> None:
+        """A client's call was compared with the CPU: clients that come later begin with what it showed."""
+        with self._lock:
+            remote = self.remote
+            if remote is None or found.state not in ("agrees", "differs"):
+                return
+            before = remote.numbers
+            # Without a cache the host keeps no counts.
+            compared = max(found.compared, 1, 0 if before is None else before.compared + (not found.kept))
+            found = dataclasses.replace(found, calls=max(found.calls, 1), compared=compared)
+            remote.numbers = dataclasses.replace(found if before is None else found.after(before), kept=True)
+
+    def numbers_of_next_client(self) -> NumbersReport | None:
+        """What is known of its numbers. The client counts as one call, as in the host's own records."""
+        with self._lock:
+            remote = self.remote
+            known = None if remote is None else remote.numbers
+            if remote is not None and known is not None:
+                remote.numbers = dataclasses.replace(known, calls=known.calls + 1)
+            return known
 
     @property
     def loaded(self) -> bool:

@@ -1,7 +1,7 @@
 """``python -m lab.attack [NAME ...]``: attacks, seeded and counted; exit code 1 if anything was found.
 
 Names: streams (damaged byte streams for live hosts), frames (the same in process), hosts (hostile hosts), http (a
-real `qnnbridge serve`), compiled (damaged compiled models), entries (damaged entries of the cache), swaps (models
+real `qnnbridge serve`), serving (small requests that stop a server, all at once, beside an honest client), compiled (damaged compiled models), entries (damaged entries of the cache), swaps (models
 and entries that are exchanged while they are read), models (hostile models through the tools), storm (kills as soon
 as a call has recovered), interrupts (exceptions that a signal handler raises in calls, at random and at every
 place of a call), daemon (half-open connections, scribbled memory, stopped processes), users (another user of the
@@ -66,6 +66,12 @@ def http(scale: float, seed: int) -> Report:
     for finding in attacks.log_findings(said[0]):
         report.finding(finding)
     return report
+
+
+def serving(scale: float, seed: int) -> Report:
+    from tests.serve.attacked import attacked
+
+    return attacked(max(10.0, 6 * scale), seed)
 
 
 def compiled(scale: float, seed: int) -> Report:
@@ -138,6 +144,7 @@ ATTACKS: dict[str, Callable[[float, int], Report]] = {
         frames,
         hosts,
         http,
+        serving,
         compiled,
         entries,
         swaps,

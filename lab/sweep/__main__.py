@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lab.sweep import report
-from lab.sweep.cases import Case
 from lab.sweep.driver import Results, Worker, run_cases
 from lab.sweep.generator import FAMILIES, generated
 from lab.sweep.node_tests import node_tests
 from qnnbridge_host.model.known_wrong import table
+from qnnbridge_host.numerics.cases import Case
 
 _NODE_SETS = ("node", "node-constants")
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from lab.sweep.cases import Case, SweepNode, SweepTensor
+from qnnbridge_host.numerics.cases import Case, SweepNode, SweepTensor
 
 Rng = np.random.Generator
 SIZES: Final = (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 17, 20, 24, 25, 31, 32, 33, 40, 48, 49, 56, 63, 64, 65, 80)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from lab.sweep.cases import Case
+from qnnbridge_host.numerics.cases import Case
 
 # QNN keeps state that grows and, after about 130 sessions, ends the process.
 _CASES_EACH: Final = 60

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from lab.sweep.cases import Case, SweepNode, SweepTensor
 from lab.sweep.draws import FORMS, Rng, case_of, draw_shape, one_node, pick
+from qnnbridge_host.numerics.cases import Case, SweepNode, SweepTensor
 
 _RANGES: Final = (
     "normal",

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from lab.sweep import elementwise, moving, products, windows
-from lab.sweep.cases import Case
 from lab.sweep.draws import Rng
+from qnnbridge_host.numerics.cases import Case
 
 FAMILIES: Final[Mapping[str, Callable[[Rng], Case]]] = {
     "unary": elementwise.unary,

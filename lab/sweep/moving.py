@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lab.sweep.cases import Case, SweepTensor
 from lab.sweep.draws import FORMS, Rng, case_of, draw_shape, one_node, pick, whole
+from qnnbridge_host.numerics.cases import Case, SweepTensor
 
 
 def moving(rng: Rng) -> Case:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from lab.sweep.cases import Array, Case, SweepNode, SweepTensor
+from qnnbridge_host.numerics.cases import Array, Case, SweepNode, SweepTensor
 
 _NEWEST_OPSET: Final = 24
 _MOST_GIVEN: Final = 1024

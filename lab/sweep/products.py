@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from lab.sweep.cases import Case, SweepTensor
 from lab.sweep.draws import FORMS, SIZES, Rng, case_of, draw_shape, one_node, pick, whole
+from qnnbridge_host.numerics.cases import Case, SweepTensor
 
 
 def matmul(rng: Rng) -> Case:

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.sweep.cases import Case, float_model, quantised_model
+from lab.sweep.cases import float_model, quantised_model
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.known_wrong import KnownWrong
+from qnnbridge_host.numerics.cases import Case
 
 Line = Mapping[str, Any]
 # The architecture that the sweep is about unless it names another chip.
@@ -98,16 +99,3 @@ LARGEST = 131008.0
 
 def _weight(words: Mapping[str, Any]) -> int:
     return len(words["nodes"]) * 10**6 + sum(math.prod(tensor[0]) for tensor in words["tensors"].values())
-
-
-def page_rows() -> list[str]:
-    """The table as `docs/known-wrong.md` has it."""
-    head = [
-        "| row | operator | models | QNN computes it wrong when | wrong | worst | remedy |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    return head + [
-        f"| `{row.name}` | {', '.join(row.operators)} | {row.form or 'all'} | {row.says} | {row.wrong} of {row.tried} "
-        f"| {row.snr:.0f} dB | {f'`fix` ({row.rewrite})' if row.rewrite else row.advice} |"
-        for row in known_wrong.table()
-    ]

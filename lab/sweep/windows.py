@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.sweep.cases import Case, SweepTensor
 from lab.sweep.draws import CHANNELS, PICTURES, SIZES, Rng, case_of, draw_shape, one_node, pick, whole
+from qnnbridge_host.numerics.cases import Case, SweepTensor
 
 
 def _window(rng: Rng, dims: int, sizes: list[int], *, dilated: bool) -> dict[str, Any]:

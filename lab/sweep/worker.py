@@ -13,13 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 
-from lab.sweep.cases import Case, feeds_of, float_model, quantised_model
-from lab.sweep.judging import HALF_ROUNDING, LARGEST_HALF, judge, worst
-
-_MOVED = 4
+from qnnbridge_host.numerics.cases import Case
+from qnnbridge_host.numerics.measuring import CaseRun, measured
 
 
 def main() -> int:
@@ -54,14 +51,21 @@ class _Qnn:
         qnn = getattr(onnxruntime_qnn, "__version__", "") or _version("onnxruntime-qnn")
         self.versions = {"onnxruntime": onnxruntime.__version__, "onnxruntime-qnn": qnn, "soc": soc}
 
-    def run(self, model: bytes, feeds: dict[str, Any]) -> list[Any]:
-        """Raises what ONNX Runtime raises, also for a node that QNN does not take."""
+    def qnn(self, model: bytes) -> CaseRun:
         options = self._ort.SessionOptions()
         options.log_severity_level = 4
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         options.add_provider_for_devices(self._devices, self._options)
         session = self._ort.InferenceSession(model, options, enable_fallback=0)
-        return list(session.run(None, feeds))
+        return lambda feeds: list(session.run(None, feeds))
+
+    def cpu(self, model: bytes) -> CaseRun:
+        session = cpu(model)
+        return lambda feeds: list(session.run(None, feeds))
+
+    def is_refusal(self, error: Exception) -> bool:
+        text = str(error)
+        return "fall back" in text or "fallback" in text or "assigned to the default CPU" in text
 
 
 def _version(name: str) -> str:
@@ -82,55 +86,11 @@ def cpu(model: bytes) -> Any:
 
 
 def result_of(case: Case, qnn: _Qnn, rewrite: str = "") -> dict[str, Any]:
-    """status: right, wrong, refused (by QNN), failed (when it ran), skipped (nothing to compare).
-
-    rewrite: of `qnnbridge fix`: QNN runs the rewritten model, the CPU the original.
-    """
-    feeds = feeds_of(case)
-    plain = float_model(case, every_output=True)
-    try:
-        values = dict(
-            zip([o.name for o in plain.graph.output], cpu(plain.SerializeToString()).run(None, feeds), strict=True)
-        )
-    except Exception as error:
-        return {"status": "skipped", "why": f"the CPU: {error}"[:200]}
-    steps: dict[str, float] = {}
-    if case.form.startswith("qdq"):
-        floats = {k: v for k, v in {**feeds, **values}.items() if v.dtype == np.float32 and v.size}
-        if not all(np.isfinite(value).all() for value in floats.values()):
-            return {"status": "skipped", "why": "a range that is not finite"}
-        ranges = {k: (float(v.min()), float(v.max())) for k, v in floats.items()}
-        model = quantised_model(case, ranges)
-        most = 65535 if case.form == "qdq16" else 255
-        steps = {k: (max(high, 0) - min(low, 0)) / most for k, (low, high) in ranges.items()}
-    else:
-        model = float_model(case)
-        inside = [v for v in values.values() if v.dtype.kind == "f" and v.size]
-        if any(not np.isfinite(v).all() or np.abs(v).max() > LARGEST_HALF for v in inside):
-            return {"status": "skipped", "why": "beyond half floats"}
-    data = model.SerializeToString()
-    try:
-        session = cpu(data)
-        reference = session.run(None, feeds)
-    except Exception as error:
-        return {"status": "skipped", "why": f"the CPU: {error}"[:200]}
-    rng = np.random.default_rng(case.seed)
-    moved = [session.run(None, _moved(feeds, steps, rng)) for _ in range(_MOVED)]
-    try:
-        results = qnn.run(_rewritten(data, rewrite) if rewrite else data, feeds)
-    except Exception as error:
-        text = str(error)
-        refused = "fall back" in text or "fallback" in text or "assigned to the default CPU" in text
-        return {"status": "refused" if refused else "failed", "why": text[:300]}
-    names = [value.name for value in float_model(case).graph.output]
-    judged = worst(
-        [
-            judge(ours, [other[k] for other in moved], theirs, steps.get(names[k], 0.0))
-            for k, (ours, theirs) in enumerate(zip(reference, results, strict=True))
-        ]
-    )
-    told = {key: round(v, 6) if isinstance(v, float) else v for key, v in dataclasses.asdict(judged).items()}
-    return {"status": "right" if judged.right else "wrong", **told}
+    """`measuring.measured` as JSON has it. rewrite: of `qnnbridge fix`: QNN runs the rewritten model."""
+    found = measured(case, qnn, lambda data: _rewritten(data, rewrite) if rewrite else data)
+    judged = {} if found.judged is None else dataclasses.asdict(found.judged)
+    told = {key: round(v, 6) if isinstance(v, float) else v for key, v in judged.items()}
+    return {**told, "status": found.status, "why": found.why}
 
 
 def _rewritten(data: bytes, name: str) -> bytes:
@@ -142,18 +102,6 @@ def _rewritten(data: bytes, name: str) -> bytes:
     if not rewrite.apply(Editor(model, Path())):
         raise ValueError(f"{name} finds nothing to do")
     return bytes(model.SerializeToString())
-
-
-def _moved(feeds: dict[str, Any], steps: dict[str, float], rng: np.random.Generator) -> dict[str, Any]:
-    found = {}
-    for name, value in feeds.items():
-        if value.dtype.kind == "f":
-            sign = rng.choice([-1.0, 1.0], value.shape)
-            value = np.asarray(
-                value + sign * (np.abs(value) * HALF_ROUNDING + steps.get(name, 0.0) / 2), value.dtype
-            )
-        found[name] = value
-    return found
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from _queue import Empty
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -68,6 +69,10 @@ def out_of_memory_kills() -> int | None:
     return None
 
 
+# Children of this process whose exit codes nobody has collected, by their process ids.
+living_children: weakref.WeakValueDictionary[int, PosixChild] = weakref.WeakValueDictionary()
+
+
 class PosixChild:
     """See `ChildProcess`.
 
@@ -87,12 +92,15 @@ class PosixChild:
         self._exit_code: int | None = None
         # The exit code as the system gives it, once.
         self._collected: list[tuple[int, int]] = []
+        living_children[self.pid] = self
 
     def poll(self) -> int | None:
         self._refuse_fork()
         with self._lock:
             if self._exit_code is None:
                 self._exit_code = self._collect()
+                if self._exit_code is not None:
+                    living_children.pop(self.pid, None)
             return self._exit_code
 
     def wait(self, timeout_s: float | None) -> int | None:
@@ -370,6 +378,7 @@ def _forget_spawner() -> None:
     global _spawner, _spawner_lock
     # Another thread may have held the lock at the moment of the fork.
     _spawner, _spawner_lock = None, Lock()
+    living_children.clear()
 
 
 os.register_at_fork(after_in_child=_forget_spawner)

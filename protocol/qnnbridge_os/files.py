@@ -47,6 +47,10 @@ MARK_FILE: Final = ".qnnbridge-folder"
 _MARK_TEXT: Final = b"This folder belongs to qnnbridge, which removes what it does not need any more.\n"
 
 
+# Windows: a junction, which Python does not report as a link, and a symbolic link. Folders of OneDrive have other tags.
+_LEADING_ELSEWHERE: Final = (0xA0000003, 0xA000000C)
+
+
 class NotOurs(OSError):
     """A folder of ours is a link, or holds what is not ours. It is neither entered nor changed."""
 
@@ -57,8 +61,7 @@ def enter(folder: Path) -> Path:
         status = os.lstat(folder)
     except FileNotFoundError:
         return folder
-    # For Python a junction of Windows is no symbolic link, and it leads elsewhere all the same.
-    if not stat.S_ISDIR(status.st_mode) or getattr(status, "st_reparse_tag", 0):
+    if not stat.S_ISDIR(status.st_mode) or getattr(status, "st_reparse_tag", None) in _LEADING_ELSEWHERE:
         raise NotOurs(errno.ENOTDIR, "It is a link or no folder, and is left alone", os.fspath(folder))
     return folder
 

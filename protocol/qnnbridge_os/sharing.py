@@ -170,3 +170,15 @@ else:
             ended.atexit = False
         view = memoryview(memory).cast("B")
         return view if writable else view.toreadonly()
+
+    # Of mmap(2) on Linux; the module `mmap` lacks it.
+    _MAP_FIXED = 0x10
+
+    def unshare(address: int, size: int) -> None:
+        """Replace a shared mapping by memory of this process with the same contents. Raises `OSError`."""
+        contents = ctypes.string_at(address, size)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+        if _libc.mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) == _FAILED:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        ctypes.memmove(address, contents, size)

@@ -154,6 +154,13 @@ class OutputNumbers(JudgedNumbers):
         return f"{text}, {self.off:.2%} of {self.values} values are off"
 
 
+# The inputs of a comparison that no call asked for, as text.
+MADE_UP: Final = "made-up inputs"
+# Beyond this number nothing is compared any more, and no number grows beyond what JSON and msgpack can hold.
+MOST_COMPARED: Final = 40
+MOST_CALLS: Final = 2**53
+
+
 @record(frozen=True, repr=False, eq=False)
 class NumbersReport(Record):
     """Whether a session computes what the CPU computes.
@@ -161,7 +168,8 @@ class NumbersReport(Record):
     state: "agrees"; "differs"; "unknown", it could not be shown, `reason` says why; "pending", it is not known
     yet; "off", it was not asked for. outputs: the worst first. inputs: on which it was compared. when: seconds
     since 1970. kept: it was found before, with the same model, options, chip and versions. cause: operators
-    that are known to be computed wrong, as text.
+    that are known to be computed wrong, as text. calls: number of calls, as far as they were counted, of all
+    sessions of the compiled model. compared: number of those calls that were compared.
     """
 
     state: NumbersState
@@ -172,9 +180,38 @@ class NumbersReport(Record):
     when: float = 0.0
     kept: bool = False
     cause: str = ""
+    calls: int = 0
+    compared: int = 0
 
     def __bool__(self) -> bool:
         return self.state == "agrees"
+
+    @property
+    def next_call(self) -> int:
+        """The number of the call that is compared next: the first, 2nd, 4th, 8th and so on."""
+        return 2**self.compared if self.compared < MOST_COMPARED else MOST_CALLS
+
+    def after(self, earlier: NumbersReport) -> NumbersReport:
+        """Return what this comparison and all earlier ones show together.
+
+        A difference stays a difference, unless only made-up inputs had shown it and a call agrees. Of several that
+        agree, the worst numbers count. Counts are the larger ones of both; time and date are those of this one.
+        """
+        shown = self
+        if earlier.state == "differs" and self.state != "differs":
+            cleared = self.state == "agrees" and earlier.inputs == MADE_UP and self.inputs != MADE_UP
+            shown = self if cleared else earlier
+        elif earlier.state == "agrees":
+            worse = self.state == "agrees" and (earlier.snr_db or 0.0) < (self.snr_db or 0.0)
+            shown = earlier if worse or self.state == "unknown" else self
+        return dataclasses.replace(
+            shown,
+            seconds=self.seconds,
+            when=self.when,
+            kept=self.kept,
+            calls=max(self.calls, earlier.calls),
+            compared=max(self.compared, earlier.compared),
+        )
 
     @property
     def worst(self) -> OutputNumbers | None:
@@ -192,6 +229,9 @@ class NumbersReport(Record):
 
     def __str__(self) -> str:
         head = f"{self.state}: {self.reason}" if self.reason else self.state
+        if self.state == "agrees" and self.compared:
+            head = f"agrees on {self.compared} of {self.calls:,} call{'' if self.calls == 1 else 's'}"
+            head += f": {self.reason}" if self.reason else ""
         return "\n".join([head, *(f"  {one}" for one in self.outputs)])
 
 

@@ -125,7 +125,32 @@ def _own_folder(kind: Literal["cache", "state"], variable: str, environ: Mapping
     import platformdirs
 
     system = platformdirs.user_cache_dir if kind == "cache" else platformdirs.user_state_dir
-    return Path(system("qnnbridge", appauthor=False))
+    try:
+        folder = Path(system("qnnbridge", appauthor=False))
+    except RuntimeError:
+        return _folder_without_home(kind)
+    # Older releases of platformdirs leave a "~" that cannot be replaced.
+    return folder if folder.is_absolute() else _folder_without_home(kind)
+
+
+def _folder_without_home(kind: str) -> Path:
+    """Return a folder for a user without a home folder, as services and containers have them.
+
+    It is in the folder for temporary files, unless another user has made one of the same name there. Then it is a
+    path that cannot be used, and nothing is kept.
+    """
+    import tempfile
+    from pathlib import Path
+
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    folder = Path(tempfile.gettempdir(), f"qnnbridge-{user}")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+        private = status.st_uid == user and not status.st_mode & 0o077 and not folder.is_symlink()
+    except OSError:
+        private = False
+    return folder / kind if private else Path(os.devnull, "qnnbridge", kind)
 
 
 def parse_size(text: str) -> int | None:

@@ -22,9 +22,10 @@ pytestmark = [pytest.mark.simulator, pytest.mark.process]
 MODEL = Path(__file__).parents[1] / "models" / "mul_1.onnx"
 # The files that decide: of the room `create`, and of cache and model those that it asks for a verdict.
 STORY = ("create/", "cache/key.py", "model/source.py", "model/compiled_checks.py")
-# Before the room was one story: 13 files and 68 entries.
-MOST_FILES = 10
-MOST_ENTRIES = 55
+# Before the room was one story: 13 files and 68 entries. The eleventh asks which optimizers harm the model,
+# for which it looks at the model's fingerprint and operators.
+MOST_FILES = 11
+MOST_ENTRIES = 58
 
 TRACED = """
     import json, os, sys

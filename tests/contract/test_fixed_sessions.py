@@ -84,7 +84,7 @@ def test_a_refusal_names_what_fix_would_rewrite_and_fix_cures_it(host: qnnbridge
         open_session(host, path)
     assert refused.value.fix is not None
     assert "fix=True" in refused.value.fix
-    assert "qnnbridge fix soft.onnx -o fixed.onnx" in refused.value.fix
+    assert f"qnnbridge fix {path} -o fixed.onnx" in refused.value.fix
     assert "missing-operators: 1 Softsign" in refused.value.fix
     with open_session(host, path, fix=True, verify="raise") as session:
         (y,) = session.run(None, {"x": X})

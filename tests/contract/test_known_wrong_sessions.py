@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from lab.sweep.cases import Case, feeds_of, float_model
+from lab.sweep.cases import float_model
 
 import qnnbridge
 from qnnbridge._session import create as _create
 from qnnbridge._session import remote_session
 from qnnbridge._session.create import CreateRequest
 from qnnbridge_host.model.known_wrong import table
+from qnnbridge_host.numerics.cases import Case, feeds_of
 
 pytestmark = [pytest.mark.simulator, pytest.mark.process]
 ROW = next(row for row in table() if row.name == "conv-equal-padding")

@@ -79,6 +79,63 @@ except qnnbridge.BridgeError as error:
 """
 
 
+WITHOUT_IMPORTS = """
+import os, sys, threading, time, importlib.abc
+import numpy as np
+import DROP_IN as module
+session = module.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+late = []
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        late.append(name)
+        raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Finder())
+x = {"x": np.ones((1, 4), np.float32)}
+for _ in range(4):
+    session.run(None, x)
+given, taken = session.empty_input("x"), session.empty_output("y")
+given[:] = 1
+for _ in range(3):
+    session.run(None, {"x": given}, out=[taken])
+session.run(None, x, borrow=True)
+binding = session.io_binding()
+binding.bind_cpu_input("x", x["x"])
+binding.bind_output("y")
+for _ in range(3):
+    session.run_with_iobinding(binding)
+binding.copy_outputs_to_cpu()
+session.run_with_ort_values(None, {"x": module.OrtValue.ortvalue_from_numpy(x["x"])})
+session.run(None, x, module.RunOptions())
+session.run(None, x, timeout=50)
+came = threading.Event()
+session.run_async(None, x, lambda *_: came.set(), None)
+came.wait(50)
+for wrong in ({}, {"x": np.ones(3, np.float32)}, {"z": 1}):
+    try:
+        session.run(None, wrong)
+    except Exception:
+        pass
+session.host.ping(), session.host.stats, session.get_modelmeta(), session.get_inputs(), session.get_provider_options()
+process = session.host.supervisor.running
+process._look_at_it()
+os.kill(session.host.info.pid, 11)
+print(session.run(None, x)[0].tolist(), taken.tolist())
+session.close()
+session.host.close()
+print(late)
+"""
+
+
+@pytest.mark.process
+@needs.linux
+@needs.a_host_python
+@pytest.mark.parametrize("module", ["qnnbridge", "qnnbridge.ort"])
+def test_a_session_imports_nothing_once_it_is_open(tmp_path: Path, module: str) -> None:
+    """A program may give up its rights, or its root folder, when it has its sessions."""
+    done = run(tmp_path, WITHOUT_IMPORTS.replace("DROP_IN", module))
+    assert done.stdout.splitlines() == ["[[2.0, 2.0, 2.0, 2.0]] [[2.0, 2.0, 2.0, 2.0]]", "[]"], done.stderr
+
+
 @pytest.mark.process
 @needs.linux
 def test_a_name_that_the_locale_cannot_read_is_not_called_invalid(tmp_path: Path) -> None:

@@ -44,6 +44,34 @@ def with_external_data(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_external_weights_without_their_length_are_qnns_as_well(
+    as_bytes: bool, host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX requires the name of the file only. QNN takes a missing length for 0."""
+    weights = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    made = model(
+        [node("MatMul", ["x", "w"], ["y"])], [tensor("x", (1, 64))], [tensor("y", (1, 64))], {"w": weights}
+    )
+    outside = made.graph.initializer[0]
+    (tmp_path / "w.bin").write_bytes(bytes(4096) + outside.raw_data)
+    outside.ClearField("raw_data")
+    outside.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", "w.bin"), ("offset", "4096")):
+        entry = outside.external_data.add()
+        entry.key, entry.value = key, value
+    path = tmp_path / "outside.onnx"
+    path.write_bytes(made.SerializeToString())
+    monkeypatch.chdir(tmp_path)
+    x = np.ones((1, 64), np.float32)
+    for cache in (False, True, True):
+        given = path.read_bytes() if as_bytes else path
+        with qnnbridge.InferenceSession(given, host=host, providers=[QNN], cache=cache) as session:
+            assert session.placement.qnn_nodes == 1
+            np.testing.assert_allclose(session.run(None, {"x": x})[0], x @ weights, atol=0.05)
+    assert path.read_bytes() == made.SerializeToString()
+
+
 # --- where the model comes from --------------------------------------------------------------------------
 
 

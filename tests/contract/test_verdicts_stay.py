@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from lab.sweep.cases import Case, float_model
+from lab.sweep.cases import float_model
 
 from qnnbridge_host.model.known_wrong import table
+from qnnbridge_host.numerics.cases import Case
 from tests import needs
 from tests.conformance.real_models import SOC_MODEL
 from tests.contract.small_models import model, node, tensor

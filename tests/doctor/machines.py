@@ -20,6 +20,7 @@ from qnnbridge_protocol import __version__
 from qnnbridge_tools.doctor.facts import (
     Catalogue,
     DaemonFacts,
+    NumbersRequest,
     ProbeRequest,
     ProbeResult,
     PythonReport,
@@ -87,6 +88,7 @@ class SimulatedMachine:
         self.found_daemon = DaemonFacts()
         self.found_catalogue: Catalogue | None = None
         self.probed: list[ProbeRequest] = []
+        self.numbers_asked: list[NumbersRequest] = []
         self.probe_result = ProbeResult(skipped="this computer is simulated")
 
     # --- building ---
@@ -219,6 +221,10 @@ class SimulatedMachine:
     def probe(self, order: ProbeRequest) -> ProbeResult:
         self.probed.append(order)
         return self.probe_result
+
+    def measure_numbers(self, request: NumbersRequest) -> str:
+        self.numbers_asked.append(request)
+        return ""
 
     def _is_under(self, path: str, folders: set[str]) -> bool:
         return any((self._key(path) + self.paths.sep).startswith(self._key(f) + self.paths.sep) for f in folders)

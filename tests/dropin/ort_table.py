@@ -47,6 +47,8 @@ DIFFERS = {
     "InferenceSession.set_tuning_results": "takes an empty list: neither QNN nor the CPU is tunable",
     "InferenceSession.release_captured_graph": "does nothing: no provider of this host captures graphs",
     "InferenceSession.create_ortvalue_from_shape_and_type": "in this process's memory",
+    "SessionOptions.add_initializer": "QNN and ONNX Runtime's fusions compute with the value, too; refused for a compiled "
+    "model that QNN runs",
     "OrtValue.numpy": "also for bfloat16 and other types for which ONNX Runtime raises",
     "OrtEpDevice.memory_info": "None: tensors are in this process's memory",
     "OrtArenaCfg": "holds the settings; nothing uses them",

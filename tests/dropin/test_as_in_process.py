@@ -17,7 +17,7 @@ from tests.dropin.running import TIMEOUT_S
 
 pytestmark = pytest.mark.process
 
-# What each program prints of one attempt: the value, or the class that an `except` clause names, and the text.
+# What each program prints of one attempt: the value, or the class of the error and its text.
 _TOLD = """
 import os, sys
 if sys.argv[1:]: import qnnbridge.dropin
@@ -25,15 +25,12 @@ import numpy as np, onnx, onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as C
 
-ROOTS = (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError)
-
 def tell(what, attempt):
     try:
         print(what, repr(attempt()))
     except Exception as error:
-        kind = next((k.__name__ for k in ROOTS if isinstance(error, k)), type(error).__name__)
         text = str(error).strip().splitlines()[0]
-        print(what, kind, text)
+        print(what, type(error).__name__, text)
 
 def model(nodes, inputs, outputs, initializers=(), **props):
     make = lambda pairs: [helper.make_tensor_value_info(n, t, s) for n, t, s in pairs]
@@ -271,8 +268,42 @@ for bits, blob in ((4, 16), (8, 32), (2, 8)):
     print(packed.tobytes().hex(), scales.tobytes().hex(), zeros.tobytes().hex())
 tell("nonsense", lambda: C.quantize_matmul_4bits(1, 2))
 """
+SURROUNDINGS = """
+import copy, importlib.metadata as md, importlib.util, inspect, pickle, pkgutil
+tell("names", lambda: (ort.__name__, ort.__package__, C.__name__, ort.InferenceSession.__module__))
+for absent in ("onnxruntime.absent", "onnxruntime.capi.absent", "onnxruntime.tools.absent"):
+    tell("spec of " + absent, lambda: importlib.util.find_spec(absent))
+    tell("import of " + absent, lambda: importlib.import_module(absent))
+tell("packages", lambda: set(md.packages_distributions()["onnxruntime"]))
+tell("requires", lambda: md.requires("onnxruntime"))
+files = md.files("onnxruntime")
+tell("files", lambda: (len(files), next(f for f in files if f.name == "LICENSE").locate().is_file()))
+tell("modules", lambda: sorted(m.name for m in pkgutil.iter_modules(ort.__path__, "onnxruntime.")))
+names = {}
+exec("from onnxruntime import *", names)
+tell("star", lambda: sorted(names.keys() - {"__builtins__", "contextlib", "tools"}))
+tell("file of a class", lambda: os.path.basename(inspect.getfile(ort.InferenceSession)))
+tell("module of a class", lambda: inspect.getmodule(ort.InferenceSession).__name__)
+data = model([helper.make_node("Mul", ["x", "x"], ["y"])], [("x", 1, [2])], [("y", 1, [2])]).SerializeToString()
+session = ort.InferenceSession(data, providers=["CPUExecutionProvider"])
+x = np.ones(2, np.float32)
+tell("copy", lambda: copy.copy(session).run(None, {"x": x})[0].tolist())
+tell("after the copy", lambda: session.run(None, {"x": x})[0].tolist())
+tell("deep copy", lambda: copy.deepcopy(session))
+def wrong(attempt):
+    try:
+        attempt()
+    except Exception as error:
+        back = pickle.loads(pickle.dumps(error))
+        return type(error).__name__, type(error).__module__, type(back).__name__, isinstance(error.args[0], str)
+tell("no input", lambda: wrong(lambda: session.run(None, {})))
+tell("no file", lambda: wrong(lambda: ort.InferenceSession("absent.onnx")))
+tell("no model", lambda: wrong(lambda: ort.InferenceSession(5)))
+tell("no entry", lambda: wrong(lambda: ort.SessionOptions().get_session_config_entry("absent")))
+"""
 
 PROGRAMS = {
+    "surroundings": SURROUNDINGS,
     "compiler": COMPILER,
     "tools": TOOLS,
     "inner": INNER,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ ONE_RUN = f"""
     import onnxruntime as ort
 
     session = ort.InferenceSession({MUL!r})
-    print(ort.__name__, session.run(None, {{"X": np.ones((3, 2), np.float32)}})[0].sum())
+    print(ort.__spec__.name, session.run(None, {{"X": np.ones((3, 2), np.float32)}})[0].sum())
 """
 
 
@@ -53,7 +54,7 @@ def test_a_module_runs_as_with_python_m(tmp_path: Path) -> None:
     (tmp_path / "tool").mkdir()
     (tmp_path / "tool" / "__init__.py").touch()
     (tmp_path / "tool" / "__main__.py").write_text(
-        "import sys, onnxruntime\nprint(onnxruntime.__name__, sys.argv[1:])\n"
+        "import sys, onnxruntime\nprint(onnxruntime.__spec__.name, sys.argv[1:])\n"
     )
     ran = exec_program("-m", "tool", "x", "-y", cwd=tmp_path)
     assert ran.stdout.strip() == "qnnbridge.ort ['x', '-y']", ran.stderr
@@ -181,12 +182,12 @@ def test_processes_that_the_program_starts_have_it_too(tmp_path: Path) -> None:
             import numpy as np
             import onnxruntime as ort
             session = ort.InferenceSession({MUL!r})
-            return ort.__name__, float(session.run(None, {{"X": np.full((3, 2), number, np.float32)}})[0].sum())
+            return ort.__spec__.name, float(session.run(None, {{"X": np.full((3, 2), number, np.float32)}})[0].sum())
 
         if __name__ == "__main__":
             with multiprocessing.get_context("spawn").Pool(2) as pool:
                 print(pool.map(work, [1, 2], 1))
-            subprocess.run([sys.executable, "-c", "import onnxruntime; print(onnxruntime.__name__)"], check=True)
+            subprocess.run([sys.executable, "-c", "import onnxruntime; print(onnxruntime.__spec__.name)"], check=True)
         """,
     )
     ran = exec_program("--report", name, cwd=tmp_path)
@@ -262,6 +263,86 @@ def test_a_model_that_cannot_go_to_the_npu_runs_on_the_cpu_and_the_report_says_w
     assert "fixed dimensions" in ran.stderr
 
 
+GRU = """
+    import numpy as np
+    import onnxruntime as ort
+    import onnxruntime.backend as backend
+    from onnx import helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    weights = {{"W": (1, 24, 6), "R": (1, 24, 8), "B": (1, 48)}}
+    constants = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in weights.items()]
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        helper.make_node("GRU", ["t", "W", "R", "B"], ["y"], hidden_size=8, linear_before_reset=1),
+    ]
+    x, y = helper.make_tensor_value_info("x", 1, ["b", "s", 6]), helper.make_tensor_value_info("y", 1, None)
+    graph = helper.make_graph(nodes, "g", [x], [y], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    session = ort.InferenceSession(model.SerializeToString(), providers={providers})
+    feeds = {{"x": np.ones((1, 5, 6), np.float32)}}
+    print(*[session.run(None, feeds)[0].shape for _ in range(2)])
+    """
+
+
+@pytest.mark.parametrize("providers", ["ort.get_available_providers()", "['CPUExecutionProvider']"])
+def test_a_model_that_qnn_cannot_take_with_free_sizes_runs_and_goes_there_with_the_first_call(
+    providers: str, tmp_path: Path
+) -> None:
+    """QNN ends such a session with an error instead of leaving its nodes to the CPU."""
+    pytest.importorskip("onnxruntime_qnn")
+    source = GRU.format(providers=providers)
+    ran = exec_program("--provider", "qnn", "--report", program(tmp_path, source), cwd=tmp_path)
+    assert ran.stdout.strip() == "(5, 1, 1, 8) (5, 1, 1, 8)", ran.stderr
+    assert "The first call fixes them" in ran.stderr
+    assert "fixed to the sizes of its first call (b=1, s=5), 2 of 2 nodes run on QNN" in ran.stderr
+    report = re.sub(" +", " ", ran.stderr.partition("qnnbridge report")[2])
+    assert "CPU, all of 2 nodes 1 0 0 " in report, report  # sessions, calls, failed
+    assert "QNN, all of 2 nodes 1 2 0 " in report, report
+
+
+def test_a_program_that_takes_all_providers_has_qnn_and_not_its_errors(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    source = GRU.format(providers="ort.get_available_providers()")
+    source += """
+    import os
+    mul = ort.InferenceSession(os.environ["MUL"], providers=ort.get_available_providers())
+    print(mul.get_providers()[0], session.get_providers())
+    """
+    path = os.fspath(MODELS / "mul_1.onnx")
+    ran = exec_program(program(tmp_path, source), cwd=tmp_path, MUL=path, QNNBRIDGE_DROPIN_PROVIDER="")
+    assert ran.stdout.splitlines()[1] == "QNNExecutionProvider ['CPUExecutionProvider']", ran.stderr
+    assert "runs on the CPU: " in ran.stderr
+    source = GRU.format(providers="['QNNExecutionProvider', 'CPUExecutionProvider']")
+    ran = exec_program(program(tmp_path, source), cwd=tmp_path)
+    assert "EPFail: " in ran.stderr  # the program asks for QNN by its name
+
+
+def test_the_device_of_onnxs_backend_is_the_cpu_unless_the_user_says_otherwise(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    source = f"""
+        import numpy as np
+        import onnx
+        import onnxruntime.backend as backend
+
+        model = {str(MODELS / "mul_1.onnx")!r}
+        for device in ({{}}, {{"device": "CPU"}}):
+            ready = backend.prepare(model, **device)
+            print(ready._session.get_providers()[0], ready.run([np.ones((3, 2), np.float32)])[0].sum())
+        scalar = onnx.helper.make_tensor_value_info("x", 1, [])
+        node = onnx.helper.make_node("Identity", ["x"], ["y"])
+        out = onnx.helper.make_tensor_value_info("y", 1, [])
+        graph = onnx.helper.make_graph([node], "g", [scalar], [out])
+        made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+        print(backend.prepare(made, "CPU").run([np.float32(3)])[0])
+    """
+    name = program(tmp_path, source)
+    ran = exec_program(name, cwd=tmp_path)
+    assert ran.stdout.splitlines() == ["CPUExecutionProvider 21.0"] * 2 + ["3.0"], ran.stderr
+    ran = exec_program("--provider", "qnn", name, cwd=tmp_path)
+    assert ran.stdout.splitlines()[0].startswith("QNNExecutionProvider 21.0"), ran.stderr
+
+
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     missing = exec_program("nope.py", cwd=tmp_path)
     assert missing.returncode == 2
@@ -274,7 +355,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 def test_importing_the_drop_in_does_the_same(tmp_path: Path) -> None:
 
     source = "import qnnbridge.dropin\nimport onnxruntime\nimport onnxruntime.capi._pybind_state as C\nimport numpy as np\n"
-    source += "print(onnxruntime.__name__, C.SessionOptions is onnxruntime.SessionOptions)\n"
+    source += "print(onnxruntime.__spec__.name, C.SessionOptions is onnxruntime.SessionOptions)\n"
     ran = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert ran.stdout.split() == ["qnnbridge.ort", "True"], ran.stderr
 
@@ -415,7 +496,9 @@ def test_a_python_that_lacks_the_bridge_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("isolated", ["-I", "-E"])
 def test_an_interpreter_that_ignores_pythonpath_has_the_bridge_too(isolated: str, tmp_path: Path) -> None:
-    name = program(tmp_path, "import onnxruntime, sys, neighbour\nprint(onnxruntime.__name__)\nprint(sys.argv)\n")
+    name = program(
+        tmp_path, "import onnxruntime, sys, neighbour\nprint(onnxruntime.__spec__.name)\nprint(sys.argv)\n"
+    )
     (tmp_path / "neighbour.py").touch()
     for start, argv in (([name], [name, "x"]), (["-m", "program"], [str(tmp_path / name), "x"])):
         ran = subprocess.run(

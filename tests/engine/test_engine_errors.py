@@ -129,6 +129,14 @@ def test_a_text_that_misleads_gets_a_cause(text: str, word: str) -> None:
     assert error.message == text
 
 
+def test_an_operator_that_no_registered_library_has_may_be_one_in_python() -> None:
+    text = "Fatal error: ai.onnx.contrib:Twice(-1) is not a registered function/op"
+    error = translate(state.Fail(text), Circumstances(custom_op_libraries=("/somewhere/_extensions_pydll.so",)))
+    assert "(_extensions_pydll.so)" in (error.cause or "")
+    assert "@onnx_op" in (error.cause or "")
+    assert "onnxruntime itself" in (error.fix or "")
+
+
 def test_a_text_that_nothing_is_known_of_gets_no_invented_cause() -> None:
     error = translate(state.Fail("something new"))
     assert (error.cause, error.fix) == (None, None)

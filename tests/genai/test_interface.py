@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import qnnbridge
 from qnnbridge import genai
 from qnnbridge_protocol.errors import GenerationError
+from tests import needs
 from tests.dropin.genai_table import PAGE, page
 from tests.genai.conftest import Folders, prompt
 from tests.genai.plain_loop import PlainLoop
@@ -232,6 +234,57 @@ def test_an_answer_ends_with_its_end_token(kind: str, count: int, folders: Folde
         assert "".join(stream)
     assert stream.finish_reason == "stop"
     assert stream.tokens == answer[: count + 1]
+
+
+def test_a_rewind_that_drops_nothing_leaves_a_finished_generation_finished(
+    folders: Folders, host: qnnbridge.Host
+) -> None:
+    for kind in ("dynamic", "window"):
+        answer = PlainLoop(folders(kind)).generate(START, 5)
+        model = ending(genai, folders(kind), answer[4], host=host)
+        one = genai.Generator(model, genai.GeneratorParams(model))
+        one.append_tokens(START)
+        one.rewind_to(len(START))
+        while not one.is_done():
+            one.generate_next_token()
+            if not one.is_done():
+                one.rewind_to(one.token_count())
+        assert list(one.get_sequence(0)) == [*START, *answer[:4]]
+        one.rewind_to(one.token_count())
+        assert one.is_done()
+        with pytest.raises(GenerationError, match="done"):
+            one.generate_next_token()
+        one.rewind_to(one.token_count() - 1)
+        assert not one.is_done()
+        one.generate_next_token()
+        assert list(one.get_sequence(0)) == [*START, *answer[:4]]
+
+
+@needs.posix
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_generation_goes_on_in_a_fork_and_in_its_parent(folders: Folders, host: qnnbridge.Host) -> None:
+    truth = PlainLoop(folders("dynamic")).generate(START, 12)
+    model = genai.Model(folders("dynamic"), host=host)
+    one = genai.Generator(model, genai.GeneratorParams(model))
+    one.append_tokens(START)
+    for _ in range(5):
+        one.generate_next_token()
+
+    def go_on() -> bool:
+        for _ in range(7):
+            one.generate_next_token()
+        return list(one.get_sequence(0)) == [*START, *truth]
+
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if go_on() else 2
+            host.close()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert go_on()
 
 
 def test_a_turn_after_an_end_token_and_a_rewind_to_before_it(folders: Folders, host: qnnbridge.Host) -> None:

@@ -35,7 +35,7 @@ def main(model: str) -> None:
         return [float(output[0].sum()) for output in outputs]
 
     report = {
-        "module": ort.__name__,
+        "module": ort.__spec__.name,
         "version_told": ort.__version__ == importlib.metadata.version("onnxruntime") != "",
         "main": __name__,
         "arguments": sys.argv[2:],

@@ -451,7 +451,7 @@ def test_earlier_calls_that_are_none(told: Any) -> None:
 
 
 def test_a_grammar_with_an_endless_array_is_refused_by_the_host() -> None:
-    from qnnbridge_host.genai.generation import check_guidance
+    from qnnbridge_host.genai.guidance import check_guidance
 
     check_guidance("lark_grammar", 'start: "a" %json {"type": "array", "maxItems": 3} | %json {"minItems": 4}')
     with pytest.raises(GenerationError, match="more than"):

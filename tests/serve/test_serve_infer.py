@@ -287,7 +287,7 @@ def test_the_server_tells_what_it_is(client: Any) -> None:
     assert client.get_server_metadata() == {
         "name": "qnnbridge",
         "version": qnnbridge.__version__,
-        "extensions": ["binary_tensor_data", "model_repository"],
+        "extensions": ["binary_tensor_data", "model_configuration", "model_repository", "statistics"],
     }
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import model_work_models as models
 import numpy as np
-from lab.sweep.cases import Case, SweepNode, SweepTensor, float_model, quantised_model
+from lab.sweep.cases import float_model, quantised_model
 from onnx import TensorProto, helper
 
 from qnnbridge_host.model.known_wrong import table
+from qnnbridge_host.numerics.cases import Case, SweepNode, SweepTensor
 
 node, value, constant, weights = helper.make_node, models.value, models.constant, models.weights
 BOOL = TensorProto.BOOL

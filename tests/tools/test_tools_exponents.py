@@ -9,11 +9,12 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from lab.sweep.cases import Case, SweepNode, SweepTensor, feeds_of, float_model
+from lab.sweep.cases import float_model
 from lab.sweep.driver import Worker
 
 import qnnbridge
 from qnnbridge_host.graph.model_index import Editor
+from qnnbridge_host.numerics.cases import Case, SweepNode, SweepTensor, feeds_of
 from qnnbridge_host.rewrite.fixer import chosen
 
 LOW = ("uniform", -300, 3)

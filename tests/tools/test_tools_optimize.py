@@ -15,6 +15,7 @@ pytest.importorskip("onnxruntime")
 
 import model_work_models as models
 from lab.attack import large_models
+from tests.contract import optimizer_models
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph.bounds import MANY_NODES
@@ -481,3 +482,37 @@ def test_the_report_shows_nodes_check_and_place(tmp_path: Path) -> None:
     assert told["check"]["agrees"] is True
     assert told["check"]["sizes"] == {"N": 1}
     assert told["nodes_after"]["Gemm"] == 3
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: optimizer_models.broken("Dropout"),
+        lambda: optimizer_models.broken("Cast"),
+        optimizer_models.broken_int32,
+        optimizer_models.int8_behind_a_reshape,
+        optimizer_models.int32_behind_a_reshape,
+    ],
+)
+def test_an_optimizer_that_breaks_or_changes_the_model_is_left_out_and_named(made: Any, tmp_path: Path) -> None:
+    harmed = made()
+    (tmp_path / "m.onnx").write_bytes(harmed.data)
+    result = optimize_model(tmp_path / "m.onnx", tmp_path / "o.onnx")
+    assert any(harmed.optimizer in warning and "was left out" in warning for warning in result.warnings)
+    assert right_of(tmp_path / "o.onnx", harmed) < 1e-5
+
+
+def test_a_function_in_both_branches_of_an_if_is_written_out(tmp_path: Path) -> None:
+    harmed = optimizer_models.function_in_both_branches()
+    (tmp_path / "m.onnx").write_bytes(harmed.data)
+    for level in ("basic", "extended"):
+        result = optimize_model(tmp_path / "m.onnx", tmp_path / "o.onnx", level=level, overwrite=True)
+        assert "1 function of its own written out" in result.changes
+        assert result.check is not None
+        assert result.check.agrees
+        assert right_of(tmp_path / "o.onnx", harmed) < 1e-5
+
+
+def right_of(path: Path, harmed: optimizer_models.HarmedModel) -> float:
+    (found,) = cpu.run(cpu.open_session(path, "the result"), harmed.feeds, "the result")
+    return float(np.abs(found - harmed.right).max())

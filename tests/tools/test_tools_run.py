@@ -101,7 +101,9 @@ def test_a_person_is_told_inputs_outputs_placement_and_times(add: Path) -> None:
 
 def test_what_a_session_rewrites_is_told(tmp_path: Path) -> None:
     """The numbers and the placement are those of the copy."""
-    from lab.sweep.cases import Case, float_model
+    from lab.sweep.cases import float_model
+
+    from qnnbridge_host.numerics.cases import Case
 
     row = next(row for row in table() if row.name == "conv-equal-padding")
     model = tmp_path / "m.onnx"

@@ -18,11 +18,13 @@ pytest.importorskip("onnxruntime_qnn")
 
 import model_work_models as models
 import verify_models
-from lab.sweep.cases import Case, float_model
+from lab.sweep.cases import float_model
 from tests import needs
+from tests.contract import optimizer_models
 from tests.fakes.commands import qnnbridge
 
 from qnnbridge_host.model import known_wrong
+from qnnbridge_host.numerics.cases import Case
 from qnnbridge_models.verify import Verification, verify_model
 from qnnbridge_models.verify.verifier import VerifyOptions
 from qnnbridge_protocol.errors import ModelChanged
@@ -117,8 +119,13 @@ def test_a_model_that_kills_the_host_is_a_finding_with_its_node(tmp_path: Path) 
 def test_nothing_compared_is_not_called_agreement(what: str, tmp_path: Path) -> None:
     result = verify(models.saved(getattr(verify_models, what)(), tmp_path / "m.onnx"), "--soc-model", "60")
     assert result.returncode == 1
-    assert result.stdout.startswith("NOT COMPARED: m.onnx.")
-    assert ("another result every time" if what == "random_numbers" else "No node") in result.stdout
+    # Random numbers that QNN draws once are a difference of their own.
+    verdict, words = {
+        "not_for_qnn": ("NOT COMPARED", "No node"),
+        "random_numbers": ("DIFFERS", "another result every time"),
+    }[what]
+    assert result.stdout.startswith(f"{verdict}: m.onnx.")
+    assert words in result.stdout
 
 
 def test_indices_that_only_the_cpu_refuses_are_told(tmp_path: Path) -> None:
@@ -272,6 +279,30 @@ def test_a_fault_that_sessions_cure_is_named_with_its_cure(tmp_path: Path) -> No
     assert any("conv-padding" in rewrite for rewrite in result.cure.rewrites)
     assert "Sessions cure it by themselves" in result.reason
     assert "dB" in result.cure.words
+
+
+def test_an_optimizer_that_changes_the_model_is_named_and_not_qnn(tmp_path: Path) -> None:
+    harmed = optimizer_models.integers_divided(3.5)
+    np.savez(tmp_path / "x.npz", **harmed.feeds)
+    (tmp_path / "m.onnx").write_bytes(harmed.data)
+    result = verify_model(
+        tmp_path / "m.onnx", soc_model="60", inputs=[tmp_path / "x.npz"], how=VerifyOptions(bisect=False)
+    )
+    assert result.verdict == "differs"
+    assert result.cure is not None
+    assert (result.cure.by_optimizers, result.cure.agrees) == (True, True)
+    assert "The cause is ONNX Runtime's optimizer DivMulFusion" in result.reason
+
+
+@pytest.mark.parametrize("made", ["weights_in_8_bits", "normalised_without_keepdims", "int8_behind_a_reshape"])
+def test_the_cpu_that_qnn_is_compared_with_is_not_optimised(made: str, tmp_path: Path) -> None:
+    harmed = getattr(optimizer_models, made)()
+    np.savez(tmp_path / "x.npz", **harmed.feeds)
+    (tmp_path / "m.onnx").write_bytes(harmed.data)
+    result = verify_model(
+        tmp_path / "m.onnx", soc_model="60", inputs=[tmp_path / "x.npz"], how=VerifyOptions(bisect=False)
+    )
+    assert result.verdict == "agrees", result.reason
 
 
 def test_the_logarithm_of_what_half_floats_lack_is_named(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from qnnbridge._buckets import Relation, make_arguments
 from qnnbridge._buckets.batches import Context, join, variant_for, window_feeds, window_length, windows
+from qnnbridge._buckets.contents import changed, draw, draws, highest_valid
 from qnnbridge._buckets.plan import BucketPlan, PaddedInput, make_plan
-from qnnbridge._buckets.probing import check_exact, measure
+from qnnbridge._buckets.reach import check_exact, measure
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.model_records import ModelDescription, ModelIdentity
 from qnnbridge_protocol.specs import NodeInfo
@@ -69,13 +70,13 @@ def test_windows_give_what_the_whole_gives(left: int, right: int) -> None:
 def test_one_step_less_around_a_window_shows() -> None:
     run = convolution(2, 2)
     with pytest.raises(OptionError, match="other results than the whole"):
-        check_exact(plan(9), 0, ENDS, Context(1, 2), zeros, run)
-    check_exact(plan(9), 0, ENDS, Context(2, 2), zeros, run)
+        check_exact(plan(9), 0, ENDS, Context(1, 2), zeros, run, {})
+    check_exact(plan(9), 0, ENDS, Context(2, 2), zeros, run, {})
 
 
 @pytest.mark.parametrize(("left", "right"), [(0, 0), (3, 1), (7, 12)])
 def test_the_context_is_measured(left: int, right: int) -> None:
-    found = measure(plan(8), 0, ENDS, zeros, convolution(left, right))
+    found = measure(plan(8), 0, ENDS, zeros, convolution(left, right), {})
     assert found == Context(left + 1, right + 1)
 
 
@@ -84,12 +85,12 @@ def test_a_model_that_looks_at_everything_is_refused() -> None:
         return [np.repeat(feeds["x"] - feeds["x"].mean(1, keepdims=True), HOP, 1)]
 
     with pytest.raises(OptionError, match="depends on the whole"):
-        measure(plan(8), 0, ENDS, zeros, normalized)
+        measure(plan(8), 0, ENDS, zeros, normalized, {})
 
 
 def test_buckets_that_are_too_short_are_refused() -> None:
     with pytest.raises(OptionError, match="the largest bucket has 8"):
-        check_exact(plan(8), 0, ENDS, Context(4, 4), zeros, convolution(4, 4))
+        check_exact(plan(8), 0, ENDS, Context(4, 4), zeros, convolution(4, 4), {})
 
 
 def test_the_longest_bucket_that_is_not_longer_is_taken() -> None:
@@ -132,3 +133,93 @@ def test_a_wrong_list_is_refused(buckets: Any) -> None:
 def test_a_wrong_chunk_is_refused(chunk: Any) -> None:
     with pytest.raises(OptionError, match="chunk"):
         make_arguments({"seq": 16}, 0, chunk=chunk)
+
+
+# --- evidence: a measurement counts only if something moved ----------------------------------------------------
+
+
+def of_ids(table: np.ndarray[Any, Any], reach: int) -> Callable[[Mapping[str, Any]], Sequence[Any] | None]:
+    """ids [1, n] to y [1, n]: rows of a table, averaged over `reach` neighbours; refuses ids beyond the table."""
+
+    def run(feeds: Mapping[str, Any]) -> Sequence[Any] | None:
+        if feeds["ids"].max() >= len(table):
+            return None
+        e = np.pad(table[feeds["ids"]], ((0, 0), (reach, reach)))
+        return [np.lib.stride_tricks.sliding_window_view(e, 2 * reach + 1, 1).mean(-1)]
+
+    return run
+
+
+def plan_of_ids(*buckets: int) -> BucketPlan:
+    return BucketPlan(("n",), (buckets,), frozenset(), {"ids": PaddedInput("ids", {1: 0}, None)}, 0)
+
+
+def zero_ids(size: int) -> dict[str, Any]:
+    return {"ids": np.zeros((1, size), np.int64)}
+
+
+IDS_END = [(Relation("n"), 1)]
+
+
+def test_ids_are_drawn_over_the_table_since_its_first_rows_may_be_equal() -> None:
+    table = np.concatenate([np.zeros(2), np.random.default_rng(0).standard_normal(40)])
+    run = of_ids(table, 3)
+    highest = highest_valid(zero_ids(8), ["ids"], run)
+    assert highest == {"ids": 31}
+    assert measure(plan_of_ids(8), 0, IDS_END, zero_ids, run, highest) == Context(4, 4)
+    with pytest.raises(OptionError, match="other results than the whole"):
+        check_exact(plan_of_ids(9), 0, IDS_END, Context(1, 1), zero_ids, run, highest)
+
+
+def test_where_nothing_moves_there_is_no_window() -> None:
+    run = of_ids(np.zeros(40), 3)
+    with pytest.raises(OptionError, match="do not show how far") as told:
+        measure(plan_of_ids(8), 0, IDS_END, zero_ids, run, {"ids": 31})
+    assert "No change of an input moved output number 0" in str(told.value)
+    with pytest.raises(OptionError, match="do not show whether windows"):
+        check_exact(plan_of_ids(9), 0, IDS_END, Context(1, 1), zero_ids, run, {"ids": 31})
+
+
+def test_an_influence_that_fades_has_no_end() -> None:
+    """Halved with each step, it is lost in 32 bits after some 25 steps; other inputs may carry it further."""
+
+    def recurrent(feeds: Mapping[str, Any]) -> Sequence[Any]:
+        y = np.asarray(feeds["x"], np.float32).copy()
+        for step in range(1, y.shape[1]):
+            y[:, step] += np.float32(0.5) * y[:, step - 1]
+        return [np.repeat(y, HOP, 1)]
+
+    with pytest.raises(OptionError, match="do not show how far") as told:
+        measure(plan(16), 0, ENDS, zeros, recurrent, {}, ["LSTM"])
+    assert "fades (LSTM)" in str(told.value)
+    # Layers of convolutions fade, too, and end.
+    assert measure(plan(8), 0, ENDS, zeros, convolution(3, 1), {}, ["Conv", "Softmax"]) == Context(4, 2)
+
+
+def test_a_value_that_changes_a_size_is_not_made_larger() -> None:
+    def repeated(feeds: Mapping[str, Any]) -> Sequence[Any]:
+        assert feeds["times"].max() < 100
+        return [np.repeat(np.ones(4), feeds["times"])]
+
+    assert highest_valid({"times": np.zeros(4, np.int64)}, ["times"], repeated) == {"times": 0}
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int64, np.float16, np.float32])
+def test_masks_are_of_both_kinds_and_each_change_changes(dtype: Any) -> None:
+    feeds = {"mask": np.zeros((1, 64), dtype)}
+    seen = [draw(feeds, {}, number)["mask"] for number in draws(feeds, feeds)]
+    assert any((one == 1).all() for one in seen)
+    assert any((one == 0).all() for one in seen)
+    assert any(0 < (one == 1).sum() < 64 for one in seen)
+    for number, value in enumerate(seen):
+        assert (changed("mask", value, 1, number) != value).all()
+        assert value.dtype == dtype
+
+
+def test_each_id_is_changed_to_another_valid_one() -> None:
+    feeds = {"ids": np.zeros((1, 200), np.int32)}
+    for number in draws(feeds, feeds):
+        value = draw(feeds, {"ids": 6}, number)["ids"]
+        other = changed("ids", value, 6, number)
+        assert (value != other).all()
+        assert 0 <= min(value.min(), other.min()) <= max(value.max(), other.max()) <= 6

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qnnbridge_host.numerics.judge import NO_ERROR_DB, judge, judge_all, judge_over_inputs, snr_db, worst
+from qnnbridge_host.numerics.judge import NO_ERROR_DB, judge, judge_over_inputs, snr_db, worst
+from qnnbridge_host.numerics.pairing import judge_all
 
 RNG = np.random.default_rng(7)
 SIGNAL = RNG.standard_normal((16, 400)).astype(np.float32)

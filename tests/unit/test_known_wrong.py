@@ -136,8 +136,9 @@ def test_what_is_no_model_is_for_others_to_refuse(tmp_path: Any) -> None:
 @pytest.mark.parametrize("row", list(ROWS.values()), ids=list(ROWS))
 def test_each_row_matches_its_own_example_and_says_what_to_do(row: known_wrong.WrongOperator) -> None:
     pytest.importorskip("onnxruntime")
-    from lab.sweep.cases import Case
     from lab.sweep.report import explained
+
+    from qnnbridge_host.numerics.cases import Case
 
     assert row.name in [one.fault.name for one in explained(Case.from_words(row.example))]
     assert row.remedy
@@ -247,7 +248,7 @@ def test_attributes_of_a_wrong_type_make_a_shape_unknown() -> None:
     complete(graph)
     assert [graph.about(name).type for name in "abcy"] == ["", "float", "float", "float"]
     assert [graph.about(name).shape for name in "abc"] == [(1, 2, 8, 8), None, (1, 2, 8, 8)]
-    known_wrong.find(graph, arch=73)
+    known_wrong.find(graph, known_wrong.rows_for(73))
 
 
 @pytest.mark.parametrize(
@@ -347,9 +348,10 @@ def test_the_faults_are_those_of_the_htp(options: dict[str, str], count: int) ->
 def session_faults(options: dict[str, str]) -> tuple[known_wrong.KnownWrong, ...]:
     """Of a session on the simulator of a model that has one."""
     pytest.importorskip("onnxruntime")
-    from lab.sweep.cases import Case, float_model
+    from lab.sweep.cases import float_model
 
     from qnnbridge_host.model.source import ModelSource
+    from qnnbridge_host.numerics.cases import Case
     from qnnbridge_protocol.specs import QNN, ProviderSpec, SessionSpec
 
     source = ModelSource.open(float_model(Case.from_words(ROWS["conv-equal-padding"].example)).SerializeToString())

@@ -8,7 +8,7 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
-from qnnbridge_host.numerics.judge import judge_all, paired  # noqa: E402
+from qnnbridge_host.numerics.pairing import judge_all, paired  # noqa: E402
 
 # Ten rows: 1 and 2 are as good as each other, and so are the last three.
 SCORES = np.array([0.9, 0.8, 0.79998, 0.7, 0.6, 0.5, 0.4, 0.3, 0.29999, 0.29998], np.float32)

@@ -26,6 +26,15 @@ from qnnbridge_protocol.specs import FixSpec, Placement, SessionSpec
 declared: list[str] = []
 MODEL = Path(__file__).parents[1] / "models" / "sigmoid.onnx"
 
+HELLO: Any = SimpleNamespace(machine="x86_64")
+
+
+@pytest.fixture(autouse=True)
+def versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a host that needs no engine to say them."""
+    found = SimpleNamespace(versions={}, simulator=True, machine="x86_64")
+    monkeypatch.setattr(SessionMaker, "host_info", property(lambda self: self._info or found))
+
 
 class Models:
     """Has no copy of a model."""
@@ -46,7 +55,7 @@ class Maker(SessionMaker):
     refuses = False
 
     def __init__(self, models: Models) -> None:
-        super().__init__(None, None)  # type: ignore[arg-type]
+        super().__init__(None, HELLO)  # type: ignore[arg-type]
         self.models = models
 
     def _from_model(self, creation: Creation) -> MadeSession:
@@ -123,8 +132,8 @@ def test_a_host_without_qnn_rewrites_nothing(
     monkeypatch: pytest.MonkeyPatch, simulator: bool | None, stops: bool
 ) -> None:
     monkeypatch.setattr(session_creation, "curing_rewrites", lambda *_: ("edge-padding",))
-    maker = SessionMaker(None, None)  # type: ignore[arg-type]
-    maker._info = SimpleNamespace(simulator=simulator)  # type: ignore[assignment]
+    maker = SessionMaker(None, HELLO)  # type: ignore[arg-type]
+    maker._info = SimpleNamespace(simulator=simulator, versions={})  # type: ignore[assignment]
     try:
         maker._refuse_curable(creation_of()._replace(watched=True))
     except NeedsRewrite:
@@ -163,7 +172,7 @@ def test_a_model_that_was_put_back_while_it_was_loaded_is_loaded_again(
 ) -> None:
     """With its dates: neither they nor hashes show what native code has read."""
     native = native_of(tmp_path, touches)
-    maker = SessionMaker(native, None)  # type: ignore[arg-type]
+    maker = SessionMaker(native, HELLO)  # type: ignore[arg-type]
     creation = creation_of()._replace(source=ModelSource.open(str(native.path), "."))
     if made == closed:
         with pytest.raises(ModelChanged, match="again and again"):
@@ -176,7 +185,7 @@ def test_a_model_that_was_put_back_while_it_was_loaded_is_loaded_again(
 def test_a_session_that_writes_files_is_made_once(tmp_path: Path) -> None:
     """It would find them there the second time."""
     native = native_of(tmp_path, 1)
-    maker = SessionMaker(native, None)  # type: ignore[arg-type]
+    maker = SessionMaker(native, HELLO)  # type: ignore[arg-type]
     creation = creation_of(config_entries={"ep.context_enable": "1"})
     with pytest.raises(ModelChanged):
         maker._native(creation._replace(source=ModelSource.open(str(native.path), ".")), None)
@@ -216,7 +225,7 @@ class TouchedCache:
 
 def test_a_session_that_gives_the_cache_up_is_no_hit(monkeypatch: pytest.MonkeyPatch) -> None:
     session, cache = SimpleNamespace(close=lambda: None), TouchedCache()
-    maker = SessionMaker(None, None)  # type: ignore[arg-type]
+    maker = SessionMaker(None, HELLO)  # type: ignore[arg-type]
     maker._info = SimpleNamespace()  # type: ignore[assignment]
     creation = creation_of()
 

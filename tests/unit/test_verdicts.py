@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from qnnbridge_host.cache import memo
+from qnnbridge_host.cache.files import SCHEMA
 from qnnbridge_host.cache.memo import MAX_ATTEMPTS, Verdicts
 from qnnbridge_host.serve import numbers_service
-from qnnbridge_protocol.model_records import NumbersReport, OutputNumbers
+from qnnbridge_protocol.model_records import MADE_UP, NumbersReport, OutputNumbers
 
 BAD = OutputNumbers("differs", 100, 3.5, 2.0, 0.5, 0.7, output="y")
-REPORT = NumbersReport("differs", (BAD,), "the inputs of a call", "y is wrong", 0.4, time.time(), cause="Pad")
+REPORT = NumbersReport(
+    "differs", (BAD,), "the inputs of a call", "y is wrong", 0.4, time.time(), cause="Pad", calls=9, compared=3
+)
+GOOD = OutputNumbers("agrees", 100, 44.0, 0.01, 0.01, 0.0, output="y")
+AGREES = NumbersReport("agrees", (GOOD,), "the inputs of a call", seconds=0.4, when=time.time())
 
 
 def test_a_verdict_is_read_as_it_was_written_but_kept(tmp_path: Path) -> None:
@@ -27,6 +34,82 @@ def test_a_verdict_by_other_rules_is_none(tmp_path: Path, monkeypatch: pytest.Mo
     Verdicts(tmp_path).write("key", REPORT)
     monkeypatch.setattr(memo, "RULES", memo.RULES + 1)
     assert Verdicts(tmp_path).read("key") is None
+
+
+def test_comparisons_add_up_and_a_difference_stays(tmp_path: Path) -> None:
+    kept = Verdicts(tmp_path)
+    kept.add("key", AGREES, 1)
+    worse = dataclasses.replace(AGREES, outputs=(dataclasses.replace(GOOD, snr_db=31.0),))
+    kept.add("key", worse, 2)
+    kept.add("key", AGREES, 3)
+    kept.count("key", 994)
+    found = kept.read("key")
+    assert found is not None
+    assert (found.state, found.snr_db, found.calls, found.compared) == ("agrees", 31.0, 1000, 3)
+    assert str(found).startswith("agrees on 3 of 1,000 calls")
+    kept.add("key", dataclasses.replace(REPORT, calls=0, compared=0), 1)
+    kept.add("key", AGREES, 1)
+    found = kept.read("key")
+    assert found is not None
+    assert (found.state, found.cause, found.calls, found.compared) == ("differs", "Pad", 1002, 5)
+
+
+def test_a_call_clears_what_only_made_up_inputs_had_shown(tmp_path: Path) -> None:
+    kept = Verdicts(tmp_path)
+    kept.add("key", dataclasses.replace(REPORT, inputs=MADE_UP), 1)
+    assert kept.add("key", AGREES, 1).state == "agrees"
+
+
+def test_what_shows_nothing_takes_nothing_away(tmp_path: Path) -> None:
+    kept = Verdicts(tmp_path)
+    kept.add("key", AGREES, 1)
+    assert kept.add("key", NumbersReport("unknown", reason="NaN", when=time.time()), 1).state == "agrees"
+
+
+@pytest.mark.parametrize(("compared", "next_call"), [(0, 1), (1, 2), (2, 4), (5, 32), (10**9, 2**53)])
+def test_comparisons_become_rare(compared: int, next_call: int) -> None:
+    assert dataclasses.replace(AGREES, compared=compared).next_call == next_call
+
+
+def test_a_record_of_an_earlier_version_rests_on_one_call(tmp_path: Path) -> None:
+    kept = Verdicts(tmp_path)
+    old = {name: value for name, value in AGREES.to_wire().items() if name not in ("calls", "compared")}
+    kept._write("key", {"schema": SCHEMA, "rules": memo.RULES, "report": old})
+    assert kept.read("key") == dataclasses.replace(AGREES, kept=True, calls=1, compared=1)
+
+
+def test_a_record_is_no_reason_for_an_earlier_version_to_fail() -> None:
+    wire = {**AGREES.to_wire(), "added_later": 5}
+    assert NumbersReport.from_wire(wire) == AGREES
+
+
+def test_an_attempt_leaves_the_verdict_as_it_is(tmp_path: Path) -> None:
+    kept = Verdicts(tmp_path)
+    kept.write("key", REPORT)
+    assert kept.begin("key")
+    assert kept.read("key") == dataclasses.replace(REPORT, kept=True)
+
+
+@pytest.mark.process
+def test_no_process_takes_a_difference_of_another_away(tmp_path: Path) -> None:
+    """Each of four processes adds comparisons that agree; one of them adds a single one that differs."""
+    program = """if True:
+        import sys
+        from pathlib import Path
+        from qnnbridge_host.cache.memo import Verdicts
+        from qnnbridge_protocol.model_records import MADE_UP, NumbersReport, OutputNumbers
+        import time
+        kept = Verdicts(Path(sys.argv[1]))
+        for number in range(25):
+            state = "differs" if (sys.argv[2], number) == ("2", 12) else "agrees"
+            one = OutputNumbers(state, 100, 40.0, output="y")
+            kept.add("key", NumbersReport(state, (one,), "a call", when=time.time()), 2)
+    """
+    running = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path), str(one)]) for one in range(4)]
+    assert [process.wait(60) for process in running] == [0] * 4
+    found = Verdicts(tmp_path).read("key")
+    assert found is not None
+    assert (found.state, found.compared, found.calls) == ("differs", 100, 200)
 
 
 def test_an_infinite_difference_survives(tmp_path: Path) -> None:

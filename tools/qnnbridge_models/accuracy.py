@@ -2,6 +2,9 @@
 
 A cosine hides what matters: of one number it is always 1, and in an output that holds boxes of 0 to 640 beside
 scores of 0 to 1 the boxes alone decide it. So all samples together are judged, and each group by its own values.
+
+A verdict counts only if the samples could have shown the opposite. Where each value is nearly the same in all
+samples, a constant would reach the same SNR, so the verdict is "not shown" unless the changes themselves are right.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ GOOD_DB, FAIR_DB, USELESS_DB = 40.0, 20.0, 10.0
 USELESS_SHARE = 0.5
 # Values that move less than this part of their magnitude over all samples show nothing of the model.
 _NEARLY_CONSTANT = 1e-3
+# In dB: where a constant reaches this, the SNR of the values says nothing; that of their changes has to be good.
+_OF_A_CONSTANT_DB = 30.0
 # From best to worst.
 _ORDER: tuple[Verdict, ...] = ("exact", "good", "not shown", "fair", "poor", "useless")
 # An axis with more columns than this is of positions; the worst of them says little.
@@ -67,8 +72,8 @@ class Accuracy:
 
     Args:
         judged: the measures.
-        varies: how far the expected values are from being all the same: their deviation over their magnitude; -1
-            of integers.
+        varies: how far the expected values are from being the same in all samples: their deviation over their
+            magnitude, each column by itself; of one sample, over all columns. -1 of integers.
         flat: the expected values vary and those found are all the same.
     """
 
@@ -101,8 +106,10 @@ class Accuracy:
         if lost or judged.snr_db < FAIR_DB:
             # What is lost on one side has no error that could be counted in the SNR.
             return "poor"
-        # A constant would be as right: such samples say nothing of the model.
-        if judged.snr_db + 20 * math.log10(max(self.varies, 1e-10)) < 0:
+        # The SNR of a constant, and that of the changes alone.
+        constant = -20 * math.log10(max(self.varies, 1e-10))
+        changes = judged.snr_db - constant
+        if changes < 0 or (constant >= _OF_A_CONSTANT_DB and changes < GOOD_DB):
             return "not shown"
         return "good" if judged.snr_db >= GOOD_DB else "fair"
 
@@ -238,7 +245,9 @@ def _of_output(name: str, pairs: Sequence[tuple[Any, Any]], groups: Sequence[Col
         return OutputAccuracy(_not_numbers(name, pairs))
     for a, b in arrays:
         if a.shape != b.shape:
-            return OutputAccuracy(Accuracy(name, judge(a, b, "quantized")))
+            judged = judge(a, b, "quantized")
+            reason = f"{judged.reason}: its length depends on its values, of which one may fall to the other side"
+            return OutputAccuracy(Accuracy(name, dataclasses.replace(judged, reason=reason)))
     # Samples of several shapes have no columns in common: all values together are one list.
     if len({a.shape for a, _ in arrays}) > 1:
         return OutputAccuracy(accuracy_of(name, *(np.concatenate([p[s].ravel() for p in arrays]) for s in (0, 1))))
@@ -281,9 +290,20 @@ def accuracy_of(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) 
     both = np.isfinite(expected) & np.isfinite(found)
     a, b = expected[both].astype(np.float64), found[both].astype(np.float64)
     magnitude = float(np.sqrt(np.mean(np.square(a))))
-    varies = float(a.std()) / magnitude if magnitude else 0.0
+    varies = float(_changes(expected, both).std()) / magnitude if magnitude else 0.0
     flat = a.size >= _LEAST_VALUES and varies > _NEARLY_CONSTANT and float(np.ptp(b)) == 0.0
     return Accuracy(name, judged, varies, flat)
+
+
+def _changes(expected: npt.NDArray[Any], known: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """What changes from sample to sample; of one sample, from value to value."""
+    values = np.where(known, expected, 0.0).astype(np.float64)
+    if expected.ndim < 2 or len(expected) < 2:
+        return values[known]
+    counts = np.maximum(known.sum(axis=0), 1)
+    # The mean of a few samples is nearer to each of them than that of all would be.
+    bias = math.sqrt(len(expected) / (len(expected) - 1))
+    return np.asarray((values - values.sum(axis=0) / counts)[known] * bias)
 
 
 def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:

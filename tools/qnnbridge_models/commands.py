@@ -127,6 +127,8 @@ def fix(
     ] = False,
 ) -> None:
     """Rewrite a model so that QNN takes it: fixed shapes, known traps, operators that QNN lacks."""
+    from qnnbridge_host.cache.measured import right_on_this_npu
+    from qnnbridge_host.machine import installed_versions
     from qnnbridge_host.rewrite.fixer import fix_model
     from qnnbridge_models.fix import document, print_result
     from qnnbridge_models.progress import ShownProgress
@@ -143,6 +145,8 @@ def fix(
             check=check,
             seed=seed,
             overwrite=overwrite,
+            # A rewrite that is asked for by name is done.
+            right_here=() if only else right_on_this_npu(installed_versions()),
             on_progress=progress,
         )
     with output.reporting_beside(target):

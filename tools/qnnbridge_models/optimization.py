@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import dataclasses
 import filecmp
+import functools
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -30,10 +31,12 @@ from qnnbridge_host.graph.files import Output, inside_folder, total_size
 from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions
+from qnnbridge_host.model import optimizers
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, check_lines, evidence, tolerance_of
+from qnnbridge_host.numerics.sampling import knowledge_of
 from qnnbridge_host.rewrite.removals import strip_inserted_casts
 from qnnbridge_models import progress
 from qnnbridge_models.analyze.tables import REGISTERED
@@ -251,8 +254,7 @@ def optimize_model(
     ) as output:
         original = graphs.load(model_path)
         given = model_path
-        if shapes.fix(original, shapes.as_dimensions(dims)):
-            given = output.resized(original, model_path, model.scan.external_files)
+        changed = shapes.fix(original, shapes.as_dimensions(dims))
         many = len(original.graph.node) > MANY_NODES
         if many:
             on_progress(f"optimising {len(original.graph.node):,} nodes", 0, 0)
@@ -260,26 +262,54 @@ def optimize_model(
         # Counted before `_without_unused` takes nodes out of it.
         before = graphs.count_ops(original)
         tolerance = tolerance_of(original, before)
+        written_out = len(original.functions)
+        if written_out:
+            # ONNX Runtime writes out what both branches of an If call with the same names twice: no valid model.
+            original = graphs.inlined(original)
+        if changed or written_out:
+            given = output.resized(original, model_path, model.scan.external_files)
         used, changes = _without_unused(original, given, output, model.scan.external_files)
-        _optimize(used, output, graph_level, external)
-        result = graphs.load(output.model)
-        # `original` has lost what nothing uses (`_without_unused` changes it), as has the file that was optimised.
-        is_same = _is_same(original.graph, result.graph)
-        # What ONNX Runtime did not change stays the file that it was, byte for byte.
-        if is_same and not external:
-            shutil.copyfile(used, output.model)
-        else:
-            changes += _finish(result, original, output.model)
-        after = before if is_same and used is given else graphs.count_ops(result)
-        checked: ModelCheck | None = None
-        # For a large model two sessions and their runs are a high price for comparing a graph with itself.
-        if check and many and is_same and used is given:
-            checked = ModelCheck(False, reason="not one node was changed")
-        elif check:
-            if many:
-                on_progress("comparing with the original", 0, 0)
-            checked = _checked(given, output.model, tolerance, seed)
+        if written_out:
+            changes.append(
+                f"{written_out} {'function' if written_out == 1 else 'functions'} of its own written out"
+            )
+        # The original runs once, and only if it is needed.
+        reference = functools.cache(
+            lambda: Reference(
+                lambda: cpu.open_session(given, given.name),
+                tolerance=tolerance,
+                seed=seed,
+                quantised=knowledge_of(original).quantised,
+            )
+        )
+
+        def attempt(disabled: Sequence[str]) -> _Optimised:
+            _optimize(used, output, graph_level, external, disabled)
+            result = graphs.load(output.model)
+            # `original` has lost what nothing uses (`_without_unused` changes it), as has the optimised file.
+            is_same = _is_same(original.graph, result.graph)
+            notes: list[str] = []
+            # What ONNX Runtime did not change stays the file that it was, byte for byte.
+            if is_same and not external:
+                shutil.copyfile(used, output.model)
+            else:
+                notes = _finish(result, original, output.model)
+            checked: ModelCheck | None = None
+            # For a large model two sessions and their runs are a high price for comparing a graph with itself.
+            if check and many and is_same and used is given:
+                checked = ModelCheck(False, reason="not one node was changed")
+            elif check:
+                if many:
+                    on_progress("comparing with the original", 0, 0)
+                checked = _checked(given, reference(), output.model)
+            return _Optimised(result, is_same, notes, checked)
+
+        made, left_out = _without_harm(attempt, int(graph_level))
+        result, changes, checked = made.model, changes + made.notes, made.check
+        after = before if made.is_same and used is given else graphs.count_ops(result)
         warnings = _level_warnings(level, before, after)
+        if left_out:
+            warnings.append(left_out)
         if free := shapes.free_dimensions(result.graph):
             sizes = shapes.options_text(free)
             warnings.append(f"Inputs have free dimensions, and QNN needs fixed ones: {sizes}")
@@ -300,21 +330,58 @@ def optimize_model(
     )
 
 
-def _optimize(given: Path, output: files.Output, graph_level: Any, external: bool) -> None:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Optimised:
+    """A result that lies in its file: its model, whether ONNX Runtime changed nothing, and what to report."""
+
+    model: Any
+    is_same: bool
+    notes: list[str]
+    check: ModelCheck | None
+
+
+def _without_harm(attempt: Callable[[Sequence[str]], _Optimised], level: int) -> tuple[_Optimised, str]:
+    """Return the result, and a warning if it was made without optimizers that break or change the model.
+
+    Raises the error of the first attempt if no smaller set of optimizers gives a right result.
+    """
+    try:
+        return attempt(()), ""
+    except (OrtError, ModelError) as error:
+
+        def is_right(disabled: Sequence[str]) -> bool:
+            try:
+                attempt(disabled)
+            except (OrtError, ModelError):
+                return False
+            return True
+
+        names = optimizers.harmful(is_right, optimizers.optimizers_of(level))
+        if not names:
+            raise
+        # Evidence is what differs in a result that loads.
+        what = error.evidence[0] if error.evidence else (error.cause or error.message).rstrip(".")
+        does, model = ("changes", "what the model computes") if error.evidence else ("breaks", "the model")
+    return attempt(names), f"{optimizers.harm_of(names, does, model)}, and was left out: {what}."
+
+
+def _optimize(
+    given: Path, output: files.Output, graph_level: Any, external: bool, disabled: Sequence[str] = ()
+) -> None:
     options = cpu.quiet_options()
     options.graph_optimization_level = graph_level
     options.optimized_model_filepath = os.fspath(output.model)
     if external:
         options.add_session_config_entry(_DATA_FILE, output.data_name)
     try:
-        cpu.open_session(given, given.name, options)
+        cpu.open_session(given, given.name, options, disabled)
     except OrtError as error:
         # Only this error is cured by a file of weights.
         if external or "protobuf" not in (error.cause or "").lower() or "2GB" not in (error.cause or ""):
             raise
         # Folding made a small model larger than one protobuf message can be.
         # At most once: with `external` the error is raised above.
-        _optimize(given, output, graph_level, True)
+        _optimize(given, output, graph_level, True, disabled)
     if not output.model.is_file():
         raise ModelError(f"ONNX Runtime wrote no optimised model for {given.name}, and gave no reason.")
 
@@ -354,8 +421,7 @@ def _is_same(before: Any, after: Any) -> bool:
     return all(list(getattr(before, field)) == list(getattr(after, field)) for field in fields)
 
 
-def _checked(given: Path, result: Path, tolerance: float, seed: int) -> ModelCheck:
-    reference = Reference(lambda: cpu.open_session(given, given.name), tolerance=tolerance, seed=seed)
+def _checked(given: Path, reference: Reference, result: Path) -> ModelCheck:
     check = reference.check(lambda: cpu.open_session(result, "the optimised model"))
     # Without a comparison there is no disagreement: `ModelCheck.reason` says why none was made.
     if check.compared and not check.agrees:

@@ -6,6 +6,7 @@ The event loop's thread counts requests; an exposition is written by a worker.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -44,6 +45,7 @@ from qnnbridge_serve.openai_speech import SpeechService
 from qnnbridge_serve.options import ServiceLimits
 from qnnbridge_serve.repository import Repository
 from qnnbridge_serve.transport import Admission, Ticket, Workers, check_answer_time, receive_body, time_left_s
+from qnnbridge_serve.triton import ModelStatistics, configuration
 from qnnbridge_tools.host.figures import read_figures
 from qnnbridge_tools.host.metrics import Families, families_of
 
@@ -149,7 +151,7 @@ class HostProbe:
 # --- the Open Inference Protocol ---
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-EXTENSIONS = ("binary_tensor_data", "model_repository")
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "statistics")
 READERS = 2
 # Loading is compiling, perhaps for minutes: it must not take the threads of requests.
 LOADERS = 2
@@ -190,6 +192,8 @@ class InferenceService:
         self._by_folder = (language.models, embeddings.models, speech.models)
         self._figures = figures
         self.figures = ServeMetrics()
+        # By the name of the model: requests for others are refused before they are counted.
+        self._statistics: dict[str, ModelStatistics] = {}
         # Places for requests, and bytes for their bodies: at least four of the largest at once.
         self._admission = Admission(limits.in_all, max(4 * limits.most_bytes, 1024**3))
         # Reading JSON is work of Python, which holds its lock: more threads would not be faster.
@@ -228,6 +232,23 @@ class InferenceService:
     async def model_metadata(self, request: Request) -> Response:
         return json_answer(self._repository.describe(*_model_of(request)))
 
+    async def model_config(self, request: Request) -> Response:
+        with self._repository.lease(*_model_of(request)) as model:
+            return json_answer(configuration(model))
+
+    async def model_statistics(self, request: Request) -> Response:
+        name = request.path_params.get("name")
+        if name is None:
+            found = [one["name"] for one in self._repository.index(ready_only=True)]
+        else:
+            self._repository.check(*_model_of(request))
+            found = [name]
+        return json_answer({"model_stats": [self._statistics_of(one) for one in found]})
+
+    def _statistics_of(self, name: str) -> dict[str, Any]:
+        version = self._repository.version_of(name)
+        return self._statistics.setdefault(name, ModelStatistics()).document(name, version)
+
     async def metrics(self, request: Request) -> Response:
         text, kind = await self._meters.do(functools.partial(self._exposition, request.headers.get("accept", "")))
         return Response(text, 200, {"content-type": kind})
@@ -254,9 +275,20 @@ class InferenceService:
         name, version = _model_of(request)
         # Before a byte of the body is taken: a request for a model that is not here costs no memory.
         self._repository.check(name, version)
+        statistics, begun = self._statistics.setdefault(name, ModelStatistics()), time.monotonic()
+        try:
+            return await self._infer(request, name, version, statistics)
+        except Exception:
+            statistics.failed(begun)
+            raise
+
+    async def _infer(
+        self, request: Request, name: str, version: str | None, statistics: ModelStatistics
+    ) -> Response:
         encoding = transport.check_encoding(request.headers.get("content-encoding"))
         packed = transport.wanted_encoding(request.headers.get("accept-encoding"))
-        with self._admission.enter() as ticket:
+        with contextlib.ExitStack() as place:
+            ticket = place.enter_context(self._admission.enter())
             parts = await receive_body(request, ticket, self._limits.most_bytes)
             ticket.take_place()
             # The time begins with the last byte: a slow client uses up its own patience, not that of its
@@ -274,14 +306,17 @@ class InferenceService:
             # The client's own timeout is in the request, so it is known only now.
             deadline = arrived + min(times_s) if times_s else None
             take = functools.partial(self._take, ticket, deadline)
-            run = functools.partial(self._run, name, version, asked, deadline, packed, take)
+            started: list[float] = []  # by the worker
+            run = functools.partial(self._run, name, version, asked, deadline, packed, take, started)
             lane = self._texts if has_many_texts(asked.inputs) else self._runs
             reply = await lane.do_for(run, deadline, request.receive)
-        headers = {"content-encoding": packed} if packed else {}
-        if reply.json_size is None:
-            return PartedResponse(reply.body, 200, headers, "application/json")
-        headers[HEADER_LENGTH] = str(reply.json_size)
-        return PartedResponse(reply.body, 200, headers, "application/octet-stream")
+            statistics.succeeded(arrived, started[0] - arrived, reply)
+            headers = {"content-encoding": packed} if packed else {}
+            if reply.json_size is not None:
+                headers[HEADER_LENGTH] = str(reply.json_size)
+            kind = "application/json" if reply.json_size is None else "application/octet-stream"
+            # The ticket is given back when the answer was sent, and not at the end of this function.
+            return PartedResponse(reply.body, headers, kind, ticket, place.pop_all())
 
     def _take(self, ticket: Ticket, deadline: float | None, size: int) -> None:
         """Before bytes are made of a body. Raises `Refused`, `Busy`, and `DeadlineExceeded`."""
@@ -304,7 +339,11 @@ class InferenceService:
         deadline: float | None,
         packed: str | None,
         take: Take,
+        started: list[float],
     ) -> InferReply:
+        started.append(time.monotonic())
+        # Answers that are not read may have filled the memory while this request waited: nothing more is made then.
+        take(0)
         # Within the worker: the model cannot be closed while it runs.
         with self._repository.lease(name, version) as model:
             reply = infer(model, asked, deadline, take)
@@ -373,9 +412,12 @@ def make_app(service: InferenceService, token: bytes | None, origins: Sequence[s
         ("/v2/repository/models/{name}/load", service.load, post),
         ("/v2/repository/models/{name}/unload", service.unload, post),
     ]
+    paths.append(("/v2/models/stats", service.model_statistics, get))
     for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
         paths += [
             (model, service.model_metadata, get),
+            (f"{model}/config", service.model_config, get),
+            (f"{model}/stats", service.model_statistics, get),
             (f"{model}/ready", service.model_ready, get),
             (f"{model}/infer", service.infer, post),
         ]

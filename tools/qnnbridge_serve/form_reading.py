@@ -114,7 +114,11 @@ class FormReader:
         if kind != b"form-data" or name is None:
             raise _unreadable("a part of it has no name")
         # OpenAI's library sends lists as fields called NAME[].
-        self._name = name.decode("utf-8", "replace").removesuffix("[]")
+        try:
+            # python_multipart encodes what it decoded as latin-1, so the bytes are those of the client again.
+            self._name = name.decode("utf-8").removesuffix("[]")
+        except UnicodeDecodeError:
+            raise _unreadable("the name of a field is no text in UTF-8") from None
         if self._name == self._file_field:
             if self.file is not None:
                 raise wrong(f"{self._file_field} is given twice.", self._file_field)

@@ -8,13 +8,15 @@ The event loop's thread only.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import h11
+from h11._connection import DEFAULT_MAX_INCOMPLETE_EVENT_SIZE
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -25,7 +27,8 @@ from qnnbridge_protocol.visible import log_of
 from qnnbridge_serve.errors import Refused, refusal_of
 from qnnbridge_serve.openai_forms import error_document
 from qnnbridge_serve.options import shows_token
-from qnnbridge_serve.transport import ClientGone
+from qnnbridge_serve.pacing import PacedConnection, PacedFlow, SoftEnd, StallWatch
+from qnnbridge_serve.transport import ClientGone, Ticket
 
 _log = log_of("qnnbridge.serve")
 
@@ -42,33 +45,107 @@ HEAD_TIMEOUT_S: Final = 30.0
 _CLOSE: Final = (b"connection", b"close")
 _NO_HTTP: Final = "This is no valid HTTP request."
 
+# How long a client may go on sending after an answer that did not wait for its whole request. To close a connection
+# with unread bytes resets it, and the client might lose the answer.
+DRAIN_S: Final = 2.0
+
 
 class HttpProtocol(H11Protocol):
     """One connection. A request that is no HTTP gets status 400 if one can still be sent, and the end of it."""
 
     _ending = False
+    # Whether the last answer of the connection was sent and all that comes is dropped.
+    _draining = False
+
+    def __init__(self, config: Any, *arguments: Any, **named: Any) -> None:
+        super().__init__(config, *arguments, **named)
+        self.conn: PacedConnection = PacedConnection(
+            config.h11_max_incomplete_event_size or DEFAULT_MAX_INCOMPLETE_EVENT_SIZE
+        )
+        self._application = self.app
+        self.app = self._serve
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow: PacedFlow = PacedFlow(transport)
+        self._stall = StallWatch(self.loop, transport)
         self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._waiting.cancel()
+        self._stall.end()
         super().connection_lost(exc)
 
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+        """The application, for one request of this connection."""
+        names = [name for name, _ in scope["headers"]]
+        # Of these two the second counts. A proxy in front may have read it otherwise, and what follows is then no
+        # request of the same client (RFC 9112, 6.1).
+        if b"content-length" in names and b"transfer-encoding" in names:
+            self._announce_end()
+
+        async def sent(message: Any) -> None:
+            # Nobody reads the rest of the request: to read it here would let a client without a token keep the
+            # event loop busy.
+            if message["type"] == "http.response.start" and self.conn.their_state is h11.SEND_BODY:
+                self._announce_end()
+                self.cycle.transport = SoftEnd(self.transport, self._drain)  # type: ignore[assignment]
+            await send(message)
+
+        await self._application(scope, receive, sent)
+
     def data_received(self, data: bytes) -> None:
+        if self._draining:
+            return
         try:
+            if self.conn.held_back:  # a turn is coming
+                self.conn.receive_data(data)
+                return
             super().data_received(data)
-        # While it reads, uvicorn catches h11's RemoteProtocolError alone.
-        except (h11.LocalProtocolError, RuntimeError) as error:
+        except RuntimeError as error:  # of h11: bytes after the end
             self._give_up(f"{type(error).__name__}: {error}")
         if self._ending:
             self._announce_end()
-        self._let_abort()
         if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):
             self._waiting.cancel()
         elif self._waiting.cancelled():  # the next head has begun, or what is left of a body that was refused
             self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
+
+    def handle_events(self) -> None:
+        """As far as one turn goes; the next one comes after those of other connections."""
+        self.conn.begin_turn()
+        try:
+            super().handle_events()
+        # uvicorn catches h11's RemoteProtocolError alone.
+        except (h11.LocalProtocolError, RuntimeError) as error:
+            self._give_up(f"{type(error).__name__}: {error}")
+        self._let_abort()
+        if self.conn.held_back and not self.transport.is_closing():
+            self.flow.hold()
+            self.loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        if self.transport.is_closing() or self._draining:
+            return
+        self.handle_events()
+        if not self.conn.held_back:
+            self.flow.release()
+
+    def _drain(self) -> None:
+        """Close the connection when the client has had the time to read its answer; drop what it still sends."""
+        if self._draining or self.transport.is_closing():
+            return
+        self._draining = True
+        self.flow.release()
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(DRAIN_S, self.transport.close)
+        self._stall.look()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall.look()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends nothing more, and may wait for its answer all the same. One that has closed its
@@ -115,13 +192,18 @@ class HttpProtocol(H11Protocol):
             self.transport.close()
 
     def on_response_complete(self) -> None:
+        # What is left of a short answer, and one at the end of a connection: the transport waits for ever to send
+        # it.
+        self._stall.look()
+        if self._draining:
+            self.server_state.total_requests += 1
+            return
         try:
             super().on_response_complete()
         except (h11.LocalProtocolError, RuntimeError) as error:  # the next request on the connection
             self._give_up(f"{type(error).__name__}: {error}")
         if self._ending:
             self._linger()
-        self._let_abort()
 
     def _let_abort(self) -> None:
         """The application gets a way to end a connection whose client does not read."""
@@ -137,7 +219,7 @@ class HttpProtocol(H11Protocol):
         self._abandon_cycle()
         # The answer to HEAD has no body: to send one nevertheless is an error in h11.
         head = self.cycle is not None and self.cycle.scope["method"] == "HEAD"
-        body = b"" if head else json.dumps({"error": _NO_HTTP}).encode()
+        body = b"" if head else json.dumps({"error": self.conn.refusal or _NO_HTTP}).encode()
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
@@ -149,7 +231,7 @@ class HttpProtocol(H11Protocol):
             h11.EndOfMessage(),
         ):
             self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
+        self._drain()
 
     def _unsupported_upgrade_warning(self) -> None:
         """A request to upgrade is served without: the client may ask, and the library's advice is none of ours."""
@@ -172,7 +254,7 @@ class HttpProtocol(H11Protocol):
 
 _CLIENT_GONE: Final = 499  # the code of web servers' logs; it is not received
 
-_PART_BYTES: Final = 1024 * 1024
+_PART_BYTES: Final = 256 * 1024
 
 # In the extensions of a request's scope: a function that ends its connection at once.
 ABORT: Final = "qnnbridge.abort"
@@ -184,20 +266,45 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class PartedResponse(Response):
-    """A response of which the body is sent in parts.
+    """A response of which the body is sent in parts, and counts in admission until its client has taken it.
 
     The event loop is free between them; before Python 3.12 its transports also move all that is left of a body
     after each piece that the network takes.
+
+    Args:
+        place: Holds the ticket; closed at the end of the answer, however it ends.
     """
 
+    def __init__(
+        self,
+        body: bytes,
+        headers: Mapping[str, str],
+        media_type: str,
+        ticket: Ticket,
+        place: contextlib.ExitStack,
+    ) -> None:
+        super().__init__(body, 200, headers, media_type)
+        self._ticket = ticket
+        self._place = place
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        body = memoryview(self.body)
-        # `max`: an empty body is one part too, with which the answer ends.
-        for begin in range(0, max(1, len(body)), _PART_BYTES):
-            part = body[begin : begin + _PART_BYTES]
-            more = begin + _PART_BYTES < len(body)
-            await send({"type": "http.response.body", "body": part, "more_body": more})
+        abort = (scope.get("extensions") or {}).get(ABORT, lambda: None)
+        loop = asyncio.get_running_loop()
+
+        def abort_soon() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
+                loop.call_soon_threadsafe(abort)
+
+        with self._place:
+            body = memoryview(self.body)
+            self._ticket.begin_answer(len(body), abort_soon)
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            # `max`: an empty body is one part too, with which the answer ends.
+            for begin in range(0, max(1, len(body)), _PART_BYTES):
+                part = body[begin : begin + _PART_BYTES]
+                more = begin + _PART_BYTES < len(body)
+                await send({"type": "http.response.body", "body": part, "more_body": more})
+                self._ticket.taken_on()
 
 
 def json_answer(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -17,6 +17,7 @@ import itertools
 import json
 import math
 import struct
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -173,6 +174,10 @@ JSON_STEP: Final = 65536
 TEXT_STEP: Final = 65536
 TEXT_BYTES: Final = 64
 
+# Elements that a tensor without any may have in its other dimensions: an empty batch of images, an empty KV cache.
+# A model may make something of that size, such as the sum over the empty dimension.
+MOST_BESIDE_ZERO: Final = 2**24
+
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -201,6 +206,11 @@ def to_value(
         count, size = measure(layout.bits, given.shape)
     except ValueError as error:
         raise wrong(f"{where}: {error}.") from None
+    if not count and math.prod(filter(None, given.shape)) > MOST_BESIDE_ZERO:
+        raise wrong(
+            f"{where}: its shape {list(given.shape)} is empty, and its other sizes have more than "
+            f"{MOST_BESIDE_ZERO} elements."
+        )
     if given.data is not None:
         if declared.element in BINARY_ONLY:
             raise wrong(f"{where}: {declared.datatype} can only be sent as binary data (binary_data_size).")
@@ -530,10 +540,12 @@ class ServedModel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InferReply:
-    """json_size: how many bytes of the body are JSON; ``None`` if all are."""
+    """json_size: how many bytes of the body are JSON; ``None`` if all are. spent_s: for the inputs, the run and the
+    outputs."""
 
     body: bytes
     json_size: int | None
+    spent_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 def infer(
@@ -547,6 +559,7 @@ def infer(
 
     Raises `Refused` and the errors of `qnnbridge.errors`.
     """
+    begun = time.monotonic()
     wanted = _wanted(model.contract, request)
     feed = {}
     check = functools.partial(time_left_s, deadline)
@@ -559,8 +572,11 @@ def infer(
     names = None if request.outputs is None else [tensor.name for tensor, _ in wanted]
     # `borrow`: results are written to the socket and dropped, so they need not be copied out of shared
     # memory.
+    fed = time.monotonic()
     values = model.session.run(names, feed, timeout=time_left_s(deadline), borrow=True)
-    return _reply(model, request, wanted, values, functools.partial(check_answer_time, deadline))
+    ran = time.monotonic()
+    reply = _reply(model, request, wanted, values, functools.partial(check_answer_time, deadline))
+    return dataclasses.replace(reply, spent_s=(fed - begun, ran - fed, time.monotonic() - ran))
 
 
 def _wanted(contract: Contract, request: InferRequest) -> list[tuple[TensorSpec, bool]]:

@@ -342,13 +342,17 @@ def _check_form(data: bytes, shape: tuple[int, ...], count: int, where: str) -> 
     if data.find(b"[", 1) < 0 and _commas(data) == max(0, count - 1):
         return
     found = data.translate(None, _NO_SKELETON)
+    # Sizes behind a zero have no text: the lists that would hold them do not exist.
+    written = shape[: shape.index(0) + 1] if 0 in shape else shape
     size = 0  # of the form that the shape asks for
-    for length in reversed(shape):
+    for length in reversed(written):
         size = 2 + max(0, length - 1) + length * size
+    # Made only where it is as long as what came. All sizes but the last are positive here, so no step of making it
+    # takes more memory than the text of the request.
     if shape and len(found) == size:
         form = b""
-        for length in reversed(shape):
-            form = b"[" + b",".join([form] * length) + b"]"
+        for length in reversed(written):
+            form = b"[" + (form + b",") * (length - 1) + (form if length else b"") + b"]"
         if form == found:
             return
     if found[1:-1].count(b",") == len(found) - 2:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from qnnbridge_protocol.errors import GenerationError, OptionError, PromptRefused, TooLarge
+from qnnbridge_protocol.errors import BridgeError, GenerationError, OptionError, PromptRefused, TooLarge
 from qnnbridge_serve.errors import Refused, in_words, wrong
 from qnnbridge_serve.openai_forms import MOST_SEED, GenerationRequest, error_document
 from qnnbridge_serve.openai_tools import CallForm, CallReader, PartKind, grammar_of, learn_form
@@ -267,13 +267,19 @@ class AnswerPlan:
     form: CallForm | None
 
 
-def choices_of(asked: GenerationRequest, model: LanguageModel) -> Iterator[AnswerPlan]:
-    """All of a request, in the order of their numbers. Raises `Refused`."""
+# Seconds that are left for a request; ``None`` for no limit.
+LeftS = Callable[[], "float | None"]
+
+
+def choices_of(
+    asked: GenerationRequest, model: LanguageModel, left_s: LeftS = lambda: None
+) -> Iterator[AnswerPlan]:
+    """All of a request, in the order of their numbers. Raises `Refused`, and `DeadlineExceeded`."""
     form: CallForm | None = None
     guidance = None if asked.schema is None else ("json_schema", asked.schema)
     prompts: list[Any] = [one if isinstance(one, str) else list(one) for one in asked.prompts]
     if asked.kind == "chat":
-        text, form = _rendered(asked, model.tokenizer)
+        text, form = _rendered(asked, model.tokenizer, left_s)
         prompts = [text]
         if form is not None and asked.tools is not None:
             guidance = ("lark_grammar", grammar_of(form, asked.tools))
@@ -285,12 +291,12 @@ def choices_of(asked: GenerationRequest, model: LanguageModel) -> Iterator[Answe
             yield AnswerPlan(number, prompt, text, own, guidance, form)
 
 
-def _rendered(asked: GenerationRequest, tokenizer: Tokenizer) -> tuple[str, CallForm | None]:
+def _rendered(asked: GenerationRequest, tokenizer: Tokenizer, left_s: LeftS) -> tuple[str, CallForm | None]:
     """The prompt of a conversation."""
 
     def render(messages: str, tools: str | None, add: bool) -> str:
         try:
-            return tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=add)
+            return tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=add, timeout=left_s())
         except GenerationError as error:
             text = f"The model's chat template refuses the messages: {in_words(error)}"
             raise wrong(text, "messages") from error
@@ -304,7 +310,7 @@ def _rendered(asked: GenerationRequest, tokenizer: Tokenizer) -> tuple[str, Call
                 "that was made for them.",
                 "tools",
             )
-        form = learn_form(render, lambda word: _special(tokenizer, word), tools)
+        form = learn_form(render, lambda word: _special(tokenizer, word, left_s), tools)
     left_out = [name for name in asked.called if name not in text]
     if left_out:
         names = ", ".join(left_out)[:200]
@@ -312,11 +318,11 @@ def _rendered(asked: GenerationRequest, tokenizer: Tokenizer) -> tuple[str, Call
     return text, form
 
 
-def _special(tokenizer: Tokenizer, word: str) -> int | None:
+def _special(tokenizer: Tokenizer, word: str, left_s: LeftS) -> int | None:
     """The token that a word is, if the tokenizer leaves it out of texts."""
-    tokens = [int(token) for token in tokenizer.encode(word)]
-    beside = [int(token) for token in tokenizer.encode("x")]
-    is_one = len(tokens) == 1 and word not in tokenizer.decode([*beside, *tokens, *beside])
+    tokens = [int(token) for token in tokenizer.encode(word, timeout=left_s())]
+    beside = [int(token) for token in tokenizer.encode("x", timeout=left_s())]
+    is_one = len(tokens) == 1 and word not in tokenizer.decode([*beside, *tokens, *beside], timeout=left_s())
     return tokens[0] if is_one else None
 
 
@@ -353,32 +359,55 @@ def open_choice(
         )
     except PromptRefused as error:
         # Clients shorten the conversation and ask again when they see it.
-        code = "context_length_exceeded" if "context_length" in error.details else None
-        raise wrong(in_words(error), field, code) from error
+        raise (
+            _too_long(error, field) if "context_length" in error.details else wrong(in_words(error), field)
+        ) from error
     except TooLarge as error:
-        raise wrong(in_words(error), field, "context_length_exceeded") from error
+        raise _too_long(error, field) from error
     except OptionError as error:
         raise wrong(in_words(error), error.details.get("option")) from error
     except GenerationError as error:
         if choice.guidance is None:
             raise
-        raise wrong(
-            f"The schema cannot be kept to: {in_words(error)}\n"
-            "Fix: Correct the schema; or use a release of onnxruntime-genai that was built with guidance.",
-            "response_format" if choice.form is None else "tools",
-        ) from error
+        raise _schema_refused(error, choice) from error
+
+
+def _schema_refused(error: GenerationError, choice: AnswerPlan) -> Refused:
+    text = f"The schema cannot be kept to: {in_words(error)}"
+    return wrong(text, "response_format" if choice.form is None else "tools")
+
+
+def _too_long(error: BridgeError, field: str) -> Refused:
+    """OpenAI's words, by which clients know that they have to shorten the conversation."""
+    context, tokens = (error.details.get(name) for name in ("context_length", "tokens"))
+    text = in_words(error)
+    if context is not None:
+        given = f" However, your {field} resulted in {tokens} tokens." if tokens is not None else ""
+        text = f"This model's maximum context length is {context} tokens.{given}\n{text}"
+    return wrong(text, field, "context_length_exceeded")
 
 
 def parts_of(
-    asked: GenerationRequest, model: LanguageModel, choice: AnswerPlan, stream: TextStream, pace: Pace
+    asked: GenerationRequest,
+    model: LanguageModel,
+    choice: AnswerPlan,
+    stream: TextStream,
+    pace: Pace,
+    left_s: LeftS = lambda: None,
 ) -> Iterator[Part]:
     """The parts of one answer; the last is `Finished`, unless it was cancelled."""
     calls = None if choice.form is None or asked.tools is None else CallReader(choice.form, asked.tools)
-    scores = None if asked.logprobs is None else _Scores(model.tokenizer, stream)
+    scores = None if asked.logprobs is None else _Scores(model.tokenizer, stream, left_s)
     special = None if choice.form is None else choice.form.special
     seen = 0
     while True:
-        piece = next(stream, None)
+        try:
+            piece = next(stream, None)
+        except GenerationError as error:
+            # The library reads the parts of a grammar when the answer comes to them.
+            if "guidance" in error.details:
+                raise _schema_refused(error, choice) from error
+            raise
         new = stream.tokens[seen:]
         if new:
             pace.token(len(new))
@@ -405,8 +434,9 @@ def parts_of(
 class _Scores:
     """The figures of tokens, handed out with the texts that they became."""
 
-    def __init__(self, tokenizer: Tokenizer, stream: TextStream) -> None:
+    def __init__(self, tokenizer: Tokenizer, stream: TextStream, left_s: LeftS) -> None:
         self._tokenizer = tokenizer
+        self._left_s = left_s
         self._stream = stream
         self._used = 0
 
@@ -422,7 +452,7 @@ class _Scores:
             return ()
         self._used += len(new)
         numbers = [[number] for one in new for number in (one.token, *(token for token, _ in one.top))]
-        texts = iter(self._tokenizer.decode_batch(numbers))
+        texts = iter(self._tokenizer.decode_batch(numbers, timeout=self._left_s()))
         return tuple(
             TokenScore(next(texts), one.logprob, one.offset, tuple((next(texts), value) for _, value in one.top))
             for one in new

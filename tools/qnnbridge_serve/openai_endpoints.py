@@ -14,6 +14,7 @@ import base64
 import contextlib
 import dataclasses
 import functools
+import json
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -25,11 +26,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from qnnbridge_daemon.fair_share import Cancellation, FairShare, Queue
-from qnnbridge_protocol.errors import Cancelled
+from qnnbridge_protocol.errors import Cancelled, DeadlineExceeded
 from qnnbridge_serve import transport
 from qnnbridge_serve.embeddings import Array, Embedder
 from qnnbridge_serve.errors import Refused, refusal_of, wrong
-from qnnbridge_serve.http_protocol import ABORT, json_answer, log_unexpected
+from qnnbridge_serve.http_protocol import ABORT, PartedResponse, log_unexpected
 from qnnbridge_serve.json_reading import read_document, weight_of
 from qnnbridge_serve.openai_answers import (
     AnswerForm,
@@ -43,6 +44,7 @@ from qnnbridge_serve.openai_answers import (
 from qnnbridge_serve.openai_forms import GenerationRequest, named_model, read_generation
 from qnnbridge_serve.openai_responses import read_response, renamed
 from qnnbridge_serve.options import ServiceLimits
+from qnnbridge_serve.pacing import STALL_TIMEOUT_S
 from qnnbridge_serve.repository import FolderFigures, FolderModels, LanguageModel
 from qnnbridge_serve.transport import (
     Admission,
@@ -61,9 +63,6 @@ if TYPE_CHECKING:
 
 
 # --- one answer ---
-
-# How long a client may leave what was sent to it unread.
-STALL_TIMEOUT_S: Final = 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,6 +126,8 @@ class WorkedAnswer(abc.ABC):
         self._items: asyncio.Queue[Item] = asyncio.Queue()
         self._late = False
         self._begun = False
+        # Whether the client has its error while native code goes on.
+        self._overdue = False
         self._task: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -154,7 +155,8 @@ class WorkedAnswer(abc.ABC):
         """Wait for the worker."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._task is not None:
+        # Work that goes on after its deadline keeps its place among the others, and not the answer waiting.
+        if self._task is not None and not self._overdue:
             # `wait` does not raise what the task raised: errors have gone through the queue.
             await asyncio.wait({self._task})
 
@@ -176,7 +178,8 @@ class WorkedAnswer(abc.ABC):
             outcome = "cancelled"
             self._tell(not_started() if self._late else error)
         except BaseException as error:  # noqa: BLE001 - passed on to the event loop
-            self._tell(error)
+            if not self._overdue:
+                self._tell(error)
         finally:
             self._figures.end(outcome, sums, self._pace)
 
@@ -215,13 +218,16 @@ class GeneratedAnswer(WorkedAnswer):
         asked, pace, outcome = self.asked, self._pace, "error"
         sums |= {"prompt_tokens": 0, "generated_tokens": 0, "host_restarts": 0}
         prompt_tokens = 0
-        for choice in choices_of(asked, self._model):
+        choices = choices_of(asked, self._model, self._left)
+        for number in range(max(1, len(asked.prompts)) * asked.n):
             self._begun = False
             # Between two answers of one request: the next is not begun when the time is over.
             time_left_s(self._deadline)
             # A turn for each of its answers: a request for many keeps no other client waiting for all of them.
-            with turn(again=choice.number > 0), contextlib.ExitStack() as held:
+            with turn(again=number > 0), self._keeping_its_place(), contextlib.ExitStack() as held:
                 self._begun = True
+                # Within the turn: the chat template is native code, too.
+                choice = next(choices)
 
                 def stop_with(stream: TextStream, held: contextlib.ExitStack = held) -> None:
                     held.callback(self._cancellation.on_stop(stream.cancel))
@@ -232,7 +238,7 @@ class GeneratedAnswer(WorkedAnswer):
                     prompt_tokens += stream.prompt_tokens
                     sums["prompt_tokens"] = prompt_tokens
                 try:
-                    for part in parts_of(asked, self._model, choice, stream, pace):
+                    for part in parts_of(asked, self._model, choice, stream, pace, self._left):
                         self._tell(part)
                 finally:
                     sums["generated_tokens"] = pace.tokens
@@ -241,6 +247,20 @@ class GeneratedAnswer(WorkedAnswer):
                 raise Cancelled("The answer was cancelled.")
             outcome = stream.finish_reason or "error"
         return outcome, Counts(prompt_tokens, pace.tokens)
+
+    @contextlib.contextmanager
+    def _keeping_its_place(self) -> Iterator[None]:
+        """Answer at the deadline, and keep the turn until native code has ended, or its host."""
+        try:
+            yield
+        except DeadlineExceeded as error:
+            if error.details.get("state") == "still-running":
+                self._overdue = True  # before the answer: `end` asks for it
+                self._tell(error)
+                from qnnbridge.genai._model import end_overdue
+
+                end_overdue(self._model.model.host)
+            raise
 
 
 async def whole_answer(answer: WorkedAnswer, gone: Callable[[], Awaitable[Any]]) -> Any:
@@ -434,7 +454,8 @@ class LanguageService:
             answer = GeneratedAnswer(asked, model, self.models.figures[model.name], deadline, form)
             answer.start(self._workers, self._queues, _client(request, asked))
             if not asked.stream:
-                return json_answer(await whole_answer(answer, request.receive))
+                body = json.dumps(await whole_answer(answer, request.receive)).encode()
+                return PartedResponse(body, {}, "application/json", ticket, place.pop_all())
             first = await first_item(answer, request.receive)
             # The ticket is given back at the end of the stream, and not at the end of this function.
             return EventStream(answer, first, place.pop_all().close)
@@ -521,14 +542,16 @@ class EmbeddingService:
 
     async def embed(self, request: Request) -> Response:
         encoding = transport.check_encoding(request.headers.get("content-encoding"))
-        with self._admission.enter() as ticket:
+        with contextlib.ExitStack() as place:
+            ticket = place.enter_context(self._admission.enter())
             parts = await receive_body(request, ticket, self._most_bytes)
             ticket.take_place()
             deadline = deadline_after(self._timeout_s)
             work = functools.partial(self._work, parts, encoding, ticket, deadline)
-            return json_answer(await self._workers.do_for(work, deadline, request.receive))
+            body = await self._workers.do_for(work, deadline, request.receive)
+            return PartedResponse(body, {}, "application/json", ticket, place.pop_all())
 
-    def _work(self, parts: list[bytes], encoding: str | None, ticket: Ticket, deadline: float | None) -> Any:
+    def _work(self, parts: list[bytes], encoding: str | None, ticket: Ticket, deadline: float | None) -> bytes:
         asked = read_embedding(_document(parts, encoding, ticket, self._most_bytes, deadline))
         model = self.models.get(asked.model)
         figures = self.models.figures[model.name]
@@ -540,7 +563,8 @@ class EmbeddingService:
         finally:
             sums = {"texts": len(asked.inputs) if ok else 0, "tokens": tokens}
             figures.end("ok" if ok else "error", sums)
-        return answer_document(asked, vectors, tokens)
+        # Here and not in the event loop: vectors of thousands of texts take seconds to write.
+        return json.dumps(answer_document(asked, vectors, tokens)).encode()
 
     def _embed(self, asked: EmbeddingRequest, model: Embedder, deadline: float | None) -> tuple[Array, int]:
         texts = []

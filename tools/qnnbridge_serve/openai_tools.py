@@ -54,7 +54,8 @@ def read_tools(document: Mapping[str, Any]) -> ToolUse | None:
     if not given:
         if given not in (None, []):
             raise wrong("tools is a list of functions.", "tools")
-        if choice not in (None, "none"):
+        # "auto" is OpenAI's own default, and clients send it with a list that happens to be empty.
+        if choice not in (None, "none", "auto"):
             raise wrong("tool_choice goes with tools.", "tool_choice")
         return None
     if not isinstance(given, list) or len(given) > MOST_TOOLS:

@@ -288,6 +288,9 @@ class Repository(Registry[ServedModel]):
                 **model.contract.described(),
             }
 
+    def version_of(self, name: str) -> str:
+        return self._versions[name]
+
     def index(self, *, ready_only: bool) -> list[dict[str, str]]:
         with self._lock:
             return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
+import dataclasses
 import threading
 import time
 import zlib
@@ -159,9 +160,18 @@ class Workers:
 # --- admission ---
 
 
+# A client that has taken nothing of its answer for so long loses it when its memory is needed for other requests.
+IDLE_S: Final = 2.0
+
+
 class Admission:
-    """most: requests that are worked on or wait for that. most_bytes: of the bodies of all, as received and as
-    unpacked, also of those that are still coming."""
+    """Places and memory for requests, and memory for answers that are being sent. Any thread.
+
+    Args:
+        most: Requests that are worked on or wait for that.
+        most_bytes: Of the bodies of all, as received and as unpacked, also of those that are still coming, and of
+            the answers that their clients have not taken yet.
+    """
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
@@ -169,6 +179,8 @@ class Admission:
         self._lock = threading.Lock()
         self._count = 0
         self._bytes = 0
+        # Answers that are being sent, by their tickets.
+        self._sending: dict[Ticket, SentAnswer] = {}
 
     def enter(self) -> Ticket:
         """A ticket for a request whose body follows. Raises `Busy` without a free place."""
@@ -191,17 +203,57 @@ class Admission:
 
     def take(self, size: int) -> None:
         with self._lock:
+            self._cut_off_idle(size)
             if self._bytes + size > self._most_bytes:
                 raise Busy(
-                    f"The requests that are being worked on have {self._bytes} bytes; {size} more are not taken.",
+                    f"The requests and answers under way have {self._bytes} bytes; {size} more are not taken.",
                     fix="Send it again a little later, or give the server a larger --max-request.",
                 )
             self._bytes += size
+
+    def send(self, ticket: Ticket, size: int, abort: Callable[[], None]) -> None:
+        """Count an answer that exists already, so it is not refused. abort: ends its connection."""
+        with self._lock:
+            self._cut_off_idle(size)
+            self._bytes += size
+            self._sending[ticket] = SentAnswer(size, abort, time.monotonic())
+
+    def taken_on(self, ticket: Ticket) -> None:
+        """The client has taken a part of its answer."""
+        with self._lock:
+            answer = self._sending.get(ticket)
+            if answer is not None:
+                answer.since = time.monotonic()
+
+    def sent(self, ticket: Ticket) -> None:
+        with self._lock:
+            answer = self._sending.pop(ticket, None)
+            self._bytes -= 0 if answer is None else answer.size
 
     def leave(self, places: int, size: int) -> None:
         with self._lock:
             self._count -= places
             self._bytes -= size
+
+    def _cut_off_idle(self, size: int) -> None:
+        """Under the lock: make room by ending the answers that their clients have left alone for longest."""
+        now = time.monotonic()
+        while self._sending and self._bytes + size > self._most_bytes:
+            ticket, answer = min(self._sending.items(), key=lambda item: item[1].since)
+            if now - answer.since < IDLE_S:
+                return
+            del self._sending[ticket]
+            self._bytes -= answer.size
+            answer.abort()
+
+
+@dataclasses.dataclass(slots=True)
+class SentAnswer:
+    """An answer that is being sent. since: when its client took the last part of it, on `time.monotonic`."""
+
+    size: int
+    abort: Callable[[], None]
+    since: float
 
 
 class Ticket:
@@ -231,13 +283,30 @@ class Ticket:
             raise Refused(413, f"The body, unpacked, has more than {most} bytes; see the server's --max-request.")
         self.take(size)
 
+    def begin_answer(self, size: int, abort: Callable[[], None]) -> None:
+        """The work is done: the answer's bytes count in place of the request, until the end of the ``with``.
+
+        abort: ends the connection; any thread.
+        """
+        self._leave()
+        self._admission.send(self, size, abort)
+
+    def taken_on(self) -> None:
+        """The client has taken a part of the answer."""
+        self._admission.taken_on(self)
+
+    def _leave(self) -> None:
+        self._admission.leave(self._places, self._bytes)
+        self._places = self._bytes = 0
+
     def __enter__(self) -> Ticket:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._admission.leave(self._places, self._bytes)
+        self._leave()
+        self._admission.sent(self)
 
 
 # --- bodies ---

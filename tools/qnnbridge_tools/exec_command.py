@@ -93,8 +93,8 @@ def exec_program(
     sizes = dimension_sizes(dim, bucket) or given_sizes()
     wanted = Program(module, list(program)) if module else Program(None, list(program[1:]), script=program[0])
     wanted.check()
-    environ = environment_for(chosen, sizes)
-    raise typer.Exit(run_program(wanted, environ, report))
+    environ, has_folder = environment_for(chosen, sizes)
+    raise typer.Exit(run_program(wanted.command(has_folder=has_folder), environ, report))
 
 
 @dataclasses.dataclass
@@ -195,11 +195,37 @@ class Program:
             if found is None:
                 raise NoSuchFile(f"There is no module {self.module}.", fix="Install it, or check its name.")
 
-    def command(self) -> list[str]:
+    def command(self, *, has_folder: bool) -> list[str]:
+        """Return the command line of the program, with the options that this Python was started with.
+
+        has_folder: the drop-in is on the path of processes with the environment of `environment_for`.
+        """
         start = ["-m", self.module] if self.module is not None else [str(self.script)]
         # Python with -E or -I reads no variable that would bring the hook into it.
-        by_hand = ["-m", "qnnbridge.ort._import_hook"] if sys.flags.ignore_environment else []
-        return [sys.executable, *by_hand, *start, *self.arguments]
+        reads_path = has_folder and not sys.flags.ignore_environment
+        by_hand = [] if reads_path else ["-m", "qnnbridge.ort._import_hook"]
+        return [sys.executable, *interpreter_options(sys.orig_argv), *by_hand, *start, *self.arguments]
+
+
+def interpreter_options(command: Sequence[str]) -> list[str]:
+    """Return the options of Python in its command line: those before ``-m``, ``-c`` or the program."""
+    found: list[str] = []
+    words = iter(command[1:])
+    for word in words:
+        if not word.startswith("-") or word == "-":
+            break
+        # Letters may be joined: -Om MODULE. The value of -X and -W is the rest of the word, or the next one.
+        special = next((at for at, letter in enumerate(word) if letter in "mcXW"), None)
+        if word.startswith("--"):
+            found += [word, next(words, "")]  # --check-hash-based-pycs, the only one
+        elif special is None:
+            found.append(word)
+        elif word[special] in "XW":
+            found += [word] if word[special + 1 :] else [word, next(words, "")]
+        else:
+            found += [word[:special]] if special > 1 else []
+            break
+    return found
 
 
 def dimension_sizes(dims: Dimensions, buckets: Sequence[str]) -> dict[str, int | list[int]]:
@@ -214,30 +240,32 @@ def dimension_sizes(dims: Dimensions, buckets: Sequence[str]) -> dict[str, int |
     return sizes
 
 
-def environment_for(provider: str, sizes: Mapping[str, int | list[int]]) -> dict[str, str]:
-    """In which the program finds the drop-in. Raises `HostError` where there is no host to ask for its version."""
-    from qnnbridge.ort import _import_hook
+def environment_for(provider: str, sizes: Mapping[str, int | list[int]]) -> tuple[dict[str, str], bool]:
+    """Return the environment of the program, and whether Python finds the drop-in by it.
+
+    Raises `HostError` where there is no host to ask for its version.
+    """
+    from qnnbridge.ort import _children
     from qnnbridge.ort._placement import POLICY_VARIABLE, SIZES_VARIABLE
 
     environ = dict(os.environ)
     environ[POLICY_VARIABLE] = provider
     if sizes:
         environ[SIZES_VARIABLE] = json.dumps(sizes)
-    _import_hook.offer_to_children(environ)
-    return environ
+    return environ, _children.offer_to_children(environ)
 
 
-def run_program(program: Program, environ: dict[str, str], report: bool) -> int:
+def run_program(command: list[str], environ: dict[str, str], report: bool) -> int:
     """The program's exit code; 128 plus the number of the signal that ended it."""
     from qnnbridge.ort._placement import REPORT_VARIABLE
 
     if not report:
         if sys.platform != "win32":  # where exec starts another process and leaves this one's parent alone with it
-            os.execve(sys.executable, program.command(), environ)  # noqa: S606 - no shell is wanted
-        return _wait(subprocess.Popen(program.command(), env=environ))
+            os.execve(sys.executable, command, environ)  # noqa: S606 - no shell is wanted
+        return _wait(subprocess.Popen(command, env=environ))
 
     with tempfile.TemporaryDirectory(prefix="qnnbridge-report-", ignore_cleanup_errors=True) as folder:
-        code = _wait(subprocess.Popen(program.command(), env={**environ, REPORT_VARIABLE: folder}))
+        code = _wait(subprocess.Popen(command, env={**environ, REPORT_VARIABLE: folder}))
         print_report(folder)
     return code
 

@@ -234,6 +234,10 @@ class DoctorCommand:
         typer.Option(metavar="FILE", help="The provider option backend_path that your application uses."),
     ] = None
     quick: Annotated[bool, typer.Option("--quick", help="Under a second: no hashing, no live probe.")] = False
+    numbers: Annotated[
+        bool,
+        typer.Option("--numbers", help="Also measure which known-wrong operators are wrong on this NPU: a minute."),
+    ] = False
     timeout: Annotated[float, typer.Option(min=1, metavar="S", help="Seconds for a live probe.")] = 60.0
     fix: Annotated[bool, typer.Option("--fix", help="Offer the fixes that cannot do harm.")] = False
     snapshot: Annotated[

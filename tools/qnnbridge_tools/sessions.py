@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from qnnbridge_host.model.optimizers import PROVE_ENTRY
 from qnnbridge_protocol.errors import (
     BridgeError,
     DeadlineExceeded,
@@ -87,6 +88,11 @@ class ProviderSession:
         return list(self._session.fixed)
 
     @property
+    def left_out(self) -> tuple[str, ...]:
+        """Optimizers of ONNX Runtime without which the host made it, since they harm the model."""
+        return self._session._remote.disabled_optimizers
+
+    @property
     def placement(self) -> Placement:
         return self._session.placement
 
@@ -127,14 +133,30 @@ def opened(
     fallback: Literal["error", "cpu"] = "cpu",
     *,
     cured: bool = False,
+    level: Literal["off", "basic", "all"] = "off",
+    disabled_optimizers: Sequence[str] = (),
+    proven: bool = False,
 ) -> Iterator[ProviderSession]:
-    """Raises what making the session raises. timeout_s: less than the usual one. cured: as an application's session
-    is, with the operators rewritten that QNN is known to compute wrong."""
-    from qnnbridge import CpuFallbackWarning, InferenceSession, SessionOptions
+    """Raises what making the session raises.
+
+    Args:
+        timeout_s: less than the usual one.
+        cured: as an application's session is, with the operators rewritten that QNN is known to compute wrong.
+        level: of ONNX Runtime's graph optimisation of a session on the CPU. QNN is compared with one that is not
+            optimised; nodes of QNN are optimised at "basic"; an application's sessions on the CPU have "all".
+        disabled_optimizers: of ONNX Runtime, left out.
+        proven: they are all that harm the model; the host does not look for more.
+    """
+    from qnnbridge import CpuFallbackWarning, GraphOptimizationLevel, InferenceSession, SessionOptions
 
     options = SessionOptions()
     for name, size in settings.sizes.items():
         options.add_free_dimension_override_by_name(name, size)
+    if proven:
+        options.add_session_config_entry(PROVE_ENTRY, "0")
+    if provider == CPU:
+        names = {"off": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "all": "ORT_ENABLE_ALL"}
+        options.graph_optimization_level = getattr(GraphOptimizationLevel, names[level])
     limits = [limit for limit in (timeout_s, settings.timeout_s) if limit is not None]
     # The library would log what the report says: nodes on the CPU, a host that died.
     with quiet("qnnbridge"), warnings.catch_warnings():
@@ -152,6 +174,7 @@ def opened(
             # Each model is opened once here: compiled entries of cut and rewritten copies would only fill the
             # cache.
             cache=False,
+            disabled_optimizers=list(disabled_optimizers),
             verify=False,  # the commands compare by themselves
             fix=None if cured else False,  # they look at the model as it is
         ) as session:

@@ -27,15 +27,19 @@ from qnnbridge._buckets.batches import (
     too_large,
     variant_for,
 )
+from qnnbridge._buckets.contents import highest_valid, is_mask
 from qnnbridge._buckets.plan import EDGE, BucketPlan, Sizes, free_dimensions, make_plan
-from qnnbridge._buckets.probing import OF_THE_MODEL, check_exact, ends_of, find_shapes, measure, zeros
+from qnnbridge._buckets.probing import OF_THE_MODEL, find_shapes, zeros
+from qnnbridge._buckets.reach import check_exact, ends_of, measure
 from qnnbridge._feed_rules import Array
 from qnnbridge._session import Verify
-from qnnbridge._session.numbers_check import MAX_BYTES
+from qnnbridge._session.numbers_check import MAX_BYTES, made_up
 from qnnbridge._supervision.host_process import seconds_left
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import BridgeError, ModelError, NumbersDiffer, OptionError, OrtError, RemoteError
+from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
@@ -248,7 +252,7 @@ class PaddingCheck:
         self.found = ""
         self._label = label
         self._mode = mode
-        self._lock = Lock()
+        self._lock = renew_in_forks(Lock())
         # Variants of which a padded call was compared.
         self._tried: set[Sizes] = set()
 
@@ -265,12 +269,15 @@ class PaddingCheck:
             change,
         )
 
-    def padded_call(self, variant: Sizes, feeds: Feeds, compare: Callable[[Feeds], str]) -> None:
+    def padded_call(
+        self, variant: Sizes, feeds: Feeds, compare: Callable[[Feeds], str], *, again: bool = False
+    ) -> None:
         """A call is padded to this variant.
 
         Args:
             feeds: without the padding.
             compare: finds what padding changes in them.
+            again: its numbers are compared, too, so its padding is, whatever was compared before.
 
         Raises:
             NumbersDiffer: padding changes results, for ``verify="raise"``.
@@ -279,7 +286,7 @@ class PaddingCheck:
         if self._mode == "off" or sum(np.asarray(value).nbytes for value in feeds.values()) > MAX_BYTES:
             return
         with self._lock:
-            first = variant not in self._tried
+            first = (again and not self.found) or variant not in self._tried
             # Before it is compared: of several calls at once one is.
             self._tried.add(variant)
         if self._mode == "warn":
@@ -312,19 +319,25 @@ HARMLESS: Final = 1e-4
 # Signs that hide padding with zeros from a maximum, or a rectifier, in one sample show it in another.
 # Both signs, all below zero, all above zero.
 SPREADS: Final = ((1.0, 0.0), (-1.0, -0.1), (1.0, 0.1))
+# Sizes in a row that are tried: behind a stride, padding is seen from some sizes only.
+STRIDES: Final = 4
 _WITH_ZEROS: Final = "With zeros: "
-_MASK: Final = re.compile(r"mask|attention(?!s)|valid", re.IGNORECASE)
 # An input that says how long another one is: `waveforms_lens`, `input_length`, `n_frames`.
 _LENGTH: Final = re.compile(r"(?:^|_)(?:lens?|lengths?|sizes?|num|n)(?:_|$)", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FreeModel:
-    """model: without the inputs that are constants. constants: those."""
+    """The model with its sizes left free, on the CPU.
+
+    model: without the inputs that are constants. constants: those. highest: the largest valid integer of each
+    padded input of integers, found at the first trial.
+    """
 
     variants: Variants
     model: ModelDescription
     constants: Mapping[str, Any]
+    highest: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def outputs(self) -> list[str]:
@@ -364,17 +377,56 @@ class FreeModel:
         first = plan.smallest()
 
         def free_feeds(size: int) -> Mapping[str, Any]:
-            return self.zeros(plan, (*first[:number], size, *first[number + 1 :]))
+            return self._ordinary(plan, (*first[:number], size, *first[number + 1 :]), deadline)
 
-        def run(feeds: Mapping[str, Any]) -> list[Any]:
-            return self.run(feeds, deadline)
+        def run(feeds: Mapping[str, Any]) -> list[Any] | None:
+            return self._run_if_valid(feeds, deadline)
 
         ends = ends_of(plan, shapes, self.outputs, number)
-        context = measure(plan, number, ends, free_feeds, run) if given is None else Context(given, given)
-        check_exact(plan, number, ends, context, free_feeds, run)
+        highest = self._highest(plan, free_feeds(first[number]), deadline)
+        if given is None:
+            context = measure(plan, number, ends, free_feeds, run, highest, self.model.operators)
+        else:
+            context = Context(given, given)
+        check_exact(plan, number, ends, context, free_feeds, run, highest)
         name = plan.symbols[number]
         _log.info("an output looks at %d steps of %s before it and %d behind it", context.left, name, context.right)
         return Windowing(number, context, dict(zip(self.outputs, ends, strict=True)))
+
+    def _run_if_valid(self, feeds: Mapping[str, Any], deadline: float | None) -> list[Any] | None:
+        """The outputs; ``None`` where the model refuses these values."""
+        try:
+            return self.run(feeds, deadline)
+        except OF_THE_MODEL as error:
+            _log.debug("The model does not take made-up values: %s", error.message)
+            return None
+
+    def _ordinary(self, plan: BucketPlan, sizes: Sizes, deadline: float | None) -> dict[str, Any]:
+        """What the host makes up for these sizes: by their names it knows lengths, positions and sampling rates.
+
+        Zeros where it cannot.
+        """
+        feeds = self.zeros(plan, sizes)
+        made = self._made_up(feeds, deadline)
+        return {name: made.get(name, value) for name, value in feeds.items()}
+
+    def _made_up(self, feeds: Mapping[str, Array], deadline: float | None) -> dict[str, Any]:
+        types = {node.name: node.type for node in self.model.inputs}
+        nodes = [NodeInfo(name, types[name], value.shape) for name, value in feeds.items()]
+        try:
+            return made_up(self.variants.free(deadline).host, self.variants.recipe.label, nodes, deadline)
+        except OptionError:
+            return {}
+
+    def _highest(self, plan: BucketPlan, feeds: Mapping[str, Array], deadline: float | None) -> dict[str, int]:
+        """The largest valid integer of each padded input of integers."""
+        names = [
+            name
+            for name in _padded_or_cut(plan)
+            if feeds[name].dtype.kind in "iu" and not is_mask(name, feeds[name]) and name not in self.highest
+        ]
+        self.highest.update(highest_valid(feeds, names, lambda one: self._run_if_valid(one, deadline)))
+        return self.highest
 
     # --- deciding ---
 
@@ -462,7 +514,8 @@ class FreeModel:
             for number, size in enumerate(small)
         )
         try:
-            samples = list(self._samples(one, true))
+            highest = self._highest(one, self._ordinary(one, true, deadline), deadline)
+            samples = list(self._samples(one, true, highest))
             results = [self.run(feeds, deadline) for feeds in samples]
             unshown = [
                 name
@@ -472,6 +525,13 @@ class FreeModel:
             for name in unshown:
                 if not self._is_apart(name, samples, [one[names.index(name)] for one in results], deadline):
                     return None, f"Made-up inputs do not show what output {name!r} follows from."
+            for by in range(1, STRIDES):
+                shorter = tuple(
+                    size if number in plan.unpadded else max(1, size - by) for number, size in enumerate(true)
+                )
+                # Models that take multiples of something refuse the others.
+                few = list(self._samples(one, shorter, highest))[: len(SPREADS) if highest else 1]
+                samples += [feeds for feeds in few if self._run_if_valid(feeds, deadline) is not None]
             report = verify_padding(one, shapes, names, samples, lambda feeds: self.run(feeds, deadline), tolerance)
         except OF_THE_MODEL as error:
             return None, f"Padding could not be tried on the CPU: {error.message}"
@@ -501,11 +561,14 @@ class FreeModel:
                 return False
         return True
 
-    def _samples(self, plan: BucketPlan, sizes: Sizes) -> Iterator[dict[str, Any]]:
+    def _samples(self, plan: BucketPlan, sizes: Sizes, highest: Mapping[str, int]) -> Iterator[dict[str, Any]]:
         for seed, (factor, offset) in enumerate(SPREADS):
             rng = np.random.default_rng(seed)
             feeds = self.zeros(plan, sizes)
-            made = {name: _content(name, value, rng, factor, offset) for name, value in feeds.items()}
+            made = {
+                name: _content(name, value, rng, factor, offset, (seed % 2, highest.get(name, 1)))
+                for name, value in feeds.items()
+            }
             for name, number in _lengths(plan, feeds).items():
                 # The first sample is as long as it says, the others are shorter.
                 made[name] = np.full_like(feeds[name], max(1, sizes[number] - seed * max(1, sizes[number] // 4)))
@@ -533,6 +596,11 @@ def _padded(plan: BucketPlan) -> dict[str, set[int]]:
     return {name: numbers for name, numbers in along.items() if numbers}
 
 
+def _padded_or_cut(plan: BucketPlan) -> list[str]:
+    """Inputs along which something is padded, or cut into windows."""
+    return [name for name, one in plan.inputs.items() if one.axes]
+
+
 def _lengths(plan: BucketPlan, feeds: Mapping[str, Array]) -> dict[str, int]:
     """Inputs that say how long others are, with the number of the symbol that each of them means."""
     padded, found = _padded(plan), {}
@@ -547,13 +615,17 @@ def _lengths(plan: BucketPlan, feeds: Mapping[str, Array]) -> dict[str, int]:
     return found
 
 
-def _content(name: str, zero: Array, rng: np.random.Generator, factor: float, offset: float) -> Array:
-    """Values for an input: masks of ones, small ids, numbers."""
-    if zero.dtype.kind == "b" or (zero.dtype.kind in "iuf" and _MASK.search(name)):
+def _content(
+    name: str, zero: Array, rng: np.random.Generator, factor: float, offset: float, ids: tuple[int, int]
+) -> Array:
+    """Values for an input: masks of ones, numbers, ids of this range.
+
+    In some samples no id is 0, which is what they are padded with: a last id of 0 hides its padding.
+    """
+    if is_mask(name, zero):
         return np.ones(zero.shape, zero.dtype)
     if zero.dtype.kind in "iu":
-        # 0 and 1 are ids in any vocabulary.
-        return np.asarray(rng.integers(0, 2, zero.shape), zero.dtype)
+        return np.asarray(rng.integers(min(ids), ids[1] + 1, zero.shape), zero.dtype)
     if zero.dtype.kind != "f":
         return zero
     values = rng.standard_normal(zero.shape)

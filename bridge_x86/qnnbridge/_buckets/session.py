@@ -63,11 +63,12 @@ from qnnbridge._feeds import Counted, FeedChecker
 from qnnbridge._ort_value import to_application
 from qnnbridge._providers import QNN
 from qnnbridge._session.create import identify, warn_application
-from qnnbridge._session.numbers_check import NOT_RUN, verify_mode
+from qnnbridge._session.numbers_check import NOT_RUN, NumbersCheck, WholeCalls, verify_mode
 from qnnbridge._session.runs import RunArguments
 from qnnbridge._session.session import CpuFallbackWarning, check_outputs
 from qnnbridge._supervision.host_process import deadline_after, seconds_left
 from qnnbridge.errors import as_onnxruntime
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
 from qnnbridge_protocol.model_records import NumbersReport
@@ -88,12 +89,24 @@ _log = log_of("qnnbridge.buckets")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Call:
-    """What all parts of a call share. names: of the outputs. wire: they are wanted as the wire has them."""
+    """What all parts of a call share.
+
+    names: of the outputs. wire: they are wanted as the wire has them. is_part: the whole is compared with the CPU,
+    and not this part of it.
+    """
 
     names: list[str]
     how: RunArguments
     deadline: float | None
     wire: bool
+    is_part: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class _CallsInParts:
+    """Counter of the calls that are done in windows or split."""
+
+    calls: int = 0
 
 
 class BucketedSession:
@@ -117,16 +130,17 @@ class BucketedSession:
         self._bucket_arguments, self._timeout, self._warn = arguments, timeout, warn
         # Of calls, by the names that `BucketStatus` has for them.
         self._counts: collections.Counter[str] = collections.Counter()
-        self._counting = Lock()
+        self._counting = renew_in_forks(Lock())
         self._ruled_out: dict[str, str] = {}
         deadline = deadline_after(timeout)
         try:
             # The host reads the model's inputs without loading it: no onnx is needed on this side.
-            model = identify(host, recipe, deadline)
+            model = identify(host, recipe, deadline, operators=True)
             recipe = dataclasses.replace(recipe, identity=model.model)
             declared, (recipe, named) = model.inputs, name_axes(recipe, model.inputs, arguments.sizes)
             self.recipe, model = recipe, dataclasses.replace(model, inputs=named)
-            self._padding = PaddingCheck(recipe.label, verify_mode(recipe.verify) if self._asks_for_qnn else "off")
+            self._mode = verify_mode(recipe.verify) if self._asks_for_qnn else "off"
+            self._padding = PaddingCheck(recipe.label, self._mode)
             constants, model = without_constants(recipe.spec, model)
             # Where the application says nothing of padding, the model itself decides (`FreeModel.decide`), by
             # runs on the CPU with sizes left free.
@@ -162,6 +176,11 @@ class BucketedSession:
         except BridgeError as error:
             raise as_onnxruntime(error) from None
         self._takes_zeros = True
+        self._in_parts = _CallsInParts()
+        whole = WholeCalls(
+            dataclasses.replace(recipe.spec, fix=None), self._parts_text(), constants, self._in_parts
+        )
+        self._whole = NumbersCheck(self.first._remote, self._mode, whole)
         fixed = recipe.spec.free_dimensions_by_name
         self.inputs = shown_inputs([node for node in declared if node.name not in constants], fixed)
         self.outputs = shown_outputs(model.outputs, self._shapes, fixed)
@@ -188,6 +207,12 @@ class BucketedSession:
         """
         chosen = bool(arguments.pad) or arguments.pad_all is not None
         return self._asks_for_qnn and chosen and not arguments.chunk
+
+    def _parts_text(self) -> str:
+        """How calls are divided, and how the model is rewritten: what their results depend on besides the model."""
+        plan, windowing, fix = self._plan, self._windows, self.recipe.spec.fix
+        text = f"buckets {plan.symbols} {plan.buckets} split {sorted(plan.split)} fix {fix}"
+        return text if windowing is None else f"{text} windows {windowing.number} {windowing.context}"
 
     @property
     def _asks_for_qnn(self) -> bool:
@@ -254,8 +279,11 @@ class BucketedSession:
         self._count("chunked")
         cuts = windows(size, length, context)
         feeds_of_windows = window_feeds(self._plan, feeds, number, cuts, length)
-        results = [self._answer_window(call, part, number) for part in feeds_of_windows]
-        return join(results, cuts, [windowing.ends[name] for name in call.names], size)
+        part_of = dataclasses.replace(call, is_part=True)
+        results = [self._answer_window(part_of, part, number) for part in feeds_of_windows]
+        joined_results = join(results, cuts, [windowing.ends[name] for name in call.names], size)
+        self._compare_whole(call, feeds, joined_results)
+        return joined_results
 
     def _answer_window(self, call: _Call, feeds: Mapping[str, Any], number: int) -> list[Any]:
         """One window, in the variant of its length. A length that is no bucket gets a variant of its own."""
@@ -281,11 +309,23 @@ class BucketedSession:
             axes = joints(plan, self._shapes, call.names, number)
             self._count("split")
             # Through `_answer` again: the parts may still be too large along another symbol.
-            results = [self._answer(call, part) for part in parts(plan, feeds, number, true[number])]
-            return joined(results, axes)
+            part_of = dataclasses.replace(call, is_part=True)
+            results = [self._answer(part_of, part) for part in parts(plan, feeds, number, true[number])]
+            joined_results = joined(results, axes)
+            self._compare_whole(call, feeds, joined_results)
+            return joined_results
         if self._bucket_arguments.overflow == "cpu":
             return self._answer_on_cpu(call, feeds, f"{plan.text(true)} fits into no bucket")
         raise refuse_too_large(plan, true, whole[0])
+
+    def _compare_whole(self, call: _Call, feeds: Mapping[str, Any], results: list[Any]) -> None:
+        """Compare a call that was done in parts with what the CPU computes for the whole."""
+        if call.is_part:
+            return
+        compared = self._whole.wants(feeds.values())
+        self._in_parts.calls += 1
+        if compared:
+            self._whole.compare_call(call.names, [(name, value, None) for name, value in feeds.items()], results)
 
     def _answer_on_cpu(self, call: _Call, feeds: Mapping[str, Any], because: str) -> list[Any]:
         """Reported once as a warning and in the log; how often it happened is in `buckets` and `placement`."""
@@ -305,14 +345,16 @@ class BucketedSession:
         session = self._variants.get(variant, "call", call.deadline, how.on_deadline)
         left_s = seconds_left(call.deadline)
         run: Callable[..., list[Any]] = session.run_values if call.wire else session.run
-        looked_at = true != variant and session.looks_at_next_call
+        looked_at = not call.is_part and session.wants_comparison(feeds.values())
         if true != variant and self._windows is None:
             given = {name: unpadded(self._plan, name, value, true) for name, value in feeds.items()}
-            self._padding.padded_call(variant, given, functools.partial(self._changed_by_padding, variant, left_s))
+            compare = functools.partial(self._changed_by_padding, variant, left_s)
+            self._padding.padded_call(variant, given, compare, again=looked_at)
         if looked_at:
             # Only what is left after cutting is compared with the CPU: values that follow from padding are
             # not the application's.
-            run = functools.partial(session.run_values, counted=self._counted(true, variant))
+            counted = None if true == variant else self._counted(true, variant)
+            run = functools.partial(session.run_values, compared=True, counted=counted)
         self._variants.count(variant)
         values = run(
             call.names, feeds, how.run_options, timeout=left_s, retry=how.retry, on_deadline=how.on_deadline
@@ -455,28 +497,28 @@ class BucketedSession:
             reason = f"padding changes results: {self._padding.found}"
             return NumbersReport("differs", reason=reason, when=time.time())
         reports = [variant.session.verified for variant in self._variants if variant.session is not None]
+        reports.append(self._whole.report)
         # One that has not run yet says nothing beside one that has.
         reports = [report for report in reports if report.reason != NOT_RUN] or reports
         return min(reports, key=lambda one: (STATES.index(one.state), one.snr_db or 0.0))
 
     def verify(self, feeds: Mapping[str, Any] | None, timeout: float | None) -> NumbersReport:
-        """Of the variant that the feeds go to, with the padding; default the first variant, with made-up inputs."""
+        """Compare what `run` returns for these feeds with what the CPU computes for them as they are.
+
+        Without feeds compare the first variant, with made-up inputs.
+        """
         try:
             if feeds is None:
                 return self.first.verify(None, timeout=timeout)
             checked = {name: value for name, value, _ in self.checker.check(feeds)}
-            true = self._sizes_of(checked)
-            sizes = variant_for(self._plan, true)
-            if sizes is None:
-                raise OptionError(
-                    "No single variant takes feeds of these sizes.",
-                    fix="Give feeds that fit into a bucket.",
-                )
             deadline = deadline_after(self._timeout if timeout is None else timeout)
-            padded = pad_feeds(self._plan, checked, sizes)
-            session = self._variants.get(sizes, "call", deadline)
-            counted = None if true == sizes else self._counted(true, sizes)
-            return session.verify_part(padded, seconds_left(deadline), counted)
+            how = RunArguments(None, timeout, None, "raise")
+            call = _Call(self.output_names, how, deadline, wire=True, is_part=True)
+            results = self._answer(call, checked)
+            given = [(name, value, None) for name, value in checked.items()]
+            return self._whole.compare(
+                self.output_names, given, results, seconds_left(deadline), "the inputs given"
+            )
         except BridgeError as error:
             raise as_onnxruntime(error) from None
 

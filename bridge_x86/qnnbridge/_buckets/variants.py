@@ -19,6 +19,7 @@ from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.host_process import seconds_left
 from qnnbridge._threads import Background
 from qnnbridge._transport.open_requests import remaining
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock, RLock
 from qnnbridge_os.shield import TooLate, in_turn
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, OptionError
@@ -149,7 +150,7 @@ class Variants:
         # Entries are never removed; `add` only inserts, so readers need no lock but copy what they iterate
         # over.
         self._variants = {sizes: Variant(sizes) for sizes in (*plan.variants(), FREE)}
-        self._counting = Lock()
+        self._counting = renew_in_forks(Lock())
         self._dynamic: dict[str, str] = {}
         self._closed = False
 
@@ -267,6 +268,8 @@ def opener(host: Host, retry: int, timeout: float | None, warn: Warn) -> Open:
     def open_session(recipe: SessionRecipe, left_s: float | None, on_deadline: OnDeadline) -> BaseSession:
         session = BaseSession(SessionOptions.from_spec(recipe.spec), left_s)
         session._warn = warn
+        # What the application gets is compared: without the padding, and put together from all parts.
+        session._chooses_calls = False
         session._open(recipe, host, retry, on_deadline)
         # The creation has its own limit; the calls later have that of the application.
         session._timeout = timeout

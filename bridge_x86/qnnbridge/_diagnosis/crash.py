@@ -55,7 +55,7 @@ class OpenCall:
     """A request that was open when the host died. phase: what the host had declared for it, ``None`` if queued.
 
     without_qnn: QNN is not asked for, or took no node of the session that runs. entry: an entry of the cache stands
-    for the model.
+    for the model. known: what is known against the model on QNN.
     """
 
     request_id: int
@@ -66,6 +66,7 @@ class OpenCall:
     phase: str | None = None
     without_qnn: bool = False
     entry: bool = False
+    known: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -212,6 +213,7 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
         return [Diagnosis(cause, "", _evidence(record), OUR_KILL, True)]
     lines, evidence = record.lines, _evidence(record)
     found = [d for rule in DEATH_RULES if (d := _apply(rule, record, lines, evidence)) is not None]
+    found += _of_known_faults(record, evidence)
     curable = record.exit is None or record.exit.code.curable
     # An earlier failure that was survived leaves its lines too, so a log line alone is a symptom at most.
     # All that are known are about QNN.
@@ -230,6 +232,23 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
     if found[0].weight < STRONG and not found[0].evidence and record.last_line:
         # Nothing is proved: what it said last is the best that there is.
         found[0] = dataclasses.replace(found[0], evidence=(record.last_line,))
+    return found
+
+
+def _of_known_faults(record: CrashRecord, evidence: tuple[str, ...]) -> list[Diagnosis]:
+    """What was known against the models before they ran explains a crash better than how it looks."""
+    code = record.exit.code if record.exit is not None else None
+    if record.without_qnn or (code is not None and code.fault not in f"{_CRASH} {_ABORT}".split()):
+        return []
+    curable = code is None or code.curable
+    found = []
+    for call in record.suspects:
+        what, _, fix = call.known.partition(" Fix: ")
+        if what:
+            fix = fix[:1].upper() + fix[1:]
+            found.append(
+                Diagnosis(f"Most likely a known fault of QNN. {what}", fix, evidence, SYMPTOM + 2, curable)
+            )
     return found
 
 
@@ -446,9 +465,10 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "Compiled: compile it again with this onnxruntime-qnn. Otherwise: replace the operator. " + _CPU,
         SYMPTOM, faults=_CRASH, phases=("creating", "compiling"), qnn=True),
     DeathRule(
-        "QNN or the driver crashed while running this model: its context binary is damaged, or this input or model "
-        "hits a fault of theirs.",
-        "Compile the model again with this onnxruntime-qnn, update the NPU driver. " + _CPU, SYMPTOM,
+        "QNN or the driver crashed while running this model: an operator or this input hits a fault of theirs, or "
+        "the context binary of a compiled model is damaged.",
+        "Compile the model again with this onnxruntime-qnn, if it is a compiled one. Otherwise `qnnbridge verify` "
+        "of it may find the operator. On an NPU an update of its driver may help. " + _CPU, SYMPTOM,
         faults=_CRASH, phases=("running",), qnn=True),
     DeathRule(
         "ONNX Runtime itself, or a library of custom operators, crashed on this model: it is on the CPU, and QNN "

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import math
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -198,6 +199,16 @@ class SharedArrays:
                 slab = reference()
                 if slab is not None:
                     slab.close()
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: the arrays stay as they are, and are no longer shared with the parent."""
+        if sys.platform != "win32":
+            from qnnbridge_os.sharing import unshare
+
+            for reference in list(self._slabs.values()):
+                slab = reference()
+                if slab is not None:
+                    unshare(slab.data.__array_interface__["data"][0], slab.size)
 
     # --- under the lock ---
 

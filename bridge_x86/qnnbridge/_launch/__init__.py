@@ -126,7 +126,11 @@ def configuration_file(environ: Mapping[str, str] | None = None) -> Path:
     # Imported here: only needed when a host is started.
     import platformdirs
 
-    return Path(platformdirs.user_config_dir("qnnbridge", appauthor=False)) / "config.toml"
+    try:
+        return Path(platformdirs.user_config_dir("qnnbridge", appauthor=False)) / "config.toml"
+    except RuntimeError:
+        # A user without a home folder has no configuration file: a path at which there can be none.
+        return Path(os.devnull, "qnnbridge", "config.toml")
 
 
 def configured_host(file: Path, *, must_exist: bool = False) -> str | None:
@@ -222,6 +226,10 @@ def _read(file: Path, must_exist: bool) -> dict[str, Any]:
             raise _refused_file(file, "it does not exist", f"Create it, or unset {CONFIG_VARIABLE}.") from None
         return {}
     except OSError as error:
+        # Services and containers have a home folder that is a file, or belongs to another user: then there is no
+        # configuration. A file that is there and cannot be read is an error.
+        if not must_exist and not os.path.lexists(file):
+            return {}
         raise _refused_file(file, f"it cannot be read ({error.strerror})", None) from error
     except ValueError as error:  # toml.TOMLDecodeError, UnicodeDecodeError
         raise _refused_file(
@@ -278,7 +286,7 @@ def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | 
 
     looked_at = [
         f"environment variable {VARIABLE}: not set",
-        f"configuration file {file}: {'has no [host] python' if file.exists() else 'does not exist'}",
+        f"configuration file {file}: {'has no [host] python' if os.path.lexists(file) else 'does not exist'}",
     ]
     # Before the running interpreter: an emulated x64 Python with all packages would compute in QNN's
     # simulator.

@@ -20,6 +20,7 @@ from qnnbridge._supervision.host_process import seconds_left
 from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext
 from qnnbridge_os import shield
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelLoadCanceled
 from qnnbridge_protocol.field_types import read_record
@@ -66,7 +67,7 @@ _STAGES: Final = {
 _FILES: Final = (os.path.dirname(__file__), shield.__file__)
 _OURS: Final = tuple(os.path.join(os.path.dirname(os.path.abspath(file)), "") for file in _FILES)
 _said: set[str] = set()
-_said_lock = Lock()
+_said_lock = renew_in_forks(Lock())
 
 
 class CacheWarning(UserWarning):
@@ -140,7 +141,8 @@ class Created:
 
     session: its number. blame: the fingerprint that a later death counts against; empty for the model's. shared:
     another application of the daemon has the same session. numbers: what is known of them from before.
-    fixed: what was rewritten in the model. fix: how, if the host decided it.
+    fixed: what was rewritten in the model. fix: how, if the host decided it. disabled_optimizers: those of ONNX
+    Runtime that the host left out.
     """
 
     session: int
@@ -153,6 +155,7 @@ class Created:
     numbers: NumbersReport | None = None
     fixed: tuple[str, ...] = ()
     fix: FixSpec | None = None
+    disabled_optimizers: tuple[str, ...] = ()
 
 
 class RequestNews:
@@ -282,10 +285,20 @@ def _load_canceled(recipe: SessionRecipe) -> ModelLoadCanceled:
 
 
 def identify(
-    host: Host, recipe: SessionRecipe, deadline: float | None, stop: Terminable | None = None
+    host: Host,
+    recipe: SessionRecipe,
+    deadline: float | None,
+    stop: Terminable | None = None,
+    *,
+    operators: bool = False,
 ) -> ModelDescription:
-    """The host's description of the model, without loading it. Raises the error of an unreadable model."""
+    """Return the host's description of the model, without loading it. Raises the error of an unreadable model.
+
+    operators: also list its operators, for which the host reads each node.
+    """
     header: dict[str, Any] = {"op": "model.identify", "folder": recipe.folder}
+    if operators:
+        header["operators"] = True
     header["cache"] = recipe.cache_settings().to_wire()
     header["config_entries"] = dict(recipe.spec.config_entries)
     if recipe.spec.model_path is not None:
@@ -330,6 +343,15 @@ def too_late(news: RequestNews, timeout_s: float | None) -> DeadlineExceeded | N
             details={"state": "stopped", "model": news.label},
         )
     return None
+
+
+# In the notice about operators that QNN is known to compute wrong.
+_KNOWN: Final = "QNN is known to compute"
+
+
+def known_faults_in(notices: Sequence[Notice]) -> str:
+    """Return what the host knows against the model on QNN, "" for nothing."""
+    return next((one.text for one in notices if one.kind == "model" and _KNOWN in one.text), "")
 
 
 def show_notices(notices: Sequence[Notice]) -> None:

@@ -95,7 +95,7 @@ def run(
         return None
     # The reasons are the collections themselves (releases that wait, suspects, kills): no flag has to be kept
     # in step.
-    if (any(host.slow_path_reasons) or monotonic() >= remote.next_upkeep) and not _upkeep(remote, process):
+    if (any(host.slow_path_reasons) or monotonic() >= remote.next_upkeep) and not _upkeep(remote, process, feed):
         return None
     pool = process.pool
     if pool is None:
@@ -177,6 +177,7 @@ def _call(
         plan.put_in(key.arrays)
         # Not exact with several threads, and need not be: a statistic.
         remote.host.sharing.shared_calls += 1
+        remote.calls += 1
         head = channel.call(plan.number, deadline)
         if head is None:
             return plan.take_out(out)
@@ -228,7 +229,7 @@ def _other_answer(channel: FastChannel, head: Any, signature: CallSignature, dea
     return decode_all(field(frame.header, "outputs", "tuple[Any, ...]"), frame.buffers)
 
 
-def _upkeep(remote: ReplayingSession, process: HostProcess) -> bool:
+def _upkeep(remote: ReplayingSession, process: HostProcess, feed: Feed) -> bool:
     """Do once a second what the slow path does before every call. False if the call must take the slow path."""
     supervisor = remote.host.supervisor
     # `locks_hold` is false once eventlet has replaced the locks of objects that exist (`_native`).
@@ -241,6 +242,9 @@ def _upkeep(remote: ReplayingSession, process: HostProcess) -> bool:
     try:
         supervisor.check_quarantine(remote.context)
     except ModelQuarantined:
+        return False
+    # Which calls are compared is decided here, too: a look at each call would cost all of them.
+    if remote.wants_comparison is not None and remote.wants_comparison(feed.values()):
         return False
     remote.host.before_call(process)
     return process.usable

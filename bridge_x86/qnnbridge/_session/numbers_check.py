@@ -1,9 +1,17 @@
-"""Compares a session's results with the CPU's, once, for the first call.
+"""Compares a session's results with the CPU's: for its first call with content, and for a few later ones.
 
-The host compares (`model.verify`), in a process of its own; this side hands over the inputs and outputs of the
-call, keeps the report, and warns or raises. What was found before comes with the session's creation, and then no
-call is looked at. Nothing that goes wrong here fails the call, except `NumbersDiffer` for ``verify="raise"``.
-Thread-safe.
+The host compares (`model.verify`), in a process of its own; this side chooses the calls, hands over their inputs
+and outputs, keeps the report, and warns or raises. Nothing that goes wrong here fails a call, except
+`NumbersDiffer` for ``verify="raise"``. Thread-safe.
+
+Which calls are compared::
+
+    open ──── the first call, and each call with content until one settles it ────> agrees, differs, unknown
+    agrees ── the 2nd, 4th, 8th, 16th … call, counted over all sessions of the model ──> agrees, differs
+
+A call whose inputs are nearly constant settles nothing: a warm-up with zeros agrees where a photo differs. Later
+comparisons of a session take at most `FREE_S` and `SHARE_OF_TIME` of its life. After `FIRST_CALLS` a session
+decides only once in `LOOK_EVERY_S` whether a call is compared, so that the others cost nothing.
 """
 
 from __future__ import annotations
@@ -12,23 +20,26 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from qnnbridge._session import Verify
 from qnnbridge._session.create import encoded, warn_application
-from qnnbridge._supervision.host_process import deadline_after
+from qnnbridge._supervision.host_process import deadline_after, seconds_left
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import BridgeError, NumbersDiffer, OptionError, ProtocolDesync, UnknownOperation
 from qnnbridge_protocol.field_types import field
-from qnnbridge_protocol.model_records import NumbersReport
+from qnnbridge_protocol.model_records import MADE_UP, NumbersReport
 from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._feeds import Counted
+    from qnnbridge._host import Host
     from qnnbridge._session.remote_session import RemoteSession
+    from qnnbridge_protocol.specs import NodeInfo, SessionSpec
 
 
 _log = log_of("qnnbridge.numbers")
@@ -39,9 +50,26 @@ PATIENCE_S: Final = 300.0
 # Time for the answer after the host has given up.
 ANSWER_S: Final = 5.0
 NOT_RUN: Final = "it has not run yet"
-MADE_UP: Final = "made-up inputs"
 # Inputs and outputs of a call together: they are copied.
 MAX_BYTES: Final = 256 * 2**20
+# What later comparisons of a session may take of its time. One takes the time of a run on the CPU, of the load of
+# the model there, and 0.3 s for the start of a process.
+SHARE_OF_TIME: Final = 0.01
+# What they may take besides: the first few come soon, when a program is new.
+FREE_S: Final = 5.0
+# Between two looks whether a call is to be compared.
+LOOK_EVERY_S: Final = 1.0
+# Of the first calls each is looked at, since a program's calls differ most at its start.
+FIRST_CALLS: Final = 32
+# Calls without content are compared seldom: they may prove a difference.
+_OF_CONSTANT: Final = 4
+
+# Inputs of fewer values are sizes, flags and the like.
+LEAST_VALUES: Final = 8
+# Number of values that are looked at.
+MOST_VALUES: Final = 4096
+# A standard deviation below this part of the largest value: an empty picture with the noise of its sensor.
+NEARLY_CONSTANT: Final = 0.02
 
 _WORDS: Final[Mapping[object, Verify]] = {
     **dict.fromkeys((False, "off", "0", "no", "false"), "off"),
@@ -64,35 +92,132 @@ def verify_mode(given: object) -> Verify:
         raise OptionError(f"{where} is not known.", fix="Give 'warn', 'raise' or False ('off').") from None
 
 
+# Of a call that is compared: whether its inputs have content. "" for none.
+Kind = Literal["", "constant", "content"]
+
+
+class HasCalls(Protocol):
+    """Something that counts calls."""
+
+    calls: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WholeCalls:
+    """How calls are done that are put together from several runs, which is compared as a whole.
+
+    Args:
+        spec: of the session without the sizes of a variant.
+        parts: how a call is divided, as text: calls that are divided otherwise have a verdict of their own.
+        constants: inputs that the application does not give.
+        counter: of these calls.
+    """
+
+    spec: SessionSpec
+    parts: str
+    constants: Mapping[str, Any]
+    counter: HasCalls
+
+
 class NumbersCheck:
-    """The look at a session's numbers. waits: whether the next call is the one to be looked at.
+    """The comparison of a session's numbers with the CPU's.
 
     Args:
         remote: the session, which has been made.
         mode: "warn" compares in the background; "raise" before the result is returned.
+        whole: for calls that are put together from several runs of this session and others.
     """
 
-    def __init__(self, remote: RemoteSession, mode: Verify) -> None:
+    def __init__(self, remote: RemoteSession, mode: Verify, whole: WholeCalls | None = None) -> None:
         self._remote = remote
         self._mode = mode
+        self._whole = whole
+        self._counter: HasCalls = remote if whole is None else whole.counter
         self._lock = Lock()
-        self.waits = False
+        # Whether calls are looked at at all, and when the next one is.
+        self._looks = False
+        self._next_look = 0.0
+        # What is being compared; a call with content does not wait for one without.
+        self._busy: Kind = ""
+        # Comparisons of this session that settled nothing, by whether the inputs had content.
+        self._unsettled = {"constant": 0, "content": 0}
+        # Seconds of comparisons, and since when.
+        self._spent_s, self._since = 0.0, time.monotonic()
+        # Calls of this session that are part of the report's number.
+        self._counted = 0
+        renew_in_forks(self)
         placement = remote.info.placement
         if mode == "off":
-            self.report = NumbersReport("off", reason="verify='off'")
+            self._report = NumbersReport("off", reason="verify='off'")
         elif remote.recipe.without_qnn or (placement.known and not placement.qnn_nodes):
-            self.report = NumbersReport("off", reason="no node of it runs on QNN")
-        elif remote.numbers is not None:
-            self.report = remote.numbers
+            self._report = NumbersReport("off", reason="no node of it runs on QNN")
+        elif remote.numbers is not None and whole is None:
+            kept = remote.numbers
+            # The host has added its creation as its first call.
+            self._report, self._counted = dataclasses.replace(kept, calls=kept.calls + 1), 1
+            # The CPU cannot run a model without its original, and what is wrong stays wrong.
+            self._looks = kept.state == "agrees" and not remote.recipe.compiled
+            age_s = abs(time.time() - kept.when)
+            self._spent_s = max(0.0, kept.seconds - SHARE_OF_TIME * age_s)
         else:
-            self.report, self.waits = NumbersReport("pending", reason=NOT_RUN), True
+            self._report, self._looks = NumbersReport("pending", reason=NOT_RUN), True
+
+    def _at_fork_reinit(self) -> None:
+        """Forget the comparison of the parent: its thread is not in the child of a fork."""
+        self._lock = Lock()
+        self._busy = ""
+
+    @property
+    def report(self) -> NumbersReport:
+        """What is known now, with the number of calls so far."""
+        report, more = self._report, self._counter.calls - self._counted
+        return dataclasses.replace(report, calls=report.calls + more) if report.compared and more else report
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no call has settled it."""
+        return self._looks and self._report.state != "agrees"
 
     def known_before(self) -> None:
-        """At the session's creation: what was found before. Raises `NumbersDiffer`."""
-        if self._mode != "off" and self.report.state == "differs":
-            self._tell(self.report)
+        """Report what was found before the session was created. Raises `NumbersDiffer`."""
+        if self._mode != "off" and self._report.state == "differs":
+            self._tell(self._report)
 
-    def first_call(
+    def wants(self, values: Iterable[Any]) -> bool:
+        """Whether the call with these inputs, which has not been counted yet, is to be compared."""
+        if not self._looks:
+            return False
+        number, now = self._counter.calls + 1, time.monotonic()
+        early = number < FIRST_CALLS
+        if early:
+            # The fast path asks again at the next call.
+            self._remote.next_upkeep = 0.0
+        if self._busy == "content" or now < self._next_look:
+            return False
+        if self._is_due(number, values, now):
+            return True
+        if not early:
+            self._next_look = now + LOOK_EVERY_S
+        return False
+
+    def _is_due(self, number: int, values: Iterable[Any], now: float) -> bool:
+        report = self._report
+        if not self.is_open:
+            due = report.calls + number - self._counted >= report.next_call
+            return due and self._has_time(now) and has_content(values)
+        content = has_content(values)
+        if self._busy and not content:
+            return False
+        # The first is compared in any case: what differs on it differs.
+        tried = self._unsettled["content" if content else "constant"]
+        due = number >= (2 if content else _OF_CONSTANT) ** tried
+        return due and (not tried or self._has_time(now))
+
+    def _has_time(self, now: float) -> bool:
+        """Whether a further comparison fits into its share of the time."""
+        return self._spent_s + self._report.seconds <= FREE_S + SHARE_OF_TIME * (now - self._since)
+
+    def compare_call(
         self,
         names: Sequence[str],
         feeds: Sequence[tuple[str, Any, Any]],
@@ -101,34 +226,46 @@ class NumbersCheck:
         ahead: bool = False,
         counted: Counted | None = None,
     ) -> None:
-        """A call has succeeded, and `waits` was true. Raises `NumbersDiffer`.
+        """Compare a call that has succeeded and been counted, and of which `wants` was true.
 
-        ahead: it was made for this with made-up inputs, and its caller waits. counted: see `RunArguments`.
+        Args:
+            ahead: it was made for this with made-up inputs, and its caller waits.
+            counted: see `RunArguments`.
+
+        Raises:
+            NumbersDiffer: its numbers differ, for ``verify="raise"``.
         """
+        kind: Kind = "content" if has_content(value for _, value, _ in feeds) else "constant"
         with self._lock:
-            if not self.waits:
+            # Another thread's call of the same moment is being compared.
+            if not self._looks or self._busy in ("content", kind):
                 return
-            self.waits = False
+            self._busy = kind
         background = self._mode == "warn" and not ahead
         try:
             header, buffers = self._message(names, feeds, results, counted)
         except BridgeError as error:
-            self.report = NumbersReport("unknown", reason=f"its values cannot be compared: {error.message}")
+            self._take(NumbersReport("unknown", reason=f"its values cannot be compared: {error.message}"), 0, kind)
             return
+        calls = header["calls"]
         if sum(memoryview(buffer).nbytes for buffer in buffers) > MAX_BYTES:
             reason = f"inputs and outputs have more than {MAX_BYTES >> 20} MiB; verify(feeds) compares them"
-            self.report = NumbersReport("unknown", reason=reason)
-        elif background:
+            self._take(NumbersReport("unknown", reason=reason), 0, kind)
+            return
+        header["constant"] = kind == "constant"
+        if background:
             header |= {"patient": True, "budget_s": PATIENCE_S}
             # Copied: the application may change its arrays meanwhile.
             copies = tuple(bytes(buffer) for buffer in buffers)
-            self.report = NumbersReport("pending", reason="it is being compared with the CPU")
-            start_thread("qnnbridge verify", self._look_behind, header, copies)
-        else:
-            if ahead:
-                header["of"] = MADE_UP
-            self.report = self._ask(header, buffers, PATIENCE_S if ahead else self._remote.timeout_s)
-            self._tell(self.report)
+            if self._report.state != "agrees":
+                self._report = NumbersReport("pending", reason="it is being compared with the CPU")
+            start_thread("qnnbridge verify", self._look_behind, header, copies, kind)
+            return
+        if ahead:
+            header["of"] = MADE_UP
+        report = self._ask(header, buffers, PATIENCE_S if ahead else self._remote.timeout_s)
+        if self._take(report, calls, kind):
+            self._tell(self._report)
 
     def compare(
         self,
@@ -142,29 +279,46 @@ class NumbersCheck:
         """The comparison that the application asks for; a kept report does not count. Keeps its report, unless it
         shows nothing and there is one that does."""
         header, buffers = self._message(names, feeds, results, counted)
-        header |= {"again": True, "of": inputs}
+        constant = not has_content(value for _, value, _ in feeds)
+        header |= {"again": True, "of": inputs, "constant": constant}
         report = self._ask(header, buffers, timeout_s)
+        if not (constant and report.state == "agrees"):
+            self._take(report, header["calls"], "")
+        return dataclasses.replace(report, calls=0, compared=0)
+
+    def _take(self, report: NumbersReport, calls: int, kind: Kind) -> bool:
+        """Add a comparison's report to what is known. Returns whether it newly shows a difference.
+
+        Args:
+            calls: number of calls of this session that the host has added.
+            kind: of the call that was compared; "" for a comparison that the application asked for.
+        """
         with self._lock:
-            self.waits = False
-            if report.state != "unknown" or not self.report.kept:
-                self.report = report
-        return report
+            before = self._report
+            if self._busy == kind:
+                self._busy = ""
+            self._spent_s += 0.0 if report.kept else report.seconds
+            # Without a cache the host keeps no counts.
+            if report.state != "unknown":
+                report = dataclasses.replace(
+                    report,
+                    calls=max(report.calls, before.calls + calls),
+                    compared=max(report.compared, before.compared + (not report.kept)),
+                )
+                self._counted += calls
+            settled = before.state in ("agrees", "differs")
+            self._report = report.after(before) if settled else report
+            if report.state == "unknown" and kind:
+                self._unsettled[kind] += 1
+            # What shows nothing leaves it open; a reason why nothing can be compared does not.
+            shows_nothing = self._report.state == "unknown" and bool(self._report.outputs)
+            self._looks = self._mode != "off" and (self._report.state == "agrees" or shows_nothing)
+            return self._report.state == "differs" and before.state != "differs"
 
     def samples(self, timeout_s: float | None) -> dict[str, Any]:
         """Made-up values for the inputs. Raises `OptionError` where none can be made up."""
-        from qnnbridge_protocol.values import decode_all
-
-        header = {"op": "model.samples", "inputs": [node.to_wire() for node in self._remote.info.inputs]}
-        frame = self._remote.host.call(header, timeout_s)
-        if frame.header.get("inputs") is None:
-            raise OptionError(
-                f"{self._remote.recipe.label} cannot be verified with made-up inputs.",
-                cause=f"{frame.header.get('reason')}.",
-                fix="Give inputs: session.verify(feeds).",
-            )
-        inputs = field(frame.header, "inputs", "tuple[tuple[str, Any], ...]")
-        values = decode_all((item for _, item in inputs), frame.buffers)
-        return {name: value for (name, _), value in zip(inputs, values, strict=True)}
+        remote = self._remote
+        return made_up(remote.host, remote.recipe.label, remote.info.inputs, deadline_after(timeout_s))
 
     # --- asking the host ---
 
@@ -177,9 +331,15 @@ class NumbersCheck:
     ) -> tuple[dict[str, Any], tuple[Any, ...]]:
         from qnnbridge_protocol.values import Encoder
 
-        recipe, spec = self._remote.recipe, self._remote.recipe.spec
-        if self._remote.fix is not None:  # the copy that the host decided for
+        recipe, whole = self._remote.recipe, self._whole
+        spec = recipe.spec if whole is None else whole.spec
+        if self._remote.fix is not None and whole is None:  # the copy that the host decided for
             spec = dataclasses.replace(spec, fix=self._remote.fix)
+        if whole is not None:
+            feeds = [*feeds, *((name, value, None) for name, value in whole.constants.items())]
+        spec = dataclasses.replace(
+            spec, disabled_optimizers=(*spec.disabled_optimizers, *self._remote.disabled_optimizers)
+        )
         described, buffers = encoded(recipe.initializers)
         encoder = Encoder()
         inputs = [[name, encoder.add(value, kind)] for name, value, kind in feeds]
@@ -194,7 +354,13 @@ class NumbersCheck:
             "outputs": list(names),
             "results": outputs,
             "leading": counted is not None,
+            "calls": max(0, self._counter.calls - self._counted),
+            "compared": self._report.compared,
         }
+        if self._remote.live is not None:
+            header["session"] = self._remote.live.session
+        if whole is not None:
+            header |= {"parts": whole.parts, "of": "the inputs of a call in several parts"}
         if recipe.identity is not None:  # what the file holds now need not be what the session computes
             header |= {"fingerprint": recipe.fingerprint, "files": [list(file) for file in recipe.identity.files]}
         buffers += tuple(encoder.buffers)
@@ -226,17 +392,18 @@ class NumbersCheck:
             reason = "the host ended before the comparison did"
         return NumbersReport("unknown", reason=reason, when=time.time())
 
-    def _look_behind(self, header: dict[str, Any], buffers: tuple[Any, ...]) -> None:
+    def _look_behind(self, header: dict[str, Any], buffers: tuple[Any, ...], kind: Kind) -> None:
         """In a thread of its own."""
         report = self._ask(header, buffers, None)
-        # The application may have warnings raised; there is nothing here to raise them to.
-        with contextlib.suppress(Warning):
-            self._tell(report)
-        self.report = report
+        if self._take(report, header["calls"], kind):
+            # The application may have warnings raised; there is nothing here to raise them to.
+            with contextlib.suppress(Warning):
+                self._tell(self._report)
 
     # --- reporting ---
 
     def _tell(self, report: NumbersReport) -> None:
+        """Report a difference: warn, or raise `NumbersDiffer`."""
         label = self._remote.recipe.label
         if report.state != "differs":
             _log.debug("%s: numbers: %s", label, report)
@@ -248,15 +415,70 @@ class NumbersCheck:
         warn_application(f"{error.message} {error.cause} {error.fix}", NumbersWarning)
 
 
+def has_content(values: Iterable[Any]) -> bool:
+    """Whether the inputs of a call vary enough to show what a model computes.
+
+    Masks, flags and small sizes show nothing. Without a larger input anything counts.
+    """
+    import numpy as np
+
+    arrays = [value for value in values if isinstance(value, np.ndarray) and value.dtype.kind in "biuf"]
+    arrays = [array for array in arrays if array.size >= LEAST_VALUES]
+    return not arrays or any(map(_varies, arrays))
+
+
+def _varies(array: Any) -> bool:
+    import numpy as np
+
+    # A part is enough, and costs the same for any size.
+    flat = array.reshape(-1)
+    some = flat[:: max(1, flat.size // MOST_VALUES)]
+    if array.dtype.kind == "b":
+        return False
+    values = some.astype(np.float64)
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return False
+    low, high = float(values.min()), float(values.max())
+    if array.dtype.kind in "iu" and high - low < 2:
+        return False  # a mask, or ids of padding
+    return float(values.std()) > NEARLY_CONSTANT * max(abs(low), abs(high))
+
+
+def made_up(host: Host, label: str, inputs: Sequence[NodeInfo], deadline: float | None) -> dict[str, Any]:
+    """Values that the host makes up for inputs of fixed sizes. Raises `OptionError` where it cannot."""
+    from qnnbridge_protocol.values import decode_all
+
+    header = {"op": "model.samples", "inputs": [node.to_wire() for node in inputs]}
+    frame = host.call(header, seconds_left(deadline))
+    if frame.header.get("inputs") is None:
+        raise OptionError(
+            f"{label} cannot be verified with made-up inputs.",
+            cause=f"{frame.header.get('reason')}.",
+            fix="Give inputs: session.verify(feeds).",
+        )
+    found = field(frame.header, "inputs", "tuple[tuple[str, Any], ...]")
+    values = decode_all((item for _, item in found), frame.buffers)
+    return {name: value for (name, _), value in zip(found, values, strict=True)}
+
+
+# A cause that begins so is no fault of QNN (`create/optimizers.py` of the host).
+OPTIMIZER: Final = "ONNX Runtime's optimizer"
+
+
 def numbers_differ(label: str, report: NumbersReport) -> NumbersDiffer:
     """The error for a report that says "differs"."""
     worst = report.worst
     # The cause names the command where a rewrite cures what is known; elsewhere nothing is known to cure it.
     cure = " Or make the session with fix=True, which cures that." if "qnnbridge fix" in report.cause else ""
+    fix = f"Find the node with: qnnbridge verify {label}.{cure}"
+    if report.cause.startswith(OPTIMIZER):
+        # QNN is right: the session was made from a graph that ONNX Runtime had changed.
+        fix = "Create the session again: it is made without that optimizer."
     return NumbersDiffer(
         f"{label} computes other numbers on QNN than on the CPU.",
         cause=f"Output {worst or report.reason}." + (f" {report.cause}" if report.cause else ""),
-        fix=f"Find the node with: qnnbridge verify {label}.{cure} verify=False accepts the numbers.",
+        fix=f"{fix} verify=False accepts the numbers.",
         evidence=[str(one) for one in report.outputs[1:4]],
         details={"numbers": report.to_wire()},
     )

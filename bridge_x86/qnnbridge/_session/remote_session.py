@@ -23,6 +23,7 @@ from qnnbridge._session.create import (
     WaitLog,
     create,
     identify,
+    known_faults_in,
     show_notices,
     too_late,
 )
@@ -31,6 +32,7 @@ from qnnbridge._supervision.host_process import OnDeadline, deadline_after
 from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge._transport.open_requests import remaining
+from qnnbridge_os import fds
 from qnnbridge_os.shield import TooLate, in_turn, when_gone
 from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, StateLost
 from qnnbridge_protocol.field_types import field
@@ -88,6 +90,8 @@ class RemoteSession(ReplayingSession):
         # What was rewritten in the model.
         self.fixed: tuple[str, ...] = ()
         self.fix: FixSpec | None = None
+        # Those that the host left out, because they harm the model.
+        self.disabled_optimizers: tuple[str, ...] = ()
         # Whether another application of the daemon has the same session.
         self.is_shared = False
         self._key = str(next(_keys))
@@ -101,7 +105,12 @@ class RemoteSession(ReplayingSession):
         # finalizer, which must not know the session.
         self._place: list[tuple[int, int]] = []
         # It only appends to a queue (`Releases.add` takes no lock). The next call sends the release.
-        when_gone(self, functools.partial(_release_later, host, self._place))
+        self._watch()
+
+    def _watch(self) -> None:
+        """Have the session released when it is dropped. The child of a fork has none of its parent's watches."""
+        when_gone(self, functools.partial(_release_later, self.host, self._place))
+        self._watched_in = fds.forks
 
     def may_go_quick(self, retry: int | None, on_deadline: OnDeadline) -> bool:
         """Whether a call may take the fast path, whose requests cannot carry these arguments to a daemon."""
@@ -443,16 +452,22 @@ class RemoteSession(ReplayingSession):
         self.recipe = dataclasses.replace(self.recipe, identity=created.model)
         self._remember_source(created.model.fingerprint)
         self._book_on(
-            created.blame or created.model.fingerprint, created.model.label, entry=created.cache.id is not None
+            created.blame or created.model.fingerprint,
+            created.model.label,
+            entry=created.cache.id is not None,
+            known=known_faults_in(created.notices),
         )
         self._count(created.cache, again=again)
         show_notices(created.notices)
         # One statement, with the generation last: `_id_in` and the fast path read them without the lock.
         self.info, self.session_id, self._generation = created.info, created.session, process.generation
         self._place[:] = [(process.generation, created.session)]
+        if self._watched_in != fds.forks:
+            self._watch()
         self.is_shared = created.shared
         self.numbers, self.fixed = created.numbers, created.fixed
         self.fix = created.fix or (self.fix if again else None)
+        self.disabled_optimizers = created.disabled_optimizers
         # `live` comes after everything that the fast path reads from this session.
         self._note_part_of_qnn(self.info.placement)
         self.live = Live(process, created.session)

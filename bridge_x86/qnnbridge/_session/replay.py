@@ -26,13 +26,14 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from qnnbridge._session import SessionRecipe
 from qnnbridge._supervision.host_process import OnDeadline, Patience, deadline_after, overdue
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge.errors import as_onnxruntime
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import RLock
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -186,7 +187,7 @@ class ReplayingSession:
             "session.run", recipe.label, recipe.fingerprint, recipe.options_hash, recipe.without_qnn
         )
         self._create_context = dataclasses.replace(self.context, op="session.create")
-        self._lock = RLock()  # for `in_turn`
+        self._lock = renew_in_forks(RLock())  # for `in_turn`
         # Key and id of the entry of the cache that native code works on, or was loaded last.
         self._entry: tuple[str, str] | None = None
         # The cache's result for this session.
@@ -203,6 +204,10 @@ class ReplayingSession:
         self.live: Live | None = None
         # Time of the next checks on the fast path that the slow path makes before every call.
         self.next_upkeep = 0.0
+        # Calls that succeeded, or were sent on the fast path.
+        self.calls = 0
+        # Whether a call with these inputs is to be compared with the CPU, which the slow path does.
+        self.wants_comparison: Callable[[Iterable[Any]], bool] | None = None
 
     @property
     def closed(self) -> bool:
@@ -267,11 +272,17 @@ class ReplayingSession:
             self._remember_source(details["fingerprint"])
         return self.host.supervisor.worker_died(process, error, self._create_context)
 
-    def _book_on(self, fingerprint: str, label: str, *, entry: bool = False) -> None:
+    def _book_on(self, fingerprint: str, label: str, *, entry: bool = False, known: str = "") -> None:
         """The suspect if the host dies: the model, or the cache entry that stands for it."""
         # Replaced, never changed: contexts of calls under way belong to other threads.
-        if fingerprint != self.context.fingerprint or label != self.context.model:
-            suspect: dict[str, Any] = {"fingerprint": fingerprint, "model": label, "entry": entry}
+        told = self.context.fingerprint, self.context.model, self.context.known
+        if (fingerprint, label, known) != told:
+            suspect: dict[str, Any] = {
+                "fingerprint": fingerprint,
+                "model": label,
+                "entry": entry,
+                "known": known,
+            }
             self.context = dataclasses.replace(self.context, **suspect)
             self._create_context = dataclasses.replace(self._create_context, **suspect)
 

@@ -213,8 +213,8 @@ def _entries(get: Callable[[str], str], keys: Iterable[str]) -> list[tuple[str, 
 class RunArguments:
     """The arguments of `run` beside names and feeds.
 
-    failed: the try on the fast path that came before. counted: the part of the outputs that does not follow from
-    padding; default all.
+    failed: the try on the fast path that came before. compared: whether the call is compared with the CPU; default
+    as the session decides. counted: the part of the outputs that does not follow from padding; default all.
     """
 
     run_options: RunOptions | Any
@@ -222,6 +222,7 @@ class RunArguments:
     retry: int | None
     on_deadline: OnDeadline
     failed: FastCallFailed | None = None
+    compared: bool | None = None
     counted: Counted | None = None
 
     def check(self) -> None:

@@ -7,8 +7,9 @@ defaults and error classes are ONNX Runtime's. Additions are keyword-only. Threa
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,6 +54,8 @@ class BaseSession(RunVariants):
     _warn: Callable[[str, type[Warning]], None] = staticmethod(warn_application)
     # The look at its numbers; ``None`` if it was not asked for.
     _numbers: NumbersCheck | None = None
+    # Whether it chooses the calls that are compared; else its owner does, which compares what the application gets.
+    _chooses_calls = True
 
     def __init__(self, options: SessionOptions, timeout: float | None) -> None:
         self._options = options
@@ -82,6 +85,7 @@ class BaseSession(RunVariants):
             from qnnbridge._session.numbers_check import NumbersCheck, verify_mode
 
             self._numbers = NumbersCheck(remote, verify_mode(recipe.verify))
+            remote.wants_comparison = self._numbers.wants if self._chooses_calls else None
             try:
                 self._numbers.known_before()
             except BridgeError:
@@ -121,7 +125,7 @@ class BaseSession(RunVariants):
         Raises `NumbersDiffer`, for ``verify="raise"``.
         """
         check = self._numbers
-        if check is None or not check.waits:
+        if check is None or not check.is_open:
             return
         left_s = seconds_left(deadline)
         try:
@@ -133,12 +137,12 @@ class BaseSession(RunVariants):
         results = self._remote.run(
             None, feeds, None, timeout_s=left_s, retry=self._remote.retry, on_deadline="raise"
         )
-        check.first_call(self._output_names, feeds, results, ahead=True)
+        self._remote.calls += 1
+        check.compare_call(self._output_names, feeds, results, ahead=True)
 
-    @property
-    def looks_at_next_call(self) -> bool:
-        """Whether the numbers of the next call are compared with the CPU's."""
-        return self._numbers is not None and self._numbers.waits
+    def wants_comparison(self, values: Iterable[Any]) -> bool:
+        """Whether the numbers of a call with these inputs are to be compared with the CPU's."""
+        return self._numbers is not None and self._numbers.wants(values)
 
     def verify(self, input_feed: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> NumbersReport:
         """As `InferenceSession.verify`."""
@@ -148,18 +152,18 @@ class BaseSession(RunVariants):
         self, input_feed: Mapping[str, Any] | None, timeout: float | None, counted: Counted | None
     ) -> NumbersReport:
         """`verify` of the part of the outputs that `counted` leaves; ``None`` for all."""
-        from qnnbridge._session.numbers_check import MADE_UP, NumbersCheck
+        from qnnbridge._session.numbers_check import NumbersCheck
+        from qnnbridge_protocol.model_records import MADE_UP
 
         limit = self._timeout if timeout is None else timeout
         try:
             check = self._numbers or NumbersCheck(self._remote, "off")
             given = "the inputs given" if input_feed is not None else MADE_UP
             feeds = self._checker.check(check.samples(limit) if input_feed is None else input_feed)
-            # Before the run: another thread's first call must not start the same comparison meanwhile.
-            check.waits = False
             results = self._remote.run(
                 None, feeds, None, timeout_s=limit, retry=self._remote.retry, on_deadline="raise"
             )
+            self._remote.calls += 1
             self._numbers = check
             return check.compare(self._output_names, feeds, results, limit, given, counted)
         except BridgeError as error:
@@ -303,10 +307,11 @@ class BaseSession(RunVariants):
         timeout: float | None = None,
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
+        compared: bool | None = None,
         counted: Counted | None = None,
     ) -> list[Any]:
         """`run` with outputs as the wire has them (`Typed` for types that numpy lacks)."""
-        how = RunArguments(run_options, timeout, retry, on_deadline, counted=counted)
+        how = RunArguments(run_options, timeout, retry, on_deadline, compared=compared, counted=counted)
         return self._run_values(self._names(output_names, input_feed), input_feed, how)
 
     def _run_values(self, requested: Names, input_feed: Mapping[str, Any], how: RunArguments) -> list[Any]:
@@ -328,8 +333,12 @@ class BaseSession(RunVariants):
                 stop=options,
                 failed=how.failed,
             )
-            if self._numbers is not None and self._numbers.waits:
-                self._numbers.first_call(names or self._output_names, feeds, values, counted=how.counted)
+            check, compared = self._numbers, how.compared
+            if compared is None and check is not None:
+                compared = self._chooses_calls and check.wants(value for _, value, _ in feeds)
+            self._remote.calls += 1
+            if compared and check is not None:
+                check.compare_call(names or self._output_names, feeds, values, counted=how.counted)
             return values
         except BridgeError as error:
             raise as_onnxruntime(error) from None
@@ -392,12 +401,28 @@ class BaseSession(RunVariants):
         self.close()
 
 
+# What a session imports after it was made: for runs, and to explain the death of a host.
+_MODULES_OF_RUNS = (
+    *("difflib", "hashlib", "secrets", "platformdirs", "psutil"),
+    *("qnnbridge._diagnosis.crash", "qnnbridge._diagnosis.ort_log", "qnnbridge._fastpath.channel_pool"),
+    *("qnnbridge._feeds", "qnnbridge._io_binding", "qnnbridge._ort_value", "qnnbridge._session.fast_calls"),
+    *(
+        "qnnbridge._session.numbers_check",
+        "qnnbridge_os.files",
+        "qnnbridge_os.sharing",
+        "qnnbridge_protocol.values",
+    ),
+)
+
+
 def _load_modules_of_runs() -> None:
-    """numpy, and what handles values: loaded while the host makes the session, so that no run waits for it."""
-    import qnnbridge._fastpath.channel_pool
-    import qnnbridge._feeds
-    import qnnbridge._ort_value
-    import qnnbridge._session.fast_calls  # noqa: F401
+    """Load all that a session imports later while the host makes it.
+
+    No run waits for an import then, and a program may give up its rights or its root folder (`os.chroot`) once it
+    has its sessions.
+    """
+    for name in _MODULES_OF_RUNS:
+        importlib.import_module(name)
 
 
 def check_outputs(wanted: Sequence[str] | None, known: Sequence[str]) -> list[str] | None:

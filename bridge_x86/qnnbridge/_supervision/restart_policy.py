@@ -43,6 +43,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal
 
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BreakerOpen, BridgeError
 
@@ -114,7 +115,7 @@ class RestartPolicy:
         self._max_open_s = max_open_s
         self._clock: Clock = clock or Clock()
         self._jitter = jitter
-        self._lock = Lock()
+        self._lock = renew_in_forks(Lock())
         self.reset()
 
     def reset(self) -> None:

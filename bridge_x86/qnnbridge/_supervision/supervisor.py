@@ -285,6 +285,12 @@ class Supervisor:
         finally:
             self._start_lock.release()
 
+    def leave_to_parent(self) -> None:
+        """In the child of a fork, which has a supervisor of its own: no call takes a host of the parent."""
+        for process in (self._process, *self._retired):
+            if process is not None:
+                process.retiring = True
+
     # --- starting ---
 
     def _fitting_generation(self, deadline: float | None) -> HostProcess:

@@ -192,6 +192,7 @@ class CallContext:
         options_hash: hash of the session's options.
         without_qnn: QNN is not requested, or took no node of the session.
         entry: the fingerprint is that of an entry of the cache, which stands for the model.
+        known: what is known against the model on QNN, in sentences with the fix.
     """
 
     op: str
@@ -200,6 +201,7 @@ class CallContext:
     options_hash: str = ""
     without_qnn: bool = False
     entry: bool = False
+    known: str = ""
 
     def about(self, phase: Mapping[str, Any]) -> CallContext:
         """The same request, now known to work on the model, or the entry of the cache, that a PHASE names."""
@@ -207,7 +209,9 @@ class CallContext:
         if type(fingerprint) is not str:
             return self
         model = label if type(label) is str else self.model
-        return dataclasses.replace(self, fingerprint=fingerprint, model=model, entry="entry" in phase)
+        known = phase.get("known")
+        known = known if type(known) is str else self.known
+        return dataclasses.replace(self, fingerprint=fingerprint, model=model, entry="entry" in phase, known=known)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import hashlib
 import math
+import operator
 import time
 import weakref
 from collections.abc import Sequence
@@ -187,6 +187,8 @@ class RemoteGeneration:
                 f"Cannot rewind to {length}: the generator has {len(self.tokens)} tokens.",
                 fix="Give a number from 0 to token_count().",
             )
+        if length == len(self.tokens):
+            return  # nothing is dropped: a finished generation stays finished
         self.settle()
         # The host learns of it with the next request, whose `length` is smaller than what it has.
         del self.tokens[length:]
@@ -225,6 +227,8 @@ class RemoteGeneration:
         self._keep_stats()
         self.remade.forget()
         self.remade, self._answered = self._new_object(), 0
+        if self.tokens:
+            self._context = self._context_of(self.tokens)
 
     def close(self) -> None:
         """Free the host's generator."""
@@ -328,14 +332,16 @@ class RemoteGeneration:
         return survive(self.model.host, attempt, context, deadline or self._deadline, self.timeout_s)
 
     def _context_of(self, prompt: Sequence[int]) -> CallContext:
-        """A death in the call counts against the model with this prompt."""
-        model = self.model.context
-        # The prompt is a part of the suspect: one that kills twice is refused, and others go on with the same
-        # model.
-        text = f"{model.fingerprint}\n{' '.join(map(str, prompt))}"
-        fingerprint = hashlib.sha256(text.encode()).hexdigest()
-        label = f"{model.model} with a prompt of {len(prompt)} tokens"
-        return dataclasses.replace(model, op="genai.step", model=label, fingerprint=fingerprint)
+        """A death in the call counts against the model with this prompt and these parameters.
+
+        A prompt that kills twice is refused, and others go on with the same model; so does the same prompt with
+        other guidance, or with none.
+        """
+        recipe = self.recipe
+        guided = "" if recipe.guidance is None else f" and guidance ({recipe.guidance[0]})"
+        label = f"a prompt of {len(prompt)} tokens{guided}"
+        values = [recipe.inputs[name] for name in sorted(recipe.inputs)]
+        return self.model.context_of(label, [recipe.arguments(), list(prompt)], values)
 
     def _new_object(self) -> Remade:
         # A local name: the function below must not refer to this generation, which owns the object (see `Remade`).
@@ -440,10 +446,12 @@ class Generator:
 
     def get_sequence(self, index: int = 0) -> npt.NDArray[np.int32]:
         """All tokens of a sequence, without pads."""
+        # genai itself reads whatever memory is there for an index of none.
+        count = self._remote.rows if isinstance(self._remote, RemoteBatch) else 1
+        if not 0 <= operator.index(index) < count:
+            raise IndexError(f"There is no sequence {index}: the generator has {count}, counted from 0.")
         if isinstance(self._remote, RemoteBatch):
-            return _int32(self._remote.sequence(int(index)))
-        if index != 0:
-            raise IndexError(f"there is one sequence, not {index + 1}")
+            return _int32(self._remote.sequence(operator.index(index)))
         return _int32(self._remote.tokens)
 
     def token_count(self) -> int:
@@ -549,6 +557,10 @@ class RemoteBatch(RemoteGeneration):
         self._longest = 1
         # Each prompt, and the steps behind it: the way on which a new host makes the same sequences again.
         self._log: list[tuple[list[int], int]] = []
+        config = {} if self.model.info is None else self.model.info.search
+        sizes = [self.recipe.search.get(name, config.get(name)) for name in ("batch_size", "num_return_sequences")]
+        # Sequences that can be asked for: of beams the best ones.
+        self.rows = math.prod(max(1, int(size or 1)) for size in sizes)
 
     def append(self, prompt: Sequence[int]) -> None:
         # First: the request that brings the prompt must not find it in the log as well.

@@ -15,6 +15,7 @@ while it is loaded) into quarantine, and is raised. Any thread.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -32,7 +33,8 @@ from qnnbridge._session.replay import Death
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, Deadline
-from qnnbridge_os.native import RLock
+from qnnbridge_os.forks import renew_in_forks
+from qnnbridge_os.native import RLock, sleep
 from qnnbridge_os.shield import TooLate, in_turn
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -141,6 +143,27 @@ def operation_request(
     return {**header, "op": "object.call", "object": number, "operation": operation, "objects": []}, buffers
 
 
+# How long native code may go on after the deadline of its call.
+OVERDUE_S: Final = 5.0
+_LOOK_S: Final = 0.2
+
+
+def end_overdue(host: Host, grace_s: float = OVERDUE_S) -> bool:
+    """Wait until the host has ended the calls that were given up; replace it by a new one if it does not.
+
+    Calls of others are finished or made again. Returns whether the host was replaced.
+    """
+    process, until = host.supervisor.running, time.monotonic() + grace_s
+    while process is not None and process is host.supervisor.running and process.channel.requests.abandoned:
+        if time.monotonic() >= until:
+            host.restart()
+            return True
+        sleep(_LOOK_S)
+        with contextlib.suppress(BridgeError):
+            host.ping(_LOOK_S)  # reads the answers of calls that were given up
+    return False
+
+
 class Remade:
     """An object of the host that is made again in each generation. Any thread.
 
@@ -156,7 +179,7 @@ class Remade:
         self._kind = kind
         self._make = make
         self._complete = complete
-        self._lock = RLock()  # for `in_turn`
+        self._lock = renew_in_forks(RLock())  # for `in_turn`
         self._object: HostObject | None = None
         self._made_after = 0
         self.times_made = 0
@@ -355,6 +378,23 @@ class RemoteModel(Remade):
                 self._book_on(str(refusal.details.get("fingerprint", "")))
                 self.host.supervisor.check_quarantine(self.context)
             raise
+
+    def context_of(self, label: str, arguments: Any, values: Sequence[Any] = ()) -> CallContext:
+        """Return the suspect of a death in a call with these arguments: the model with them, never the model alone.
+
+        label: of the call, as text. arguments: JSON.
+        """
+        import numpy as np
+
+        model, digest = self.context, hashlib.sha256()
+        text = json.dumps([model.fingerprint, arguments], sort_keys=True)
+        digest.update(text.encode("utf-8", "surrogatepass"))
+        for value in values:
+            array = np.ascontiguousarray(getattr(value, "data", value) if hasattr(value, "element_type") else value)
+            digest.update(f"\n{array.dtype} {array.shape}\n".encode())
+            digest.update(array.tobytes())
+        named = f"{model.model} with {label}"
+        return dataclasses.replace(model, op="genai.step", model=named, fingerprint=digest.hexdigest())
 
     def child(
         self,

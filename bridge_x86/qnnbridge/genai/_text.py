@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge.genai._generation import GenerationStats, Generator, GeneratorParams, Tensor
 from qnnbridge.genai._model import Model, Remade, call_object, operation_request, survive, token_values, tokens_of
 from qnnbridge_os.shield import start_thread
@@ -34,7 +35,10 @@ if TYPE_CHECKING:
 
 
 class Tokenizer:
-    """The model's tokenizer. Any thread."""
+    """The model's tokenizer. Any thread.
+
+    ``timeout=`` of its methods: seconds that the call may take, then `DeadlineExceeded`. Default: no limit.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model._remote
@@ -44,11 +48,11 @@ class Tokenizer:
         options = self._options
         self.remade = self._model.child("GenaiTokenizer", "tokenizer", lambda: {"options": options})
 
-    def encode(self, text: str) -> npt.NDArray[np.int32]:
+    def encode(self, text: str, *, timeout: float | None = None) -> npt.NDArray[np.int32]:
         """The tokens of a text."""
         import numpy as np
 
-        return np.asarray(self._call("encode", {"texts": [_whole(str(text))]})[0], np.int32)
+        return np.asarray(self._call("encode", {"texts": [_whole(str(text))]}, timeout=timeout)[0], np.int32)
 
     def encode_batch(self, texts: Sequence[str]) -> Tensor:
         """The tokens of several texts, padded on the right."""
@@ -60,14 +64,14 @@ class Tokenizer:
             row[: len(tokens)] = tokens
         return Tensor(padded)
 
-    def decode(self, tokens: Any) -> str:
+    def decode(self, tokens: Any, *, timeout: float | None = None) -> str:
         """The text of tokens."""
-        return str(self._call("decode", {}, token_values(tokens_of(tokens)))[0])
+        return str(self._call("decode", {}, token_values(tokens_of(tokens)), timeout)[0])
 
-    def decode_batch(self, tokens: Any) -> list[str]:
+    def decode_batch(self, tokens: Any, *, timeout: float | None = None) -> list[str]:
         """The texts of several rows of tokens."""
         rows = tokens.as_numpy() if isinstance(tokens, Tensor) else tokens
-        return list(self._call("decode", {}, token_values(*(tokens_of(row) for row in rows))))
+        return list(self._call("decode", {}, token_values(*(tokens_of(row) for row in rows)), timeout))
 
     def to_token_id(self, text: str) -> int:
         """The id of a single token by its text."""
@@ -80,6 +84,7 @@ class Tokenizer:
         template_str: str | None = None,
         tools: str | None = None,
         add_generation_prompt: bool = True,
+        timeout: float | None = None,
     ) -> str:
         """The prompt for a conversation: JSON list of maps with role and content."""
         # An escape of JSON, unless its backslash is one that is escaped itself.
@@ -91,7 +96,7 @@ class Tokenizer:
             "tools": tools,
             "add_generation_prompt": bool(add_generation_prompt),
         }
-        return str(self._call("apply_chat_template", arguments))
+        return str(self._call("apply_chat_template", arguments, timeout=timeout))
 
     def update_options(self, **options: Any) -> None:
         """Set options of this tokenizer: add_special_tokens, skip_special_tokens."""
@@ -125,18 +130,33 @@ class Tokenizer:
             raise GenerationUnsupported(f"The tokenizer does not tell its {name}.")
         return self._ids[name]
 
-    def _call(self, operation: str, arguments: dict[str, Any], values: Sequence[Any] = ()) -> Any:
-        return field(self.on_object(self.remade, operation, arguments, values).header, "result", "Any")
+    def _call(
+        self,
+        operation: str,
+        arguments: dict[str, Any],
+        values: Sequence[Any] = (),
+        timeout: float | None = None,
+    ) -> Any:
+        frame = self.on_object(self.remade, operation, arguments, values, timeout)
+        return field(frame.header, "result", "Any")
 
-    def on_object(self, remade: Remade, operation: str, arguments: dict[str, Any], values: Sequence[Any]) -> Frame:
+    def on_object(
+        self,
+        remade: Remade,
+        operation: str,
+        arguments: dict[str, Any],
+        values: Sequence[Any],
+        timeout: float | None = None,
+    ) -> Frame:
         """Call an operation of the tokenizer, or of a stream of it."""
-        context = self._model.context
+        deadline = deadline_after(timeout)
+        context = self._model.context_of(f"a call of its tokenizer ({operation})", [operation, arguments], values)
 
         def attempt(process: HostProcess) -> Frame:
-            number = remade.number_in(process, None)
-            return call_object(process, number, operation, arguments, values, None, context)
+            number = remade.number_in(process, deadline)
+            return call_object(process, number, operation, arguments, values, deadline, context)
 
-        return survive(self._model.host, attempt, context)
+        return survive(self._model.host, attempt, context, deadline, timeout)
 
 
 class TokenizerStream:
@@ -152,8 +172,8 @@ class TokenizerStream:
         self._known: collections.deque[tuple[int, str]] = collections.deque()
         self._remade = self._new()
 
-    def decode(self, token: int) -> str:
-        """The text that a token adds."""
+    def decode(self, token: int, *, timeout: float | None = None) -> str:
+        """The text that a token adds. timeout: seconds, then `DeadlineExceeded`."""
         token = int(token)
         # The application decodes another token than the one made ahead. The host's stream has the latter already,
         # and cannot go back: a new stream gets what was given, and no more.
@@ -163,7 +183,7 @@ class TokenizerStream:
             self._remade = self._new()
         if not self._known:
             tokens = [token, *self._ahead(token)]
-            reply = self._tokenizer.on_object(self._remade, "decode", {"tokens": tokens}, ())
+            reply = self._tokenizer.on_object(self._remade, "decode", {"tokens": tokens}, (), timeout)
             pieces = field(reply.header, "result", "tuple[str, ...]")
             if len(pieces) != len(tokens):
                 raise desync(f"{len(pieces)} texts for {len(tokens)} tokens")
@@ -315,16 +335,16 @@ class TextStream(Iterator[str]):
         # An end token is seen below when it comes, so what ends here is a limit.
         if self._generator.is_done() or len(self.tokens) == self._max_tokens:
             return self._finish("length")
-        if self._deadline is not None:
-            left = self._deadline - time.monotonic()
-            if left <= 0:
-                self._finish("cancelled")
-                raise DeadlineExceeded(
-                    f"The answer was not complete within {self._timeout:g} s.",
-                    cause=f"{len(self.tokens)} tokens were generated in that time.",
-                    fix="Allow more time, or fewer tokens.",
-                    details={"state": "stopped", "tokens": len(self.tokens)},
-                )
+        left = None if self._deadline is None else self._deadline - time.monotonic()
+        if left is not None and left <= 0:
+            self._finish("cancelled")
+            raise DeadlineExceeded(
+                f"The answer was not complete within {self._timeout:g} s.",
+                cause=f"{len(self.tokens)} tokens were generated in that time.",
+                fix="Allow more time, or fewer tokens.",
+                details={"state": "stopped", "tokens": len(self.tokens)},
+            )
+        if left is not None:
             self._generator.timeout = left
         logits = None
         try:
@@ -343,7 +363,7 @@ class TextStream(Iterator[str]):
         # The end token belongs to `tokens` and to no text.
         if token in self._generator._model.info.eos:
             return self._finish("stop")
-        return self._up_to_stop(self._pieces.decode(token))
+        return self._up_to_stop(self._pieces.decode(token, timeout=_left_s(self._deadline)))
 
     def _up_to_stop(self, piece: str) -> str:
         """What can be handed out: not a stop text, nor what may be the beginning of one."""
@@ -403,7 +423,8 @@ def generate(
         tokenizer: the model's; default a new one.
         max_tokens: maximum length of the answer; default as many as fit.
         stop: texts that end the answer; they are not part of it.
-        timeout: seconds for the whole answer, then `DeadlineExceeded`. Default: none.
+        timeout: seconds for the whole answer, the tokenizer and the chat template included, then
+            `DeadlineExceeded`. Default: none.
         seed: of random numbers.
         temperature: 0 takes the most likely token, other values sample. Default: as the model's config says.
         top_p, top_k: restrict sampling to the most likely tokens.
@@ -429,7 +450,7 @@ def generate(
     if logprobs is not None and logprobs < 0:
         raise OptionError(f"logprobs={logprobs} is less than none.", fix="Give 0 or more.")
     tokenizer = tokenizer or Tokenizer(model)
-    tokens = _tokens(tokenizer, prompt, template)
+    tokens = _tokens(tokenizer, prompt, template, deadline)
     params = GeneratorParams(model)
     if temperature is not None:
         search |= {"do_sample": False} if temperature == 0 else {"do_sample": True, "temperature": temperature}
@@ -440,7 +461,7 @@ def generate(
     if guidance is not None:
         params.set_guidance(*guidance)
     generator = Generator(model, params)
-    generator.timeout = timeout
+    generator.timeout = _left_s(deadline)
     stream = TextStream(generator, tokenizer, len(tokens), max_tokens, stop, deadline, timeout, logprobs)
     try:
         if on_begin is not None:
@@ -452,13 +473,18 @@ def generate(
     return stream
 
 
-def _tokens(tokenizer: Tokenizer, prompt: Prompt, template: str | None) -> Sequence[int]:
+def _left_s(deadline: float | None) -> float | None:
+    """Seconds until then, for a call that raises `DeadlineExceeded` itself."""
+    return None if deadline is None else max(0.001, deadline - time.monotonic())
+
+
+def _tokens(tokenizer: Tokenizer, prompt: Prompt, template: str | None, deadline: float | None) -> Sequence[int]:
     if not isinstance(prompt, str):
         given: list[Any] = list(prompt)
         if given and not isinstance(given[0], Mapping):
             return given
-        prompt = tokenizer.apply_chat_template(json.dumps(given), template_str=template)
-    return [int(token) for token in tokenizer.encode(prompt)]
+        prompt = tokenizer.apply_chat_template(json.dumps(given), template_str=template, timeout=_left_s(deadline))
+    return [int(token) for token in tokenizer.encode(prompt, timeout=_left_s(deadline))]
 
 
 def _logprobs(logits: Any, token: int, offset: int, count: int) -> TokenLogprobs:

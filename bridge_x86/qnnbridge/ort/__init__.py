@@ -8,10 +8,11 @@ nothing here starts the host until an answer of it is needed. `qnnbridge.dropin`
 
 from __future__ import annotations
 
+import builtins
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge_protocol.errors import OrtError
+from qnnbridge_protocol.errors import BY_CODE, OrtError
 from qnnbridge_protocol.errors import speak_like_onnxruntime as _speak_like_onnxruntime
 
 _speak_like_onnxruntime()
@@ -85,6 +86,8 @@ if TYPE_CHECKING:
 
     SessionIOBinding = NativeIOBinding
 
+# The name of this package; `__name__` becomes that of onnxruntime once the drop-in is in place.
+_OURS = "qnnbridge.ort"
 # Where each name is.
 _HOMES: dict[str, str] = {
     name: home
@@ -119,7 +122,9 @@ _HOMES: dict[str, str] = {
     }.items()
     for name in names.split()
 }
-__all__ = sorted(_HOMES)
+# Of the package, and what `from onnxruntime import *` gives besides.
+_OF_PACKAGE = ("capi", "cuda_version", "import_capi_exception", "onnxruntime_validation", "package_name", "version")
+__all__ = sorted({*_HOMES, *_OF_PACKAGE})
 
 # Where the class has another name on this side.
 _OTHER_NAMES = {"SessionIOBinding": "NativeIOBinding"}
@@ -158,6 +163,12 @@ def take_the_place() -> None:
         introduce(*_introduced.pop())
     for error in OrtError.__subclasses__():
         introduce(error, _BINDINGS)
+    # Where ONNX Runtime raises Python's own classes, programs see their names: `type(error).__name__`.
+    for code, kind in BY_CODE.items():
+        family, _, name = code.partition(".")
+        if family == "py" and hasattr(builtins, name) and name != "Exception":
+            kind.__name__ = kind.__qualname__ = name
+            kind.__module__ = "builtins"
 
 
 def introduce(value: Any, module: str) -> None:
@@ -172,15 +183,15 @@ def introduce(value: Any, module: str) -> None:
 
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
-        return importlib.import_module(f"{__name__}.{name}")
+        return importlib.import_module(f"{_OURS}.{name}")
     if name in _LEFT_HERE:
-        return importlib.import_module(f"{__name__}.capi.{name}")
+        return importlib.import_module(f"{_OURS}.capi.{name}")
     home = _HOMES.get(name)
     if home is not None:
         value = getattr(importlib.import_module(home), _OTHER_NAMES.get(name, name))
         # The import attaches the members, `_attach` in that module; its result is not needed.
         if name in _WITH_INNER:
-            importlib.import_module(f"{__name__}._native")
+            importlib.import_module(f"{_OURS}._native")
         introduce(value, "" if name in _IN_INIT else _COLLECTION if name in _IN_PYTHON else _BINDINGS)
         # Python asks a module's `__getattr__` only for names that it lacks: the next read does not come here.
         globals()[name] = value

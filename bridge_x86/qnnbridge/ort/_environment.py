@@ -14,7 +14,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import DistributionFinder, MetadataPathFinder
+from importlib.metadata import Distribution, DistributionFinder, MetadataPathFinder
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._host import default_host
@@ -31,6 +31,7 @@ from qnnbridge._option_fields import (
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session_options import KNOWN_PROVIDERS
 from qnnbridge.ort._errors import as_ort_raises
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, Fail, OptionError, RemoteRuntimeError, RemoteTypeError
 from qnnbridge_protocol.specs import GLOBAL_THREADS_VARIABLE
@@ -43,8 +44,11 @@ if TYPE_CHECKING:
 QNN_1X = "onnxruntime-qnn"
 
 
-def host_package_version(name: str) -> str | None:
-    """``None`` where the files do not say: no interpreter, or one that keeps its packages in an unusual place."""
+def host_distribution(name: str) -> Distribution | None:
+    """Return the installed package of the host.
+
+    ``None`` where the files do not say: no interpreter, or one that keeps its packages in an unusual place.
+    """
     try:
         python = find_host(None).path
     except BridgeError:
@@ -52,16 +56,22 @@ def host_package_version(name: str) -> str | None:
     # Files only: another finder may be the drop-in, which asks here.
     where = DistributionFinder.Context(path=list(package_folders(python)))
     installed = MetadataPathFinder.find_distributions(where)
-    found: dict[str, str] = {}
+    found: dict[str, Distribution] = {}
     for one in installed:  # the first on the path is the one that is imported
         # A damaged installation can leave a dist-info folder without a name.
-        found.setdefault(_normal(one.metadata["Name"] or ""), one.version)
-    version = found.get(_normal(name))
-    if version is None and name == "onnxruntime":
+        found.setdefault(_normal(one.metadata["Name"] or ""), one)
+    distribution = found.get(_normal(name))
+    if distribution is None and name == "onnxruntime":
         # The wheels of onnxruntime-qnn 1.x contain onnxruntime itself, under their own name.
-        builtin = found.get(QNN_1X, "")
-        version = builtin if builtin.startswith("1.") else None
-    return version
+        builtin = found.get(QNN_1X)
+        distribution = builtin if builtin is not None and builtin.version.startswith("1.") else None
+    return distribution
+
+
+def host_package_version(name: str) -> str | None:
+    """Return the version of the host's package; ``None`` where the files do not say (`host_distribution`)."""
+    found = host_distribution(name)
+    return None if found is None else found.version
 
 
 def _normal(name: str) -> str:
@@ -92,7 +102,7 @@ def package_folders(python: str) -> Iterator[str]:
 # Fatal, the highest severity of a log line.
 MOST_SEVERE = 4
 
-_lock = Lock()
+_lock = renew_in_forks(Lock())
 _settings: dict[str, int] = {}
 _version: str | None = None
 

@@ -1,13 +1,11 @@
 """How `qnnbridge.ort` comes to be what ``import onnxruntime`` gives: in this process, and in those it starts.
 
 In this process a finder answers ``onnxruntime``. The modules are the same objects under both names, so that a
-class is one class however it was imported. ``importlib.metadata.version("onnxruntime")`` gives the version of
-the host's ONNX Runtime. Installed once; the import lock of Python protects it.
+class is one class however it was imported; their ``__name__`` is onnxruntime's.
+``importlib.metadata.version("onnxruntime")`` gives the version of the host's ONNX Runtime. Installed once; the
+import lock of Python protects it.
 
-Processes that this one starts get a folder with two one-line packages and their metadata, first on
-``PYTHONPATH``: multiprocessing, subprocess and any shell in between pass that on. The folder is kept in the
-user's cache, one per version, so that a process which outlives its parent still finds it. A child without
-qnnbridge gets an `ImportError` that says so.
+Processes that this one starts find it by a folder on their path (`qnnbridge.ort._children`).
 
 ``python -m qnnbridge.ort._import_hook [-m] PROGRAM ARGS`` is for an interpreter that ignores ``PYTHONPATH``:
 Windows' embeddable Python (its ``._pth`` file), and any under ``-I`` or ``-E``. The finder is then installed
@@ -21,7 +19,6 @@ as Python shows it. A hook that the program sets itself comes later and wins. Ma
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -30,97 +27,18 @@ import os
 import runpy
 import sys
 import traceback
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import Distribution, DistributionFinder
 from types import ModuleType, TracebackType
 from typing import Any, Final
 
-import platformdirs
-
-from qnnbridge_os import files
-from qnnbridge_os.native import sleep
-from qnnbridge_protocol import __version__
+from qnnbridge.ort._children import VARIABLE, follow_children, metadata_texts, offer_to_children
 from qnnbridge_protocol.errors import BreakerOpen, BridgeError, HostStartFailed
 from qnnbridge_protocol.process_names import is_frozen
 from qnnbridge_protocol.visible import log_of
 
-# Set where the drop-in is on; its value is the folder.
-VARIABLE = "QNNBRIDGE_DROPIN"
-
 # Of the package qnnbridge.
 _FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
-_MODULE = '''"""Answered by qnnbridge, see `qnnbridge.dropin`."""
-import importlib
-import sys
-del sys.modules[__name__]  # what follows puts another module there
-try:
-    import qnnbridge.dropin
-except ModuleNotFoundError as error:
-    raise ImportError(
-        f"{__name__} is answered by qnnbridge here, and this Python ({sys.executable}) lacks it: {error}. "
-        "Install qnnbridge there, or unset PYTHONPATH for that process."
-    ) from None
-importlib.import_module(__name__)
-'''
-
-
-_WRITE_TRIES: Final = 20
-_WRITE_INTERVAL_S: Final = 0.05
-
-
-def offer_to_children(environ: MutableMapping[str, str]) -> None:
-    """Put the folder first on the path of processes that are started with this environment."""
-    folder = _made()
-    # An empty entry means the current folder of the child, which the program did not ask for.
-    path = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != folder]
-    environ["PYTHONPATH"] = os.pathsep.join((folder, *path))
-    environ[VARIABLE] = folder
-
-
-def metadata_text() -> str:
-    """The METADATA file of the package ``onnxruntime``."""
-    from qnnbridge.ort._environment import host_version
-
-    return f"Metadata-Version: 2.1\nName: onnxruntime\nVersion: {host_version()}\nSummary: Answered by qnnbridge.\n"
-
-
-def _made() -> str:
-    from qnnbridge.ort._environment import host_version
-
-    # Part of the folder's name: a program that lives long keeps the folder of its own version.
-    version = host_version()
-    # False: no folder of an author, which platformdirs otherwise puts above the name on Windows.
-    base = os.environ.get("QNNBRIDGE_CACHE_DIR") or platformdirs.user_cache_dir("qnnbridge", False)
-    folder = os.path.join(base, "dropin", f"{__version__}-{version or 'unknown'}")
-    contents = {
-        os.path.join("onnxruntime", "__init__.py"): _MODULE,
-        os.path.join("onnxruntime_qnn", "__init__.py"): _MODULE,
-        os.path.join("onnxruntime_genai", "__init__.py"): _MODULE,
-        os.path.join(f"onnxruntime-{version or '0'}.dist-info", "METADATA"): metadata_text(),
-    }
-    for name, text in contents.items():
-        _write(os.path.join(folder, name), text)
-    return folder
-
-
-def _write(path: str, text: str) -> None:
-    """Whole or not at all: another process may be reading it, or writing the same."""
-    for tries_left in reversed(range(_WRITE_TRIES)):
-        with contextlib.suppress(OSError), open(path, encoding="utf-8") as file:
-            # Nearly always: the file is only read, and never missing for another process.
-            if file.read() == text:
-                return
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        try:
-            files.write_whole(path, text.encode())
-            return
-        except PermissionError:
-            # Windows replaces no file that another process has open. A folder without rights has no such file.
-            if not tries_left or not os.path.exists(path):
-                raise
-            sleep(_WRITE_INTERVAL_S)
-
 
 _NO_HOST: Final = (HostStartFailed, BreakerOpen)
 
@@ -170,7 +88,7 @@ def install() -> None:
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     real = sys.modules.get("onnxruntime")
-    if real is not None and getattr(real, "__name__", "") != "qnnbridge.ort":
+    if real is not None and real is not sys.modules.get("qnnbridge.ort"):
         raise AlreadyImported(
             "onnxruntime is imported already, so qnnbridge cannot take its place. "
             "Import qnnbridge.dropin before it, or start the program with `qnnbridge exec`."
@@ -184,6 +102,7 @@ def install() -> None:
         show_in_words()
     if not is_frozen():  # its own processes are itself again; any other Python lacks qnnbridge
         offer_to_children(os.environ)
+        follow_children()
 
 
 def target_of(name: str) -> str | None:
@@ -203,8 +122,7 @@ class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         # Three cases. A name of onnxruntime that this package has: our module, one object under both names.
         # One that it lacks: plain Python of the host's installation (quantization, tools, transformers).
-        # A name below qnnbridge.ort: `from onnxruntime import quantization` looks for it, since Python builds the
-        # full name from the package's `__name__`, which is ours.
+        # A name below qnnbridge.ort: an import by the package's own name.
         ours = target_of(fullname)
         if ours is None:
             return _by_our_name(fullname)
@@ -217,25 +135,27 @@ class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
     def find_distributions(self, context: Any = None) -> Iterable[Distribution]:
         # The name comes as the caller wrote it: `version("ONNXRuntime")` asks for the same package.
         asked = getattr(context, "name", None)
-        if asked is None or asked.lower().replace("_", "-") == "onnxruntime":
-            # Also for a search of all distributions: tools that list packages see an onnxruntime.
+        # A search of all distributions finds the one in the folder for children, where that is on the path.
+        all_of_them = asked is None and os.environ.get(VARIABLE) not in sys.path
+        if all_of_them or (asked or "").lower().replace("_", "-") == "onnxruntime":
             yield _Metadata()
 
 
-def _of_the_host(fullname: str) -> importlib.machinery.ModuleSpec:
-    spec = find_in_host(fullname)
-    if spec is None:
+def _of_the_host(fullname: str) -> importlib.machinery.ModuleSpec | None:
+    """``None`` for a module that the host's onnxruntime lacks. Raises `ModuleNotFoundError` if there is no host."""
+    if _folder() is None:
         from qnnbridge.ort._errors import missing
 
         parent, _, name = fullname.rpartition(".")
         raise ModuleNotFoundError(str(missing(parent, name)), name=fullname)
-    return spec
+    return find_in_host(fullname)
 
 
 def _own(ours: str) -> importlib.machinery.ModuleSpec | None:
     """A module of this package, as the other finders have it: in a frozen application there are no files."""
     # Without the parent's path a finder would search `sys.path`, and find a program's own quantization.py.
-    path = getattr(sys.modules.get(ours.rpartition(".")[0]), "__path__", None)
+    parent = ours.rpartition(".")[0]
+    path = _own_paths.get(parent) or getattr(sys.modules.get(parent), "__path__", None)
     for finder in sys.meta_path:
         if getattr(finder, "is_stand_in", False) or path is None:
             continue
@@ -246,14 +166,23 @@ def _own(ours: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def _by_our_name(fullname: str) -> importlib.machinery.ModuleSpec | None:
-    """``from onnxruntime import quantization`` looks for a module under the name that ours has itself."""
+    """An import below ``qnnbridge.ort``: a module of ours, or one of the host under the name of ours."""
     base, _, rest = fullname.partition("qnnbridge.ort.")
-    if base or not rest or _own(fullname) is not None:
+    if base or not rest:
         return None
+    own = _own(fullname)
+    if own is not None:
+        return own
     name = f"onnxruntime.{rest}"
     spec = _of_the_host(name)
+    if spec is None:
+        return None
     is_package = spec.submodule_search_locations is not None
     return importlib.machinery.ModuleSpec(fullname, _Loader(name), origin=spec.origin, is_package=is_package)
+
+
+# Where our packages have their modules, by name, if their `__path__` is the one of onnxruntime in the host.
+_own_paths: dict[str, list[str]] = {}
 
 
 class _Loader(importlib.abc.Loader):
@@ -269,20 +198,42 @@ class _Loader(importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._own_spec  # the import machinery has put the other one there
+        spec, module.__spec__ = module.__spec__, self._own_spec  # the import machinery has put the other one there
+        if spec is None or spec.name.startswith("qnnbridge."):
+            return
+        module.__name__ = spec.name
+        module.__package__ = spec.parent
+        if spec.name == "onnxruntime":
+            _show_as_package(module)
+
+
+def _show_as_package(module: ModuleType) -> None:
+    """Let programs that look into the package find what onnxruntime has: its modules, and those of its classes."""
+    hosts = next(_installed(), None)
+    if hosts is not None:
+        _own_paths.setdefault("qnnbridge.ort", list(module.__path__))
+        module.__path__ = [hosts]
+    for name in ("build_and_package_info", "onnxruntime_pybind11_state", "onnxruntime_inference_collection"):
+        importlib.import_module(f"onnxruntime.capi.{name}")
 
 
 class _Metadata(Distribution):
-    """Of the package ``onnxruntime``, as the host has it."""
+    """Of the package ``onnxruntime``, as the host has it: its files are the host's."""
+
+    def __init__(self) -> None:
+        from qnnbridge.ort._environment import host_distribution
+
+        self._hosts = host_distribution("onnxruntime")
 
     def read_text(self, filename: str) -> str | None:
-        # None for all other files: `importlib.metadata` takes it for a file that the package lacks.
-        return metadata_text() if filename == "METADATA" else None
+        # None: `importlib.metadata` takes it for a file that the package lacks.
+        own = metadata_texts().get(filename)
+        return own if own is not None or self._hosts is None else self._hosts.read_text(filename)
 
     def locate_file(self, path: Any) -> Any:
         from pathlib import Path
 
-        return Path(_FOLDER).parent / path
+        return Path(_FOLDER).parent / path if self._hosts is None else self._hosts.locate_file(path)
 
 
 # --- modules of onnxruntime that are plain Python ---
@@ -312,26 +263,35 @@ def _folder() -> str | None:
     global _ort_folder
     # Only a success is kept: a host that cannot start now may be there at the next import.
     if _ort_folder is None:
-        places = (path for path in _candidates() if os.path.isfile(os.path.join(path, "__init__.py")))
-        _ort_folder = next(places, None)
+        _ort_folder = next(_installed(), None) or _of_running_host()
     return _ort_folder
 
 
-def _candidates() -> Iterable[str]:
-    from qnnbridge._host import default_host
+def _installed() -> Iterator[str]:
+    """Yield folders of the package in the host's installation, as far as files show them."""
     from qnnbridge._launch import find_host
     from qnnbridge.ort._environment import package_folders
 
     try:
-        for site in package_folders(find_host(None).path):
-            path = os.path.join(site, "onnxruntime")
-            # The stand-in package of the drop-in has the same name and no capi.
-            if os.path.isdir(os.path.join(path, "capi")):
-                yield path
-        # Last, since this starts the host: the files above are found without it.
-        yield default_host().info.ort_folder
+        python = find_host(None).path
     except BridgeError:
         return
+    for site in package_folders(python):
+        path = os.path.join(site, "onnxruntime")
+        # The stand-in package of the drop-in has the same name and no capi.
+        if os.path.isdir(os.path.join(path, "capi")) and os.path.isfile(os.path.join(path, "__init__.py")):
+            yield path
+
+
+def _of_running_host() -> str | None:
+    """Ask the host itself, which is started for it."""
+    from qnnbridge._host import default_host
+
+    try:
+        folder = default_host().info.ort_folder
+    except BridgeError:
+        return None
+    return folder if os.path.isfile(os.path.join(folder, "__init__.py")) else None
 
 
 def _spec(fullname: str, path: str) -> importlib.machinery.ModuleSpec | None:

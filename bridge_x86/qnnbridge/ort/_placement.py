@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, Literal, get_args
 
 from qnnbridge._providers import CPU, QNN, option_text
 from qnnbridge._session_options import KNOWN_PROVIDERS
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock, local
 from qnnbridge_protocol.errors import OptionError, RemoteRuntimeError, RemoteValueError
 
@@ -62,8 +63,8 @@ Named = tuple[str, dict[str, str]]
 class ProviderChoice:
     """providers: for `qnnbridge.InferenceSession`; ``None`` leaves them to the session options.
 
-    asked: the program asked for QNN itself, so what goes wrong there is its own. Otherwise QNN was chosen over its
-    head, and the CPU has to do where QNN cannot.
+    asked: the program names QNN itself, so an error of QNN is an error of the program. Otherwise the user chose
+    QNN, or the program takes all providers that there are, and a model that QNN cannot take runs on the CPU.
     """
 
     providers: list[Named] | None
@@ -96,18 +97,23 @@ def given_sizes() -> dict[str, int | list[int]]:
     return dict(sizes)
 
 
-def choose(named: Sequence[Named], *, in_options: bool, chosen: Policy) -> ProviderChoice:
-    """named: what `normalize` made of the arguments. in_options: the session options name providers."""
+def choose(named: Sequence[Named], *, in_options: bool, chosen: Policy, available: Sequence[str]) -> ProviderChoice:
+    """Return where a session is to run.
+
+    named: what `normalize` made of the arguments. in_options: the session options name providers. available: what
+    `get_available_providers` returns. A program that passes this list on gets QNN, as it gets CUDA from a build
+    with CUDA: the list means "the best that there is".
+    """
     names = [name for name, _ in named]
     qnn_options = next((options for name, options in named if name == QNN), {})
     if chosen == "cpu":
         # asked: there is no QNN to go back from, so an error of the CPU is the program's.
         return ProviderChoice([(CPU, {})], asked=True)
     if chosen == "qnn":
-        return ProviderChoice([(QNN, qnn_options), (CPU, {})], asked=QNN in names)
+        return ProviderChoice([(QNN, qnn_options), (CPU, {})], asked=False)
     # A CPU provider in front of QNN takes every node, in ONNX Runtime too: nothing would be left for QNN.
     if QNN in names and CPU not in names[: names.index(QNN)]:
-        return ProviderChoice([(QNN, qnn_options), (CPU, {})], asked=True)
+        return ProviderChoice([(QNN, qnn_options), (CPU, {})], asked=not set(available) <= set(names))
     # Providers of the session options count only where the arguments name none.
     if in_options and not named:
         return ProviderChoice(None, asked=True)
@@ -214,7 +220,7 @@ class _Thread(local):
 class _Writing(Journal):
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._lock = Lock()
+        self._lock = renew_in_forks(Lock())
         self._thread = _Thread()
         self._records: dict[tuple[str, int, int], ModelRecord] = {}
         # The host itself is kept, so that no other one gets its id while the process lives.
@@ -291,7 +297,7 @@ class _Writing(Journal):
 
 
 _made: Journal | None = None
-_lock = Lock()
+_lock = renew_in_forks(Lock())
 
 
 def journal() -> Journal:

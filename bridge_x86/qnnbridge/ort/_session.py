@@ -75,6 +75,8 @@ class Session(bridge.InferenceSession):
     _kwargs: dict[str, Any]
     _ort_options: SessionOptions | None
     _of_first_call: SizesOfFirstCall | None = None
+    # How it was last tried on QNN.
+    _qnn_recipe: SessionRecipe
 
     def __init__(self, enable_fallback: bool = True) -> None:
         self._fallback_on = enable_fallback
@@ -87,7 +89,8 @@ class Session(bridge.InferenceSession):
         if providers is not None and not hasattr(providers, "__iter__"):
             raise RemoteTypeError(f"'{type(providers).__name__}' object is not iterable")
         # The order: arguments, a function that chooses devices, session options. The user's policy goes over all.
-        named = provider_choice.normalize(providers, provider_options, environment.get_available_providers())
+        available = environment.get_available_providers()
+        named = provider_choice.normalize(providers, provider_options, available)
         options = self._ort_options
         # Providers that are named win over a function that chooses devices, as in ONNX Runtime.
         if not named and options is not None and options.selection is not None:
@@ -97,13 +100,14 @@ class Session(bridge.InferenceSession):
             (delegate,) = options.selection
             named = selected(delegate, self._path, self._kwargs.get("host"), self._kwargs.get("timeout"))
         in_options = options is not None and options.has_providers()
-        choice = provider_choice.choose(named, in_options=in_options, chosen=provider_choice.policy())
+        policy = provider_choice.policy()
+        choice = provider_choice.choose(named, in_options=in_options, chosen=policy, available=available)
         try:
             self._make(choice.providers, options)
         except BridgeError as error:
             if choice.asked or isinstance(error, _NOT_FOR_QNN):
                 raise
-            # The program asked for the CPU: that QNN cannot do it is no reason for it to fail.
+            # The program did not ask for QNN by its name: that QNN cannot take the model is no reason to fail.
             _log.warning("%s runs on the CPU: %s", _label(self._path), error.message)
             self._make([(CPU, {})], options)
             journal().opened(self, because=error.message)
@@ -111,7 +115,7 @@ class Session(bridge.InferenceSession):
             journal().opened(self)
         # Buckets fix the sizes already.
         if choice.providers and choice.providers[0][0] == QNN and self._bucketed is None:
-            self._look_at_sizes(decides=provider_choice.policy() == "qnn")
+            self._look_at_sizes(decides=policy == "qnn")
 
     def _look_at_sizes(self, *, decides: bool) -> None:
         """Tell of nodes that free dimensions keep from QNN. decides: the first call fixes them."""
@@ -127,7 +131,9 @@ class Session(bridge.InferenceSession):
     def _make_for_sizes(self, sizes: Seen) -> BaseSession | None:
         from qnnbridge.ort._sizes import make_for_sizes
 
-        made = make_for_sizes(self, self._timeout, sizes)
+        # The recipe for QNN: this session is on the CPU if QNN could not take the model with free sizes.
+        recipe = dataclasses.replace(self._qnn_recipe, identity=self._remote.recipe.identity)
+        made = make_for_sizes(self, recipe, self._timeout, sizes)
         if made is not None:
             journal().opened(made, because="made for the sizes of the first call")
         return made
@@ -159,6 +165,7 @@ class Session(bridge.InferenceSession):
                 # The host was given the absolute path.
                 whole, named = (f"Load model from {name} failed" for name in (os.path.abspath(path), path))
                 error.message = error.message.replace(whole, named)
+            error.args = (error.message,)
             raise
 
     def _open(self, recipe: SessionRecipe, host: Host, *args: Any, **kwargs: Any) -> None:
@@ -166,6 +173,8 @@ class Session(bridge.InferenceSession):
         # Part of the recipe: the same session in the next host has the same seed, whatever was set meanwhile.
         recipe = dataclasses.replace(recipe, seed=environment.setting("seed"))
         asks_for_qnn = any(provider.name == QNN for provider in recipe.spec.providers)
+        if asks_for_qnn:
+            self._qnn_recipe = recipe
         if os.environ.get(provider_choice.SIZES_VARIABLE) and asks_for_qnn and self._bucket_arguments is None:
             from qnnbridge.ort._sizes import arguments_for
 
@@ -348,6 +357,12 @@ class Session(bridge.InferenceSession):
 
     # A subclass may say what to pickle, as documentation of ONNX Runtime shows.
     __reduce__ = object.__reduce__  # type: ignore[assignment]
+
+    def __copy__(self) -> Any:
+        """Another object for the same session, as in ONNX Runtime; `close` of one closes both."""
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
 
     def __getstate__(self) -> Any:
         raise RemoteTypeError(

@@ -19,6 +19,7 @@ from qnnbridge._buckets.variants import opener
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._session.create import identify, show_notices
 from qnnbridge._supervision.host_process import deadline_after
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.model_records import Notice
@@ -72,7 +73,7 @@ class SizesOfFirstCall:
     def __init__(self, inputs: Sequence[NodeInfo], make: Callable[[Seen], BaseSession | None]) -> None:
         self._axes = free_dimensions(inputs)
         self._make = make
-        self._making = Lock()
+        self._making = renew_in_forks(Lock())
         self._seen: Seen | None = None
         self._session: BaseSession | None = None
         self._warned = False
@@ -136,10 +137,14 @@ class SizesOfFirstCall:
         )
 
 
-def make_for_sizes(session: BaseSession, timeout: float | None, sizes: Seen) -> BaseSession | None:
-    """A session like this one with these sizes fixed; ``None``, and a word in the log, if it does not help."""
-    remote = session._remote
-    recipe, label = remote.recipe, remote.recipe.label
+def make_for_sizes(
+    session: BaseSession, recipe: SessionRecipe, timeout: float | None, sizes: Seen
+) -> BaseSession | None:
+    """Return a session of the recipe with these sizes fixed; ``None``, and a line in the log, if it does not help.
+
+    session: the one of the program, with free sizes.
+    """
+    remote, label = session._remote, recipe.label
     named = _named(remote.info.inputs, sizes)
     shown = ", ".join(f"{name}={size}" for name, size in named.items())
     recipe, _ = name_axes(recipe, remote.info.inputs, named)
@@ -158,7 +163,8 @@ def make_for_sizes(session: BaseSession, timeout: float | None, sizes: Seen) -> 
     # Fixed sizes let ONNX Runtime fold nodes, so fewer on the CPU is no gain by itself.
     if not after.qnn_nodes or (after.qnn_nodes <= before.qnn_nodes and after.cpu_nodes >= before.cpu_nodes):
         fixed.close()
-        _log.info("%s runs as it is: with %s fixed, %s", label, shown, _share(fixed))
+        # A warning, like the announcement that the first call fixes the sizes.
+        _log.warning("%s runs as it is: with %s fixed, %s too.", label, shown, _share(fixed))
         return None
     show_notices([Notice("once", f"{label}: fixed to the sizes of its first call ({shown}), {_share(fixed)}.")])
     return fixed

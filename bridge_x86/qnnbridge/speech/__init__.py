@@ -42,6 +42,7 @@ from qnnbridge.speech._folder import (
     read_settings,
     read_vocabulary,
 )
+from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import Cancelled, Closed, DeadlineExceeded, OptionError
 from qnnbridge_protocol.specs import Fallback, Placement
@@ -300,7 +301,7 @@ class Transcription:
         self._recognizer, self._audio = recognizer, audio
         self._task, self._timestamps = task, timestamps
         self._deadline, self._cancelled = deadline, False
-        self._lock = Lock()
+        self._lock = renew_in_forks(Lock())
         self._found = self._segments()
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-import wave
+import struct
 from typing import Any, BinaryIO, Final, Protocol
 
 import numpy as np
@@ -105,9 +105,11 @@ class _SoundFile:
     def __init__(self, module: Any, audio: Any, name: str) -> None:
         try:
             self._file = module.SoundFile(audio)
-        except module.LibsndfileError as error:
+        # A header may say what soundfile itself has no words for: it raises RuntimeError, TypeError and others
+        # then.
+        except (RuntimeError, ValueError, TypeError) as error:
             raise _no_audio(name, str(error)) from None
-        self._error, self._name = module.LibsndfileError, name
+        self._name = name
         self.rate = int(self._file.samplerate)
         # libsndfile counts in frames, which have a value for each channel.
         self._most = max(1, _PIECE_VALUES // self._file.channels)
@@ -115,7 +117,7 @@ class _SoundFile:
     def read(self, samples: int) -> Array:
         try:
             found = self._file.read(min(samples, self._most), dtype="float32", always_2d=True)
-        except self._error as error:
+        except (RuntimeError, ValueError) as error:  # libsndfile's own error is a RuntimeError
             raise _no_audio(self._name, str(error)) from None
         return np.asarray(found.mean(axis=1, dtype=np.float32))
 
@@ -124,25 +126,32 @@ class _SoundFile:
 
 
 class _WaveFile:
-    """PCM in WAV, by the standard library."""
+    """PCM and floats in WAV: samples of one to four bytes. Raises `OptionError` for anything else."""
 
     def __init__(self, audio: Any, name: str) -> None:
+        self._owned = not hasattr(audio, "read")
+        self._stream: Any = open(audio, "rb") if self._owned else audio  # noqa: SIM115 - closed by `close`
         try:
-            self._file = wave.open(audio, "rb")  # noqa: SIM115 - closed by `close`
-        except (wave.Error, EOFError) as error:
-            raise _no_audio(
-                name, f"{error or 'it ends in the middle'}; without soundfile only PCM in WAV is read"
-            ) from None
-        self.rate = self._file.getframerate()
-        self._width, self._channels = self._file.getsampwidth(), self._file.getnchannels()
-        if self._width > 4:
-            self._file.close()
-            raise _no_audio(name, f"its samples have {self._width} bytes")
+            found = _wave_head(self._stream)
+        except _NoWave as error:
+            self.close()
+            raise _no_audio(name, f"{error}; without soundfile only PCM in WAV is read") from None
+        except BaseException:
+            self.close()
+            raise
+        self.rate, self._channels, self._width, self._floats, size = found
+        if size is not None:
+            self._stream = _Limited(self._stream, size)
 
     def read(self, samples: int) -> Array:
-        data = self._file.readframes(min(samples, max(1, _PIECE_VALUES // self._channels)))
+        wanted = min(samples, max(1, _PIECE_VALUES // self._channels))
+        # What the header says of sizes is not asked: a pipe's header was written before they were known.
+        data = self._stream.read(wanted * self._width * self._channels)
         # A file that was cut off may end inside of a frame.
         data = data[: len(data) // (self._width * self._channels) * self._width * self._channels]
+        if self._floats:
+            given = np.frombuffer(data, "<f4").reshape(-1, self._channels)
+            return np.asarray(given.mean(axis=1, dtype=np.float32))
         # In WAV samples of one byte are unsigned, and wider ones signed.
         if self._width == 1:
             values = (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128
@@ -154,7 +163,77 @@ class _WaveFile:
         return np.asarray(values.reshape(-1, self._channels).mean(axis=1, dtype=np.float32))
 
     def close(self) -> None:
-        self._file.close()
+        if self._owned:
+            self._stream.close()
+
+
+class _NoWave(Exception):
+    """Not a WAV file with PCM."""
+
+
+class _Limited:
+    """The next bytes of a stream, and no more of it."""
+
+    def __init__(self, stream: Any, size: int) -> None:
+        self._stream, self._left = stream, size
+        self.close = stream.close
+
+    def read(self, size: int) -> bytes:
+        found: bytes = self._stream.read(min(size, self._left))
+        self._left -= len(found)
+        return found
+
+
+_PCM, _FLOATS, _EXTENSIBLE = 1, 3, 0xFFFE
+# What a WAV file has in front of its samples is shorter.
+_MOST_HEAD_BYTES: Final = 2**20
+
+
+def _wave_head(stream: Any) -> tuple[int, int, int, bool, int | None]:
+    """Read up to the first sample: rate, channels, bytes of a sample, whether it is a float, bytes of all samples.
+
+    The last is `None` where the header does not know it: it was written into a pipe, or before the recording ended.
+    Then the samples go on to the end of the file. Raises `_NoWave`.
+    """
+    head = stream.read(12)
+    # The size behind RIFF is not used: it is often wrong, and the size of the samples says more.
+    if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
+        raise _NoWave("it does not begin like WAV")
+    form: tuple[int, int, int, bool] | None = None
+    passed = 0
+    while True:
+        chunk = stream.read(8)
+        if len(chunk) < 8:
+            raise _NoWave("it has no samples" if form else "it ends in the middle")
+        kind, size = chunk[:4], int.from_bytes(chunk[4:], "little")
+        if kind == b"data":
+            if form is None:
+                raise _NoWave("its samples come before their format")
+            return (*form, None if size in _UNKNOWN_SIZES else size)
+        passed += size
+        if passed > _MOST_HEAD_BYTES:
+            raise _NoWave("its header is too long")
+        # Chunks begin at even places.
+        body = stream.read(size + size % 2)
+        if kind == b"fmt ":
+            form = _wave_form(body)
+
+
+# Of a header whose writer did not know: nothing yet, or as much as there may be.
+_UNKNOWN_SIZES: Final = (0, 0x7FFFFFFF, 0xFFFFFFFF)
+
+
+def _wave_form(body: bytes) -> tuple[int, int, int, bool]:
+    if len(body) < 16:
+        raise _NoWave("its format is cut off")
+    kind, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", body)
+    if kind == _EXTENSIBLE and len(body) >= 26:
+        kind = int.from_bytes(body[24:26], "little")
+    width = (bits + 7) // 8
+    fits = 1 <= width <= 4 if kind == _PCM else kind == _FLOATS and bits == 32
+    if not fits or not channels:
+        raise _NoWave(f"its format is {kind}, its samples have {width} bytes, and {channels} channels")
+    return rate, channels, width, kind == _FLOATS
 
 
 class AudioReader:

@@ -76,10 +76,13 @@ def key_parts(
     initializers: Sequence[Any],
     host: HostInfo,
     hash_file: HashFile,
+    rows_here: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Everything that the compiled model depends on, in JSON's types.
 
     fingerprint: of the model with its files (`ModelSource.fingerprint`). hash_file: for files that options name.
+    rows_here: how the table of known-wrong operators differs where the session runs (`RowsHere.identity`): by that
+    a model is rewritten or not.
     Raises `OSError` if one of those cannot be read.
     """
     return {
@@ -97,6 +100,8 @@ def key_parts(
         "disabled_optimizers": sorted(spec.disabled_optimizers),
         "initializers": _values(spec.value_names, initializers),
         "host": host_parts(host),
+        # Absent where the table holds: such keys are as before.
+        **({"rows_here": list(rows_here)} if rows_here else {}),
     }
 
 

@@ -1,5 +1,5 @@
 """What the cache remembers besides compiled models: hashes of files, models that it skips, models whose weights the
-NPU cannot map, verdicts on numbers.
+NPU cannot map, verdicts on numbers, optimizers that harm a model.
 
 Small files, each named by its key. No failure raises: what is not remembered costs time. Any thread, any process.
 """
@@ -9,20 +9,32 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import math
 import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
-from qnnbridge_host.cache.files import SCHEMA, VERSION_FOLDER, Damaged, JsonFolder, is_time, read_json, write_json
+from qnnbridge_host.cache.files import (
+    SCHEMA,
+    VERSION_FOLDER,
+    Damaged,
+    JsonFolder,
+    hold,
+    is_time,
+    read_json,
+    write_json,
+)
+from qnnbridge_host.model.optimizers import LEVEL_OFF, OPTIMIZATION_LEVEL
 from qnnbridge_host.model.source import FileStamp, hash_file, take_stamp
-from qnnbridge_os.files import TEMPORARY, enter, is_own, make_own, sync_file
+from qnnbridge_os.files import TEMPORARY, enter, is_own, make_folders, make_own, sync_file
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded
 from qnnbridge_protocol.field_types import read_document
 from qnnbridge_protocol.model_records import CacheSettings, NumbersReport
+from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.specs import QNN, ProviderSpec, SessionSpec
 
 MEMO_SCHEMA: Final = 1
@@ -304,6 +316,7 @@ def without_mapping(spec: SessionSpec) -> SessionSpec:
 #
 # The key holds model, options, chip and versions: with any of them changed it is another comparison, as it is when
 # the judge has other rules. A verdict stays when its entry is evicted, and also models without an entry have one.
+# It rests on several calls, which it counts: a later difference replaces "agrees".
 
 VERDICTS_FOLDER: Final = "verdicts"
 # Of `numerics`, counted up when they change: a verdict by others says nothing.
@@ -311,51 +324,177 @@ RULES: Final = 2
 # About 1 KB each.
 MAX_VERDICTS: Final = 1000
 VERDICTS_MAX_AGE_S: Final = 365 * 24 * 3600.0
+# For the lock; a record is read and written within a millisecond.
+LOCK_WAIT_S: Final = 2.0
 # This many processes may end before their comparison does; after that no comparison is started.
 MAX_ATTEMPTS: Final = 5
 
 
 class Verdicts(JsonFolder):
-    """Files with the results of comparisons, one for each key. root: of this version's cache."""
+    """Files with the results of comparisons, one for each key.
+
+    Several processes read, merge and write one at once: a lock of the system orders them, since an "agrees" must
+    not be written over a difference that another process has just found.
+
+    Args:
+        root: of this version's cache.
+    """
 
     def __init__(self, root: Path) -> None:
         super().__init__(root / VERDICTS_FOLDER)
+        self._lock = root / "locks" / "verdicts.lock"
 
     def read(self, key: str) -> NumbersReport | None:
-        """The verdict, if there is one."""
+        """Return the verdict, if there is one."""
         try:
-            content = self._read(key)
+            report = self._report(key, self._read(key))
+        except (Damaged, OSError):
+            return None
+        if report is None or abs(time.time() - report.when) >= VERDICTS_MAX_AGE_S:
+            return None
+        return report
+
+    def write(self, key: str, report: NumbersReport) -> None:
+        """Replace the verdict."""
+        self._write(key, self._content(report))
+        self._tidy()
+
+    def add(self, key: str, report: NumbersReport, calls: int) -> NumbersReport:
+        """Add one comparison, and return what all of them show.
+
+        Args:
+            calls: of the model since they were counted last.
+        """
+        with self._alone():
+            before = self.read(key)
+            if before is None:
+                found = dataclasses.replace(report, calls=max(1, calls), compared=1)
+            else:
+                compared = before.compared + 1
+                most = max(before.calls + calls, compared)
+                found = dataclasses.replace(report, calls=most, compared=compared).after(before)
+            self.write(key, found)
+        return found
+
+    def count(self, key: str, calls: int) -> None:
+        """Add calls that were not compared, if there is a verdict."""
+        with self._alone():
+            before = self.read(key)
+            if before is not None:
+                self._write(key, self._content(dataclasses.replace(before, calls=before.calls + calls)))
+
+    def begin(self, key: str) -> bool:
+        """Count an attempt. Return whether there were not too many that came to no end."""
+        with self._alone():
+            try:
+                content = self._read(key) or {}
+                attempts = int(content.get("attempts", 0))
+            except (Damaged, OSError, TypeError, ValueError, OverflowError):
+                content, attempts = {}, 0
+            if attempts >= MAX_ATTEMPTS:
+                return False
+            # What an earlier comparison has shown stays until this one ends.
+            kept = content if self._report(key, content) is not None else {}
+            self._write(key, {**kept, "schema": SCHEMA, "attempts": attempts + 1})
+            return True
+
+    def _report(self, key: str, content: Mapping[str, Any] | None) -> NumbersReport | None:
+        """Return the report in a record; ``None`` for one by other rules, or without one.
+
+        A record that this version does not understand is another build's, and is set aside.
+        """
+        try:
             known = content is not None and content["schema"] == SCHEMA and content.get("rules") == RULES
             if content is None or not known or "report" not in content:
                 return None
             report = NumbersReport.from_wire({**content["report"], "kept": True})
-            if not is_time(report.when):
-                raise ValueError(f"its time is {report.when:g}")
-        except (Damaged, OSError):
-            return None
-        # `BridgeError`: of another build, whose records have another form.
-        except (BridgeError, TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
-            self.set_aside(key, error.message if isinstance(error, BridgeError) else str(error))
-            return None
-        return report if abs(time.time() - report.when) < VERDICTS_MAX_AGE_S else None
+            if not is_time(report.when) or not math.isfinite(report.seconds):
+                raise ValueError(f"its times are {report.when:g} and {report.seconds:g}")
+            # Records of earlier versions have no counts: one call was compared.
+            compared = max(report.compared, 1 if report.state in ("agrees", "differs") else 0)
+            return dataclasses.replace(report, calls=max(report.calls, compared), compared=compared)
+        except BridgeError as error:
+            self.set_aside(key, error.message)
+        except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+            self.set_aside(key, str(error))
+        return None
 
-    def write(self, key: str, report: NumbersReport) -> None:
-        self._write(key, {"schema": SCHEMA, "rules": RULES, "report": report.to_wire()})
-        self._tidy()
+    @staticmethod
+    def _content(report: NumbersReport) -> dict[str, Any]:
+        return {"schema": SCHEMA, "rules": RULES, "report": report.to_wire()}
 
-    def begin(self, key: str) -> bool:
-        """Count an attempt. Whether there were not too many that came to no end."""
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the lock of all verdicts. Where there are no locks, or it takes too long, go on without it."""
+        held = None
+        with contextlib.suppress(OSError):
+            make_folders(enter(self._lock.parent))
+            held = hold(self._lock, time.monotonic() + LOCK_WAIT_S)
         try:
-            content = self._read(key) or {}
-            attempts = int(content.get("attempts", 0))
-        except (Damaged, OSError, TypeError, ValueError, OverflowError):
-            attempts = 0
-        if attempts >= MAX_ATTEMPTS:
-            return False
-        self._write(key, {"schema": SCHEMA, "attempts": attempts + 1})
-        return True
+            yield
+        finally:
+            if held is not None:
+                held.release()
 
     def _tidy(self) -> None:
-        with contextlib.suppress(OSError):
-            for key in self.keys()[:-MAX_VERDICTS]:
-                self.remove(key)
+        _keep_newest(self, MAX_VERDICTS)
+
+
+# --- optimizers of ONNX Runtime that a model is loaded without, proven once ---------------------------------
+
+OPTIMIZERS_FOLDER: Final = "optimizers"
+MAX_CHOICES: Final = 1000
+
+
+class OptimizerChoice(NamedTuple):
+    """The graph optimizers of ONNX Runtime that a session of a model is made without.
+
+    disabled: their names. off: all of them are, because no smaller set is known to help. why: what they do to the
+    model, a sentence; "" if nothing is to be left out.
+    """
+
+    disabled: tuple[str, ...] = ()
+    off: bool = False
+    why: str = ""
+
+    def applied(self, spec: SessionSpec) -> SessionSpec:
+        """Return the session that is made without them."""
+        if self.off:
+            return dataclasses.replace(spec, options={**spec.options, OPTIMIZATION_LEVEL: LEVEL_OFF})
+        if not self.disabled:
+            return spec
+        names = (*spec.disabled_optimizers, *(n for n in self.disabled if n not in spec.disabled_optimizers))
+        return dataclasses.replace(spec, disabled_optimizers=names)
+
+
+class OptimizerChoices(JsonFolder):
+    """Files with the choices, one for each key. root: of this version's cache."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root / OPTIMIZERS_FOLDER)
+
+    def read(self, key: str) -> OptimizerChoice | None:
+        try:
+            content = self._read(key)
+            if content is None or content["schema"] != SCHEMA:
+                return None
+            names = tuple(str(name) for name in content["disabled"])
+            return OptimizerChoice(names, bool(content["off"]), str(content["why"]))
+        except (Damaged, OSError):
+            return None
+        except (TypeError, LookupError) as error:
+            self.set_aside(key, str(error))
+            return None
+
+    def write(self, key: str, choice: OptimizerChoice) -> None:
+        self._write(
+            key,
+            {"schema": SCHEMA, "disabled": list(choice.disabled), "off": choice.off, "why": choice.why},
+        )
+        _keep_newest(self, MAX_CHOICES)
+
+
+def _keep_newest(folder: JsonFolder, most: int) -> None:
+    with contextlib.suppress(OSError):
+        for key in folder.keys()[:-most]:
+            folder.remove(key)

@@ -71,6 +71,7 @@ FORMS: Final[Mapping[str, re.Pattern[str]]] = {
     "locks": re.compile(r"[0-9a-z-]+\.(?:lock|beat)"),
     "notes": RECORD_FORM,
     "verdicts": RECORD_FORM,
+    "optimizers": RECORD_FORM,
     **dict.fromkeys(COPIES, KEY_FORM),
 }
 # A lock of a user: its process id, and a random number.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qnnbridge_host.cache.entry import STEM, CacheEntry, Differs, EntryFile, EntryManifest
 from qnnbridge_host.cache.files import Damaged, Heartbeat, Held, WaitPolicy
 from qnnbridge_host.cache.key import SOURCE_VERSIONS, is_small, key_of, key_parts, reason_against, size_of
+from qnnbridge_host.cache.measured import rows_of_session
 from qnnbridge_host.cache.memo import DAY_S, Kind, NegativeEntries
 from qnnbridge_host.cache.store import Fault, Store, shrink
 from qnnbridge_host.create.order import Creation, NeedsRewrite, curing_rewrites, known_faults
@@ -146,9 +147,12 @@ class SessionCache:
             return None
         try:
             initializers = self._creation.initializers
-            parts = key_parts(self._source.fingerprint, self._spec, initializers, host, self._store.memo.sha256)
+            here = rows_of_session(self._spec, host.versions, simulator=host.machine != "ARM64")
+            parts = key_parts(
+                self._source.fingerprint, self._spec, initializers, host, self._store.memo.sha256, here.identity
+            )
             self._key = key_of(parts)
-            self._find_or_make(self._key, parts)
+            self._find_or_make(self._key, parts, host)
             if self._entry is not None:
                 self._entry = dataclasses.replace(self._entry, native=native_path(self._entry.folder))
             return self._entry
@@ -159,7 +163,7 @@ class SessionCache:
             self._unusable(error.strerror or str(error))
             return None
 
-    def _find_or_make(self, key: str, parts: dict[str, object]) -> None:
+    def _find_or_make(self, key: str, parts: dict[str, object], host: HostInfo) -> None:
         self._store.prepare()
         native_path(self._store.root)
         # The lock before the look: a process that has waited finds the entry that the other one made.
@@ -182,7 +186,7 @@ class SessionCache:
                 # Before a compilation that may take minutes.
                 self._store.check_room(size_of(self._source))
                 # Only on a miss: an entry was searched when it was made, and its manifest has the warning.
-                if rewrites := curing_rewrites(self._creation, self._hello):
+                if rewrites := curing_rewrites(self._creation, host.machine, host.versions):
                     raise NeedsRewrite(rewrites)
                 entry = self._make(key, parts)
             if entry is None:
@@ -234,7 +238,7 @@ class SessionCache:
                 # One process that compiles, with signs of life of its own.
                 beat = Heartbeat(self._beat_file(key), functools.partial(self._order.progress, "compiling"))
                 try:
-                    return build_entry(self._store, key, parts, self._creation, self._hello, beat)
+                    return build_entry(self._store, key, parts, self._creation, self._hello.machine, beat)
                 except ModelNotDescribed:
                     self.off("the compiler died before it reported what it made")
                 finally:
@@ -429,7 +433,7 @@ def build_entry(
     key: str,
     parts: Mapping[str, Any],
     creation: Creation,
-    hello: Hello,
+    machine: str,
     on_progress: Callable[[float], None],
 ) -> CacheEntry:
     """Compile the model in a worker, in a draft, and publish the result. The caller holds the key's lock.
@@ -450,7 +454,7 @@ def build_entry(
             (made,) = compiler.compile_together((job,), os.fspath(draft.folder), order)
         # The last moment: what is published stays.
         order.stop.check()
-        warning = known_faults(source, spec, hello, made.soc_model)
+        warning = known_faults(source, spec, machine, made.versions, made.soc_model)
         return store.publish(draft, _described(key, parts, creation, made, warning))
 
 

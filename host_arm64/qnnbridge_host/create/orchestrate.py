@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from qnnbridge_host.cache.key import qnn_options
+from qnnbridge_host.cache.memo import OptimizerChoice
 from qnnbridge_host.create import publish
 from qnnbridge_host.create.compiler import compile_together
+from qnnbridge_host.create.optimizers import Optimizers
 from qnnbridge_host.create.order import WorkOrder, known_faults
 from qnnbridge_host.create.publish import (
     CompiledFiles,
@@ -21,12 +22,13 @@ from qnnbridge_host.create.publish import (
     blobs_of,
     compiled_spec,
 )
+from qnnbridge_host.create.trials import answered, precision_of
 from qnnbridge_host.create.worker import Worker, WorkerSession, open_original, ticking
 from qnnbridge_host.engine.qnn_options import newer_than_tables
 from qnnbridge_host.model.compiled_checks import before_session
 from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_host.model.paths import from_os, seen_from
-from qnnbridge_host.model.scan import scan_model
+from qnnbridge_host.model.quantised_steps import quantised_steps
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.numerics.judge import (
     LIMITS,
@@ -34,19 +36,11 @@ from qnnbridge_host.numerics.judge import (
     as_array,
     judge_over_inputs,
     largest,
-    movement,
-    paired,
-    precision_of_operators,
     rank,
 )
+from qnnbridge_host.numerics.pairing import judge_all, paired
 from qnnbridge_host.numerics.sampling import (
-    ORDINARY,
-    Feeds,
     NotMade,
-    further_inputs,
-    is_guess,
-    knowledge_in,
-    ordinary_inputs,
 )
 from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import (
@@ -57,6 +51,7 @@ from qnnbridge_protocol.errors import (
     DeadlineExceeded,
     InvalidArgument,
     OptionError,
+    OrtError,
     WorkerDied,
 )
 from qnnbridge_protocol.model_records import (
@@ -67,7 +62,7 @@ from qnnbridge_protocol.model_records import (
     ProgressStage,
     Validation,
 )
-from qnnbridge_protocol.specs import NodeInfo
+from qnnbridge_protocol.shell import shell_word
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,6 +70,7 @@ class CompileTask:
     """jobs: one, or several that share their weights. destinations: of their results, in one folder.
 
     order: for the workers. host: its versions and chip, for the check of compiled models before they are loaded.
+    optimizers: chooses those of ONNX Runtime that the models are compiled without.
     """
 
     jobs: tuple[CompilerInput, ...]
@@ -83,6 +79,7 @@ class CompileTask:
     host: Hello
     validate: bool = True
     overwrite: bool = False
+    optimizers: Optimizers | None = None
 
 
 def compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
@@ -124,12 +121,44 @@ def _compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
         stage: list[ProgressStage] = ["compiling"]
         try:
             with ticking(lambda seconds: task.order.progress(stage[0], seconds)):
-                files = compile_together(jobs, folder, task.order)
+                files, used, notes = _compiled(task, jobs, folder)
                 stage[0] = "validating"
-                validations = [_validated(task, job, one) for job, one in zip(jobs, files, strict=True)]
+                validations = [_validated(task, job, one) for job, one in zip(used, files, strict=True)]
         except CompileFailed as error:
             raise seen_from(error, folder, target) from None
-        return _deliver(task, files, validations, folder, begun)
+        # With the jobs as they were asked for: a command that resumes asks for the same.
+        return _deliver(task, files, validations, folder, begun, notes)
+
+
+_Jobs = tuple[CompilerInput, ...]
+
+
+def _compiled(
+    task: CompileTask, jobs: _Jobs, folder: str
+) -> tuple[Sequence[CompiledFiles], _Jobs, tuple[str, ...]]:
+    """Compile without the optimizers of ONNX Runtime that change what a model computes, or break it.
+
+    Returns the results, the jobs as they were compiled, and a note for each.
+    """
+    if task.optimizers is None:
+        return compile_together(jobs, folder, task.order), jobs, ("",) * len(jobs)
+    models = [(job.source, job.spec, job.initializers, None, task.order) for job in jobs]
+    choices = [task.optimizers.chosen(*model) for model in models]
+    used, notes = _applied(jobs, choices)
+    try:
+        return compile_together(used, folder, task.order), used, notes
+    except OrtError as error:
+        found = [task.optimizers.after_failure(*model, error) for model in models]
+        if not any(found):
+            raise
+        used, notes = _applied(jobs, [one or OptimizerChoice() for one in found])
+    return compile_together(used, folder, task.order), used, notes
+
+
+def _applied(jobs: _Jobs, choices: Sequence[OptimizerChoice]) -> tuple[_Jobs, tuple[str, ...]]:
+    pairs = list(zip(jobs, choices, strict=True))
+    changed = tuple(dataclasses.replace(job, spec=choice.applied(job.spec)) for job, choice in pairs)
+    return changed, tuple(f"{choice.why}; it is compiled without." if choice.why else "" for choice in choices)
 
 
 def _validated(task: CompileTask, job: CompilerInput, files: CompiledFiles) -> Validation:
@@ -148,7 +177,7 @@ def _validated(task: CompileTask, job: CompilerInput, files: CompiledFiles) -> V
 
 
 def _known_faults(job: CompilerInput, files: CompiledFiles, host: Hello) -> str:
-    return known_faults(job.source, job.spec, host, files.soc_model)
+    return known_faults(job.source, job.spec, host.machine, files.versions, files.soc_model)
 
 
 def _deliver(
@@ -157,12 +186,13 @@ def _deliver(
     validations: Sequence[Validation],
     folder: str,
     begun: float,
+    notes: Sequence[str],
 ) -> tuple[CompileResult, ...]:
     """Move the contents of `folder` to the destination."""
     bundle = [destination.model for destination in task.destinations] if len(task.destinations) > 1 else ()
-    rows = list(zip(task.jobs, task.destinations, made, validations, strict=True))
+    rows = list(zip(task.jobs, task.destinations, made, validations, notes, strict=True))
     try:
-        for job, destination, files, validation in rows:
+        for job, destination, files, validation, _note in rows:
             if files.model != destination.model:  # another stem, because a blob of that name existed
                 os.rename(os.path.join(folder, files.model), os.path.join(folder, destination.model))
             publish.describe(folder, destination, job, files, validation, bundle)
@@ -174,7 +204,7 @@ def _deliver(
     task.order.stop.check()
     publish.move_whole(folder, task.destinations, blobs_of(made), overwrite=task.overwrite)
     results = []
-    for job, destination, files, validation in rows:
+    for job, destination, files, validation, note in rows:
         blob = os.path.join(destination.folder, files.blob) if files.blob is not None else None
         results.append(
             CompileResult(
@@ -191,7 +221,10 @@ def _deliver(
                 compile_seconds=files.seconds,
                 seconds=time.monotonic() - begun,
                 died_at_teardown=files.died_at_teardown,
-                warnings=_warnings(job, files, validation, task.host, asked=task.validate),
+                warnings=(
+                    *((note,) if note else ()),
+                    *_warnings(job, files, validation, task.host, asked=task.validate),
+                ),
             )
         )
     return tuple(results)
@@ -247,10 +280,6 @@ def _about_the_chip(job: CompilerInput, files: CompiledFiles) -> list[str]:
 # process: it does no harm. The inputs are generated with content (`qnnbridge_host.numerics.sampling`), the
 # same on every machine; those that the original answers with NaN, or all alike, are followed by others.
 
-# Further inputs are tried if these show nothing; each costs a run of both.
-MOST_FURTHER: Final = 4
-GIVEN: Final = "the given inputs"
-
 
 def validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: Hello) -> Validation:
     """Run the compiled model on all ones and on random inputs, and the original on the CPU.
@@ -281,7 +310,7 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
         try:
             reference = open_original(worker, job)
             outputs = [node.name for node in reference.info.outputs]
-            trials, expected = _answered(reference, job)
+            trials, expected = answered(reference, job)
         except (Cancelled, DeadlineExceeded, OptionError):
             raise
         except NotMade as reason:
@@ -294,12 +323,18 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
         try:
             compiled = _open_compiled(worker, job, os.path.join(files.folder, files.model), host)
             got = {name: compiled.run(feeds) for name, feeds in trials.items()}
+            first = next(iter(trials))
+            again = reference.run(trials[first])
         except (Cancelled, DeadlineExceeded):
             raise
         except BridgeError as error:
             if _for_another_chip(job, files, error):
                 return Validation(skipped=f"It cannot be loaded on this machine's chip: {error.message}")
             raise _unusable(job, error) from None
+    steps = quantised_steps(job.source.given)
+    # Random numbers: whatever QNN computes, it is not what the CPU gave.
+    if any(one.state == "differs" for _, one in judge_all(outputs, expected[first], again, "fp16")):
+        return Validation(skipped="The original gives another result every time it runs on the CPU.")
     # Detections whose order differs are brought together before they are compared.
     for trial, values in expected.items():
         expected[trial], got[trial] = paired(values, got[trial], number_format)
@@ -309,6 +344,7 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
             {trial: values[index] for trial, values in got.items()},
             {trial: values[index] for trial, values in expected.items()},
             number_format,
+            steps.get(name, 0.0),
         )
         for index, name in enumerate(outputs)
     ]
@@ -319,69 +355,11 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
     return result
 
 
-def _answered(reference: WorkerSession, job: CompilerInput) -> tuple[dict[str, Feeds], dict[str, list[Any]]]:
-    """Inputs, and the original's answers to them. Raises `NotMade`, and the error of the first if it takes none."""
-    if job.inputs:
-        _check_names(job, [node.name for node in reference.info.inputs])
-        return {GIVEN: dict(job.inputs)}, {GIVEN: reference.run(job.inputs)}
-    knowledge = knowledge_in(job.source.given)
-    declared = [dataclasses.replace(node, shape=_sizes(node)) for node in reference.info.inputs]
-    trials: dict[str, Feeds] = {}
-    expected: dict[str, list[Any]] = {}
-    first: BridgeError | None = None
-    # Floats far beyond the ordinary can show that a model is right, not that it is wrong: half floats end at 65504.
-    sure = (one for one in further_inputs(declared, knowledge) if not is_guess(one.feeds, knowledge))
-    further = itertools.islice(sure, MOST_FURTHER)
-    for number, one in enumerate(itertools.chain(ordinary_inputs(declared, knowledge), further)):
-        # The ordinary ones are always tried, further ones only as long as some output does not change with the
-        # input.
-        if number >= ORDINARY and len(expected) > 1 and _all_move(expected, precision_of(job)):
-            break
-        try:
-            expected[one.name] = reference.run(one.feeds)
-            trials[one.name] = one.feeds
-        except (Cancelled, DeadlineExceeded, WorkerDied):
-            raise
-        except BridgeError as error:
-            first = first or error
-    if first is not None and not expected:
-        raise first
-    return trials, expected
-
-
-def _check_names(job: CompilerInput, names: Sequence[str]) -> None:
-    unknown = [name for name in job.inputs if name not in names]
-    missing = [name for name in names if name not in job.inputs]
-    if unknown or missing:
-        what = f"no input {unknown[0]!r}" if unknown else f"an input {missing[0]!r}, which is not given"
-        raise OptionError(
-            f"{job.source.label} has {what}.", fix=f"Give all of its inputs (--input): {', '.join(names)}."
-        )
-
-
-def _sizes(node: NodeInfo) -> tuple[int, ...]:
-    """Free dimensions, which only parts on the CPU can have, are 1."""
-    return tuple(size if isinstance(size, int) and size >= 0 else 1 for size in node.shape or ())
-
-
-def _all_move(expected: Mapping[str, Sequence[Any]], number_format: NumberFormat) -> bool:
-    answers = list(expected.values())
-    return all(
-        movement([answer[place] for answer in answers], number_format) >= 1.0 for place in range(len(answers[0]))
-    )
-
-
 def _open_compiled(worker: Worker, job: CompilerInput, path: str, host: Hello) -> WorkerSession:
     """The compiled model, as strict as the job says."""
     spec = dataclasses.replace(compiled_spec(job.spec), model_path=path)
     before_session(ModelSource.open(path), spec.providers, host, spec.config_entries)
     return WorkerSession(worker, spec)
-
-
-def precision_of(job: CompilerInput) -> NumberFormat:
-    """The NPU's number format: 16-bit floats for a float model, its own steps for one with Q/DQ nodes."""
-    source = job.source.given
-    return precision_of_operators(scan_model(source).ops)
 
 
 def _cannot_load_here(files: CompiledFiles) -> str | None:
@@ -428,11 +406,19 @@ def _wrong_numbers(job: CompilerInput, result: Validation) -> CompileFailed:
     return CompileFailed(
         f"{job.source.label} was compiled, and the result computes other numbers than the original on the CPU.",
         cause=f"Output {wrong[0].output!r} ({wrong[0].inputs}): {wrong[0].remark}. Allowed for {result.tolerance}.",
-        fix="Look for values that 16-bit floats cannot hold (above 65504), or quantize the model anew; nothing was "
-        "written. To keep the result all the same, compile with validate=False (--no-validate).",
+        fix=f"{_look_for_it(job)} Nothing was written. To keep the result all the same, compile with "
+        "validate=False (--no-validate).",
         evidence=[f"{one.output} ({one.inputs}): {one.remark}" for one in wrong[1:4]],
         details={"validation": result.to_json()},
     )
+
+
+def _look_for_it(job: CompilerInput) -> str:
+    """Return the command that finds the node, with the sizes that the compilation was given."""
+    if job.source.path is None:
+        return "`qnnbridge verify` of the model finds the first node that differs."
+    sizes = "".join(f" --dim {name}={size}" for name, size in sorted(job.spec.free_dimensions_by_name.items()))
+    return f"Find the first node that differs: qnnbridge verify {shell_word(job.source.path)}{sizes}."
 
 
 # --- the difference of an output -------------------------------------------------------------------------
@@ -447,7 +433,11 @@ def tolerance_text(number_format: NumberFormat) -> str:
 
 
 def compare(
-    output: str, got: Mapping[str, Any], expected: Mapping[str, Any], number_format: NumberFormat
+    output: str,
+    got: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    number_format: NumberFormat,
+    step: float = 0.0,
 ) -> Difference | None:
     """The difference of one output. ``None`` if it holds no numbers.
 
@@ -456,12 +446,13 @@ def compare(
         got: its values by the name of the inputs.
         expected: the same of the original.
         number_format: in which it was computed.
+        step: of the output's own quantisation; 0 for an output that is not quantised.
     """
     names = list(expected)
     arrays = [as_array(value) for value in (*got.values(), *expected.values())]
     if any(array is None or array.dtype.kind not in "biuf" for array in arrays):
         return None
-    state, reason, judged = judge_over_inputs([(expected[name], got[name]) for name in names], number_format)
+    state, reason, judged = judge_over_inputs([(expected[name], got[name]) for name in names], number_format, step)
     # Those of the state that decides first, then the lowest SNR.
     decisive = min(range(len(names)), key=lambda number: (judged[number].state != state, rank(judged[number])))
     worst = judged[decisive]

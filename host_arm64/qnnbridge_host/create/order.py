@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.request.client import StopSignal
     from qnnbridge_host.request.in_flight import Request
-    from qnnbridge_protocol.connection import Hello
     from qnnbridge_protocol.model_records import CacheSettings, EntryFault, ProgressStage
     from qnnbridge_protocol.specs import SessionSpec
 
@@ -147,20 +146,39 @@ class NeedsRewrite(Exception):
         self.rewrites = tuple(rewrites)
 
 
-def known_faults(source: ModelSource, spec: SessionSpec, hello: Hello, soc_model: str | None = None) -> str:
-    """What is known against a model on QNN, in sentences; "" for nothing. soc_model: the chip, if it is known."""
+def known_faults(
+    source: ModelSource,
+    spec: SessionSpec,
+    machine: str,
+    versions: Mapping[str, str],
+    soc_model: str | None = None,
+) -> str:
+    """Return what is known against a model on QNN, in sentences; "" for nothing.
+
+    Args:
+        machine: of the host. versions: of its packages and QNN.
+        soc_model: the chip, if it is known.
+    """
+    from qnnbridge_host.cache.measured import rows_of_session
     from qnnbridge_host.model.known_wrong import find_for_session, warning_of
 
-    simulator = hello.machine != "ARM64"
-    found = find_for_session(source, spec, hello.versions, simulator=simulator, soc_model=soc_model)
-    return warning_of(source.label, found, source.path)
+    simulator = machine != "ARM64"
+    here = rows_of_session(spec, versions, simulator=simulator, soc_model=soc_model)
+    found = find_for_session(source, spec, versions, simulator=simulator, soc_model=soc_model, rows=here.rows)
+    return warning_of(source.label, found, source.path, here.evidence(simulator))
 
 
-def curing_rewrites(creation: Creation, hello: Hello) -> tuple[str, ...]:
+def curing_rewrites(creation: Creation, machine: str, versions: Mapping[str, str]) -> tuple[str, ...]:
     """The rewrites for what `known_faults` finds; none unless the creation is watched, and a rewrite cures it."""
     if not creation.watched:
         return ()
+    from qnnbridge_host.cache.measured import rows_of_session
     from qnnbridge_host.model.known_wrong import find_for_session
 
-    found = find_for_session(creation.source, creation.spec, hello.versions, simulator=hello.machine != "ARM64")
-    return tuple(dict.fromkeys(one.fault.rewrite for one in found if one.fault.rewrite))
+    simulator = machine != "ARM64"
+    here = rows_of_session(creation.spec, versions, simulator=simulator)
+    found = find_for_session(creation.source, creation.spec, versions, simulator=simulator, rows=here.rows)
+    cures = (one.fault for one in found if one.fault.rewrite)
+    # A session that refuses the CPU would not be made of such a copy.
+    allowed = (fault.rewrite for fault in cures if not fault.on_cpu or creation.spec.fallback != "error")
+    return tuple(dict.fromkeys(allowed))

@@ -27,7 +27,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +48,7 @@ from qnnbridge_protocol.errors import (
     RemoteOSError,
     WorkerDied,
 )
+from qnnbridge_protocol.shell import shell_word
 from qnnbridge_protocol.specs import FixSpec, SessionSpec
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def fixed_source(
     settings: CacheSettings | None,
     folder: str,
     order: WorkOrder,
+    right_here: Collection[str] = (),
 ) -> FixedSource:
     """The rewritten copy of a model.
 
@@ -101,6 +103,7 @@ def fixed_source(
         settings: of the cache.
         folder: of the files of a model given as bytes.
         order: for the worker.
+        right_here: rows of the table of known-wrong operators that are left alone: QNN was measured to be right.
 
     Raises:
         OptionError: sizes or constants do not fit the model.
@@ -121,6 +124,8 @@ def fixed_source(
         "constants": dict(fix.constants),
         "only": list(fix.only),
         "skip": list(fix.skip),
+        # In the key of the copy, too. Absent where the table holds: such keys are as before.
+        **({"right_here": sorted(right_here)} if right_here else {}),
     }
 
     def rewrite(target: Path) -> FixedModel:
@@ -299,7 +304,7 @@ def suggest_fix(refusal: PlacementRefused, source: ModelSource, spec: SessionSpe
         header = {"op": "worker.fix", "source": path, "sizes": dict(spec.free_dimensions_by_name)}
         with Worker(order).running() as worker:
             reply = worker.call(header).header
-        _add(refusal, os.path.basename(path), list(reply["changes"]), dict(reply["constants"]))
+        _add(refusal, source.path or WITHOUT_A_NAME, list(reply["changes"]), dict(reply["constants"]))
 
 
 def _add(refusal: PlacementRefused, name: str, changes: list[str], constants: Mapping[str, float]) -> None:
@@ -309,7 +314,8 @@ def _add(refusal: PlacementRefused, name: str, changes: list[str], constants: Ma
     options = "".join(f" --constant {one}={value:g}" for one, value in constants.items())
     shown = changes[:MOST_CHANGES] + [f"input {one} decides which part of the model runs" for one in constants]
     cure = (
-        f"Create the session with fix={argument}, or once: qnnbridge fix {name} -o fixed.onnx{options}. "
+        f"It may help to create the session with fix={argument}, or to run once: "
+        f"qnnbridge fix {shell_word(name)} -o fixed.onnx{options}. "
         f"It rewrites what QNN may not take ({'; '.join(shown)})."
     )
     refusal.fix = f"{cure} {refusal.fix}" if refusal.fix else cure

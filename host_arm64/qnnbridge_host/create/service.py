@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.create.order import Creation, refuse_quarantined
+from qnnbridge_host.model.external_lengths import EXTERNAL_DATA_FOLDER
 from qnnbridge_host.request.client import StopSignal
 from qnnbridge_host.request.in_flight import Answer, Request
 from qnnbridge_protocol.errors import BridgeError, OptionError, desync
 from qnnbridge_protocol.limits import fitting
 
 if TYPE_CHECKING:
+    from qnnbridge_host.cache.memo import Verdicts
     from qnnbridge_host.create.order import WorkOrder
     from qnnbridge_host.create.replaced import ContextFolder
     from qnnbridge_host.create.session import SessionMaker
@@ -32,8 +35,6 @@ if TYPE_CHECKING:
 
 # The name of `compile` in messages.
 COMPILE_COMMAND: Final = "qnnbridge compile"
-# Configuration entry that says where the external data of a model given as bytes lies.
-EXTERNAL_DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
 # Eleven days. Timers cannot wait much longer.
 LONGEST_S: Final = 1_000_000.0
 
@@ -67,7 +68,12 @@ class ModelService:
         if scan is not None and scan.format == "onnx":
             ends, files = (scan.inputs, scan.outputs), tuple(scan.external_files)
             described = ModelDescription(
-                source.identity, True, *ends, external=files, metadata=fitting(scan.properties)
+                source.identity,
+                True,
+                *ends,
+                external=files,
+                operators=_operators(source) if header.get("operators") else (),
+                metadata=fitting(scan.properties),
             )
         described_wire = described.to_wire()
         return {
@@ -76,6 +82,7 @@ class ModelService:
             "inputs": described_wire["inputs"],
             "outputs": described_wire["outputs"],
             "external": described_wire["external"],
+            "operators": described_wire["operators"],
             "metadata": described_wire["metadata"],
         }, ()
 
@@ -160,7 +167,8 @@ class ModelService:
         if left_out:
             text = f"{source.label}: get_modelmeta() lacks texts that are too long: {', '.join(left_out)}."
             notices.append(Notice("model", text))
-        request.after = _load_modules_of_runs
+        kept = _kept_numbers(settings, made.cache.key)
+        request.after = functools.partial(_after_creation, settings, made.cache.key if kept else None)
         return {
             "session": made.session,
             "info": made.info.to_wire(),
@@ -170,8 +178,9 @@ class ModelService:
             "notices": [notice.to_wire() for notice in notices],
             "fixed": list(made.changes),
             "fix": None if made.fix is None else made.fix.to_wire(),
+            "disabled_optimizers": list(made.disabled_optimizers),
             # A verdict that is known spares the comparison of the first call with the CPU (ADR 0015).
-            "numbers": _kept_numbers(settings, made.cache.key) or _shipped_numbers(source),
+            "numbers": kept or _shipped_numbers(source),
         }, ()
 
     def _wrapped(
@@ -234,7 +243,8 @@ class ModelService:
                 fix="Give the folder for the result: -o DIR (output=).",
             )
         order = self._maker.order(request, stop, first, deadline, budget_s)
-        task = CompileTask(jobs, destinations, order, self._maker.hello, validate, overwrite)
+        hello, optimizers = self._maker.hello, self._maker.optimizers
+        task = CompileTask(jobs, destinations, order, hello, validate, overwrite, optimizers)
         paths = [destination.path for destination in destinations]
         skipped = None
         if resume and not overwrite and any(os.path.exists(path) for path in paths):
@@ -255,17 +265,27 @@ class ModelService:
         return self._maker.hello._replace(versions={**self._maker.hello.versions, **of_engine})
 
 
+def _operators(source: ModelSource) -> tuple[str, ...]:
+    from qnnbridge_host.model.scan import scan_model
+
+    return tuple(sorted(scan_model(source.given).ops))
+
+
 def _kept_numbers(settings: CacheSettings | None, key: str | None) -> dict[str, Any] | None:
     """What is known of the numbers of an entry."""
     if settings is None or key is None:
         return None
+    kept = _verdicts(settings).read(key)
+    return None if kept is None else kept.to_wire()
+
+
+def _verdicts(settings: CacheSettings) -> Verdicts:
     from pathlib import Path
 
     from qnnbridge_host.cache.memo import Verdicts
     from qnnbridge_host.cache.store import Store
 
-    kept = Verdicts(Store(Path(settings.folder)).root).read(key)
-    return None if kept is None else kept.to_wire()
+    return Verdicts(Store(Path(settings.folder)).root)
 
 
 def _shipped_numbers(source: ModelSource) -> dict[str, Any] | None:
@@ -278,8 +298,14 @@ def _shipped_numbers(source: ModelSource) -> dict[str, Any] | None:
     return None if found is None else found.to_wire()
 
 
-def _load_modules_of_runs() -> None:
-    """After the answer to the session's creation: the application prepares its arrays before its first run."""
+def _after_creation(settings: CacheSettings | None, key: str | None) -> None:
+    """After the answer to the session's creation: the application prepares its arrays before its first run.
+
+    key: of a kept verdict. A session is counted as one call of it: programs of one call would never reach the next
+    comparison otherwise, and what a program does later may be lost with it.
+    """
+    if settings is not None and key is not None:
+        _verdicts(settings).count(key, 1)
     with contextlib.suppress(ImportError):  # a run that needs it says so
         from qnnbridge_host import fastpath  # noqa: F401
         from qnnbridge_host.engine import ort_values  # noqa: F401

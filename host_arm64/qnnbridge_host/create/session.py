@@ -25,6 +25,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge_host.create.optimizers import Optimizers
 from qnnbridge_host.create.order import (
     Creation,
     NeedsRewrite,
@@ -40,12 +41,13 @@ from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
     from qnnbridge_host.cache.entry import CacheEntry
+    from qnnbridge_host.cache.memo import OptimizerChoice
     from qnnbridge_host.create.lookup import SessionCache
     from qnnbridge_host.engine.sessions import ResettableSession, Sessions
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.request.client import StopSignal
     from qnnbridge_protocol.connection import Hello
-    from qnnbridge_protocol.model_records import CacheReply, Notice
+    from qnnbridge_protocol.model_records import CacheReply, Notice, NoticeKind
     from qnnbridge_protocol.specs import FixSpec, HostInfo, SessionInfo, SessionSpec
 
 # Number of entries of one key that are tried for one session: after the second failure a model is left alone.
@@ -63,6 +65,7 @@ class MadeSession(NamedTuple):
     """A session that is kept.
 
     blame: the fingerprint to book a later death on. changes: what was rewritten. fix: how, if the host decided it.
+    disabled_optimizers: those of ONNX Runtime that the host left out.
     """
 
     session: int
@@ -72,6 +75,7 @@ class MadeSession(NamedTuple):
     notices: list[Notice]
     changes: tuple[str, ...] = ()
     fix: FixSpec | None = None
+    disabled_optimizers: tuple[str, ...] = ()
 
 
 class SessionMaker:
@@ -83,6 +87,7 @@ class SessionMaker:
     def __init__(self, sessions: Sessions, hello: Hello, worker: str | None = None) -> None:
         self.sessions = sessions
         self.hello = hello
+        self.optimizers = Optimizers(hello)
         self._worker = worker
         self._info: HostInfo | None = None
 
@@ -174,13 +179,15 @@ class SessionMaker:
             return made._replace(fix=fix, notices=[*made.notices, Notice("done", text)])
 
     def _from_copy(self, creation: Creation, fix: FixSpec) -> MadeSession:
+        from qnnbridge_host.cache.measured import rows_of_session
         from qnnbridge_host.create import replaced
         from qnnbridge_host.model.compiled_checks import path_for_qnn
 
         _leave_native_code(creation)
         asked = dataclasses.replace(creation.spec, fix=fix)
         settings, folder = creation.settings, creation.folder
-        copy = replaced.fixed_source(creation.source, asked, settings, folder, creation.order)
+        here = rows_of_session(creation.spec, self.host_info.versions, simulator=self.hello.machine != "ARM64")
+        copy = replaced.fixed_source(creation.source, asked, settings, folder, creation.order, here.right)
         refuse_quarantined(copy.source, creation.quarantined)
         # Entries are those of the session: the copy keeps its weights beside it.
         entries = creation.spec.config_entries
@@ -191,6 +198,38 @@ class SessionMaker:
     # --- of one source ---
 
     def _from_model(self, creation: Creation) -> MadeSession:
+        """Without the optimizers of ONNX Runtime that change what the model computes, or break it."""
+        from qnnbridge_protocol.model_records import Notice
+
+        _leave_native_code(creation)
+        model = (creation.source, creation.spec, creation.initializers, creation.settings, creation.order)
+        choice = self.optimizers.chosen(*model)
+        refused = ""
+        if choice.why:
+            try:
+                return self._without(creation, choice, "done")
+            except PlacementRefused:
+                refused = f"{choice.why}, and QNN does not take the model without that optimisation."
+        try:
+            made = self._from_source(creation)
+        except BridgeError as error:
+            _leave_native_code(creation)
+            if _writes(creation.spec):
+                raise
+            found = self.optimizers.after_failure(*model, error)
+            if found is None:
+                raise
+            return self._without(creation, found, "model")
+        return made._replace(notices=[*made.notices, Notice("model", refused)]) if refused else made
+
+    def _without(self, creation: Creation, choice: OptimizerChoice, kind: NoticeKind) -> MadeSession:
+        from qnnbridge_protocol.model_records import Notice
+
+        made = self._from_source(creation._replace(spec=choice.applied(creation.spec)))
+        text = f"{choice.why}; the session is made without {'them' if len(choice.disabled) != 1 else 'it'}."
+        return made._replace(notices=[*made.notices, Notice(kind, text)], disabled_optimizers=choice.disabled)
+
+    def _from_source(self, creation: Creation) -> MadeSession:
         from qnnbridge_protocol.model_records import CacheReply, Notice
 
         _leave_native_code(creation)
@@ -226,7 +265,8 @@ class SessionMaker:
                 creation.source.fingerprint,
                 cache.notices + self._against(creation, info),
             )
-        warning = loadable.manifest.warning
+        # Said again as it is known now: the rows may have been measured since the entry was made.
+        warning = self._known_faults(creation) if loadable.manifest.warning else ""
         notices = cache.notices + ([Notice("model", warning)] if warning else [])
         return MadeSession(number, info, cache.reply, loadable.fingerprint, notices)
 
@@ -277,12 +317,16 @@ class SessionMaker:
         source, request = creation.source, creation.request
         if loadable is None:
             self._refuse_curable(creation)
-            request.blame = _blame(creation)
+            # For the report of a death: what is known explains it better than how it looks.
+            known = self._known_faults(creation)
+            request.blame = {**_blame(creation), "known": known} if known else _blame(creation)
             spec, model, values, files = creation.spec, source.data, creation.by_name, source.known
         else:
             manifest = loadable.manifest
             entry = {"key": manifest.key, "id": manifest.id}
             request.blame = {"fingerprint": loadable.fingerprint, "label": creation.order.label, "entry": entry}
+            if manifest.warning:
+                request.blame["known"] = self._known_faults(creation)
             spec, model, values, files = loadable.spec(creation.spec), None, {}, loadable.files
         create = functools.partial(
             self.sessions.create,
@@ -349,9 +393,12 @@ class SessionMaker:
 
     def _refuse_curable(self, creation: Creation) -> None:
         """Raises `NeedsRewrite` for a watched creation."""
-        rewrites = curing_rewrites(creation, self.hello)
+        rewrites = curing_rewrites(creation, self.hello.machine, self.host_info.versions)
         if rewrites and self.host_info.simulator is not None:  # else this host has no QNN
             raise NeedsRewrite(rewrites)
+
+    def _known_faults(self, creation: Creation) -> str:
+        return known_faults(creation.source, creation.spec, self.hello.machine, self.host_info.versions)
 
     def _against(self, creation: Creation, info: SessionInfo) -> list[Notice]:
         """The notice of `known_faults` about a session, if a part of it may be on QNN."""
@@ -359,7 +406,7 @@ class SessionMaker:
 
         if info.placement.known and not info.placement.qnn_nodes:
             return []
-        warning = known_faults(creation.source, creation.spec, self.hello)
+        warning = self._known_faults(creation)
         return [Notice("model", warning)] if warning else []
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 from qnnbridge_host.create.order import WorkOrder
 from qnnbridge_host.create.publish import CompilerInput, without_compiling
 from qnnbridge_host.engine.sessions import mark
+from qnnbridge_host.model.optimizers import LEVEL_ENTRY, LEVEL_OFF, OPTIMIZATION_LEVEL
 from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.connection import FEATURES, SHARING_FEATURES, Connection, Hello, Role, State
 from qnnbridge_protocol.errors import (
@@ -51,6 +52,8 @@ LOOK_EVERY_S: Final = 0.1
 # machine the clock alone would condemn it.
 STOPPED_LOOKS: Final = 6
 STOPPED_LOOK_EVERY_S: Final = 5.0
+# Options of a session about its optimised graph and its own files, which a reference does not take over.
+_OF_OPTIMISING: Final = (OPTIMIZATION_LEVEL, "optimized_model_filepath", "enable_profiling")
 
 
 class Worker:
@@ -402,11 +405,26 @@ class WorkerSession:
         frame = self._worker.call(header, tuple(encoder.buffers))
         return decode_all(frame.header["outputs"], frame.buffers)
 
+    def close(self) -> None:
+        """Release its memory; the worker can open another session."""
+        self._worker.call({"op": "session.close", "session": self._number})
 
-def open_original(worker: Worker, job: CompilerInput) -> WorkerSession:
-    """The original model on the CPU alone: the reference."""
+
+def optimised(spec: SessionSpec, level: int, disabled: Sequence[str] = ()) -> SessionSpec:
+    """The same session at another level of ONNX Runtime's graph optimisation, writing no files of its own."""
+    return dataclasses.replace(
+        spec,
+        options={name: value for name, value in spec.options.items() if name not in _OF_OPTIMISING}
+        | {OPTIMIZATION_LEVEL: level},
+        config_entries={key: text for key, text in spec.config_entries.items() if key != LEVEL_ENTRY},
+        disabled_optimizers=tuple(disabled),
+    )
+
+
+def on_cpu(job: CompilerInput) -> SessionSpec:
+    """The session of the original model on the CPU alone, optimised as the job says."""
     entries = without_compiling(job.spec.config_entries)
-    spec = dataclasses.replace(
+    return dataclasses.replace(
         job.spec,
         # QNN's options do not apply, and `disable_cpu_ep_fallback` would refuse a session on the CPU alone.
         providers=(ProviderSpec(CPU),),
@@ -416,4 +434,13 @@ def open_original(worker: Worker, job: CompilerInput) -> WorkerSession:
             if not key.startswith("ep.qnn") and key != "session.disable_cpu_ep_fallback"
         },
     )
-    return WorkerSession(worker, spec, job.initializers, job.source.data)
+
+
+def open_original(worker: Worker, job: CompilerInput) -> WorkerSession:
+    """The original model on the CPU alone, exactly as its file has it: the reference.
+
+    ONNX Runtime's graph optimizers are off. A reference must not share them with what it judges: they drop
+    requantisations, and on the CPU they compute quantised MatMul nodes with 8-bit activations and some patterns of
+    LayerNormalization wrongly (docs/numbers.md).
+    """
+    return WorkerSession(worker, optimised(on_cpu(job), LEVEL_OFF), job.initializers, job.source.data)

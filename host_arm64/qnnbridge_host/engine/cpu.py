@@ -71,13 +71,16 @@ def silent_options() -> Any:
     return options
 
 
-def open_session(model: Path | bytes, label: str, options: Any = None) -> Any:
-    """A session. model: a file, or the bytes of a model that has no other files. label: its name in messages."""
+def open_session(model: Path | bytes, label: str, options: Any = None, disabled: Sequence[str] = ()) -> Any:
+    """A session. model: a file, or the bytes of a model that has no other files. label: its name in messages.
+    disabled: optimizers of ONNX Runtime that are left out."""
     import onnxruntime as ort
 
     try:
         given = model if isinstance(model, bytes) else os.fspath(model)
-        return ort.InferenceSession(given, options or quiet_options(), providers=_CPU)
+        return ort.InferenceSession(
+            given, options or quiet_options(), providers=_CPU, disabled_optimizers=list(disabled)
+        )
     except Exception as error:  # noqa: BLE001 - a closed list does not exist: pybind turns C++ exceptions into several
         raise translated(error, f"ONNX Runtime cannot load {label}.") from None
 

@@ -57,6 +57,10 @@ ENUMS: Mapping[str, str] = {
     "graph_optimization_level": "GraphOptimizationLevel",
 }
 
+# ONNX Runtime starts them all before a session exists: 300 take a second, 100,000 minutes and all of the memory.
+MOST_THREADS = 1024
+THREADS = ("inter_op_num_threads", "intra_op_num_threads")
+
 # Warnings. QNN reports why its set-up failed only in the log, at this level.
 DEFAULT_LOG_SEVERITY = 2
 
@@ -196,6 +200,13 @@ def _set_attribute(
     if not _fits(kind, value):
         raise errors.OptionError(
             f"{what}.{name} cannot be {value!r}.", fix=f"It must be of type {kind}.", details={"option": name}
+        )
+    if name in THREADS and value > MOST_THREADS:
+        raise errors.OptionError(
+            f"{what}.{name} is {value}, more than {MOST_THREADS} threads.",
+            cause="ONNX Runtime starts all of them before the session exists.",
+            fix=f"Set it to {MOST_THREADS} or less; 0 lets ONNX Runtime choose.",
+            details={"option": name},
         )
     if not hasattr(target, name):
         raise errors.OptionError(

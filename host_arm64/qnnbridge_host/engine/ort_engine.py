@@ -30,10 +30,11 @@ from qnnbridge_host.engine.options import (
     make_tensors,
     without_side_effects,
 )
-from qnnbridge_host.engine.ort_errors import Circumstances, is_cpu_fallback_refusal, translate
+from qnnbridge_host.engine.ort_errors import UNEXPLAINED, Circumstances, is_cpu_fallback_refusal, translate
 from qnnbridge_host.engine.providers import ProviderChoice, QnnAdapter
 from qnnbridge_host.engine.qnn_options import DISABLE_COMPILE, DISABLE_CPU_FALLBACK, PROVIDER
 from qnnbridge_host.machine import Installed, parse_version
+from qnnbridge_host.model.external_lengths import EXTERNAL_DATA_FOLDER, file_with_lengths, with_lengths
 from qnnbridge_host.model.scan import lacking_weights
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, PlacementRefused
@@ -120,13 +121,23 @@ class OrtEngine:
         on_phase: called before each native step with ``creating`` or ``compiling``.
         stop: ends loading, between two of ONNX Runtime's steps.
         """
+        for name in spec.value_names:
+            if name not in initializers:
+                raise InvalidArgument(f"The initializer {name!r} was announced and not sent.")
         source = _source(spec, model)
+        if spec.initializers:
+            from qnnbridge_host.engine.initializers import with_given_values
+
+            spec, source = with_given_values(spec, source, initializers)
         choice = providers.choose(spec, self._ort.get_available_providers(), self._qnn, records=self._records)
         circumstances = Circumstances(
-            model_path=spec.model_path if isinstance(source, str) else None,
+            model_path=spec.model_path if model is None else None,
             soc_model=choice.target.soc_model if choice.target else None,
             simulator=bool(choice.target and choice.target.simulator),
+            custom_op_libraries=tuple(spec.custom_op_libraries),
         )
+        if choice.qnn is not None:
+            source, choice = _with_lengths(source, choice)
         on_phase("creating")
         started = time.perf_counter()
         try:
@@ -208,7 +219,7 @@ class OrtEngine:
     ) -> PlacementRefused:
         """ONNX Runtime says only that some node is not on QNN. Make the session again with the CPU allowed and
         everything logged, look where the nodes are, and throw it away."""
-        name = os.path.basename(source) if isinstance(source, str) else "the model"
+        name = os.path.basename(spec.model_path) if spec.model_path else "the model"
         second, entries = without_side_effects(spec, choice.entries)
         entries[DISABLE_CPU_FALLBACK] = "0"
         assert choice.qnn is not None
@@ -282,6 +293,18 @@ def _source(spec: SessionSpec, model: Any) -> str | bytes:
     return spec.model_path
 
 
+def _with_lengths(source: str | bytes, choice: ProviderChoice) -> tuple[str | bytes, ProviderChoice]:
+    """For QNN: the model with the lengths of its external weights, where it lacks them."""
+    if isinstance(source, bytes):
+        return with_lengths(source) or source, choice
+    completed = file_with_lengths(source)
+    if completed is None:
+        return source, choice
+    entries = dict(choice.entries)
+    entries.setdefault(EXTERNAL_DATA_FOLDER, os.path.dirname(os.path.abspath(source)))
+    return completed, choice._replace(entries=entries)
+
+
 # --- one session: runs it, and translates values and errors on the way ------------------------------------
 
 
@@ -337,7 +360,13 @@ class OrtSession:
             finally:
                 stop.detach()
         except Exception as error:
-            raise translate(error, self._circumstances) from error
+            raise self._translated(error) from error
+
+    def _translated(self, error: Exception) -> BridgeError:
+        native, given = self._native, self._circumstances
+        if native is not None and UNEXPLAINED in str(error):
+            given = given._replace(on_qnn=placement.operators_on_qnn(native[0]))
+        return translate(error, given)
 
     def _run(
         self, session: Any, output_names: Sequence[str] | None, feeds: Mapping[str, Any], options: Any
@@ -379,14 +408,14 @@ class OrtSession:
                     if run_bound(call, native, self._ort.RunOptions, stop):
                         return None
                 except Exception as error:
-                    translated = translate(error, self._circumstances)
+                    translated = self._translated(error)
                     # These three must not be run a second time: the caller wants no result, the inputs are
                     # changed, or the session is to be made again.
                     if stop.stopped or native.in_place or translated.details.get("npu_reset"):
                         raise
             values = self._run_plainly(self._alive()[0], call, stop)
         except Exception as error:
-            raise translate(error, self._circumstances) from error
+            raise self._translated(error) from error
         if call.native is not None:
             # It fails, or leaves outputs elsewhere, where a plain run does not.
             # Not tried again: IOBinding would fail, or miss the memory, each time.
@@ -411,7 +440,7 @@ class OrtSession:
         try:
             set_options(checked)
         except Exception as error:
-            raise translate(error, self._circumstances) from error
+            raise self._translated(error) from error
 
     def assignment(self) -> list[list[Any]]:
         """``[provider, [[name, domain, op type], ...]]`` for each group of nodes that one provider took."""
@@ -428,7 +457,7 @@ class OrtSession:
                 for group in ask()
             ]
         except Exception as error:
-            raise translate(error, self._circumstances) from error
+            raise self._translated(error) from error
 
     def end_profiling(self) -> str:
         """Stop profiling; the path of the file, as ONNX Runtime reports it."""
@@ -436,7 +465,7 @@ class OrtSession:
         try:
             return str(native[0].end_profiling())
         except Exception as error:
-            raise translate(error, self._circumstances) from error
+            raise self._translated(error) from error
 
     def close(self) -> None:
         """Release the session. Its memory is freed when the last run in it ends."""

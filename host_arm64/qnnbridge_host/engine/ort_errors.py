@@ -27,16 +27,23 @@ class Circumstances(NamedTuple):
     """The facts of the call for the rules.
 
     soc_model: the chip that the session computes for, if one was said. simulator: it runs on the HTP simulator.
-    lacking: what files with weights of the model lack (`scan.lacking_weights`).
+    lacking: what files with weights of the model lack (`scan.lacking_weights`). custom_op_libraries: those that are
+    registered for the session.
+    on_qnn: operators of the session's nodes on QNN, for an error that QNN itself does not explain.
     """
 
     model_path: str | None = None
     soc_model: str | None = None
     simulator: bool = False
     lacking: tuple[str, ...] = ()
+    custom_op_libraries: tuple[str, ...] = ()
+    on_qnn: frozenset[str] = frozenset()
 
 
-Text = str | Callable[[Circumstances], str]
+Text = str | Callable[[Circumstances], str | None]
+
+# In errors of a run for which QNN gives no reason.
+UNEXPLAINED = "QNN graph execute error"
 
 
 class HintRule(NamedTuple):
@@ -58,7 +65,7 @@ def hint(text: str, circumstances: Circumstances) -> tuple[str | None, str | Non
     return None, None
 
 
-def _say(text: Text, circumstances: Circumstances) -> str:
+def _say(text: Text, circumstances: Circumstances) -> str | None:
     return text if isinstance(text, str) else text(circumstances)
 
 
@@ -116,6 +123,61 @@ def _blob_fix(circumstances: Circumstances) -> str:
     return "Compile the model again with this onnxruntime-qnn, on or for this machine."
 
 
+def _unknown_operator_cause(circumstances: Circumstances) -> str:
+    if not circumstances.custom_op_libraries:
+        return (
+            "This ONNX Runtime does not know the operator: it is one of a library of custom operators, or of a "
+            "newer release."
+        )
+    return (
+        f"None of the libraries that are registered has the operator ({_named(circumstances)}). An operator that a "
+        "program writes in Python (@onnx_op of onnxruntime_extensions) exists in the program's own process only; "
+        "the session is in the host, another process, and cannot call it."
+    )
+
+
+def _unknown_operator_fix(circumstances: Circumstances) -> str:
+    if not circumstances.custom_op_libraries:
+        return (
+            "Register the library (SessionOptions.register_custom_ops_library), update onnxruntime in the host's "
+            "Python, or replace the operator."
+        )
+    return (
+        "Register the library that has the operator. For one written in Python: compute it before or after the "
+        "session, replace it by operators of ONNX or of a compiled library, or run this model with onnxruntime "
+        "itself."
+    )
+
+
+def _named(circumstances: Circumstances) -> str:
+    return ", ".join(map(os.path.basename, circumstances.custom_op_libraries))
+
+
+_TAKES_INDICES = frozenset(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"))
+_RANDOM = frozenset(("RandomNormalLike", "RandomUniformLike", "Bernoulli"))
+
+
+def _execute_cause(circumstances: Circumstances) -> str:
+    indexed = sorted(circumstances.on_qnn & _TAKES_INDICES)
+    random = sorted(circumstances.on_qnn & _RANDOM)
+    if random:
+        return (
+            f"QNN names no reason. The model draws random numbers on QNN ({', '.join(random)}), which fails where "
+            "only their shape follows from an input."
+        )
+    if indexed:
+        return f"QNN names no reason. An index out of range ({', '.join(indexed)}) may be one."
+    return "QNN names no reason; the log line before it may say more."
+
+
+def _execute_fix(circumstances: Circumstances) -> str | None:
+    if circumstances.on_qnn & _RANDOM:
+        return 'Create the session with fallback="cpu", which leaves the random operators to the CPU.'
+    if circumstances.on_qnn & _TAKES_INDICES:
+        return "Compare with the CPU provider: it names the index, if one is out of range."
+    return None
+
+
 _RULES: tuple[HintRule, ...] = (
     HintRule(r"Failed to finalize QNN graph.*(?:MEM_ALLOC|Code: 1002)", _finalize_cause, _finalize_fix),
     HintRule(
@@ -132,13 +194,7 @@ _RULES: tuple[HintRule, ...] = (
         "Change or quantize the operator so that QNN takes it (weights must be initializers, not Constant nodes), "
         "or run the model on the CPU provider.",
     ),
-    HintRule(
-        r"is not a registered function/op",
-        "This ONNX Runtime does not know the operator: it is one of a library of custom operators, or of a newer "
-        "release.",
-        "Register the library (SessionOptions.register_custom_ops_library), update onnxruntime in the host's "
-        "Python, or replace the operator.",
-    ),
+    HintRule(r"is not a registered function/op", _unknown_operator_cause, _unknown_operator_fix),
     HintRule(
         r"No opset import for domain",
         "The model has an operator of a domain that its opset_import does not name.",
@@ -203,7 +259,8 @@ _RULES: tuple[HintRule, ...] = (
     ),
     HintRule(
         r"QNN graph execute error.*Code: 1100|QNN graph execute error.*ERROR_GENERAL",
-        "QNN names no reason. An index out of range (Gather) does this; the log line before it says more.",
+        _execute_cause,
+        _execute_fix,
     ),
     HintRule(
         r"NPU crashed|SSR detected",

@@ -22,6 +22,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as bindings
 
 from qnnbridge_host.cache.files import work_folder
 from qnnbridge_host.engine.calls import ObjectCall, ObjectKind, ObjectResult, argument
+from qnnbridge_host.engine.initializers import with_given_values
 from qnnbridge_host.engine.ort_errors import translate
 from qnnbridge_host.engine.ort_values import result_of_ort_value, to_ort_value
 from qnnbridge_protocol import errors
@@ -479,6 +480,9 @@ def _compile_to_file(compiler: _Compiler, call: ObjectCall) -> None:
     output = call.arguments.get("output")
     if output is not None:
         output = argument(call, "output", str)
+    elif compiler.spec.initializers and isinstance(compiler.model, str):
+        # The model with their values is bytes, which have no name to derive this one from.
+        output = f"{os.path.splitext(compiler.model)[0]}_ctx.onnx"
     _compile(compiler, call, lambda native: native.compile_to_file(output), output)
 
 
@@ -527,11 +531,12 @@ def _compile(compiler: _Compiler, call: ObjectCall, run: Callable[[Any], Any], o
 
 def _native(compiler: _Compiler, calls_back: CallsBack | None) -> Any:
     """ONNX Runtime's compiler."""
-    options, tensors = compiler.engine.session_options(compiler.spec, compiler.initializers)
+    spec, model = with_given_values(compiler.spec, compiler.model, compiler.initializers)
+    options, tensors = compiler.engine.session_options(spec, compiler.initializers)
     keywords = dict(compiler.keywords)
     if calls_back is not None and INITIALIZER_LOCATION in calls_back:
         keywords["get_initializer_location_func"] = _location_function(calls_back)
-    native = ort.ModelCompiler(options, compiler.model, **keywords)
+    native = ort.ModelCompiler(options, model, **keywords)
     if compiler.binary_information is not None:
         native.set_ep_context_binary_information(*compiler.binary_information)
     native._tensors = tensors  # they must outlive it

@@ -89,6 +89,12 @@ def is_compiled(session: Any) -> bool:
     return any(node.op_type == OP_TYPE for graph in graphs for node in graph.get_nodes())
 
 
+def operators_on_qnn(session: Any) -> frozenset[str]:
+    """Return the operators of the nodes that QNN has, as far as ONNX Runtime reports them."""
+    graphs = [graph for graph in _assignment(session) or () if graph.ep_name == PROVIDER]
+    return frozenset(str(node.op_type) for graph in graphs for node in graph.get_nodes())
+
+
 def infos(nodes: Any) -> tuple[NodeInfo, ...]:
     """Inputs or outputs as their session sees them, free dimension overrides applied."""
     return tuple(NodeInfo(node.name, node.type, tuple(node.shape)) for node in nodes)

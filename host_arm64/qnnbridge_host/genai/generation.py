@@ -21,15 +21,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from qnnbridge_host.genai.guidance import check_guidance
 from qnnbridge_host.genai.models import GenaiModel
 from qnnbridge_host.genai.native import Object, make_tensor, read_tensor, token_array
 from qnnbridge_host.request.client import StopSignal
@@ -47,6 +46,9 @@ HOLD_S: Final = 0.002
 # Far below any logit, and finite.
 _FORBIDDEN: Final = -1e9
 _INT32_MAX: Final = 2**31
+# Sizes of what genai allocates before it looks at anything else, and the most of each.
+_SIZES: Final = ("batch_size", "num_beams", "num_return_sequences")
+_MOST_SEQUENCES: Final = 1024
 
 
 @dataclasses.dataclass
@@ -396,6 +398,14 @@ class Generation:
 
     def _check_settings(self) -> None:
         folder, guidance = self._model.folder, self._settings.guidance
+        for name in _SIZES:
+            size = float(self._option(name, 1))
+            if not (size.is_integer() and 1 <= size <= _MOST_SEQUENCES):
+                raise OptionError(
+                    f"{name}={size:g} is not an integer from 1 to {_MOST_SEQUENCES}.",
+                    fix=f"Give {name} a smaller positive number.",
+                    details={"option": name},
+                )
         if guidance is not None:
             check_guidance(*guidance[:2])
         if self.max_length > folder.context_length > 0:
@@ -426,10 +436,12 @@ class Generation:
         folder = self._model.folder
         if not tokens:
             raise PromptRefused("The prompt has no tokens.", fix="Append at least one token.")
-        wrong = next((one for one in tokens if not 0 <= one < folder.vocab_size), None)
-        if wrong is not None and folder.vocab_size:
+        # Without a vocabulary in the config: what genai's 32 bits hold.
+        size = folder.vocab_size or _INT32_MAX
+        wrong = next((one for one in tokens if not 0 <= one < size), None)
+        if wrong is not None:
             raise PromptRefused(
-                f"The token id {wrong} is outside of the model's vocabulary of {folder.vocab_size}.",
+                f"The token id {wrong} is outside of the model's vocabulary of {size}.",
                 cause="The tokens come from the tokenizer of another model, or are no tokens.",
                 fix="Encode the text with this model's tokenizer.",
                 details={"token": wrong, "vocab_size": folder.vocab_size},
@@ -474,52 +486,3 @@ def _does_not_fit(count: int, size: int, room: int) -> PromptRefused:
 
 def _pads(count: int, size: int) -> int:
     return -count % size
-
-
-# --- a bound for JSON schemas that an answer keeps to, alone or in a grammar ------------------------------
-#
-# The library of guidance in onnxruntime-genai writes a rule for each item that an array may have: `minItems` of
-# 10^9 took all memory of the machine, and `maxItems` of 10^7 6 GB, in a call that cannot be interrupted. Numbers in
-# patterns, lengths of texts, other keywords and other kinds of grammars are bounded there.
-
-# Of the items of all arrays of a schema; takes a second. The library refuses `maxItems` above 65,000 itself.
-MAX_ITEMS: Final = 100_000
-_COUNTS: Final = ("minItems", "maxItems")
-_IN_GRAMMAR: Final = re.compile(r"%json\s*")
-
-
-def check_guidance(kind: str, data: str) -> None:
-    """Raises `GenerationError` for a schema of too many items. What is no JSON is left to the library."""
-    # A list in place of recursion: the depth of a schema is the client's choice.
-    left: list[Any] = list(_schemas(kind, data))
-    total = 0.0
-    enough = MAX_ITEMS + 1
-    while left:
-        one: Any = left.pop()
-        if isinstance(one, dict):
-            # Every map is looked at, not only those of type array: a schema may be nested anywhere in another one.
-            counts = [one[name] for name in _COUNTS if isinstance(one.get(name), (int, float))]
-            total += sum(min(max(0, count), enough) for count in counts)
-            left += one.values()
-        elif isinstance(one, list):
-            left += one
-    if total > MAX_ITEMS:
-        raise GenerationError(
-            f"The arrays of the JSON schema have more than {MAX_ITEMS:,} items together.",
-            cause="Guidance writes out a rule for each item that minItems and maxItems name.",
-            fix="Lower minItems and maxItems, or leave maxItems away.",
-        )
-
-
-def _schemas(kind: str, data: str) -> Iterator[Any]:
-    if kind == "json_schema":
-        begins = [len(data) - len(data.lstrip())]
-    elif kind == "lark_grammar":
-        begins = [found.end() for found in _IN_GRAMMAR.finditer(data)]
-    else:
-        return
-    for begin in begins:
-        try:
-            yield json.JSONDecoder().raw_decode(data, begin)[0]
-        except (ValueError, RecursionError):
-            continue

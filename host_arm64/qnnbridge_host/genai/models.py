@@ -40,7 +40,14 @@ from qnnbridge_host.model.genai_folder import (
     stage_files,
 )
 from qnnbridge_host.model.source import take_stamp
-from qnnbridge_protocol.errors import BridgeError, GenerationError, ModelChanged, ModelQuarantined, PlacementRefused
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    GenerationError,
+    GenerationFolderInvalid,
+    ModelChanged,
+    ModelQuarantined,
+    PlacementRefused,
+)
 from qnnbridge_protocol.model_records import CacheSettings
 from qnnbridge_protocol.specs import (
     CPU,
@@ -215,6 +222,7 @@ def load(
     native = library()
     if is_too_old(native.version):
         raise too_old(native.version)
+    refuse_special_files(request.path)
     folder = read_folder(request.path, request.steps, tuple(request.data))
     reason = refusal(folder.layout, native.version)
     if reason is not None:
@@ -264,6 +272,19 @@ def load(
         if not request.data:
             _loaded[key] = model
         return model
+
+
+def refuse_special_files(path: str) -> None:
+    """Refuse a folder with a pipe or a device in place of a file: reading one may never end."""
+    with contextlib.suppress(OSError):  # a folder that cannot be read is refused in its own words
+        for entry in os.scandir(path):
+            # Links are followed; one that leads nowhere is missed where its file is needed.
+            if os.path.exists(entry.path) and not (entry.is_file() or entry.is_dir()):
+                raise GenerationFolderInvalid(
+                    f"{entry.name} in {os.path.basename(path)} is neither a file nor a folder.",
+                    cause="It is a pipe, a socket or a device: reading it may never end.",
+                    fix="Copy the whole folder of the model again.",
+                )
 
 
 def _make(

@@ -263,6 +263,9 @@ class _Rule(NamedTuple):
     fix: str
 
 
+# Of the library of guidance, when it reads a schema or grammar and when it keeps an answer to it. First: its words
+# may hold those of other rules.
+_GUIDANCE: Final = re.compile(r"creating grammar|committing tokens|[Pp]arser [Ee]rror|lexer error|[Gg]uidance")
 _RULES: Final = (
     _Rule(
         r"[Ii]nvalid dimensions for input: past_|Unexpected input data type.*past_",
@@ -321,6 +324,13 @@ def from_genai(text: str, version: str) -> BridgeError:
     # QNN's code in the text is surer than the words that the rules look for.
     if details.get("npu_memory"):
         return GenerationError(text, cause=MEMORY_CAUSE, fix=MEMORY_FIX, details={"genai": version, **details})
+    if _GUIDANCE.search(text):
+        return GenerationError(
+            text,
+            cause="The library of guidance refuses the schema or grammar, or cannot keep an answer to it.",
+            fix="Correct the schema or grammar; the text above names the place.",
+            details={"genai": version, "guidance": "refused"},
+        )
     # The first that matches counts: a missing tokenizer.json is a missing file before it is a tokenizer's error.
     for rule in _RULES:
         if re.search(rule.pattern, text):

@@ -16,7 +16,15 @@ from qnnbridge_host.genai.models import GenaiModel, ModelRequest, load
 from qnnbridge_host.genai.native import token_array
 from qnnbridge_host.model.genai_folder import GenaiFolder
 from qnnbridge_host.request.client import StopSignal
-from qnnbridge_protocol.errors import BridgeError, Cancelled, GenerationError, PromptRefused, StateLost, desync
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Cancelled,
+    GenerationError,
+    OptionError,
+    PromptRefused,
+    StateLost,
+    desync,
+)
 from qnnbridge_protocol.specs import Placement, SessionSpec
 
 
@@ -85,8 +93,8 @@ class ModelTokenizer:
         return TokenStream(self)
 
     def _check(self, tokens: Sequence[int]) -> None:
-        size = self.model.folder.vocab_size
-        wrong = next((one for one in tokens if not 0 <= one < size), None) if size else None
+        size = self.model.folder.vocab_size or 2**31  # genai takes 32 bits and cuts off the others
+        wrong = next((one for one in tokens if not 0 <= one < size), None)
         if wrong is not None:
             raise PromptRefused(
                 f"The token id {wrong} is outside of the model's vocabulary of {size}.",
@@ -189,6 +197,10 @@ class BatchGeneration(Generation):
 
     def sequence(self, index: int) -> list[int]:
         """All tokens of one sequence; of beams the best ones, when they are done."""
+        # Asked of genai, an index of no sequence gives foreign memory.
+        count = self.rows * max(1, int(self._option("num_return_sequences", 1)))
+        if not 0 <= index < count:
+            raise OptionError(f"There is no sequence {index}: the generator has {count}, counted from 0.")
         if self._native is None:
             return []
         native, handle = self._model.library, self._native.handle

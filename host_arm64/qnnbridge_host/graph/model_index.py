@@ -250,11 +250,13 @@ class Editor(ModelIndex):
 
     Args:
         folder: where the model's external tensors lie.
+        right_here: rows of the table of known-wrong operators that no rewrite has to cure.
     """
 
-    def __init__(self, model: Any, folder: Path) -> None:
+    def __init__(self, model: Any, folder: Path, right_here: Collection[str] = ()) -> None:
         super().__init__(model, folder=folder)
         self.folder = folder
+        self.right_here = frozenset(right_here)
         # No cached property: `changed` must not drop it, as names of nodes count that are not in the graph yet.
         self._taken: set[str] | None = None
         # The last number that a hint got.

@@ -86,7 +86,8 @@ def chips_of_product(text: str) -> tuple[Chip, ...]:
     exact = tuple(chip for chip in CHIPS if chip.product.lower() == f"snapdragon {words}")
     # "8 Gen 1" is not "8+ Gen 1".
     pattern = re.compile(rf"\b{re.escape(words)}\b(?!\+)")
-    return exact or tuple(chip for chip in CHIPS if words and pattern.search(chip.product.lower()))
+    # A single letter is more likely a mistake than the name of a chip.
+    return exact or tuple(chip for chip in CHIPS if len(words) > 1 and pattern.search(chip.product.lower()))
 
 
 def known_chips_text() -> str:

@@ -31,6 +31,7 @@ from qnnbridge_host.model.graph_index import (
 )
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_host.model.static_shapes import complete, in_float32, scaled_sizes, slid_sizes, window_of
+from qnnbridge_protocol.shell import shell_word
 from qnnbridge_protocol.specs import QNN
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class WrongOperator:
         snr: decibels of the worst case that was measured.
         rewrite: of `qnnbridge fix`, "" if there is none.
         advice: what to do where no rewrite cures it.
+        on_cpu: the rewrite leaves the operator to the CPU, so a session has to allow that (`fallback="cpu"`).
     """
 
     name: str
@@ -75,6 +77,7 @@ class WrongOperator:
     largest: float
     rewrite: str = ""
     advice: str = ""
+    on_cpu: bool = False
     tried: int = 0
     wrong: int = 0
     right_outside: int = 0
@@ -83,7 +86,13 @@ class WrongOperator:
     @property
     def remedy(self) -> str:
         """What to do, as text."""
-        return f"qnnbridge fix ({self.rewrite})" if self.rewrite else self.advice
+        then = ", and a session that allows the CPU" if self.on_cpu else ""
+        return f"qnnbridge fix ({self.rewrite}){then}" if self.rewrite else self.advice
+
+    @property
+    def fails(self) -> bool:
+        """Whether the fault is that QNN makes no session; elsewhere an error says nothing about the numbers."""
+        return "cannot be finalized" in self.says
 
     def applies(self, arch: int, release: str) -> bool:
         """Whether the chip and the release have the fault. release: "" if it is not known."""
@@ -122,17 +131,18 @@ def operators() -> frozenset[str]:
     return frozenset(op for fault in table() for op in fault.operators)
 
 
-def find(
-    graph: GraphIndex, *, arch: int, release: str = "", rows: Sequence[WrongOperator] | None = None
-) -> tuple[KnownWrong, ...]:
-    """The nodes that a row matches, each once.
+def rows_for(arch: int, release: str = "") -> tuple[WrongOperator, ...]:
+    """The rows of the table for a chip and a release.
 
     Args:
         arch: of the chip, 73 for V73.
         release: of onnxruntime-qnn; "" if it is not known.
-        rows: default those of the table.
     """
-    faults = [fault for fault in (table() if rows is None else rows) if fault.applies(arch, release)]
+    return tuple(fault for fault in table() if fault.applies(arch, release))
+
+
+def find(graph: GraphIndex, faults: Sequence[WrongOperator]) -> tuple[KnownWrong, ...]:
+    """The nodes that one of the rows matches, each once."""
     # Once for each operator, not for each node.
     about = functools.cache(lambda op: rules_about(faults, op))
     found = []
@@ -151,24 +161,28 @@ def find_in_model(
     arch: int,
     release: str = "",
     sizes: Mapping[str, int] | None = None,
+    rows: Sequence[WrongOperator] | None = None,
 ) -> tuple[KnownWrong, ...]:
     """Of a model file, or a model's bytes. A file that is no model gives nothing: others say so.
 
     Args:
         sizes: of free dimensions by name, as a session fixes them.
+        rows: those that count; default those of the table for the chip and the release.
     """
+    if rows is None:
+        rows = rows_for(arch, release)
     if isinstance(source, bytes):
-        return _find_in(io.BytesIO(source), len(source), arch, release, sizes)
+        return _find_in(io.BytesIO(source), len(source), rows, sizes)
     try:
         # Unbuffered: `walk` reads windows of its own.
         with open(source, "rb", buffering=0) as file:
-            return _find_in(file, os.fstat(file.fileno()).st_size, arch, release, sizes)
+            return _find_in(file, os.fstat(file.fileno()).st_size, rows, sizes)
     except OSError:
         return ()
 
 
 def _find_in(
-    file: BinaryIO, size: int, arch: int, release: str, sizes: Mapping[str, int] | None
+    file: BinaryIO, size: int, rows: Sequence[WrongOperator], sizes: Mapping[str, int] | None
 ) -> tuple[KnownWrong, ...]:
     try:
         graph = read_graph(file, size, sizes)
@@ -179,9 +193,7 @@ def _find_in(
     if not any(op in wanted for op in graph.ops()):
         return ()
     complete(graph)
-    return tuple(
-        _where_it_is(one, graph.entries[one.index].inside) for one in find(graph, arch=arch, release=release)
-    )
+    return tuple(_where_it_is(one, graph.entries[one.index].inside) for one in find(graph, rows))
 
 
 def _where_it_is(found: KnownWrong, inside: str) -> KnownWrong:
@@ -192,8 +204,13 @@ def _where_it_is(found: KnownWrong, inside: str) -> KnownWrong:
     return dataclasses.replace(found, fault=dataclasses.replace(found.fault, rewrite="", advice=advice))
 
 
-def warning_of(label: str, found: Sequence[KnownWrong], path: str | None = None) -> str:
-    """The sentences for a person about a model, "" for nothing found."""
+def warning_of(
+    label: str,
+    found: Sequence[KnownWrong],
+    path: str | None = None,
+    evidence: Callable[[Sequence[str]], str] = lambda rows: "",
+) -> str:
+    """The sentences for a person about a model, "" for nothing found. evidence: says where rows were measured."""
     if not found:
         return ""
     shown = "; ".join(f"{one.op} {one.node} ({one.fault.says})" for one in found[:_SHOWN])
@@ -201,9 +218,13 @@ def warning_of(label: str, found: Sequence[KnownWrong], path: str | None = None)
     rewrites = list(dict.fromkeys(one.fault.rewrite for one in found if one.fault.rewrite))
     only = " ".join(f"--only {name}" for name in rewrites)
     advice = list(dict.fromkeys(one.fault.advice for one in found if not one.fault.rewrite and one.fault.advice))
-    fixes = [f"run: qnnbridge fix {path or 'MODEL'} -o OUT {only}"] if rewrites else []
+    fixes = [f"run: qnnbridge fix {shell_word(path or 'MODEL')} -o OUT {only}"] if rewrites else []
+    if any(one.fault.on_cpu and one.fault.rewrite for one in found):
+        fixes.append('create the session with fallback="cpu", which leaves the random operators to the CPU')
+    measured = evidence(list(dict.fromkeys(one.fault.name for one in found)))
     count = "one operator" if len(found) == 1 else f"{len(found)} operators"
-    return f"{label}: QNN is known to compute {count} of it wrong: {shown}{more}. Fix: {'; '.join(fixes + advice)}."
+    what = f"{label}: QNN is known to compute {count} of it wrong: {shown}{more}.{measured}"
+    return f"{what} Fix: {'; '.join(fixes + advice)}."
 
 
 def find_for_session(
@@ -213,6 +234,7 @@ def find_for_session(
     *,
     simulator: bool,
     soc_model: str | None = None,
+    rows: Callable[[int, str], Sequence[WrongOperator]] = rows_for,
 ) -> tuple[KnownWrong, ...]:
     """`find_in_model` for a session of a model; nothing for one without the HTP of QNN.
 
@@ -220,6 +242,7 @@ def find_for_session(
         spec: its providers, and the sizes of free dimensions.
         versions: of the packages on the host.
         soc_model: the chip, if another part has found out which.
+        rows: gives those that count for a chip and a release.
     """
     from qnnbridge_host.model.compatibility import backend_of
 
@@ -228,12 +251,10 @@ def find_for_session(
         return ()
     # The options of the first QNN provider win.
     given = {name: text for one in reversed(options) for name, text in one.items()}
-    return find_in_model(
-        source.given,
-        arch=arch_of(soc_model or given.get("soc_model"), given.get("htp_arch"), simulator=simulator),
-        release=versions.get("onnxruntime_qnn", ""),
-        sizes=spec.free_dimensions_by_name,
-    )
+    arch = arch_of(soc_model or given.get("soc_model"), given.get("htp_arch"), simulator=simulator)
+    release = versions.get("onnxruntime_qnn", "")
+    sizes = spec.free_dimensions_by_name
+    return find_in_model(source.given, arch=arch, release=release, sizes=sizes, rows=rows(arch, release))
 
 
 def arch_of(soc_model: str | None, htp_arch: str | None = None, *, simulator: bool) -> int:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import json
-import mmap
 import os
 import re
 from collections.abc import Mapping
 from importlib import resources
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import mmap
 
 Release = tuple[int, int]
 
@@ -48,6 +50,8 @@ def _has_word(library: bytes | mmap.mmap, word: bytes) -> bool:
 
 def library_contains(folder: str | None, name: str) -> bool:
     """Return whether the provider library in ``folder`` contains the name. False if no library can be read."""
+    import mmap  # needed for names that are not in the tables only
+
     for path in (os.path.join(folder, file) for file in _LIBRARIES) if folder else ():
         try:
             with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

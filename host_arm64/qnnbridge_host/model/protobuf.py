@@ -39,7 +39,7 @@ _MESSAGE_COST: Final = 8
 _RUN_FIELDS: Final = 64
 _RUN_BYTES_A_FIELD: Final = 64
 
-_VARINT, _FIXED64, _BYTES, _GROUP_BEGIN, _GROUP_END, _FIXED32 = range(6)
+VARINT, FIXED64, BYTES, _GROUP_BEGIN, _GROUP_END, FIXED32 = range(6)
 
 
 class Garbage(Exception):
@@ -204,7 +204,7 @@ def walk(
             fields += 1
             if fields > most:
                 raise TooMuch(f"more than {most} fields would have to be read, which no model needs")
-            if wire == _BYTES:
+            if wire == BYTES:
                 length, at = varint(window, at)
                 start = base + at
                 # Before anything is read: the length is whatever the file says.
@@ -228,13 +228,13 @@ def walk(
                     else:
                         top.keep(number, Span(start, length))
                 at += length
-            elif wire == _VARINT:
+            elif wire == VARINT:
                 value, at = varint(window, at)
                 if number in top.kept:
                     top.keep(number, value)
-            elif wire == _FIXED64:
+            elif wire == FIXED64:
                 at += 8
-            elif wire == _FIXED32:
+            elif wire == FIXED32:
                 if number in top.kept:
                     top.keep(number, window[at : at + 4])
                 at += 4
@@ -270,7 +270,7 @@ def walk(
 _OVER: Final = "a field is longer than what it is part of"
 _DEEP: Final = f"more than {_MAX_DEPTH} messages are inside of each other"
 # Headers of one byte of numbers, of which lists are made.
-_RUN_TAGS: Final = frozenset(tag for tag in range(8, 0x80) if tag & 7 in (_VARINT, _FIXED64, _FIXED32))
+_RUN_TAGS: Final = frozenset(tag for tag in range(8, 0x80) if tag & 7 in (VARINT, FIXED64, FIXED32))
 
 
 def _no_field(rest: bytes) -> Garbage:
@@ -289,7 +289,7 @@ def _run_of(tag: int) -> re.Pattern[bytes]:
     import re  # only large models need it
 
     # Ten bytes at most, as in `varint`. DOTALL below: a fixed-width value may hold the byte of a line feed.
-    value = {_VARINT: rb"[\x80-\xff]{0,9}[\x00-\x7f]", _FIXED64: rb".{8}", _FIXED32: rb".{4}"}[tag & 7]
+    value = {VARINT: rb"[\x80-\xff]{0,9}[\x00-\x7f]", FIXED64: rb".{8}", FIXED32: rb".{4}"}[tag & 7]
     return re.compile(b"(?:" + re.escape(bytes([tag])) + value + b")*", re.DOTALL)
 
 

@@ -228,6 +228,7 @@ class Reference:
         seed: of the made-up inputs.
         declared: the inputs as the changed models have them, for an original with free dimensions.
         constants: values of inputs that the changed models do not have.
+        quantised: integer inputs that the model dequantises.
     """
 
     def __init__(
@@ -238,6 +239,7 @@ class Reference:
         seed: int,
         declared: Sequence[DeclaredInput] | None = None,
         constants: Mapping[str, Any] | None = None,
+        quantised: frozenset[str] = frozenset(),
     ) -> None:
         self.reason = ""
         self._tolerance = tolerance
@@ -254,7 +256,9 @@ class Reference:
 
             inputs = session.get_inputs() if declared is None else declared
             tried: list[list[Any]] = []
-            self._samples = make_samples(inputs, seed=seed, accepts=lambda feeds: tried.append(run(feeds)))
+            self._samples = make_samples(
+                inputs, seed=seed, accepts=lambda feeds: tried.append(run(feeds)), quantised=quantised
+            )
             self._expected = [run(feeds) for feeds in self._samples.feeds]
         except NotMade as error:
             self.reason = str(error)

@@ -7,16 +7,22 @@ its detections.
 A table mixes scales in its columns: boxes in pixels beside scores of 0 to 1, joined by a Concat. The large columns
 hold nearly all of the energy, so an SNR of the whole says nothing of the small ones. Such columns are groups, and
 each group is judged by its own values. Differences up to the noise of the number format count as none there: most
-scores are nearly 0, and their noise together would be more than the few that are not. Pure functions of arrays.
+scores are nearly 0, and their noise together would be more than the few that are not.
+
+A list of detections, one in each row, also has a column of class numbers. Its columns are judged one by one:
+`detection_columns` finds them. Pure functions of arrays.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+Array = npt.NDArray[Any]
 
 # Columns that stay below the first are scores; those of pixels are larger by the second factor.
 SCORE_LIMIT: Final = 2.0
@@ -30,6 +36,10 @@ FEWEST_ROWS: Final = 16
 _TABLE_NDIM: Final = 3
 
 
+# values: coordinates and everything else that is measured; score: 0 to 1; class: whole numbers.
+ColumnKind = Literal["values", "score", "class"]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Columns:
     """Columns of one output that have the same scale.
@@ -38,11 +48,13 @@ class Columns:
         axis: of the output.
         numbers: of the columns along the axis, rising.
         largest: magnitude in them.
+        kind: of what they hold.
     """
 
     axis: int
     numbers: tuple[int, ...]
     largest: float
+    kind: ColumnKind = "values"
 
     def __str__(self) -> str:
         first, last = self.numbers[0], self.numbers[-1]
@@ -92,7 +104,83 @@ def unlike_columns(values: Array, leading: int = 0) -> tuple[Columns, ...]:
     return ()
 
 
-Array = npt.NDArray[Any]
+# Columns of a list of detections: a box, a score, a class; some have the number of the picture or an angle, too.
+_LEAST_LIST, _MOST_LIST = 5, 8
+_BOX: Final = 4
+# Two coordinates of one box may be at the border, in whole numbers.
+_LEAST_MEASURED: Final = 3
+# Fewer rows are in falling order by chance.
+SORTED_ROWS: Final = 8
+# Columns of scores: this share of the values is below a tenth of the largest, or all are below a tenth.
+_SPARSE: Final = 0.8
+_SEEN: Final = 0.1
+
+
+def detection_columns(expected: Array, found: Array) -> tuple[Columns, ...]:
+    """Each column of a list of detections, with its kind; nothing for an output that is no such list.
+
+    A list has five to eight columns in the last axis: measured values, and a column of whole numbers (the class) or
+    one of scores by which the rows are sorted. Axes in front of the rows have the size 1.
+    """
+    if expected.dtype.kind != "f" or expected.ndim < 2 or not expected.size:
+        return ()
+    if not _LEAST_LIST <= expected.shape[-1] <= _MOST_LIST or any(size > 1 for size in expected.shape[:-2]):
+        return ()
+    mine, theirs = (side.reshape(-1, side.shape[-1]).astype(np.float64) for side in (expected, found))
+    low, high = mine.min(axis=0), mine.max(axis=0)
+    within = (low >= 0.0) & (high <= 1.0)
+    whole: Array = (mine == np.rint(mine)).all(axis=0)
+    # On both sides: a coordinate at the border is 0, and a saturated score 1, on one side alone.
+    whole &= (theirs == np.rint(theirs)).all(axis=0)
+    falls = _falling(mine) & within & ~whole
+    classes = whole & (np.maximum(high, theirs.max(axis=0)) >= 1.0)
+    if len(mine) < SORTED_ROWS:
+        falls &= False
+    if int(np.count_nonzero(~whole)) < _LEAST_MEASURED or not (classes.any() or falls.any()):
+        return ()
+    # Coordinates may be 0 to 1, too: then the score is the column by which the rows are sorted, or unknown.
+    scores = falls if falls.any() else within & ~whole
+    if int(np.count_nonzero(scores)) > 1:
+        scores = falls
+    largest = np.abs(mine).max(axis=0)
+    kinds: list[ColumnKind] = [
+        "class" if whole[number] else "score" if scores[number] else "values" for number in range(mine.shape[1])
+    ]
+    return tuple(Columns(expected.ndim - 1, (n,), float(largest[n]), kind) for n, kind in enumerate(kinds))
+
+
+def _falling(rows: Array) -> Array:
+    """For each column whether it never rises from row to row, and falls."""
+    return np.asarray((np.diff(rows, axis=0) <= 0).all(axis=0) & (rows[0] > rows[-1]))
+
+
+def normalised_columns(values: Array) -> tuple[Columns, ...]:
+    """The four coordinates and the scores of a detector whose coordinates are 0 to 1, too; nothing for others.
+
+    Most scores are nearly 0, coordinates are spread: an SNR of both says little of the scores.
+    """
+    if values.dtype.kind != "f" or values.ndim not in (2, 3) or not values.size:
+        return ()
+    if float(values.min()) < 0.0 or float(values.max()) > SCORE_LIMIT:
+        return ()
+    for axis in range(values.ndim - 2, values.ndim):
+        size = values.shape[axis]
+        if not _LEAST_LIST <= size <= MOST_COLUMNS or values.size // size < FEWEST_ROWS:
+            continue
+        rows = np.moveaxis(values, axis, -1).reshape(-1, size)
+        high = rows.max(axis=0)
+        sparse: Array = (high < _SEEN) | (np.mean(rows < _SEEN * high, axis=0) >= _SPARSE)
+        dense = np.flatnonzero(~sparse)
+        if len(dense) != _BOX or int(dense[-1] - dense[0]) != _BOX - 1 or float(high[sparse].max()) > 1.0:
+            continue
+        groups = (dense, np.flatnonzero(sparse))
+        kinds: tuple[ColumnKind, ColumnKind] = ("values", "score")
+        return tuple(
+            Columns(axis, tuple(map(int, group)), float(high[group].max()), kind)
+            for group, kind in zip(groups, kinds, strict=True)
+        )
+    return ()
+
 
 # The error that a value may have: of the range of the output.
 OFF_OF_RANGE: Final = 0.05
@@ -112,10 +200,12 @@ _CLASS_SHARE: Final = 1e-3
 _SAME_REGION: Final = 0.8
 _SUM_OF_ONE: Final = 0.02
 # From here on a detection counts; programs cut at 0.2 to 0.3. Scores that are closer to it are on both sides.
-_CONFIDENT: Final = 0.25
+CONFIDENT: Final = 0.25
 _CLOSE: Final = 0.05
 # A detection whose score moves by more is another one: programs rank by it, and cut at other numbers, too.
-_SCORE: Final = 0.1
+SCORE_MOVES: Final = 0.1
+# Class numbers that are nearer than this are the same.
+HALF: Final = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -197,22 +287,39 @@ def picture_decisions(expected: Array, found: Array) -> Decisions | None:
     return Decisions("objects", count, same) if count else None
 
 
-def detections(expected: Array, found: Array, large: Columns, small: Columns) -> Decisions | None:
-    """Rows with a score that counts, in a table of boxes and scores. None where the small columns are no scores, or
-    no row counts. The same: it counts on both sides, with the same class, and nearly the same score and box."""
-    mine, theirs = small.of(expected), small.of(found)
+def detections(expected: Array, found: Array, columns: Sequence[Columns]) -> Decisions | None:
+    """Rows with a score that counts, in a table of boxes and scores. None where no columns are scores, or no row
+    counts. The same: it counts on both sides, with the same class, and nearly the same score and box.
+
+    Args:
+        columns: the groups of the table; without kinds the last one may be scores.
+    """
+    scores = [one for one in columns if one.kind == "score"] or [columns[-1]]
+    if len(scores) > 1 or scores[0].kind == "class":
+        return None
+    mine, theirs = scores[0].of(expected), scores[0].of(found)
     if float(mine.min()) < 0.0 or float(mine.max()) > 1.0:
         return None
     best, other = mine.max(axis=1), theirs.max(axis=1)
-    rows = np.flatnonzero((best >= _CONFIDENT + _CLOSE) | (other >= _CONFIDENT + _CLOSE))
+    rows = np.flatnonzero((best >= CONFIDENT + _CLOSE) | (other >= CONFIDENT + _CLOSE))
     if not len(rows):
         return None
-    counts = (best[rows] >= _CONFIDENT - _CLOSE) & (other[rows] >= _CONFIDENT - _CLOSE)
+    counts = (best[rows] >= CONFIDENT - _CLOSE) & (other[rows] >= CONFIDENT - _CLOSE)
     chosen = mine[rows, theirs[rows].argmax(axis=1)]
-    gap = np.abs(large.of(expected)[rows] - large.of(found)[rows])
-    near = (gap <= OFF_OF_RANGE * np.abs(large.of(expected)).max(axis=0)).all(axis=1)
-    near &= np.abs(best[rows] - other[rows]) <= _SCORE
-    same = counts & (chosen >= best[rows] - _CLOSE) & near
+    same = counts & (chosen >= best[rows] - _CLOSE) & (np.abs(best[rows] - other[rows]) <= SCORE_MOVES)
+    # Not of the best alone: beside a column that says whether there is an object, the class would not matter.
+    counted = np.maximum(mine[rows], theirs[rows]) >= CONFIDENT - _CLOSE
+    same &= ~(counted & (np.abs(mine[rows] - theirs[rows]) > SCORE_MOVES)).any(axis=1)
+    largest = max((one.largest for one in columns if one.kind == "values"), default=0.0)
+    for group in columns:
+        if group in scores:
+            continue
+        values = group.of(expected)
+        gap = np.abs(values[rows] - group.of(found)[rows])
+        # A coordinate near 0 has the error of the others.
+        extent = largest if len(group.numbers) == 1 else np.abs(values).max(axis=0)
+        most = HALF if group.kind == "class" else OFF_OF_RANGE * extent
+        same &= (gap <= most).all(axis=1)
     return Decisions("detections", len(rows), float(same.mean()))
 
 

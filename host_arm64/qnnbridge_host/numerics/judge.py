@@ -7,22 +7,29 @@ largest difference alone decides nothing: one value that fell to the other side 
 
 Some inputs prove nothing, and then neither "agrees" nor "differs" is said: values that are NaN or infinite on the
 CPU, values that are as small as the noise of the number format, and over several inputs an output that is the same
-for all of them. Pure functions of numpy arrays.
+for all of them. Of a quantised output, differences of one step of its own quantisation are no finding: a value that
+falls between two steps may be rounded to either. Pure functions of numpy arrays.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_host.numerics import decisions as tasks
-from qnnbridge_host.numerics.decisions import OFF_OF_RANGE, Columns, unlike_columns
+from qnnbridge_host.numerics.decisions import (
+    HALF,
+    OFF_OF_RANGE,
+    Columns,
+    detection_columns,
+    normalised_columns,
+    unlike_columns,
+)
 from qnnbridge_protocol.model_records import JudgedNumbers
 
 Array = npt.NDArray[Any]
@@ -30,6 +37,8 @@ State = Literal["agrees", "differs", "unknown"]
 NumberFormat = Literal["fp16", "quantized"]
 
 _QUANTIZED_OPS: Final = frozenset(("QuantizeLinear", "DequantizeLinear"))
+# A list of detections that shows none has no rows when it is judged (`pairing`).
+NO_VALUES: Final = "it has no values, or no row whose score counts"
 # The best that 16-bit floats and 8-bit steps reach is about 70 and 45 dB.
 NO_ERROR_DB: Final = 200.0
 # Below it counts as zero.
@@ -43,7 +52,7 @@ _UNLIKE: Final = 8.0
 _MOST_COLUMNS: Final = 256
 # Columns whose values are below this multiple of the noise, on both sides, hold nothing. `_BOX` large ones are a
 # box.
-_SILENT: Final = 5.0
+SILENT: Final = 5.0
 _BOX: Final = 4
 # With a share of values that is off, a largest difference beyond this part of the range is no rounding.
 _FAR: Final = 0.3
@@ -54,6 +63,10 @@ _OF_INTEGERS: Final = 0.1
 # 8- and 16-bit integers are mostly quantised values, which may be rounded the other way.
 _NARROW_BYTES: Final = 2
 _STEP: Final = 1.0
+# A step in float32: its multiples are rounded.
+_ONE_STEP: Final = 1.01
+# Of fewer class numbers than this, one that is another one counts.
+_FEW_CLASSES: Final = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,6 +109,7 @@ def judge(
     number_format: NumberFormat = "fp16",
     scale: float = 0.0,
     *,
+    step: float = 0.0,
     whole: bool = False,
 ) -> JudgedNumbers:
     """The verdict on one output for one set of inputs.
@@ -105,6 +119,7 @@ def judge(
         candidate: the other computation's value.
         number_format: in which it was computed.
         scale: the largest magnitude that the output has on other inputs, as far as known; default 0.
+        step: of the output's own quantisation; 0 for an output that is not quantised.
         whole: only as one; its columns, objects and regions are the caller's business.
     """
     expected, found = as_array(reference), as_array(candidate)
@@ -114,17 +129,17 @@ def judge(
         return JudgedNumbers("differs", reason=f"its shape is {found.shape}, on the CPU it is {expected.shape}")
     if not expected.size:
         # Nothing can be wrong, and nothing is shown.
-        return JudgedNumbers("unknown", reason="it has no values")
+        return JudgedNumbers("unknown", reason=NO_VALUES)
     # Integers are decisions or quantised values: decibels say little of them.
     if expected.dtype.kind in "biu" and found.dtype.kind in "biu":
         return _integers(expected, found)
     if expected.dtype.kind not in "biuf" or found.dtype.kind not in "biuf":
         return _texts(expected, found)
-    return _floats(expected, found, LIMITS[number_format], scale, whole)
+    return _floats(expected, found, LIMITS[number_format], scale, step * _ONE_STEP, whole)
 
 
 def judge_over_inputs(
-    pairs: Sequence[tuple[Any, Any]], number_format: NumberFormat = "fp16"
+    pairs: Sequence[tuple[Any, Any]], number_format: NumberFormat = "fp16", step: float = 0.0
 ) -> tuple[State, str, list[JudgedNumbers]]:
     """The verdict on one output over several sets of inputs, its reason, and each set's own.
 
@@ -134,10 +149,11 @@ def judge_over_inputs(
     Args:
         pairs: the CPU's value and the other computation's, for each set of inputs.
         number_format: in which it was computed.
+        step: of the output's own quantisation; 0 for an output that is not quantised.
     """
     # Over all inputs: an output that is nearly 0 for one of them is judged by what it can be.
     scale = max((largest(reference) for reference, _ in pairs), default=0.0)
-    judged = [judge(reference, candidate, number_format, scale) for reference, candidate in pairs]
+    judged = [judge(reference, candidate, number_format, scale, step=step) for reference, candidate in pairs]
     # One set of inputs that differs is enough: another one that hides the error proves nothing.
     bad = min((one for one in judged if one.state == "differs"), key=rank, default=None)
     if bad is not None:
@@ -145,10 +161,10 @@ def judge_over_inputs(
     good = [one for one in judged if one.state == "agrees"]
     if not good:
         return "unknown", judged[0].reason if judged else "nothing was compared", judged
-    return (*_response(pairs, LIMITS[number_format]), judged)
+    return (*_response(pairs, LIMITS[number_format], step * _ONE_STEP), judged)
 
 
-def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits) -> tuple[State, str]:
+def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits, step: float) -> tuple[State, str]:
     """Whether the output changes with the inputs by more than the error. One set of inputs cannot show it."""
     arrays: list[tuple[Array, Array]] = []
     for reference, candidate in pairs:
@@ -167,7 +183,10 @@ def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits) -> tuple[S
     if spread > _TINY and 20 * math.log10(spread / max(error, _TINY)) >= limits.response_db:
         return "agrees", ""
     words = f"it changes by {spread:.2g}, the difference is {error:.2g}"
-    if spread > _CLEAR * limits.noise_of_range * max(largest(a) for a, _ in arrays) and spread < 2 * error:
+    # Differences within the noise are no finding, whatever they are beside.
+    noise = max(limits.noise, step)
+    clear = max(noise, _CLEAR * limits.noise_of_range * max(largest(a) for a, _ in arrays))
+    if spread > clear and spread < 2 * error and float(np.abs(found - expected).max()) > noise:
         return "differs", f"the output does not follow the inputs as it does on the CPU: {words}"
     return "unknown", f"the output is nearly the same for all of these inputs: {words}"
 
@@ -250,7 +269,10 @@ def snr_db(expected: Array, found: Array) -> float:
 # scales is judged by these instead; one without may be saved by its objects or regions. An output that agrees is
 # searched for one small column that is wrong. The noise of the number format comes last: it turns "differs" into
 # "unknown", but neither for columns, from which it has been taken away already, nor for lost values.
-def _floats(expected: Array, found: Array, limits: NumberLimits, scale: float, whole: bool) -> JudgedNumbers:
+# Differences within one step of the output's quantisation show nothing by themselves, as those within the noise.
+def _floats(
+    expected: Array, found: Array, limits: NumberLimits, scale: float, step: float, whole: bool
+) -> JudgedNumbers:
     known = np.isfinite(expected)
     if not known.any():
         return JudgedNumbers("unknown", reason="on the CPU it is NaN or infinite")
@@ -270,9 +292,9 @@ def _floats(expected: Array, found: Array, limits: NumberLimits, scale: float, w
     if both.all():
         decisions = _decisions(expected, found, _CLEAR * limits.noise_of_range * most)
         reason = _float_reason(ratio, off, decisions, limits, max_abs / max(most, _TINY))
-        columns = () if whole else unlike_columns(expected)
+        columns = () if whole else _columns(expected, found)
         if columns:
-            table = _table(expected, found, columns, ratio, limits)
+            table = _table(expected, found, columns, ratio, limits, step)
             ratio, part, reason, remark = table.snr_db, table.part, table.reason, table.remark
             decisions, silent = table.decisions, table.silent
         # Only where the decibels are low but not hopeless: below that no decision can be trusted.
@@ -280,7 +302,7 @@ def _floats(expected: Array, found: Array, limits: NumberLimits, scale: float, w
             seen = tasks.picture_decisions(expected, found)
             if seen is not None and seen.all_same:
                 reason, remark, decisions = "", f"SNR {ratio:.1f} dB, and {seen}", seen.same
-        column = None if reason or remark or whole else _small_column(expected, found, most, limits)
+        column = None if reason or remark or whole else _small_column(expected, found, most, limits, step)
         if column is not None:
             ratio, part, reason = column
     else:
@@ -294,12 +316,11 @@ def _floats(expected: Array, found: Array, limits: NumberLimits, scale: float, w
         and not lost
         and not columns
         and not part
-        and max_abs <= max(limits.noise, limits.noise_of_range * scale)
+        and max_abs <= max(limits.noise, limits.noise_of_range * scale, step)
     ):
         state = "unknown"
-        reason = (
-            f"its values are up to {most:.2g}, and differences of {max_abs:.2g} are the noise of the number format"
-        )
+        small = "the noise of the number format" if max_abs > step else "one step of its quantisation"
+        reason = f"its values are up to {most:.2g}, and differences of {max_abs:.2g} are {small}"
     elif silent and not reason:
         state, reason = "unknown", silent
     # Infinite where the CPU has only zeros and the NPU has not.
@@ -335,7 +356,14 @@ class _Table:
     silent: str
 
 
-def _table(expected: Array, found: Array, columns: Sequence[Columns], ratio: float, limits: NumberLimits) -> _Table:
+def _columns(expected: Array, found: Array) -> tuple[Columns, ...]:
+    """The groups of columns that are judged each by its own values; nothing for an output without such."""
+    return detection_columns(expected, found) or unlike_columns(expected) or normalised_columns(expected)
+
+
+def _table(
+    expected: Array, found: Array, columns: Sequence[Columns], ratio: float, limits: NumberLimits, step: float
+) -> _Table:
     """Each group of columns by its own values; the detections in them decide where decibels are low.
 
     ratio: of the whole, which is that of its largest columns.
@@ -343,21 +371,27 @@ def _table(expected: Array, found: Array, columns: Sequence[Columns], ratio: flo
     part, reason, silent = "", "", ""
     for group in columns:
         mine, theirs = group.of(expected), group.of(found)
-        if max(group.largest, float(np.abs(theirs).max())) < _SILENT * limits.noise:
-            if len(columns[0].numbers) >= _BOX and float(mine.min()) >= 0.0:
+        if group.kind == "class":
+            wrong = _class_reason(mine, theirs, group)
+            if wrong:
+                # No figure in decibels says what a wrong class is.
+                return _Table(ratio, str(group), wrong, "", None, "")
+            continue
+        if max(group.largest, float(np.abs(theirs).max())) < SILENT * limits.noise:
+            if (len(columns[0].numbers) >= _BOX or group.kind == "score") and float(mine.min()) >= 0.0:
                 silent = f"in {group} its values are up to {group.largest:.2g} only: nothing is detected"
             continue
-        gap = _beyond_noise(mine, theirs, group.largest, limits)
+        gap = beyond_noise(mine, theirs, group.largest, limits, step)
         own = snr_db(mine, mine + gap)
         off = float(np.mean(np.abs(gap) > OFF_OF_RANGE * group.largest))
-        wrong = _float_reason(own, off, None, limits, float(np.abs(gap).max()) / group.largest)
+        wrong = _float_reason(own, off, None, limits, float(np.abs(gap).max()) / max(group.largest, _TINY))
         worse = own < ratio
         if worse:
             ratio, part = own, str(group)
         if wrong and (worse or not reason):
             low, number = _worst_column(mine, gap, group)
             reason = f"in {group}, whose values are up to {group.largest:.2g}: {wrong}; {low:.1f} dB in {number}"
-    seen = tasks.detections(expected, found, *columns)
+    seen = tasks.detections(expected, found, columns)
     if seen is None:
         return _Table(ratio, part, reason, "", None, silent)
     remark = ""
@@ -368,10 +402,18 @@ def _table(expected: Array, found: Array, columns: Sequence[Columns], ratio: flo
     return _Table(ratio, part, reason, remark, seen.same, silent)
 
 
-def _beyond_noise(mine: Array, theirs: Array, most: float, limits: NumberLimits) -> Array:
-    """The differences, without what is noise of the number format."""
+def _class_reason(mine: Array, theirs: Array, group: Columns) -> str:
+    """Why class numbers differ; empty if they are the same, but for a near tie."""
+    different = int(np.count_nonzero(np.abs(mine - theirs) > HALF))
+    if different > _OF_INTEGERS * mine.size and (different > 1 or mine.size < _FEW_CLASSES):
+        return f"{different} of {mine.size} class numbers in {group} are other ones"
+    return ""
+
+
+def beyond_noise(mine: Array, theirs: Array, most: float, limits: NumberLimits, step: float = 0.0) -> Array:
+    """The differences, without what is noise of the number format or one step of the quantisation."""
     gap = theirs - mine
-    noise = max(limits.noise, limits.noise_of_range * most)
+    noise = max(limits.noise, limits.noise_of_range * most, step)
     return np.asarray(np.sign(gap) * np.maximum(np.abs(gap) - noise, 0.0))
 
 
@@ -383,7 +425,7 @@ def _worst_column(mine: Array, gap: Array, group: Columns) -> tuple[float, str]:
 
 
 def _small_column(
-    expected: Array, found: Array, most: float, limits: NumberLimits
+    expected: Array, found: Array, most: float, limits: NumberLimits, step: float
 ) -> tuple[float, str, str] | None:
     """A wrong column that is small beside the others: its SNR, which it is, and the reason."""
     for axis in sorted({1, expected.ndim - 1}):
@@ -393,9 +435,9 @@ def _small_column(
         b = np.moveaxis(found, axis, -1).reshape(a.shape).astype(np.float64)
         if len(a) < _FEW:
             continue
-        size, gap = np.abs(a).max(axis=0), np.abs(a - b)
-        for column in np.flatnonzero((size * _UNLIKE < most) & (gap.max(axis=0) > limits.noise)):
-            ratio = snr_db(a[:, column], b[:, column])
+        size, gap = np.abs(a).max(axis=0), np.abs(beyond_noise(a, b, 0.0, limits, step))
+        for column in np.flatnonzero((size * _UNLIKE < most) & (gap.max(axis=0) > 0.0)):
+            ratio = snr_db(a[:, column], a[:, column] + gap[:, column])
             off = float(np.mean(gap[:, column] > OFF_OF_RANGE * size[column]))
             if ratio < limits.bad_db and off > limits.share:
                 part = f"column {column} of axis {axis}"
@@ -408,7 +450,8 @@ def _integers(expected: Array, found: Array) -> JudgedNumbers:
     narrow = expected.dtype.kind in "iu" and expected.dtype.itemsize <= _NARROW_BYTES
     different = int(np.count_nonzero(gap > (_STEP if narrow else 0.0)))
     share = different / expected.size
-    few = different <= _OF_INTEGERS * expected.size or (expected.size < _FEW and different < expected.size)
+    # Of few, one may be a near tie.
+    few = different <= _OF_INTEGERS * expected.size or (different == 1 < expected.size < _FEW)
     reason = "" if few else f"{different} of {expected.size} numbers are other ones"
     most = largest(expected)
     ratio = snr_db(expected.astype(np.float64), found.astype(np.float64))
@@ -454,150 +497,3 @@ def precision_of_operators(operators: Iterable[str]) -> NumberFormat:
     """
     plain = {name.rpartition(".")[2] for name in operators}
     return "quantized" if plain & _QUANTIZED_OPS else "fp16"
-
-
-# --- rows that a model sorts by a score: detections of TopK, the best first -----------------------------
-# Scores that are closer than the number format resolves come in another order, which is no other result: the same
-# rows are there. They are paired by what they hold before they are judged. Rows at the end whose scores are as
-# close to that of the last may be others altogether; they prove nothing and are left out.
-
-# Fewer rows are in order by chance; more are no detections.
-_FEWEST: Final = 4
-_MOST: Final = 2048
-# By so much of the largest value of its column a value of a row may be off.
-_OF_LARGEST: Final = 0.05
-# The error of a score, of both that are compared.
-_BOTH: Final = 2.0
-
-
-def paired(
-    expected: Sequence[Any], found: Sequence[Any], number_format: NumberFormat
-) -> tuple[list[Any], list[Any]]:
-    """All outputs of one run, with the rows of those that are sorted by one score brought together.
-
-    Outputs that are not sorted, or whose order is that of the CPU, come back as they are.
-
-    Args:
-        expected: of the CPU.
-        found: of the other computation.
-        number_format: in which it was computed.
-    """
-    mine, theirs = list(expected), list(found)
-    for group, lead in _groups(mine, theirs):
-        tables = [(_rows(mine[number], lead), _rows(theirs[number], lead)) for number in group]
-        score = _score([table[0] for table in tables])
-        if score is None:
-            continue
-        scores = tuple(side[..., score[1]] for side in tables[score[0]])
-        # Scores that differ as a whole are an error of the computation, not another order. Pairing would hide it.
-        if snr_db(*scores) < LIMITS[number_format].good_db:
-            continue
-        whole = [mine[number].dtype.kind != "f" for number in group]
-        pairs = [
-            _pairs(scores[0][batch], scores[1][batch], [(a[batch], b[batch]) for a, b in tables], whole)
-            for batch in range(len(scores[0]))
-        ]
-        if all(left == right == list(range(scores[0].shape[1])) for left, right in pairs):
-            continue
-        for number, (table, _) in zip(group, tables, strict=True):
-            if number == group[score[0]] and table.shape[-1] == 1:
-                continue  # the scores themselves, which are in order on both sides
-            shape = mine[number].shape[lead:]
-            for side, values in enumerate((mine, theirs)):
-                rows = values[number].reshape(len(pairs), -1, *shape)
-                values[number] = np.concatenate([rows[batch][pair[side]] for batch, pair in enumerate(pairs)])
-    return mine, theirs
-
-
-def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[list[int], int]]:
-    """Outputs with as many rows as each other, and the number of axes that lead to a row: a batch and the rows, or
-    the rows alone."""
-    taken: set[int] = set()
-    usable = [
-        number
-        for number, (a, b) in enumerate(zip(expected, found, strict=True))
-        if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape and a.size
-        if a.dtype.kind in "biuf" and b.dtype.kind in "biuf" and np.isfinite(a).all() and np.isfinite(b).all()
-    ]
-    # A batch first: an output of 8 batches with 100 rows would else be a table of 8 rows with 100 columns.
-    for lead in (2, 1):
-        for first in usable:
-            shape = expected[first].shape[:lead]
-            if first in taken or len(shape) < lead or not _FEWEST <= shape[-1] <= _MOST:
-                continue
-            group = [
-                number
-                for number in usable
-                if number not in taken
-                and expected[number].shape[:lead] == shape
-                and expected[number].ndim <= lead + 1
-                and math.prod(expected[number].shape[lead:]) <= _MOST_COLUMNS
-            ]
-            if first in group:
-                taken.update(group)
-                yield group, lead
-
-
-def _rows(values: Array, lead: int) -> Array:
-    """By batch, row and column."""
-    batches = values.shape[0] if lead > 1 else 1
-    return values.reshape(batches, values.shape[lead - 1], -1).astype(np.float64)
-
-
-def _score(tables: Sequence[Array]) -> tuple[int, int] | None:
-    """Table and column of the value that never rises from row to row, and falls."""
-    for number, table in enumerate(tables):
-        # A column that is constant never rises either, but orders nothing.
-        falls = (np.diff(table, axis=1) <= 0).all(axis=(0, 1)) & (table[:, 0] > table[:, -1]).any(axis=0)
-        columns = np.flatnonzero(falls)
-        if len(columns):
-            return number, int(columns[0])
-    return None
-
-
-def _pairs(
-    mine: Array, theirs: Array, tables: Sequence[tuple[Array, Array]], whole: Sequence[bool]
-) -> tuple[list[int], list[int]]:
-    """Rows of both sides that belong together. mine, theirs: the scores. whole: the tables of integers."""
-    error = _BOTH * float(np.abs(mine - theirs).max())
-    free = np.ones(len(mine), bool)
-    other: dict[int, int] = {}
-    for row, score in enumerate(theirs):
-        near = np.flatnonzero(free & (np.abs(mine - score) <= error))
-        if not len(near):
-            continue
-        off = np.max([_off(a[near], b[row], a, exact) for (a, b), exact in zip(tables, whole, strict=True)], axis=0)
-        best = int(off.argmin())
-        if off[best] <= _OF_LARGEST:
-            other[int(near[best])] = row
-            free[near[best]] = False
-    alone = [row for row in range(len(mine)) if row not in set(other.values())]
-    last = float(mine[-1])
-    missing = [int(row) for row in np.flatnonzero(free)]
-    missing.sort(key=lambda row: bool(mine[row] - last <= error))
-    alone.sort(key=lambda row: bool(theirs[row] - last <= error))
-    # A row that is not near the end and has no other is held against one that is left, so that it counts.
-    clear = max(sum(mine[row] - last > error for row in missing), sum(theirs[row] - last > error for row in alone))
-    other.update(zip(missing[:clear], alone[:clear], strict=True))
-    left = sorted(other)
-    return left, [other[row] for row in left]
-
-
-def _off(rows: Array, row: Array, table: Array, exact: bool) -> Array:
-    """For each row the largest difference, of the largest value of its column. exact: integers: equal or not."""
-    if exact:
-        return np.where((rows == row).all(axis=1), 0.0, math.inf)
-    most = np.maximum(np.abs(table).max(axis=0), _TINY)
-    return np.asarray((np.abs(rows - row) / most).max(axis=1))
-
-
-def judge_all(
-    names: Sequence[str],
-    expected: Sequence[Any],
-    found: Sequence[Any],
-    number_format: NumberFormat,
-    scales: Mapping[str, float] = MappingProxyType({}),
-) -> list[tuple[str, JudgedNumbers]]:
-    """All outputs of one run. scales: largest values of each on other inputs, as far as known."""
-    pairs = zip(names, *paired(expected, found, number_format), strict=True)
-    return [(name, judge(a, b, number_format, scales.get(name, 0.0))) for name, a, b in pairs]

@@ -122,6 +122,9 @@ TRIED_SIZES = (64, 1, 16, 224, 128, 2, 32, 48, 640)
 # Factor and offset for each sample's values in 0..1: a picture, something with signs, silence.
 _SPREADS = ((1.0, 0.0), (4.0, -2.0), (0.0, 0.0))
 
+# Of made-up quantised values of 16 and 32 bits.
+_MOST_STEPS: Final = 2000
+
 Feeds = dict[str, Any]
 
 
@@ -142,8 +145,15 @@ class Samples:
     sizes: Mapping[str, int]
 
 
-def make_samples(declared: Sequence[DeclaredInput], *, seed: int, accepts: Callable[[Feeds], object]) -> Samples:
-    """Three samples that the model takes. `accepts` runs one and raises `OrtError` if it does not.
+def make_samples(
+    declared: Sequence[DeclaredInput],
+    *,
+    seed: int,
+    accepts: Callable[[Feeds], object],
+    quantised: frozenset[str] = frozenset(),
+) -> Samples:
+    """Three samples that the model takes. `accepts` runs one and raises `OrtError` if it does not. quantised: as
+    `InputKnowledge` has them.
 
     Raises `NotMade` with the reason, a text that fits behind "could not be compared: ".
     """
@@ -152,7 +162,10 @@ def make_samples(declared: Sequence[DeclaredInput], *, seed: int, accepts: Calla
     for sizes in _candidates(declared):
         try:
             # A stream for each sample: its values do not depend on how many samples are made.
-            feeds = [_sample(declared, sizes, np.random.default_rng([seed, n]), s) for n, s in enumerate(_SPREADS)]
+            feeds = [
+                _sample(declared, sizes, np.random.default_rng([seed, n]), spread, quantised)
+                for n, spread in enumerate(_SPREADS)
+            ]
             accepts(feeds[0])
         except OrtError as error:
             # Of the first sizes: later ones may fail because they are wrong sizes.
@@ -208,6 +221,7 @@ def _sample(
     sizes: Mapping[str, int],
     rng: np.random.Generator,
     spread: tuple[float, float],
+    quantised: frozenset[str] = frozenset(),
 ) -> Feeds:
     dimensions = Dimensions(by_name=dict(sizes))
     for option, size in sizes.items():
@@ -221,8 +235,16 @@ def _sample(
             raise OptionError(f"values of type {node.type} cannot be given to ONNX Runtime from Python")
         if value.dtype.kind == "f":
             value = np.asarray(value * value.dtype.type(spread[0]) + value.dtype.type(spread[1]), value.dtype)
-        feeds[node.name] = value
+        feeds[node.name] = _steps(value, rng) if node.name in quantised else value
     return feeds
+
+
+def _steps(value: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Quantised values of the same type and shape, over a range that 8 bits do not hold if the type has more."""
+    if value.dtype.kind not in "iu" or value.dtype.itemsize == 1:
+        return value  # over the whole range already
+    low = 0 if value.dtype.kind == "u" else -_MOST_STEPS
+    return rng.integers(low, _MOST_STEPS, size=value.shape, endpoint=True).astype(value.dtype)
 
 
 # --- inputs with content -----------------------------------------------------------------------------
@@ -265,10 +287,12 @@ class InputKnowledge:
     Args:
         rows: of the table that an input picks from, by the input's name: valid ids are below it.
         ranges: lowest and highest value that a quantised input can hold.
+        quantised: integer inputs that are dequantised: their values are numbers with a sign, not indices.
     """
 
     rows: Mapping[str, int] = dataclasses.field(default_factory=dict)
     ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    quantised: frozenset[str] = frozenset()
 
 
 NOTHING_KNOWN: Final = InputKnowledge()
@@ -292,7 +316,10 @@ def knowledge_of(model: Any) -> InputKnowledge:
     tables = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     rows: dict[str, int] = {}
     ranges: dict[str, tuple[float, float]] = {}
+    quantised: set[str] = set()
     for node in graph.node:
+        if node.op_type == "DequantizeLinear" and node.input[0] in origin:
+            quantised.add(origin[node.input[0]])
         if node.op_type in _THROUGH and node.input and node.input[0] in origin:
             origin[node.output[0]] = origin[node.input[0]]
         elif node.op_type in _TABLES and node.input and node.input[0] in tables:
@@ -316,7 +343,7 @@ def knowledge_of(model: Any) -> InputKnowledge:
                 limits = np.iinfo(shift.dtype)
                 low, high = ((edge - int(shift)) * float(step) for edge in (int(limits.min), int(limits.max)))
                 ranges[origin[node.input[0]]] = (low, high)
-    return InputKnowledge(rows, ranges)
+    return InputKnowledge(rows, ranges, frozenset(quantised))
 
 
 def knowledge_in(source: str | os.PathLike[str] | bytes | memoryview) -> InputKnowledge:
@@ -425,6 +452,8 @@ def _filled(
     rng: np.random.Generator,
 ) -> Array:
     """The value with the content of its kind. `value` is random, of the right type and shape."""
+    if name in knowledge.quantised:
+        return _steps(value, rng)
     if kind == "mask" and value.dtype.kind in "fiub":
         return np.ones_like(value)
     if value.dtype.kind in "iu" and value.dtype.itemsize >= _WIDE_BYTES:

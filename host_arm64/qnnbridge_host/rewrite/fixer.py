@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -142,6 +142,11 @@ REWRITES: Final = (
         wrong_values.append_output_padding,
     ),
     Rewrite("transposed-groups", "ConvTranspose of four groups becomes four", wrong_values.split_groups),
+    Rewrite(
+        "random-on-cpu",
+        "random operators whose numbers QNN draws once become those that stay on the CPU",
+        wrong_values.random_on_cpu,
+    ),
     Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", wrong_values.zero_instead_of_softmax),
     Rewrite(
         "rms-rank", "RMSNormalization of four dimensions becomes one of three", wrong_values.normalise_in_three
@@ -197,10 +202,20 @@ class RewriteRun:
     Args:
         candidate: where the changed model can be written to be loaded, with its weight files beside it.
         seed: of the made-up inputs for the checks; None for no checks.
+        right_here: rows of the table of known-wrong operators that are left alone.
     """
 
-    def __init__(self, model: Any, source: Path, output: files.Output, candidate: Path, seed: int | None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        source: Path,
+        output: files.Output,
+        candidate: Path,
+        seed: int | None,
+        right_here: Collection[str] = (),
+    ) -> None:
         self.model = model
+        self._right_here = right_here
         self._source = source
         self._output = output
         self._candidate = candidate
@@ -225,7 +240,7 @@ class RewriteRun:
     def types(self) -> Mapping[str, graphs.TensorType]:
         """Of the tensors of the model as it is."""
         if self._editor is None:
-            self._editor = Editor(self.model, self._source.parent)
+            self._editor = Editor(self.model, self._source.parent, self._right_here)
         return self._editor.types
 
     def do(
@@ -262,7 +277,7 @@ class RewriteRun:
             )
 
     def _one(self, rewrite: Rewrite) -> RewriteStep | None:
-        editor = self._editor or Editor(self.model, self._source.parent)
+        editor = self._editor or Editor(self.model, self._source.parent, self._right_here)
         sizing = rewrite.name == FIXED_SHAPES
         changes = tuple(self._sized(editor) if sizing else rewrite.apply(editor))
         # An index of a model that has changed is stale. One that found nothing to do serves the next rewrite.
@@ -349,6 +364,7 @@ def fix_model(
     check: bool = True,
     seed: int = 0,
     overwrite: bool = False,
+    right_here: Collection[str] = (),
     on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> FixResult:
     """Writes a model at `target` that QNN takes, as far as rewriting can help. The original is never changed.
@@ -366,6 +382,7 @@ def fix_model(
         check: compare with the original after each rewrite.
         seed: of the made-up inputs.
         overwrite: replace an existing target.
+        right_here: rows of the table of known-wrong operators that QNN was measured to compute right: they stay.
         on_progress: called with the name of the stage for a model of many nodes.
 
     Raises:
@@ -398,6 +415,7 @@ def fix_model(
             output,
             output.candidate(model_path, given.scan.external_files),
             seed if check else None,
+            right_here,
         )
         # Only a model that is run here can take the memory, or never end.
         if check:

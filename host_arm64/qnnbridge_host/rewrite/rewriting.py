@@ -33,14 +33,16 @@ def for_nodes(
     )
 
 
-def for_matches(op: str, rows: Sequence[str], what_changed: str) -> Callable[[Change], Rewriting]:
+def for_matches(op: str | Collection[str], rows: Sequence[str], what_changed: str) -> Callable[[Change], Rewriting]:
     """`for_nodes`, of those nodes that one of the rows of the table of known-wrong operators matches."""
     return lambda change: lambda editor: rewrite_matched(editor, op, rows, change, what_changed)
 
 
-def rewrite_matched(editor: Editor, op: str, rows: Sequence[str], change: Change, what_changed: str) -> list[str]:
+def rewrite_matched(
+    editor: Editor, op: str | Collection[str], rows: Sequence[str], change: Change, what_changed: str
+) -> list[str]:
     """Changes the nodes of an operator that one of the rows of the table of known-wrong operators matches."""
-    faults = [fault for fault in known_wrong.table() if fault.name in rows]
+    faults = [one for one in known_wrong.table() if one.name in rows and one.name not in editor.right_here]
 
     def of_node(node: Any) -> list[Any] | None:
         # By a result: nodes may have no names, and the index finds places by tensors.

@@ -29,6 +29,8 @@ from qnnbridge_host.rewrite.rewriting import (
 )
 from qnnbridge_protocol.elements import ElementType
 
+# Attributes that the random operators with and without a fixed shape share.
+_OF_RANDOM = ("mean", "scale", "low", "high", "seed")
 # Products are not longer.
 _HIGHEST_POWER = 16
 
@@ -166,6 +168,23 @@ def normalise_in_three(editor: Editor, node: Any, record: GraphNode) -> list[Any
     # The axis was counted among four dimensions.
     set_attribute(node, "axis", -1)
     return [first, node, _reshaped(editor, node, shape)]
+
+
+@for_matches(("RandomNormalLike", "RandomUniformLike", "Bernoulli"), ("random-like",), "random operator")
+def random_on_cpu(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """A random operator that takes its shape from a tensor becomes one with that shape, which QNN does not have."""
+    shape = editor.shape(node.input[0])
+    if shape is None:
+        return None
+    given = {name: record.attributes[name] for name in _OF_RANDOM if name in record.attributes}
+    element = record.attributes.get("dtype", editor.element(node.input[0]))
+    if node.op_type != "Bernoulli":
+        op = node.op_type.removesuffix("Like")
+        return [editor.make(op, [], node, node.output[0], dtype=element, shape=shape, **given)]
+    # As ONNX defines it.
+    drawn = editor.make("RandomUniform", [], node, dtype=editor.element(node.input[0]), shape=shape, **given)
+    less = editor.make("Less", [drawn.output[0], node.input[0]], node)
+    return [drawn, less, editor.make("Cast", [less.output[0]], node, node.output[0], to=element)]
 
 
 # --- exponentials ----------------------------------------------------------------------------------------
@@ -325,7 +344,8 @@ def edge_by_concat(editor: Editor, node: Any) -> list[Any] | None:
     QNN 2.7 writes 131008 or zeros into the border.
     """
     mode = graphs.attribute_values(node).get("mode", "constant")
-    pads = _pads(editor, node) if mode == "edge" else None
+    wanted = mode == "edge" and "pad-edge" not in editor.right_here
+    pads = _pads(editor, node) if wanted else None
     shape = editor.shape(node.input[0])
     if not pads or shape is None or 0 in shape:
         return None

@@ -238,6 +238,7 @@ class HostHandlers:
             sizes = {str(name): int(size) for name, size in (header.get("sizes") or {}).items()}
             constants = {str(name): float(number) for name, number in (header.get("constants") or {}).items()}
             only, skip = tuple(header.get("only") or ()), tuple(header.get("skip") or ())
+            right_here = frozenset(str(name) for name in header.get("right_here") or ())
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"worker.fix without a proper description ({error})") from None
         _ = self._sessions.engine  # two threads that import onnxruntime at once can meet it half made
@@ -248,7 +249,9 @@ class HostHandlers:
         else:
             from qnnbridge_host.rewrite.fixer import fix_model
 
-            result = fix_model(source, str(target), dims=sizes, constants=constants, only=only, skip=skip)
+            result = fix_model(
+                source, str(target), dims=sizes, constants=constants, only=only, skip=skip, right_here=right_here
+            )
             changes = [f"{step.rewrite}: {change}" for step in result.kept for change in step.changes]
         return {"changes": changes, "constants": constants}, ()
 

@@ -10,6 +10,7 @@ no such report is kept. One comparison at a time in a host. Any thread.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import threading
 import time
@@ -26,11 +27,14 @@ from qnnbridge_protocol.specs import SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge_host.cache.memo import Verdicts
+    from qnnbridge_host.create.optimizers import Optimizers
     from qnnbridge_host.create.order import WorkOrder
     from qnnbridge_host.create.session import SessionMaker
+    from qnnbridge_host.create.worker import Worker, WorkerSession
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.request.client import StopSignal
     from qnnbridge_host.request.in_flight import Answer, Request
+    from qnnbridge_protocol.model_records import CacheSettings
 
 # Operators whose results are others each time.
 RANDOM_OPS: Final = frozenset(
@@ -47,7 +51,9 @@ TURN_POLL_S: Final = 0.05
 class _Comparison:
     """A `model.verify` in the host's terms. results: of `outputs`, by the session. inputs: what they are, as text.
     leading: the results are the first part of each dimension; the rest follows from padding. again: a kept verdict
-    does not count. made_from: what the session was made from, the model or its rewritten copy."""
+    does not count. calls: of the session since the last comparison. compared: comparisons that the session knows
+    of. constant: the inputs hold hardly any content. made_from: what the session was made from, the model or its
+    rewritten copy."""
 
     source: ModelSource
     spec: SessionSpec
@@ -58,9 +64,13 @@ class _Comparison:
     inputs: str
     leading: bool
     again: bool
+    calls: int
+    compared: int
+    constant: bool
     verdicts: Verdicts | None
     key: str
     made_from: tuple[ModelSource, SessionSpec]
+    settings: CacheSettings | None = None
 
 
 class NumbersService:
@@ -103,6 +113,7 @@ class NumbersService:
 
     def _comparison(self, request: Request, stop: StopSignal) -> tuple[_Comparison, WorkOrder]:
         from qnnbridge_host.cache.key import key_of, key_parts
+        from qnnbridge_host.cache.measured import rows_of_session
         from qnnbridge_host.cache.memo import Verdicts
         from qnnbridge_host.cache.store import Store
         from qnnbridge_protocol.values import Decoder
@@ -127,6 +138,8 @@ class NumbersService:
             files = [(str(path), int(size), int(date)) for path, size, date in header.get("files") or ()]
             budget_s = header.get("budget_s")
             deadline = deadline_of(budget_s)
+            calls, compared = int(header.get("calls", 1)), int(header.get("compared", 0))
+            parts = str(header.get("parts") or "")
         except BridgeError:
             raise  # some are also a `ValueError`
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -136,25 +149,33 @@ class NumbersService:
         hash_library = store.memo.sha256 if store is not None else lambda _path: None
         order = self._maker.order(request, stop, source, deadline, budget_s)
         order = order._replace(patient=bool(header.get("patient")))
+        host_info = self._maker.host_info
+        here = rows_of_session(spec, host_info.versions, simulator=host_info.machine != "ARM64")
         used, made_with = source, dataclasses.replace(spec, fix=None)
         if spec.fix is not None and spec.fix.when == "always":
             # The copy is what runs on QNN; the original is what it is compared with.
             from qnnbridge_host.create.replaced import fixed_source
 
-            fixed = fixed_source(source, spec, settings, folder, order)
+            fixed = fixed_source(source, spec, settings, folder, order, here.right)
             used, made_with = fixed.source, fixed.spec
             feeds |= _constants(source, spec)
         spec = dataclasses.replace(spec, fix=None)
-        key = key_of(key_parts(used.fingerprint, made_with, initializers, self._maker.host_info, hash_library))
+        key = key_of(key_parts(used.fingerprint, made_with, initializers, host_info, hash_library, here.identity))
+        if parts:
+            key = hashlib.sha256(f"{key} {parts}".encode()).hexdigest()[: len(key)]
         verdicts = Verdicts(store.root) if store is not None else None
         wanted = _Comparison(
             *(source, spec, initializers, outputs, feeds, results),
             inputs=str(header.get("of") or "the inputs of a call"),
             leading=bool(header.get("leading")),
             again=bool(header.get("again")),
+            calls=max(0, calls),
+            compared=compared,
+            constant=bool(header.get("constant")),
             verdicts=verdicts,
             key=key,
             made_from=(used, made_with),
+            settings=settings,
         )
         return wanted, order
 
@@ -168,8 +189,13 @@ class NumbersService:
                 return NumbersReport("unknown", reason="the time was over before its turn", when=time.time())
         try:
             kept = wanted.verdicts.read(wanted.key) if wanted.verdicts is not None else None
-            if kept is not None and not wanted.again:
-                return kept
+            if kept is not None and wanted.verdicts is not None and not wanted.again:
+                calls = kept.calls + wanted.calls
+                # The session has counted its calls, unless it does not know of the latest comparison.
+                due = kept.compared <= wanted.compared or calls >= kept.next_call
+                if kept.state != "agrees" or not due:
+                    wanted.verdicts.count(wanted.key, wanted.calls)
+                    return dataclasses.replace(kept, calls=calls)
             if wanted.verdicts is not None and not wanted.again and not wanted.verdicts.begin(wanted.key):
                 return NumbersReport(
                     "unknown",
@@ -179,10 +205,13 @@ class NumbersService:
             report = self._undisturbed(wanted, order)
         finally:
             self._turn.release()
+        if wanted.constant and report.state == "agrees":
+            return report if wanted.again else _unsettled(report)
         # Inputs that show nothing are no reason not to look at the next.
-        if wanted.verdicts is not None and (report.state != "unknown" or not report.outputs):
-            wanted.verdicts.write(wanted.key, report)
-        return report
+        if wanted.verdicts is None or (report.state == "unknown" and report.outputs):
+            return dataclasses.replace(report, calls=max(1, wanted.calls), compared=1)
+        together = wanted.verdicts.add(wanted.key, report, wanted.calls)
+        return dataclasses.replace(report, calls=together.calls, compared=together.compared)
 
     def _undisturbed(self, wanted: _Comparison, order: WorkOrder) -> NumbersReport:
         """The report of a comparison during which nobody wrote to the model's files. Raises `ModelChanged`.
@@ -193,10 +222,12 @@ class NumbersService:
 
         for _ in range(ATTEMPTS):
             before = wanted.source.stamps()
-            report = _compare(wanted, order)
-            if report.state == "differs":
+            report = _compare(wanted, order, self._maker.optimizers)
+            if report.state == "differs" and not report.cause:
                 # Of the copy, if one runs: a fault that was cured is no cause.
-                report = dataclasses.replace(report, cause=known_faults(*wanted.made_from, self._maker.hello))
+                host = self._maker.host_info
+                cause = known_faults(*wanted.made_from, host.machine, host.versions)
+                report = dataclasses.replace(report, cause=cause)
             wanted.source.check_unchanged()
             if are_same(before, wanted.source.stamps()):
                 return report
@@ -204,30 +235,37 @@ class NumbersService:
         raise wanted.source.never_rests()
 
 
-def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
+def _compare(wanted: _Comparison, order: WorkOrder, optimizers: Optimizers) -> NumbersReport:
     from qnnbridge_host.create.publish import CompilerInput
     from qnnbridge_host.create.worker import Worker, open_original
-    from qnnbridge_host.numerics.judge import badness, judge_all, precision_of_operators
+    from qnnbridge_host.model.quantised_steps import quantised_steps
+    from qnnbridge_host.numerics.judge import badness, precision_of_operators
+    from qnnbridge_host.numerics.pairing import judge_all
 
     begun = time.monotonic()
 
-    def report(state: Any, outputs: Sequence[OutputNumbers] = (), reason: str = "") -> NumbersReport:
+    def report(
+        state: Any, outputs: Sequence[OutputNumbers] = (), reason: str = "", cause: str = ""
+    ) -> NumbersReport:
         seconds = time.monotonic() - begun
-        return NumbersReport(state, tuple(outputs), wanted.inputs, reason, seconds, time.time())
+        return NumbersReport(state, tuple(outputs), wanted.inputs, reason, seconds, time.time(), cause=cause)
 
     job = CompilerInput(wanted.source, wanted.spec, initializers=wanted.initializers)
+    cause = ""
     try:
         with Worker(order).running() as worker:
             reference = open_original(worker, job)
             expected = _counted(wanted, reference.run(wanted.feeds, wanted.outputs))
             number_format = precision_of_operators(_operators(wanted.source))
-            judged = judge_all(wanted.outputs, expected, wanted.results, number_format)
+            steps = quantised_steps(wanted.source.given)
+            judged = judge_all(wanted.outputs, expected, wanted.results, number_format, steps=steps)
             if any(one.state == "differs" for _, one in judged):
                 # A model that is random says another thing each time: then nothing can be shown.
                 second = _counted(wanted, reference.run(wanted.feeds, wanted.outputs))
                 again = judge_all(wanted.outputs, expected, second, "fp16")
                 if any(one.snr_db is not None and one.state == "differs" for _, one in again):
                     return report("unknown", reason="the CPU gives another result every time it runs")
+                cause = _of_optimizers(wanted, worker, reference, expected, optimizers)
     except Cancelled:
         raise
     except WorkerDied as error:
@@ -240,12 +278,43 @@ def _compare(wanted: _Comparison, order: WorkOrder) -> NumbersReport:
     outputs = sorted(numbers, key=badness)
     states = [one.state for one in outputs]
     if "differs" in states:
-        return report("differs", outputs, str(outputs[0]))
+        return report("differs", outputs, str(outputs[0]), cause)
     if "agrees" in states:
         return report("agrees", outputs)
     return report(
         "unknown", outputs, f"these inputs do not show it: {outputs[0]}" if outputs else "it has no outputs"
     )
+
+
+def _unsettled(report: NumbersReport) -> NumbersReport:
+    """The report of inputs without content, which do not settle whether the numbers agree."""
+    worst = f" ({report.outputs[0]})" if report.outputs else ""
+    reason = f"the inputs are nearly constant, and these agree{worst}; a call with other inputs decides"
+    return dataclasses.replace(report, state="unknown", reason=reason)
+
+
+def _of_optimizers(
+    wanted: _Comparison, worker: Worker, reference: WorkerSession, expected: Sequence[Any], optimizers: Optimizers
+) -> str:
+    """Return why the results differ if ONNX Runtime's optimizers, and not QNN, are the cause."""
+    from qnnbridge_host.create.optimizers import job_of
+    from qnnbridge_host.numerics.judge import precision_of_operators
+    from qnnbridge_host.numerics.pairing import judge_all
+
+    reference.close()
+    number_format = precision_of_operators(_operators(wanted.source))
+
+    def agrees(mine: Sequence[Any], theirs: Sequence[Any]) -> bool:
+        return all(one.state != "differs" for _, one in judge_all(wanted.outputs, mine, theirs, number_format))
+
+    def run(session: Any) -> Sequence[Any]:
+        return _counted(wanted, session.run(wanted.feeds, wanted.outputs))
+
+    # Of the copy, if one runs; its inputs are those of the original without the constants.
+    if wanted.made_from[0] is not wanted.source:
+        return ""
+    job = job_of(*wanted.made_from, wanted.initializers)
+    return optimizers.blamed(worker, job, wanted.settings, agrees, expected, wanted.results, run)
 
 
 def _counted(wanted: _Comparison, values: Sequence[Any]) -> list[Any]:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from qnnbridge_host.cache.files import work_folder
+from qnnbridge_host.cache.measured import AS_IN_THE_TABLE, rows_here
 from qnnbridge_host.graph import files, graphs
 from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.model_index import ModelIndex
@@ -130,7 +131,12 @@ def analyze_model(
     release = truth.versions.get("onnxruntime_qnn", "") if truth is not None else ""
     notes = notes_on(prediction, model, truth)
     notes += about_deciding_inputs(model, view, placed, to_fix)
-    notes += wrong_numbers(view, placed, arch, release, str(path))
+    here = AS_IN_THE_TABLE
+    if truth is not None:
+        chip = str(number) if number else None
+        here = rows_here(chip, None, truth.versions, simulator=truth.simulator)
+    evidence = here.evidence(truth is None or truth.simulator)
+    notes += wrong_numbers(view, placed, here.rows(arch, release), str(path), evidence)
     sized = with_sizes(model, arch, path.parent) if free else None
     return Analysis(
         path,

@@ -15,9 +15,10 @@ from typing import Final
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.graph_index import GraphNode, GraphTensor, rules_about
-from qnnbridge_host.model.known_wrong import KnownWrong
+from qnnbridge_host.model.known_wrong import KnownWrong, WrongOperator
 from qnnbridge_models.analyze import tables
 from qnnbridge_models.analyze.analysis import Advice, NodePlace, NodeVerdict
+from qnnbridge_protocol.shell import shell_word
 from qnnbridge_tools import output
 
 # The reason, or (reason, fix).
@@ -443,27 +444,37 @@ def _shape_text(shape: tuple[int | None, ...] | None) -> str:
 # --- what QNN takes and computes wrong, as things to do about it ---------------------------------------
 
 _NAMED = 3
+Evidence = Callable[[Sequence[str]], str]
+
+
+def _no_evidence(_rows: Sequence[str]) -> str:
+    """Of rows from the simulator, for the simulator."""
+    return ""
 
 
 def wrong_numbers(
-    view: ModelIndex, verdicts: Sequence[NodeVerdict], arch: int, release: str, path: str
+    view: ModelIndex,
+    verdicts: Sequence[NodeVerdict],
+    rows: Sequence[WrongOperator],
+    path: str,
+    evidence: Evidence = _no_evidence,
 ) -> list[Advice]:
     """One thing to do for each row of the table that matches nodes on QNN.
 
     Args:
-        arch: of the chip, 73 for V73.
-        release: of onnxruntime-qnn; "" if it is not known.
+        rows: those that count for the chip and the release.
         path: of the model, for the command that cures it.
+        evidence: where a row was measured, by its name; "" for nothing to say.
     """
     by_row: dict[str, list[KnownWrong]] = {}
-    for one in known_wrong.find(view, arch=arch, release=release):
+    for one in known_wrong.find(view, rows):
         # The table is about QNN: on the CPU the same node is right.
         if verdicts[one.index].place == "qnn":
             by_row.setdefault(one.fault.name, []).append(one)
-    return [_advice(view, found, path) for found in by_row.values()]
+    return [_advice(view, found, path, evidence([name])) for name, found in by_row.items()]
 
 
-def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str) -> Advice:
+def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str, evidence: str) -> Advice:
     fault = found[0].fault
     names = ", ".join(one.node for one in found[:_NAMED])
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
@@ -471,10 +482,12 @@ def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str) -> Advice:
     given = [tensor for one in found for tensor in view.node(one.index).given]
     computed = any(tensor.values is not None and not tensor.constant for tensor in given)
     first = "--only shape-computations " if computed else ""
-    what = f"qnnbridge fix {path} -o OUT {first}--only {fault.rewrite}" if fault.rewrite else fault.advice
+    what = (
+        f"qnnbridge fix {shell_word(path)} -o OUT {first}--only {fault.rewrite}" if fault.rewrite else fault.advice
+    )
     return Advice(
         what,
-        f"QNN computes {found[0].op} wrong here: {fault.says}. In: {names}{more}",
+        f"QNN computes {found[0].op} wrong here: {fault.says}. In: {names}{more}{evidence and f'.{evidence}'}",
         tuple(one.index for one in found),
         severity=known_wrong.CODE,
         code=known_wrong.CODE,

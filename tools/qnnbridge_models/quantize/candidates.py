@@ -14,11 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from qnnbridge_host.graph import graphs
 from qnnbridge_host.numerics.judge import NO_ERROR_DB
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_models.accuracy import GOOD_DB, FloatResults, OutputAccuracy, Verdict, lowest_snr, worst
 from qnnbridge_models.command_options import QuantizeSettings, ResolvedSettings
 from qnnbridge_models.quantize import precision, search
+from qnnbridge_models.quantize.faithful import shown, unlike_operators
 from qnnbridge_models.quantize.ort_quantizer import (
     WEIGHTED_OPS,
     CalibratedModel,
@@ -68,11 +70,13 @@ class FoldsReport:
         samples: that were compared, each by a model that it did not calibrate.
         snr_db: of the worst output in each fold.
         verdict: of the worst fold.
+        reason: which output has this verdict there, and why.
     """
 
     samples: int
     snr_db: tuple[float, ...]
     verdict: Verdict
+    reason: str = ""
 
     def __str__(self) -> str:
         low, high = (f"{min(ratio, NO_ERROR_DB):.1f}" for ratio in (min(self.snr_db), max(self.snr_db)))
@@ -109,20 +113,21 @@ class CrossValidation:
 
         The lowest of them is that of the oddest sample, by which a choice is chance.
         """
-        lowest = [lowest_snr(self._judged(fold, calibrated, precision)) for fold in self.folds]
-        return statistics.fmean(NO_ERROR_DB if one is None else one for one in lowest)
+        return statistics.fmean(_lowest(self._judged(fold, calibrated, precision)) for fold in self.folds)
 
     def report(self, calibrated: CalibratedModel, precision: Precision) -> FoldsReport:
         """All folds of one way of quantising."""
-        ratios: list[float] = []
-        verdicts: list[Verdict] = []
-        for fold in self.folds:
-            outputs = self._judged(fold, calibrated, precision)
-            lowest = lowest_snr(outputs)
-            ratios.append(NO_ERROR_DB if lowest is None else lowest)
-            verdicts.append(worst(output.verdict for output in outputs))
+        folds = [self._judged(fold, calibrated, precision) for fold in self.folds]
+        verdict = worst(output.verdict for outputs in folds for output in outputs)
+        reasons = [
+            f'output "{output.name}": {part.judged.reason or f"SNR {part.judged.snr_db or 0.0:.1f} dB"}'
+            for outputs in folds
+            for output in outputs
+            for part in output.parts
+            if part.verdict == verdict
+        ]
         samples = sum(len(fold.results.samples) for fold in self.folds)
-        return FoldsReport(samples, tuple(ratios), worst(verdicts))
+        return FoldsReport(samples, tuple(map(_lowest, folds)), verdict, next(iter(reasons), ""))
 
     def _judged(self, fold: Fold, calibrated: CalibratedModel, precision: Precision) -> tuple[OutputAccuracy, ...]:
         one = calibrated.without(fold.left_out)
@@ -142,6 +147,14 @@ class CrossValidation:
         # Never 0: a small model takes less than the clock shows.
         paid = int(seconds / max(time.monotonic() - begun, 1e-3))
         return self if paid >= len(self.folds) else first
+
+
+def _lowest(outputs: Sequence[OutputAccuracy]) -> float:
+    """The lowest SNR of a fold; 0 where an output is useless that has none, as one of another length."""
+    if any(output.verdict == "useless" and output.snr_db is None for output in outputs):
+        return 0.0
+    lowest = lowest_snr(outputs)
+    return NO_ERROR_DB if lowest is None else lowest
 
 
 def folds_of(
@@ -167,6 +180,51 @@ def folds_of(
         results = dataclasses.replace(compared, samples=chosen, expected=[run(feeds) for feeds in chosen])
         found.append(Fold(frozenset(numbers), results))
     return found
+
+
+def working_form(
+    calibrated: CalibratedModel, work: Path, reference: FloatResults
+) -> tuple[CalibratedModel, list[str]]:
+    """Return the first form that the quantizer can write and that computes the float model but for rounding.
+
+    Also what the report says of the forms before it. Raises the error of the first form if none runs.
+
+    Args:
+        work: folder for candidates.
+        reference: one of its samples shows whether a form runs.
+    """
+    per_tensor = dataclasses.replace(calibrated.settings, per_channel=False)
+    forms = [("", calibrated), ("biases stay float32", dataclasses.replace(calibrated, float_biases=True))]
+    if calibrated.settings.per_channel:
+        forms += [
+            (
+                f"{words + ', and ' if words else ''}weights have one scale each",
+                dataclasses.replace(form, settings=per_tensor),
+            )
+            for words, form in forms
+        ]
+    index = precision.load_index(calibrated.path)
+    failed: list[str] = []
+    first: BridgeError | None = None
+    unlike: tuple[CalibratedModel, str] | None = None
+    for words, form in forms:
+        try:
+            model = form.write(work / "form.onnx")
+            reference.few(1).on_cpu(model)
+        except BridgeError as error:
+            first = first or error
+            failed.append(f"onnxruntime's quantizer fails ({error.cause or error.message})")
+            continue
+        lines = unlike_operators(index, graphs.load(model, weights=True))
+        if not lines:
+            return form, [f"{words}: {failed[0]}"] if failed else []
+        failed.append(f"onnxruntime's quantizer writes other operators ({shown(lines)})")
+        unlike = unlike or (form, failed[-1])
+    if unlike is not None:
+        form, text = unlike
+        return form, [f"{text}: a loss there is no matter of bits or samples; --exclude keeps these nodes in float"]
+    assert first is not None
+    raise first
 
 
 # Below it, weights get 16 bits where those are worth as much.
@@ -235,6 +293,7 @@ class CandidateChoice:
     Args:
         source: the float model of fixed sizes, before anything was done to it.
         untried: what there was no time for, as text.
+        failed: what the quantizer fails on, as text.
     """
 
     wished: QuantizeSettings
@@ -243,6 +302,7 @@ class CandidateChoice:
     samples: SampleSets
     judge: CrossValidation
     untried: list[str] = dataclasses.field(default_factory=list)
+    failed: list[str] = dataclasses.field(default_factory=list)
 
     def best(self, trial: PrecisionTrial, start: Precision) -> Candidate:
         """The way that measures best; the first one among those that are nearly the same."""
@@ -258,8 +318,10 @@ class CandidateChoice:
                     one = with_headroom(
                         self.judge, dataclasses.replace(trial, calibrated=calibrated), start, change
                     )
-                except BridgeError:
-                    continue  # the quantizer, or ONNX Runtime, fails on these types alone
+                except BridgeError as error:
+                    # The quantizer, or ONNX Runtime, fails on these types alone.
+                    self.failed.append(f"{change}: {error.cause or error.message}")
+                    continue
                 # The same nodes, so that QNN has no reason to do otherwise.
                 if one.db >= max(one.db for one in found) + worth:
                     found.append(one)

@@ -26,6 +26,7 @@ from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_models.command_options import ResolvedSettings
 from qnnbridge_models.progress import OnProgress, phase
+from qnnbridge_models.quantize.faithful import faithful, name_apart, rename
 from qnnbridge_models.quantize.quick_lookups import FloatModel, KnownWeights, quick
 from qnnbridge_models.quantize.samples import SampleSets
 from qnnbridge_protocol.errors import BridgeError, ModelError
@@ -246,6 +247,7 @@ class CalibratedModel:
         measured: the ranges by samples.
         left_out: numbers of the samples that do not count.
         widened: the ranges leave room for samples beyond these.
+        float_biases: biases stay float32.
     """
 
     model: FloatModel
@@ -253,6 +255,7 @@ class CalibratedModel:
     settings: ResolvedSettings
     left_out: Numbers = frozenset()
     widened: bool = False
+    float_biases: bool = False
 
     @property
     def path(self) -> Path:
@@ -307,18 +310,28 @@ class CalibratedModel:
 
     def _quantized(self, precision: Precision) -> tuple[Any, Any]:
         """The configuration, and the quantizer when it is done."""
+        from onnxruntime.quantization.calibrate import TensorsData
         from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+
+        names = self.model.clashing
 
         def made(settings: ResolvedSettings) -> tuple[Any, Any]:
             # Not onnxruntime's `quantize_static`, which measures the ranges again for each model that it writes.
             config = _config(self.model, None, settings, precision)
-            quantizer = QDQQuantizer(
-                self.model.inferred(),
+            model, options = self.model.inferred(), config.extra_options
+            rename(model, names)
+            given = options["TensorQuantOverrides"]
+            options["TensorQuantOverrides"] = {names.get(name, name): one for name, one in given.items()}
+            options["QuantizeBias"] = not self.float_biases
+            # A copy: the quantizer changes single ranges, for what this precision quantises.
+            own = {names.get(name, name): one for name, one in self._ranges.items()}
+            quantizer = faithful(QDQQuantizer)(
+                model,
                 config.per_channel,
                 config.reduce_range,
                 config.weight_type,
                 config.activation_type,
-                self._ranges,
+                TensorsData(self._ranges.calibration_method, own),
                 [],
                 sorted(precision.float_nodes),
                 config.op_types_to_quantize,
@@ -326,6 +339,8 @@ class CalibratedModel:
             )
             with quick(quantizer, self.model):
                 quantizer.quantize_model()
+            rename(quantizer.model.model, {new: old for old, new in names.items()})
+            name_apart(quantizer.model.model, (node.name for node in self.model.outline.graph.node))
             return config, quantizer
 
         try:
@@ -401,6 +416,7 @@ def _config(
     loaded = model.outline
     overrides = _norm_overrides(loaded, settings) | _matrix_overrides(loaded, settings)
     overrides |= _wide_overrides(loaded, settings, precision)
+    overrides = _softmax_overrides(loaded, settings) | overrides
 
     def made(per_channel: bool) -> Any:
         return qnn.get_qnn_qdq_config(
@@ -447,7 +463,7 @@ def _wide_overrides(model: Any, settings: ResolvedSettings, precision: Precision
 def _failed(error: Exception) -> ModelError:
     text = str(error)
     cause = f"{type(error).__name__}: {text[:1000]}"
-    fix = "Try --method minmax and 8-bit types; or export the model again with a newer opset (17 to 21)."
+    fix = "Keep the operator that it fails on in float (--exclude), or export the model again with opset 17 to 21."
     if "scale issue" in text:
         cause += ". Some tensor inside of the model is NaN or infinite for the calibration samples."
         fix = "Look for samples that make it so; a division by zero, or a mask of infinity that is multiplied."
@@ -462,6 +478,19 @@ def _norm_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
     return {
         name: [{"quant_type": kind, "symmetric": False}]
         for name, _ in _weight_readers(model, ("LayerNormalization",))
+    }
+
+
+def _softmax_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
+    """Softmax in int8 is right on QNN with a range from 0 only: with one around 0 it has -16 dB."""
+    if not settings.symmetric_activations or settings.activation_type != "int8":
+        return {}
+    kind = settings.ort_type("int8")
+    return {
+        name: [{"quant_type": kind, "symmetric": False}]
+        for node in model.graph.node
+        if node.op_type == "Softmax"
+        for name in node.output
     }
 
 

@@ -18,9 +18,11 @@ from typing import Any
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs, shapes
+from qnnbridge_host.model import optimizers
 from qnnbridge_host.numerics.comparing import OutputComparison, compare, difference_text
 from qnnbridge_host.numerics.sampling import Feeds
 from qnnbridge_host.rewrite.removals import strip_inserted_casts
+from qnnbridge_models.quantize.normalising import normalise
 from qnnbridge_models.quantize.ort_quantizer import Quiet
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 
@@ -148,11 +150,14 @@ class PreparedModel:
     changes: tuple[str, ...]
 
 
-def prepare(model: Any, work: Path, sample: Feeds, expected: list[Any], names: list[str]) -> PreparedModel:
+def prepare(
+    model: Any, work: Path, sample: Feeds, expected: list[Any], names: list[str], *, symmetric: bool = False
+) -> PreparedModel:
     """Prepares `model` (with its weights; it is changed) in the folder `work`; checks that it computes the same.
 
     Args:
         sample, expected, names: one sample, and what the original model gives for it.
+        symmetric: activations get symmetric ranges.
     """
     changes: list[str] = []
     if model.functions:
@@ -167,7 +172,7 @@ def prepare(model: Any, work: Path, sample: Feeds, expected: list[Any], names: l
     moved = graphs.weights_out_of_inputs(model)
     if moved:
         changes.append(f"{moved} weights that were also inputs are constants now")
-    path = _folded(model, work, changes)
+    path = _folded(model, work, changes, symmetric)
     del model
     shrunk = _masks_shrunk(path, work, lambda candidate: _differences(candidate, sample, expected, names))
     if shrunk is not None:
@@ -217,7 +222,7 @@ def _upgraded(model: Any, changes: list[str]) -> Any:
     return model
 
 
-def _folded(model: Any, work: Path, changes: list[str]) -> Path:
+def _folded(model: Any, work: Path, changes: list[str], symmetric: bool) -> Path:
     """After basic optimisation: Constant nodes are initializers, and what has constant inputs is computed."""
     options = cpu.quiet_options(optimize=True)
     folded = work / "folded.onnx"
@@ -229,7 +234,20 @@ def _folded(model: Any, work: Path, changes: list[str]) -> Path:
     # The quantizer leaves weights of Constant nodes float. A detector of text (PP-OCR) had 5.07 MB then, against
     # 4.75 in float, and QNN refused its Conv (3110). After this step it had 1.45 MB, and all of it ran on QNN.
     constants = sum(node.op_type == "Constant" for node in model.graph.node)
-    cpu.open_session(save(model, work / "upgraded.onnx"), "the model", options)
+    upgraded = save(model, work / "upgraded.onnx")
+
+    def loads(disabled: Sequence[str]) -> bool:
+        try:
+            cpu.open_session(upgraded, "the model", options, disabled)
+        except OrtError:
+            return False
+        return True
+
+    broken_by = optimizers.harmful(loads, optimizers.BASIC_OPTIMIZERS)
+    # Again, since the last attempt of the search was another one; without a culprit it raises why it does not load.
+    if broken_by is None or broken_by:
+        cpu.open_session(upgraded, "the model", options, broken_by or ())
+        changes.append(f"{optimizers.harm_of(broken_by or (), 'breaks', 'the model')}: folded without")
     result = graphs.load(folded, weights=True)
     graphs.trim_opsets(result, model)
     strip_inserted_casts(result, model)
@@ -237,6 +255,7 @@ def _folded(model: Any, work: Path, changes: list[str]) -> Path:
     # Over any entry onnxruntime 1.31.1 ends `qnn_preprocess_model` with a TypeError.
     del result.metadata_props[:]
     convolutions = _normalise_by_convolution(result)
+    changes += normalise(result, work, symmetric)
     if convolutions:
         changes.append(f"{convolutions} BatchNormalization are Conv now: quantised, QNN computes a channel wrong")
     if constants:

@@ -303,6 +303,8 @@ def _few(held_out: int, folds: FoldsReport | None) -> str:
     if folds is None:
         return f"{few}: nothing good is shown. Give {ENOUGH} or more with --held-out {ENOUGH}."
     text = f"{few}. Each sample judged by a model that it did not calibrate, {folds}."
+    if folds.verdict in _BAD and folds.reason:
+        text += f" In one of them the model is {folds.verdict}: {folds.reason}."
     if folds.samples < ENOUGH:
         text += f" {folds.samples} in all are too few to show anything good: give {ENOUGH} or more."
     return text

@@ -29,6 +29,7 @@ from qnnbridge_models.quantize.candidates import (
     folds_of,
     with_enough_bits,
     with_headroom,
+    working_form,
 )
 from qnnbridge_models.quantize.ort_quantizer import CalibratedModel, Precision, calibrate
 from qnnbridge_models.quantize.preparing import (
@@ -54,6 +55,8 @@ _FOLD_S = 4.0
 # A range that is a tenth wider costs 0.8 dB, and keeps the next loud sample from being cut off. Where the model
 # stays good, a third is no loss either.
 _LOST_DB, _LOST_OF_GOOD_DB = 1.0, 3.0
+# Data, updates and result have a scale each, and QNN takes the whole numbers as they are: 9 to 16 dB.
+_WRONG_QUANTISED = ("ScatterElements",)
 _PREPARED = "the prepared model"
 _FLOAT = "running the float model"
 
@@ -133,14 +136,22 @@ def _quantized(
         with phase("preparing"):
             # A copy, which `prepare` changes: the original's metadata go into the result, its nodes are counted.
             # Held by nothing here: `prepare` drops it when it is written.
-            prepared = prepare(_with_weights(model, path), output.work, samples.compared[0], expected[0], names)
+            prepared = prepare(
+                _with_weights(model, path),
+                output.work,
+                samples.compared[0],
+                expected[0],
+                names,
+                symmetric=settings.symmetric_activations,
+            )
         calibrated = calibrate(prepared.path, samples, settings, output.work, on_progress, KnownWeights())
+        calibrated, form = working_form(calibrated, output.work, reference)
         with opened_qnn(options.qnn) as qnn:
             work = _Work(
                 options.settings,
                 settings,
                 resized,
-                prepared.changes,
+                (*prepared.changes, *form),
                 calibrated,
                 output.work,
                 samples,
@@ -226,6 +237,12 @@ class _Work:
         groups = precision.column_groups(index, joined, self.samples.compared[0])
         start = precision.given(index, original, self.wished.exclude, self.wished.wide, self.settings)
         changes = list(self.prepared_changes)
+        scatters = frozenset(node.name for node in index.protos if node.op_type in _WRONG_QUANTISED)
+        if scatters - start.float_nodes:
+            start = start.joined(Precision(scatters))
+            changes.append(
+                f"{len(scatters)} ScatterElements stay float: quantised, QNN computes them wrong with unlike scales"
+            )
         if self.wished.split_outputs:
             for one in joined:
                 start = start.joined(Precision(frozenset(one.tail)))
@@ -257,6 +274,7 @@ class _Work:
         choice = CandidateChoice(self.wished, self.settings, self.source, self.samples, judge)
         best = choice.best(trial, start)
         cut = _cut(len(every_fold.folds) - len(judge.folds), choice.untried)
+        cut += [f"not tried, since the quantizer fails on it: {one}" for one in choice.failed]
         # One type for all that meets the target, with every node on QNN, needs no search.
         if target is not None and not best.meets(target, whole=True):
             trial = with_headroom(judge, trial, start).trial if best.change else best.trial

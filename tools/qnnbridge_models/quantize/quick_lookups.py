@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from qnnbridge_host.graph import graphs
+from qnnbridge_models.quantize.faithful import clashing_names
 
 # Names of onnxruntime's own, looked for in what is installed: a release without them is slower, and no error.
 # The function of the quantizer that reads a weight, its type and numbers, and nothing else.
@@ -71,6 +72,11 @@ class FloatModel:
             if len(tensor.raw_data) > graphs.SMALL_BYTES:
                 tensor.ClearField("raw_data")
         return model
+
+    @functools.cached_property
+    def clashing(self) -> dict[str, str]:
+        """Other names for the tensors whose names the quantizer would extend to one that exists."""
+        return clashing_names(self.outline)
 
     def inferred(self) -> Any:
         """The model with the shapes of its tensors, for the quantizer, which changes it."""

@@ -23,7 +23,8 @@ import numpy as np
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.files import link_files
 from qnnbridge_host.graph.model_index import ModelIndex
-from qnnbridge_host.numerics.judge import NumberFormat, judge_all
+from qnnbridge_host.numerics.judge import NumberFormat
+from qnnbridge_host.numerics.pairing import judge_all
 from qnnbridge_models.verify import traps
 from qnnbridge_models.verify.traps import NodeAt, NodeChange
 from qnnbridge_models.verify.verification import Divergence, NodeAlone, TrapFound
@@ -278,8 +279,10 @@ class DivergenceSearch:
     Args:
         row: the name of the inputs.
         settings: of sessions; without sizes, which are in the cut models.
+        steps: of the quantisation of tensors that are quantised.
         host_python: of the hosts, which are made anew after each death.
         failure: of QNN on the whole model, if it raises or ends on these inputs.
+        left_out: optimizers of ONNX Runtime that harm the whole model.
     """
 
     cutter: Cutter
@@ -287,9 +290,11 @@ class DivergenceSearch:
     feeds: Mapping[str, Any]
     settings: SessionSettings
     number_format: NumberFormat
+    steps: Mapping[str, float]
     host_python: str | None
     deadline: float
     failure: BridgeError | None = None
+    left_out: tuple[str, ...] = ()
     _host: Host | None = None
     _sessions: int = 0
     # Each tensor that differs, and the traps that its values show. Of all rounds: the cut that turns out to be the
@@ -373,7 +378,7 @@ class DivergenceSearch:
         if answer is None:
             return None
         differing: set[str] = set()
-        judged = judge_all(outputs, expected, answer, self.number_format)
+        judged = judge_all(outputs, expected, answer, self.number_format, steps=self.steps)
         for (name, one), wanted, got in zip(judged, expected, answer, strict=True):
             if one.state == "differs":
                 differing.add(name)
@@ -382,7 +387,7 @@ class DivergenceSearch:
 
     def _faults(self, names: Sequence[str], expected: Sequence[Any], found: Sequence[Any]) -> list[str]:
         """Why tensors differ; NaN and infinity may be judged as no difference, and be a trap."""
-        judged = judge_all(names, expected, found, self.number_format)
+        judged = judge_all(names, expected, found, self.number_format, steps=self.steps)
         reasons = [one.reason for _, one in judged if one.state == "differs"]
         trapped = any(traps.of_values(*one, self.number_format) for one in zip(names, expected, found, strict=True))
         return reasons or ["numbers come out in place of NaN or infinity"] * trapped
@@ -494,7 +499,11 @@ class DivergenceSearch:
         self._sessions += 1
         self._error = None
         try:
-            with opened(self._made_host(), model, QNN, self.settings, self._left()) as side:
+            with opened(
+                *(self._made_host(), model, QNN, self.settings, self._left()),
+                disabled_optimizers=self.left_out,
+                proven=True,
+            ) as side:
                 answer = side.answer(feeds, self._left())
                 self._error = answer.error
         except BridgeError as error:

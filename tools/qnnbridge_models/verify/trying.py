@@ -22,13 +22,12 @@ from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.numerics.judge import (
     NumberFormat,
     judge,
-    judge_all,
     judge_over_inputs,
     largest,
     movement,
-    paired,
     rank,
 )
+from qnnbridge_host.numerics.pairing import judge_all, paired
 from qnnbridge_host.numerics.sampling import (
     InputKnowledge,
     NamedFeeds,
@@ -316,6 +315,7 @@ class TrialSet:
         number_format: what QNN computes in.
         scales: largest values of each output on inputs that count.
         constant: outputs that no input reaches.
+        steps: of the quantisation of tensors that are quantised.
     """
 
     trials: tuple[Trial, ...]
@@ -324,6 +324,7 @@ class TrialSet:
     number_format: NumberFormat
     scales: Mapping[str, float]
     constant: frozenset[str] = frozenset()
+    steps: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def prepare_trials(
@@ -511,7 +512,14 @@ def try_on_qnn(qnn: ProviderSession, trial: Trial, prepared: TrialSet) -> tuple[
 def judged_row(trial: Trial, prepared: TrialSet, found: Sequence[Any]) -> InputSetResult:
     """The verdict on QNN's values for one set of inputs."""
     assert trial.expected.values is not None
-    judged = judge_all(prepared.outputs, trial.expected.values, found, prepared.number_format, prepared.scales)
+    judged = judge_all(
+        prepared.outputs,
+        trial.expected.values,
+        found,
+        prepared.number_format,
+        prepared.scales,
+        prepared.steps,
+    )
     states = [one.state for _, one in judged]
     seen: tuple[TrapFound, ...] = ()
     if trial.kind == "extreme" or "differs" in states:
@@ -566,7 +574,7 @@ def verdicts_on(
         return ()
     for place, name in enumerate(prepared.outputs):
         pairs = [(mine[place], theirs[place]) for mine, theirs in runs]
-        state, reason, judged = judge_over_inputs(pairs, prepared.number_format)
+        state, reason, judged = judge_over_inputs(pairs, prepared.number_format, prepared.steps.get(name, 0.0))
         if name in prepared.constant and {one.state for one in judged} == {"agrees"}:
             state, reason = "agrees", ""  # it has not to be seen to follow the inputs
         # The worst of those that have the state of the verdict: it is the evidence for it.

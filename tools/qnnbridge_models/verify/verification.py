@@ -167,13 +167,22 @@ class SessionCure:
     Args:
         rewrites: as text.
         agrees: on the inputs that differed before; `words` has the numbers.
+        by_optimizers: the cause is not QNN: optimizers of ONNX Runtime, named in `rewrites`, change the graph.
     """
 
     rewrites: tuple[str, ...]
     agrees: bool
     words: str
+    by_optimizers: bool = False
 
     def __str__(self) -> str:
+        if self.by_optimizers:
+            then = "agrees" if self.agrees else "still differs"
+            return (
+                f"The cause is {'; '.join(self.rewrites)}: the model is changed before QNN gets it. "
+                f"Without it QNN {then}: {self.words}. A session leaves it out after a first call that differs; "
+                "disabled_optimizers= leaves it out at once."
+            )
         if self.agrees:
             return f"Sessions cure it by themselves ({'; '.join(self.rewrites)}): {self.words} then."
         return f"Sessions rewrite it ({'; '.join(self.rewrites)}), which does not cure it: {self.words} then."

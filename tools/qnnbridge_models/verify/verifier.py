@@ -8,14 +8,16 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge_host.cache.files import work_folder
 from qnnbridge_host.engine.cpu import require_models_extra
 from qnnbridge_host.graph import files, graphs, shapes
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions, as_dimensions
+from qnnbridge_host.model import optimizers
 from qnnbridge_host.model.collector import ModelScan
+from qnnbridge_host.model.quantised_steps import quantised_steps
 from qnnbridge_host.model.scan import refuse_scanned, scan_model
 from qnnbridge_host.numerics.judge import LIMITS, NumberFormat, precision_of_operators
 from qnnbridge_host.numerics.sampling import NOTHING_KNOWN, InputKnowledge, NamedFeeds, knowledge_of
@@ -49,6 +51,9 @@ from qnnbridge_tools.sessions import (
     SessionSettings,
     opened,
 )
+
+if TYPE_CHECKING:
+    from qnnbridge import Host
 
 OnRows = Callable[[Sequence[str], Sequence[str]], Callable[[InputSetResult], None]]
 
@@ -107,7 +112,10 @@ def verify_model(
         model = path if sizes.all_named else _with_sizes(path, scan, sizes, Path(folder) / "sized")
         settings = SessionSettings(options, sizes.by_name if sizes.all_named else {}, how.timeout_s)
         known, nodes, constant = _known_of(path, sizes, soc_model)
-        work = _Work(model, scan, given, settings, number_format, known, constant, how, on_progress, on_rows)
+        steps = quantised_steps(str(path))
+        work = _Work(
+            *(model, scan, given, settings, number_format, known, constant, steps, how, on_progress, on_rows)
+        )
         # Without names: a model that was renamed is the same one.
         hashes = [digest for _, digest in hashes_of([path, *others])]
         what = {"model": hashes, "sizes": sizes.shown(), "options": options}
@@ -117,7 +125,7 @@ def verify_model(
         divergence, node_traps, not_bisected = work.bisected(path, sizes, tried, Path(folder))
         outputs = trying.verdicts_of(tried.prepared, tried.found)
         verdict, reason = _verdict(tried, outputs)
-        cure = work.cured(tried) if verdict == "differs" else None
+        cure = (work.of_optimizers(tried) or work.cured(tried)) if verdict == "differs" else None
     shown = {trap.name for row in tried.rows for trap in row.traps}
     return Verification(
         source=path,
@@ -166,7 +174,15 @@ def _known_of(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Tried:
-    """The answers of both sides. answers: QNN's. error: why QNN made no session."""
+    """The answers of both sides.
+
+    Args:
+        answers: QNN's.
+        error: why QNN made no session.
+        left_out: optimizers of ONNX Runtime without which the host made it.
+        repeats: for a model whose results differ from run to run on the CPU: whether QNN gives the same result
+            twice. None if that is not known.
+    """
 
     prepared: TrialSet
     rows: tuple[InputSetResult, ...]
@@ -174,6 +190,8 @@ class _Tried:
     placement: Placement | None
     versions: Mapping[str, str]
     error: BridgeError | None = None
+    left_out: tuple[str, ...] = ()
+    repeats: bool | None = None
 
     @property
     def found(self) -> dict[str, Sequence[Any]]:
@@ -218,6 +236,7 @@ class _Work:
     number_format: NumberFormat
     known: InputKnowledge
     constant: frozenset[str]
+    steps: Mapping[str, float]
     how: VerifyOptions
     on_progress: OnProgress
     on_rows: OnRows | None
@@ -235,10 +254,10 @@ class _Work:
                 prepared = trying.prepare_trials(
                     side, self.given, self.scan.ops, self.known, self.number_format, how
                 )
-            prepared = dataclasses.replace(prepared, constant=self.constant)
+            prepared = dataclasses.replace(prepared, constant=self.constant, steps=self.steps)
             # Where the CPU disagrees with itself, a comparison with QNN says nothing.
             if not prepared.stable:
-                return _Tried(prepared, (), {}, None, versions)
+                return self._tried_twice(host, prepared, versions)
             self.on_progress("compiling for QNN", 0, 0)
             try:
                 # All of the CPU's answers are there by now: a host that dies from here on costs none of them.
@@ -251,7 +270,7 @@ class _Work:
                             fix="Verify it again, when nothing writes to its files any more.",
                             details={"path": str(self.model)},
                         )
-                    placement = side.placement
+                    placement, left_out = side.placement, side.left_out
                     # Nothing of it runs on QNN: the CPU would be compared with itself.
                     if placement.known and not placement.qnn_nodes:
                         return _Tried(prepared, (), {}, placement, versions)
@@ -266,7 +285,27 @@ class _Work:
         # Only after the last answer: an interrupted verification goes on from what was kept.
         if journal is not None:
             journal.over()
-        return _Tried(prepared, rows, found, placement, versions)
+        return _Tried(prepared, rows, found, placement, versions, left_out=left_out)
+
+    def _tried_twice(self, host: Host, prepared: TrialSet, versions: Mapping[str, str]) -> _Tried:
+        """Of a model with random numbers: whether QNN gives others in a second run, as the CPU does."""
+        import numpy as np
+
+        self.on_progress("running on QNN", 0, 0)
+        placement: Placement | None = None
+        feeds = next(trial.feeds for trial in prepared.trials if trial.expected.values is not None)
+        try:
+            with opened(host, self.model, QNN, self.settings) as side:
+                placement = side.placement
+                if placement.known and not placement.qnn_nodes:
+                    return _Tried(prepared, (), {}, placement, versions)
+                answers = [side.values(feeds) for _ in range(2)]
+        except NO_FINDING:
+            raise
+        except BridgeError as error:
+            return _Tried(prepared, (), {}, placement, versions, error)
+        same = all(np.array_equal(one, other, equal_nan=True) for one, other in zip(*answers, strict=True))
+        return _Tried(prepared, (), {}, placement, versions, repeats=same)
 
     def cured(self, tried: _Tried) -> SessionCure | None:
         """What a session of an application makes of it; None where it rewrites nothing, or cannot be tried."""
@@ -290,6 +329,37 @@ class _Work:
             return None
         words = numbers_text(row.worst) if row.worst is not None else row.reason
         return SessionCure(rewrites, row.status == "agrees", words)
+
+    def of_optimizers(self, tried: _Tried) -> SessionCure | None:
+        """Name the optimizers of ONNX Runtime that change the model before QNN gets it, and try QNN without them;
+        None if they are not the cause."""
+        from qnnbridge import Host
+
+        trial = tried.worst()
+        if trial is None or trial.expected.values is None or any(row.died for row in tried.rows):
+            return None
+        self.on_progress("looking whether ONNX Runtime's optimizers are the cause", 0, 0)
+        with Host(python=self.how.host_python) as host:
+
+            def row(provider: str, disabled: Sequence[str]) -> InputSetResult | None:
+                try:
+                    with opened(
+                        host, self.model, provider, self.settings, level="basic", disabled_optimizers=disabled
+                    ) as side:
+                        return trying.try_on_qnn(side, trial, tried.prepared)[0]
+                except BridgeError:
+                    return None
+
+            def is_right(disabled: Sequence[str]) -> bool:
+                found = row(CPU, disabled)
+                return found is not None and found.status != "differs"
+
+            names = optimizers.harmful(is_right, optimizers.BASIC_OPTIMIZERS)
+            right = row(QNN, names) if names else None
+        if not names or right is None:
+            return None
+        words = numbers_text(right.worst) if right.worst is not None else right.reason
+        return SessionCure((optimizers.listed(names),), right.status == "agrees", words, by_optimizers=True)
 
     def bisected(
         self, path: Path, sizes: FixedSizes, tried: _Tried, folder: Path
@@ -323,10 +393,12 @@ class _Work:
                 trial.feeds,
                 dataclasses.replace(self.settings, sizes={}),
                 self.number_format,
+                self.steps,
                 self.how.host_python,
                 deadline,
                 # Of QNN on the whole model: of the session, or of the run on these inputs.
                 tried.error or (answer.error if answer is not None else None),
+                tried.left_out,
             )
             if is_nan:
                 return None, search.prove_at("IsNaN"), ""
@@ -374,9 +446,15 @@ class _Work:
 #    and a trap makes a row differ whose numbers are not judged.
 def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[VerificationVerdict, str]:
     if tried.error is not None:
-        return "failed", f"QNN makes no session of it: {tried.error.message}"
-    if not tried.prepared.stable:
-        return "not compared", "The model gives another result every time it runs, on the CPU alone, too."
+        what = "makes no session of it" if tried.placement is None else "does not run it"
+        return "failed", f"QNN {what}: {tried.error.message}"
+    if tried.repeats:
+        return "differs", (
+            "On the CPU the model gives another result every time it runs, on QNN the same one: QNN draws the "
+            'random numbers once. A session with fallback="cpu" leaves the random operators to the CPU.'
+        )
+    if not tried.prepared.stable and (tried.placement is None or tried.placement.qnn_nodes):
+        return "not compared", "The model gives another result every time it runs, on the CPU and on QNN."
     if tried.placement is not None and tried.placement.known and not tried.placement.qnn_nodes:
         cause = f": {tried.placement.cause}" if tried.placement.cause else "."
         return "not compared", f"No node of it runs on QNN, so there is nothing to compare{cause}"

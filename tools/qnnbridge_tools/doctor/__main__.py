@@ -24,7 +24,13 @@ def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_to
     from qnnbridge_tools.doctor.examine import DoctorOptions, SurveyOptions, perform
 
     order = SurveyOptions(
-        given.host_python, given.model, given.backend_path, given.quick, given.timeout, tuple(given.dim or ())
+        given.host_python,
+        given.model,
+        given.backend_path,
+        given.quick,
+        given.numbers,
+        given.timeout,
+        tuple(given.dim or ()),
     )
     request = DoctorOptions(
         order, given.snapshot, given.overwrite, given.from_snapshot, given.explain, given.fix, given.json
@@ -66,6 +72,9 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser.add_argument("--dim", metavar="NAME=SIZE", action="append", help="fix a free dimension of the model")
     parser.add_argument("--backend-path", metavar="FILE", help="backend_path that your application uses")
     parser.add_argument("--quick", action="store_true", help="under a second: no hashing, no live probe")
+    parser.add_argument(
+        "--numbers", action="store_true", help="also measure which known-wrong operators are wrong on this NPU"
+    )
     parser.add_argument("--timeout", type=_seconds, metavar="S", default=60.0, help="seconds for a live probe")
     parser.add_argument("--fix", action="store_true", help="offer to mend what can be mended without harm")
     parser.add_argument("--snapshot", type=Path, metavar="FILE", help="also write what was found out")

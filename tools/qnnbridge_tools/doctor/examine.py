@@ -32,6 +32,7 @@ from qnnbridge_tools.doctor.facts import (
     Facts,
     HostFacts,
     Interpreter,
+    NumbersRequest,
     Packages,
     ProbeRequest,
     ProbeResult,
@@ -55,7 +56,17 @@ from qnnbridge_tools.doctor.findings import (
 )
 from qnnbridge_tools.doctor.fixes import SETUP_HOST
 from qnnbridge_tools.doctor.machine import Machine, paths_of
-from qnnbridge_tools.doctor.subjects import computer, environment, host, library_files, model, packages, probe, qnn
+from qnnbridge_tools.doctor.subjects import (
+    computer,
+    environment,
+    host,
+    library_files,
+    measured,
+    model,
+    packages,
+    probe,
+    qnn,
+)
 from qnnbridge_tools.doctor.subjects.model import survey_model
 
 # --- the survey: asks a computer everything that the checks need to know, and gives `facts.Facts` ---
@@ -77,6 +88,7 @@ class SurveyOptions:
     model: str | None = None
     backend: str | None = None
     quick: bool = False
+    numbers: bool = False
     probe_timeout_s: float = PROBE_TIMEOUT_S
     dimensions: tuple[str, ...] = ()
 
@@ -137,6 +149,9 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
         # A snapshot says whether hashes were compared: without them a library that looks whole may be changed.
         complete=complete,
     )
+    if order.numbers:
+        part("known-wrong operators", None, _measure, machine, facts)
+    facts = dataclasses.replace(facts, measured=part("measured rows", (), measured.survey_measured, machine))
     # Last: these take the longest, and need all that was found before.
     probe = part("probe", None, _probe, machine, facts, order)
     model = part("model", None, _model, machine, facts, order)
@@ -179,6 +194,14 @@ def _probe(machine: Machine, facts: Facts, order: SurveyOptions) -> ProbeResult:
     if skipped:
         return ProbeResult(skipped=skipped)
     return machine.probe(ProbeRequest(facts.host.path, None, order.probe_timeout_s))
+
+
+def _measure(machine: Machine, facts: Facts) -> None:
+    """Raises `RuntimeError` with the reason why the rows were not all measured; those that were are kept."""
+    skipped = _why_no_probe(facts, SurveyOptions())
+    problem = skipped or machine.measure_numbers(NumbersRequest(facts.host.path))
+    if problem:
+        raise RuntimeError(problem)
 
 
 def _model(machine: Machine, facts: Facts, order: SurveyOptions) -> ExaminedModel | None:
@@ -292,6 +315,7 @@ CHECKS: Final = (
     environment.MEMORY_CHECK,
     environment.DAEMON_CHECK,
     probe.CHECK,
+    measured.CHECK,
     model.CHECK,
 )
 

@@ -428,6 +428,46 @@ class ProbeResult:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class NumbersRequest:
+    """Which rows of the table of known-wrong operators are measured.
+
+    Args:
+        host_python: The interpreter of the host, empty for the usual one.
+        timeout_s: For all rows.
+        soc_model: Of the simulator: the chip that it computes for, empty for its default.
+        rows: Names, none for all.
+        missing: Only those without a result.
+        npu: None where QNN computes on a simulator.
+    """
+
+    host_python: str = ""
+    timeout_s: float = 600.0
+    soc_model: str = ""
+    rows: tuple[str, ...] = ()
+    missing: bool = False
+    npu: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MeasuredFacts:
+    """What the rows of the table of known-wrong operators came to on one chip, driver and version of QNN.
+
+    Args:
+        chip: The number of its ``soc_model``, 0 for one that is not known.
+        rows: "right", "wrong" or "unclear", by name.
+        digests: Of each row, as it was then.
+        when: Seconds since the epoch.
+    """
+
+    chip: int
+    simulator: bool
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    rows: dict[str, str] = dataclasses.field(default_factory=dict)
+    digests: dict[str, str] = dataclasses.field(default_factory=dict)
+    when: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ExaminedModel:
     """The model of ``--model``.
 
@@ -488,6 +528,7 @@ class Facts:
     probe: ProbeResult | None = None
     model: ExaminedModel | None = None
     complete: bool = True
+    measured: tuple[MeasuredFacts, ...] = ()
     # Parts of the survey that failed, with the error.
     unknown: tuple[str, ...] = ()
 

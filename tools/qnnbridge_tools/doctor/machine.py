@@ -35,6 +35,7 @@ from qnnbridge_tools.doctor.facts import (
     Catalogue,
     CatalogueProvider,
     DaemonFacts,
+    NumbersRequest,
     ProbeRequest,
     ProbeResult,
     PythonReport,
@@ -156,6 +157,9 @@ class Machine(Protocol):
 
     def catalogue(self, python: str) -> Catalogue | None:
         """The catalogue of Windows ML, as this interpreter's ``windowsml`` reads it; ``None`` elsewhere."""
+
+    def measure_numbers(self, request: NumbersRequest) -> str:
+        """Measure the table of known-wrong operators, in a process of its own; why that did not come to an end."""
 
     def probe(self, order: ProbeRequest) -> ProbeResult:
         """Start a host, load, compile and run; in a process of its own, which may die of it."""
@@ -372,6 +376,15 @@ class RealMachine:
         if isinstance(wire, dict):
             return Catalogue(problem=str(wire.get("cause") or wire.get("message")), fix=str(wire.get("fix") or ""))
         return Catalogue(tuple(listed))
+
+    def measure_numbers(self, request: NumbersRequest) -> str:
+        from qnnbridge_tools.doctor.measure_rows import measure_numbers
+
+        def shown(line: dict[str, Any]) -> None:
+            if "row" in line:
+                print(f"{line['row']}: {line['state']}", file=sys.stderr)
+
+        return measure_numbers(request, shown)
 
     def probe(self, order: ProbeRequest) -> ProbeResult:
         from qnnbridge_tools.doctor.subjects.probe import run_probe

@@ -11,6 +11,7 @@ from onnx.backend.base import Backend
 from onnx.checker import check_model
 
 from qnnbridge import ort
+from qnnbridge._providers import QNN
 from qnnbridge._session_options import SessionOptions
 from qnnbridge.ort._environment import get_available_providers, get_device
 from qnnbridge.ort._session import InferenceSession
@@ -66,8 +67,14 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
                 raise unittest.SkipTest(why)
             model = data
         options = SessionOptions()
+        # As in ONNX Runtime.
+        options.add_session_config_entry(
+            "session.allow_released_opsets_only", "1" if cls.allowReleasedOpsetsOnly else "0"
+        )
         set_allowed(options, kwargs, _SAFE_SESSION_OPTIONS, "SessionOptions")
-        excluded = os.getenv("ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS", "").split(",")
+        # The only device of this interface is the CPU (`get_device`), so the model computes there, as with
+        # onnxruntime and its QNN plugin.
+        excluded = {QNN, *os.getenv("ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS", "").split(",")}
         providers = [name for name in get_available_providers() if name not in excluded]
         # ONNX's tests use this interface: a fallback to the CPU would hide their failures.
         session = InferenceSession(model, sess_options=options, providers=providers, enable_fallback=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from onnx.backend.base import BackendRep
 
 from qnnbridge import ort
@@ -44,7 +45,11 @@ class OnnxRuntimeBackendRep(BackendRep):  # type: ignore[misc]
             if len(names) != 1:
                 raise RuntimeError(f"Model expect {len(names)} inputs")
             inputs = [inputs]
-        feeds = {name: inputs[index] for index, name in enumerate(names)}
+        # ONNX's tests feed scalars of numpy, which a session takes as arrays only.
+        feeds = {
+            name: np.asarray(inputs[index]) if isinstance(inputs[index], np.generic) else inputs[index]
+            for index, name in enumerate(names)
+        }
         return self._session.run(None, feeds, options)
 
 

@@ -308,7 +308,7 @@ def _quarantined(machine: Machine, path: str) -> tuple[str, ...]:
     # As the supervisor keeps them: a model is refused for a day.
     ttl_s = 24 * 3600.0
     found: list[str] = []
-    for account in _read_json(machine, path).get("accounts", ()):
+    for account in read_json_of(machine, path).get("accounts", ()):
         since = account.get("since") if isinstance(account, dict) else None
         # An account that is older has ended, though the file still has it.
         if isinstance(since, (int, float)) and machine.now() - since < ttl_s:
@@ -324,7 +324,7 @@ def _crashes(machine: Machine, folder: str) -> tuple[Crash, ...]:
     for name in sorted(machine.names(folder), reverse=True):
         if not name.endswith(".json") or len(found) >= _MAX_CRASHES:
             continue
-        report = _read_json(machine, paths.join(folder, name))
+        report = read_json_of(machine, paths.join(folder, name))
         try:
             age = machine.now() - datetime.datetime.fromisoformat(str(report.get("when"))).timestamp()
         except ValueError:
@@ -353,7 +353,7 @@ def _was_wanted(killed_because: object) -> bool:
     return isinstance(killed_because, str) and _HUNG.match(killed_because) is None
 
 
-def _read_json(machine: Machine, path: str) -> dict[str, Any]:
+def read_json_of(machine: Machine, path: str) -> dict[str, Any]:
     try:
         document = json.loads(text_of(machine, path) or "{}")
     except ValueError:

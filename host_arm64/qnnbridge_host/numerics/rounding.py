@@ -2,7 +2,8 @@
 
 A value counts as wrong if it is farther away than all of these together: what the CPU's own result moves when the
 inputs move by the rounding of a half float (or by one quantisation step), times eight; two percent of the largest
-value; three steps of the output's quantisation. Values that a half float cannot hold are not judged. Pure functions.
+value; three steps of the output's quantisation. Values that a half float cannot hold are not judged. Pure
+functions.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ EXACT: Final = 200.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Judgement:
+class RoundingJudgement:
     """One output, or the worst of several.
 
     snr: decibels, at most 200. wrong: share of the judged values that are wrong. times: the worst error in units of
@@ -44,7 +45,7 @@ class Judgement:
     why: str = ""
 
 
-def judge(reference: Array, moved: Sequence[Array], result: Array, step: float = 0.0) -> Judgement:
+def judge(reference: Array, moved: Sequence[Array], result: Array, step: float = 0.0) -> RoundingJudgement:
     """Judge one output.
 
     Args:
@@ -55,9 +56,9 @@ def judge(reference: Array, moved: Sequence[Array], result: Array, step: float =
     """
     if reference.shape != result.shape:
         shapes = f"shape {list(result.shape)} instead of {list(reference.shape)}"
-        return Judgement(False, -EXACT, math.inf, 0.0, 1.0, math.inf, shapes)
+        return RoundingJudgement(False, -EXACT, math.inf, 0.0, 1.0, math.inf, shapes)
     if not reference.size:
-        return Judgement(True, EXACT, 0.0, 0.0, 0.0, 0.0)
+        return RoundingJudgement(True, EXACT, 0.0, 0.0, 0.0, 0.0)
     exact = reference.dtype.kind in "iub"
     ours, theirs = reference.astype(np.float64), result.astype(np.float64)
     judged = np.isfinite(ours) & (np.abs(ours) <= LARGEST_HALF if not exact else True)
@@ -68,7 +69,7 @@ def judge(reference: Array, moved: Sequence[Array], result: Array, step: float =
         judged &= np.isfinite(distance)
         near = np.maximum(near, np.where(np.isfinite(distance), distance, 0.0))
     if not judged.any():
-        return Judgement(True, EXACT, 0.0, 0.0, 0.0, 0.0, "nothing that half floats can hold")
+        return RoundingJudgement(True, EXACT, 0.0, 0.0, 0.0, 0.0, "nothing that half floats can hold")
     largest = float(np.abs(ours[judged]).max())
     allowed = _OF_MOVED * near + (0.0 if exact else _OF_LARGEST * largest + 1e-6) + _STEPS * step
     with np.errstate(invalid="ignore"):
@@ -76,7 +77,7 @@ def judge(reference: Array, moved: Sequence[Array], result: Array, step: float =
     error = np.where(np.isfinite(error), error, np.inf)[judged]
     times = error / np.maximum(allowed[judged], 1e-12)
     wrong = times > 1
-    return Judgement(
+    return RoundingJudgement(
         not bool(wrong.any()),
         snr_of(ours[judged], error),
         float(error.max()),
@@ -96,6 +97,6 @@ def snr_of(reference: Array, error: Array) -> float:
     return max(-EXACT, min(EXACT, 10 * math.log10(signal / noise)))
 
 
-def worst(judgements: Sequence[Judgement]) -> Judgement:
+def worst(judgements: Sequence[RoundingJudgement]) -> RoundingJudgement:
     """The one that is farthest from right."""
     return max(judgements, key=lambda one: one.times)

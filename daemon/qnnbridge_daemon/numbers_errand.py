@@ -1,0 +1,84 @@
+"""Measures the table of known-wrong operators on the NPU while nobody uses the daemon.
+
+`qnnbridge_tools.doctor.measure_rows` does it in a process of its own, which keeps each row at once and skips those
+that are known for this chip, driver and version of QNN. A client that connects ends the process; the next idle time
+continues with the next row.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+_log = logging.getLogger("qnnbridge.daemon")
+
+# Without a client. A program that is started again at once does not meet it.
+AFTER_S: Final = 60.0
+
+
+def numbers_command(host_python: str | None) -> list[str]:
+    """Return the command of the process, which does nothing where QNN computes on a simulator."""
+    command = [sys.executable, "-m", "qnnbridge_tools.doctor.measure_rows", "--missing", "--npu"]
+    return command + (["--host-python", host_python] if host_python else [])
+
+
+def may_have_npu() -> bool:
+    """Return whether a Qualcomm NPU can be in this computer; an x64 Python on Windows may be emulated."""
+    return sys.platform == "win32" or platform.machine().lower() in ("arm64", "aarch64")
+
+
+class NumbersErrand:
+    """One process at a time, until it has come to its end. One thread.
+
+    Args:
+        command: of the process.
+        idle_for_s: time without a client.
+    """
+
+    def __init__(self, command: Sequence[str], idle_for_s: Callable[[], float], after_s: float = AFTER_S) -> None:
+        self._command = list(command)
+        self._idle_for_s = idle_for_s
+        self._after_s = after_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self.done = False
+
+    def look(self) -> None:
+        """Start, end or collect the process. To be called now and then."""
+        if self.done:
+            return
+        idle_s = self._idle_for_s()
+        if self._process is None:
+            if idle_s >= self._after_s:
+                self._start()
+            return
+        code = self._process.poll()
+        if code is not None:
+            # An error does not pass by itself: the next daemon tries again.
+            self._process, self.done = None, True
+            _log.info("the known-wrong operators were measured (exit code %d)", code)
+        elif not idle_s:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the process. What it has measured is kept. Idempotent."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def _start(self) -> None:
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            )
+        except OSError as error:
+            self.done = True
+            _log.info("the known-wrong operators are not measured: %s", error)

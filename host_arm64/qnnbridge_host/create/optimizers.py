@@ -1,0 +1,395 @@
+"""Which graph optimizers of ONNX Runtime a session is made without.
+
+Theory of operation. QNN computes the graph that ONNX Runtime's optimizers of level 1 leave, and some of them change
+what a model computes, or leave an invalid graph. Three questions lead to a choice, each answered in a worker by
+sessions on the CPU, and none of them by QNN:
+
+    a model with quantised tensors, before its first session: do its results on made-up inputs change at level 1?
+    a model that ONNX Runtime does not load: does it load without optimizers?
+    a call that QNN answers otherwise than the CPU: does the CPU answer as QNN does, with the optimizers?
+
+If so, the search of `model.optimizers` names the culprits. A choice is kept with the fingerprint of the model and
+the version of ONNX Runtime; sessions of the model are made with it from then on, and it is part of the key of their
+compiled model (`disabled_optimizers`). Only quantised models are proven in advance: of 7,862 graphs the optimizers
+changed no float computation at level 1, and a proof takes a process. Any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge_host.cache.key import KEY_DIGITS, size_of
+from qnnbridge_host.cache.memo import OptimizerChoice, OptimizerChoices
+from qnnbridge_host.model.optimizers import (
+    LEVEL_ALL,
+    LEVEL_BASIC,
+    LEVEL_OFF,
+    OPTIMIZATION_LEVEL,
+    PROVE_ENTRY,
+    harm_of,
+    harmful,
+    optimizers_of,
+)
+from qnnbridge_protocol import __version__
+from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, OrtError
+from qnnbridge_protocol.specs import QNN, SessionSpec
+
+if TYPE_CHECKING:
+    from qnnbridge_host.create.order import WorkOrder
+    from qnnbridge_host.create.publish import CompilerInput
+    from qnnbridge_host.create.worker import Worker
+    from qnnbridge_host.model.source import ModelSource
+    from qnnbridge_protocol.connection import Hello
+    from qnnbridge_protocol.model_records import CacheSettings
+
+_log = logging.getLogger("qnnbridge.compiling")
+
+# Models with these are proven before their first session.
+_QUANTISED: Final = frozenset(("QuantizeLinear", "DequantizeLinear"))
+# A larger model is not proven in advance: its first call is compared.
+MAX_BYTES: Final = 512 * 2**20
+# For the whole proof. What is not proven by then is left to the comparison of the first call.
+PROOF_S: Final = 30.0
+# Sets of made-up inputs, and the time of a run after which there is one only.
+MOST_SETS: Final = 2
+SLOW_S: Final = 2.0
+# Optimisation that only folds and moves changes a float in its last bits: 120 dB and more in 22 models, 300 dB in
+# quantised ones. A dropped requantisation gives 39 to 45 dB, or up to 60 where its steps are too fine to matter.
+LEAST_DB: Final = 50.0
+# Of integers that may be others.
+MOST_OTHERS: Final = 0.1
+_PREFIX: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+# Raised for a graph that ONNX Runtime's own optimizers broke: InvalidArgument ("Node input ... is not a graph
+# input"), InvalidGraph ("Type Error") and Fail ("TypeInferenceError").
+_BROKEN: Final = ("InvalidArgument", "InvalidGraph", "Fail", "NotImplemented")
+
+# Configuration entries that switch single optimizers; the others say nothing of the optimised graph.
+_OF_OPTIMIZERS: Final = (
+    *("optimization.", "session.disable_quant_qdq", "session.disable_double_qdq_remover"),
+    *("session.enable_quant_qdq_cleanup", "session.qdq", "session.enable_cast_chain", "session.enable_gelu"),
+)
+
+Answers = Mapping[str, Sequence[Any]]
+
+
+class Optimizers:
+    """Chooses the optimizers to leave out. hello: of this host, for its versions."""
+
+    def __init__(self, hello: Hello) -> None:
+        self._hello = hello
+        # By the same key as the files; the only memory of a session without a cache.
+        self._choices: dict[str, OptimizerChoice] = {}
+
+    def kept(
+        self, source: ModelSource, spec: SessionSpec, settings: CacheSettings | None
+    ) -> OptimizerChoice | None:
+        """Return the choice that is known for a session; ``None`` if there was none."""
+        if not _may_choose(source, spec):
+            return None
+        key = self._key(source, spec)
+        found = self._choices.get(key)
+        if found is None and (notes := _notes(settings)) is not None:
+            found = notes.read(key)
+            if found is not None:
+                self._choices[key] = found
+        return found
+
+    def chosen(
+        self,
+        source: ModelSource,
+        spec: SessionSpec,
+        initializers: Sequence[Any],
+        settings: CacheSettings | None,
+        order: WorkOrder,
+    ) -> OptimizerChoice:
+        """Return the choice for a session that is about to be made, from memory or by a proof."""
+        kept = self.kept(source, spec, settings)
+        if kept is not None:
+            return kept
+        choice = OptimizerChoice()
+        if not _may_choose(source, spec):
+            return choice
+        if _is_proven_before(source, spec):
+            job = job_of(source, spec, initializers)
+            choice = _within(order, lambda limited: _proven(job, limited)) or choice
+        # Also that there is nothing to prove: the next session need not count the operators.
+        self._keep(source, spec, settings, choice)
+        return choice
+
+    def after_failure(
+        self,
+        source: ModelSource,
+        spec: SessionSpec,
+        initializers: Sequence[Any],
+        settings: CacheSettings | None,
+        order: WorkOrder,
+        error: BridgeError,
+    ) -> OptimizerChoice | None:
+        """Return what to leave out of a model that was not loaded; ``None`` if optimizers are not the cause."""
+        if type(error).__name__ not in _BROKEN or not isinstance(error, OrtError):
+            return None
+        level = _level(spec)
+        if level <= LEVEL_OFF or not _is_model(source):
+            return None
+        job, message = job_of(source, spec, initializers), error.message
+        choice = _within(order, lambda limited: _loading(job, level, limited, message))
+        if choice is None or not choice.why:
+            return None
+        self._keep(source, spec, settings, choice)
+        return choice
+
+    def blamed(
+        self,
+        worker: Worker,
+        job: CompilerInput,
+        settings: CacheSettings | None,
+        judged: Callable[[Sequence[Any], Sequence[Any]], bool],
+        expected: Sequence[Any],
+        results: Sequence[Any],
+        run: Callable[[Any], Sequence[Any]],
+    ) -> str:
+        """Return why QNN's results differ, if optimizers are the cause; "" if they are not.
+
+        Args:
+            worker: runs the sessions on the CPU.
+            job: the model and its session.
+            settings: of the cache, for the choice.
+            judged: whether two lists of outputs agree.
+            expected: the reference's outputs.
+            results: QNN's outputs.
+            run: gives the outputs of a session of the worker that correspond to those two.
+        """
+        spec = job.spec
+        if not _may_choose(job.source, spec):
+            return ""
+        for level in dict.fromkeys((min(_level(spec), LEVEL_BASIC), _level(spec))):
+            got = _answer_at(worker, job, level, spec.disabled_optimizers, run)
+            # Level 1 is what QNN gets. Further levels are the cause if QNN's session answers as they do.
+            if got is None or judged(expected, got) or (level > LEVEL_BASIC and not judged(got, results)):
+                continue
+
+            def is_right(disabled: Sequence[str], level: int = level) -> bool:
+                found = _answer_at(worker, job, level, (*spec.disabled_optimizers, *disabled), run)
+                return found is not None and judged(expected, found)
+
+            names = harmful(is_right, optimizers_of(level))
+            if names:
+                why = harm_of(names, "changes", f"what {job.source.label} computes, on the CPU as on QNN")
+                self._keep(job.source, spec, settings, OptimizerChoice(names, why=why))
+                return (
+                    f"{why}: QNN computes the graph that it was given. "
+                    "Sessions that are created from now on are made without it."
+                )
+        return ""
+
+    # --- memory ---
+
+    def _keep(
+        self, source: ModelSource, spec: SessionSpec, settings: CacheSettings | None, choice: OptimizerChoice
+    ) -> None:
+        if spec.value_names or spec.config_entries.get(PROVE_ENTRY) == "0":
+            return  # the values are not in the key; nothing was asked
+        key = self._key(source, spec)
+        self._choices[key] = choice
+        notes = _notes(settings)
+        if notes is not None:
+            notes.write(key, choice)
+
+    def _key(self, source: ModelSource, spec: SessionSpec) -> str:
+        parts = {
+            "model": source.fingerprint,
+            "onnxruntime": self._hello.versions.get("onnxruntime"),
+            "qnnbridge": __version__,
+            "level": _level(spec),
+            "disabled": sorted(spec.disabled_optimizers),
+            "sizes": [dict(spec.free_dimensions_by_name), dict(spec.free_dimensions_by_denotation)],
+            "entries": {k: v for k, v in spec.config_entries.items() if k.startswith(_OF_OPTIMIZERS)},
+        }
+        text = json.dumps(parts, sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(text.encode("ascii")).hexdigest()[:KEY_DIGITS]
+
+
+def _notes(settings: CacheSettings | None) -> OptimizerChoices | None:
+    if settings is None or not settings.enabled:
+        return None
+    from qnnbridge_host.cache.store import Store
+
+    return OptimizerChoices(Store(Path(settings.folder)).root)
+
+
+# --- what is asked -----------------------------------------------------------------------------------------
+
+
+def _level(spec: SessionSpec) -> int:
+    given = spec.options.get(OPTIMIZATION_LEVEL, LEVEL_ALL)
+    return given if isinstance(given, int) else LEVEL_ALL
+
+
+def _is_model(source: ModelSource) -> bool:
+    scan = source.scan
+    return scan is not None and scan.format == "onnx" and not scan.is_compiled
+
+
+def _may_choose(source: ModelSource, spec: SessionSpec) -> bool:
+    """Return whether the numbers of a session depend on optimizers that it may be made without."""
+    wants_qnn = not spec.providers or any(provider.name == QNN for provider in spec.providers)
+    return wants_qnn and _level(spec) > LEVEL_OFF and _is_model(source) and not spec.value_names
+
+
+def _is_proven_before(source: ModelSource, spec: SessionSpec) -> bool:
+    if spec.custom_op_libraries or spec.config_entries.get(PROVE_ENTRY) == "0":
+        return False
+    from qnnbridge_host.model.scan import scan_model
+
+    try:
+        # With a domain in front where they are not ONNX's own ("com.microsoft.QuantizeLinear").
+        operators = {name.rpartition(".")[2] for name in scan_model(source.given).ops}
+    except BridgeError:  # loading it raises the same, with its own words
+        return False
+    return not _QUANTISED.isdisjoint(operators) and size_of(source) <= MAX_BYTES
+
+
+# --- proofs ------------------------------------------------------------------------------------------------
+
+
+def _within(order: WorkOrder, work: Callable[[WorkOrder], OptimizerChoice | None]) -> OptimizerChoice | None:
+    """Do it within `PROOF_S`; ``None`` if it came to no end. Raises what ends the request itself."""
+    until = time.monotonic() + PROOF_S
+    limited = order if order.deadline is not None and order.deadline < until else order._replace(deadline=until)
+    try:
+        return work(limited)
+    except Cancelled:
+        raise
+    except DeadlineExceeded:
+        if limited is order:
+            raise
+    except BridgeError as error:
+        # The worker died, or the CPU does not take the model: nothing is known, and the session goes on.
+        _log.debug("%s: its optimizers are not proven: %s", order.label, error)
+    return None
+
+
+def _proven(job: CompilerInput, order: WorkOrder) -> OptimizerChoice:
+    """Compare the results at level 1 with those without optimizers, on made-up inputs."""
+    from qnnbridge_host.create.trials import few
+    from qnnbridge_host.create.worker import Worker, WorkerSession, open_original
+    from qnnbridge_host.numerics.sampling import NotMade
+
+    level = min(_level(job.spec), LEVEL_BASIC)
+    with Worker(order).running() as worker:
+        reference = open_original(worker, job)
+        try:
+            trials, expected = few(reference, job, MOST_SETS, SLOW_S)
+        except NotMade:
+            return OptimizerChoice()
+        finally:
+            reference.close()
+
+        def all_answers(session: WorkerSession) -> list[Any]:
+            return [session.run(feeds) for feeds in trials.values()]
+
+        def again() -> bool:
+            """Whether the reference repeats itself: a random model shows nothing."""
+            found = _answer_at(worker, job, LEVEL_OFF, (), all_answers)
+            return found is not None and _are_same(expected, dict(zip(expected, found, strict=True)))
+
+        def is_right(disabled: Sequence[str]) -> bool:
+            found = _answer_at(worker, job, level, (*job.spec.disabled_optimizers, *disabled), all_answers)
+            return found is not None and _are_same(expected, dict(zip(expected, found, strict=True)))
+
+        names = () if is_right(()) or not again() else harmful(is_right, optimizers_of(level))
+    if not names:
+        return OptimizerChoice()
+    return OptimizerChoice(names, why=harm_of(names, "changes", f"what {job.source.label} computes"))
+
+
+def _loading(job: CompilerInput, level: int, order: WorkOrder, message: str) -> OptimizerChoice | None:
+    """Find the optimizers that break a model which loads without them."""
+    from qnnbridge_host.create.worker import Worker, open_original
+
+    with Worker(order).running() as worker:
+        open_original(worker, job).close()
+
+        def loads(disabled: Sequence[str]) -> bool:
+            names = (*job.spec.disabled_optimizers, *disabled)
+            return _answer_at(worker, job, level, names, lambda _session: ()) is not None
+
+        names = harmful(loads, optimizers_of(level))
+    if names == ():
+        return None  # it loads on the CPU: QNN is the cause
+    error = f"({_PREFIX.sub('', message).rstrip('.')})"
+    if names is None:
+        return OptimizerChoice(off=True, why=f"ONNX Runtime's optimizers break {job.source.label} {error}")
+    return OptimizerChoice(names, why=harm_of(names, "breaks", f"{job.source.label} {error}"))
+
+
+def _answer_at(
+    worker: Worker,
+    job: CompilerInput,
+    level: int,
+    disabled: Sequence[str],
+    run: Callable[[Any], Sequence[Any]],
+) -> Sequence[Any] | None:
+    """What a session on the CPU answers at this level; ``None`` if it does not load or run."""
+    from qnnbridge_host.create.worker import WorkerSession, on_cpu, optimised
+
+    spec = optimised(on_cpu(job), level, tuple(dict.fromkeys(disabled)))
+    try:
+        session = WorkerSession(worker, spec, job.initializers, job.source.data)
+    except OrtError:
+        return None
+    try:
+        return run(session)
+    except OrtError:
+        return None
+    finally:
+        session.close()
+
+
+def _are_same(expected: Answers, found: Answers) -> bool:
+    """Whether optimisation changed no more than rounding, over all inputs together."""
+    count = len(next(iter(expected.values()), ()))
+    return all(
+        _is_same([(values[place], found[name][place]) for name, values in expected.items()])
+        for place in range(count)
+    )
+
+
+def _is_same(pairs: Sequence[tuple[Any, Any]]) -> bool:
+    import numpy as np
+
+    from qnnbridge_host.numerics.judge import as_array, snr_db
+
+    mine, theirs = [], []
+    for expected, found in pairs:
+        a, b = as_array(expected), as_array(found)
+        if a is None or b is None or a.dtype.kind not in "biuf":
+            continue
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        mine.append(a.ravel())
+        theirs.append(b.ravel())
+    if not mine or not sum(one.size for one in mine):
+        return True
+    a, b = np.concatenate(mine), np.concatenate(theirs)
+    if a.dtype.kind != "f":
+        return float(np.mean(a != b)) <= MOST_OTHERS
+    finite = np.isfinite(a)
+    if not np.array_equal(finite, np.isfinite(b)):
+        return False
+    return bool(np.array_equal(a[finite], b[finite])) or snr_db(a[finite], b[finite]) >= LEAST_DB
+
+
+def job_of(source: ModelSource, spec: SessionSpec, initializers: Sequence[Any] = ()) -> CompilerInput:
+    """The model and its session, as the proofs take them: with inputs that they make up."""
+    from qnnbridge_host.create.publish import CompilerInput
+
+    return CompilerInput(source, dataclasses.replace(spec, fix=None), initializers=tuple(initializers))

@@ -1,0 +1,120 @@
+"""Inputs that a model is tried on, with the answers of the reference: given ones, or ones that are made up.
+
+The reference is a session of the original in a worker. Any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from qnnbridge_host.create.publish import CompilerInput
+from qnnbridge_host.create.worker import WorkerSession
+from qnnbridge_host.model.scan import scan_model
+from qnnbridge_host.numerics.judge import NumberFormat, movement, precision_of_operators
+from qnnbridge_host.numerics.sampling import (
+    ORDINARY,
+    Feeds,
+    further_inputs,
+    is_guess,
+    knowledge_in,
+    ordinary_inputs,
+)
+from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, OptionError, WorkerDied
+from qnnbridge_protocol.specs import NodeInfo
+
+# Further inputs are tried if these show nothing; each costs a run of both.
+MOST_FURTHER: Final = 4
+GIVEN: Final = "the given inputs"
+
+Trials = dict[str, Feeds]
+Answers = dict[str, list[Any]]
+
+
+def answered(reference: WorkerSession, job: CompilerInput) -> tuple[Trials, Answers]:
+    """Inputs, and the original's answers to them. Raises `NotMade`, and the error of the first if it takes none."""
+    if job.inputs:
+        _check_names(job, [node.name for node in reference.info.inputs])
+        return {GIVEN: dict(job.inputs)}, {GIVEN: reference.run(job.inputs)}
+    knowledge = knowledge_in(job.source.given)
+    declared = [dataclasses.replace(node, shape=_sizes(node)) for node in reference.info.inputs]
+    trials: dict[str, Feeds] = {}
+    expected: dict[str, list[Any]] = {}
+    first: BridgeError | None = None
+    # Floats far beyond the ordinary can show that a model is right, not that it is wrong: half floats end at 65504.
+    sure = (one for one in further_inputs(declared, knowledge) if not is_guess(one.feeds, knowledge))
+    further = itertools.islice(sure, MOST_FURTHER)
+    for number, one in enumerate(itertools.chain(ordinary_inputs(declared, knowledge), further)):
+        # The ordinary ones are always tried, further ones only as long as some output does not change with the
+        # input.
+        if number >= ORDINARY and len(expected) > 1 and _all_move(expected, precision_of(job)):
+            break
+        try:
+            expected[one.name] = reference.run(one.feeds)
+            trials[one.name] = one.feeds
+        except (Cancelled, DeadlineExceeded, WorkerDied):
+            raise
+        except BridgeError as error:
+            first = first or error
+    if first is not None and not expected:
+        raise first
+    return trials, expected
+
+
+def few(reference: WorkerSession, job: CompilerInput, most: int, slow_s: float) -> tuple[Trials, Answers]:
+    """At most so many made-up sets with values that quantisation does not cut off, and the answers to them.
+
+    Fewer if a run takes longer than `slow_s`. Raises `NotMade`, and the error of the last set if none runs.
+    """
+    knowledge = knowledge_in(job.source.given)
+    declared = [dataclasses.replace(node, shape=_sizes(node)) for node in reference.info.inputs]
+    # Its first set is the range that the inputs are quantised to.
+    of_range = itertools.islice(further_inputs(declared, knowledge), 1 if knowledge.ranges else 0)
+    trials: dict[str, Feeds] = {}
+    expected: dict[str, list[Any]] = {}
+    failed: BridgeError | None = None
+    for one in (*of_range, *reversed(ordinary_inputs(declared, knowledge)[:2])):
+        begun = time.monotonic()
+        try:
+            expected[one.name] = reference.run(one.feeds)
+            trials[one.name] = one.feeds
+        except (Cancelled, DeadlineExceeded, WorkerDied):
+            raise
+        except BridgeError as error:
+            failed = error
+        if len(trials) == most or (trials and time.monotonic() - begun > slow_s):
+            break
+    if failed is not None and not expected:
+        raise failed
+    return trials, expected
+
+
+def _check_names(job: CompilerInput, names: Sequence[str]) -> None:
+    unknown = [name for name in job.inputs if name not in names]
+    missing = [name for name in names if name not in job.inputs]
+    if unknown or missing:
+        what = f"no input {unknown[0]!r}" if unknown else f"an input {missing[0]!r}, which is not given"
+        raise OptionError(
+            f"{job.source.label} has {what}.", fix=f"Give all of its inputs (--input): {', '.join(names)}."
+        )
+
+
+def _sizes(node: NodeInfo) -> tuple[int, ...]:
+    """Free dimensions, which only parts on the CPU can have, are 1."""
+    return tuple(size if isinstance(size, int) and size >= 0 else 1 for size in node.shape or ())
+
+
+def _all_move(expected: Mapping[str, Sequence[Any]], number_format: NumberFormat) -> bool:
+    answers = list(expected.values())
+    return all(
+        movement([answer[place] for answer in answers], number_format) >= 1.0 for place in range(len(answers[0]))
+    )
+
+
+def precision_of(job: CompilerInput) -> NumberFormat:
+    """The NPU's number format: 16-bit floats for a float model, its own steps for one with Q/DQ nodes."""
+    source = job.source.given
+    return precision_of_operators(scan_model(source).ops)

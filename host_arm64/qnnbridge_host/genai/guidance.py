@@ -1,0 +1,277 @@
+"""JSON schemas that an answer keeps to: checked before the library of guidance sees them. Pure.
+
+The library (llguidance in onnxruntime-genai) bounds most of what a schema may ask for, but not all: an integer near
+-2**63 ends the process; a large `multipleOf`, thousands of properties and `minItems` take minutes and gigabytes in
+a call that cannot be interrupted. The bounds below were measured with onnxruntime-genai 0.18: each part that they
+let pass takes at most about three seconds on one core.
+
+Regular expressions and grammars of other kinds are bounded by the library alone.
+"""
+
+from __future__ import annotations
+
+import decimal
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
+from urllib.parse import unquote
+
+from qnnbridge_protocol.errors import GenerationError
+
+# Characters of a schema or grammar, and levels of JSON in a schema. The library takes fewer levels.
+MOST_CHARACTERS: Final = 1_000_000
+MOST_LEVELS: Final = 128
+# Of the items of all arrays of a schema; takes a second. The library writes a rule for each item that minItems and
+# maxItems name, and refuses maxItems above 65,000 itself.
+MAX_ITEMS: Final = 100_000
+# Of all alternatives, and of the values in const and enum: members of enum, anyOf, oneOf, allOf, prefixItems,
+# arrays.
+MOST_ALTERNATIVES: Final = 10_000
+# Of all properties and fields of constants. The time grows with the square of them: 2,000 take 3 s.
+MOST_PROPERTIES: Final = 1_000
+MOST_REQUIRED: Final = 2_000
+# Of all names of properties and texts in const and enum; a million characters take 10 s.
+MOST_TEXT: Final = 200_000
+# Numbers with a minimum or maximum; 300 take 1.3 s.
+MOST_RANGES: Final = 500
+# The sum of all `multipleOf`, without their decimal points and the zeros at their ends: the library makes a state
+# for each remainder. 99,999 takes 6 s.
+MOST_REMAINDERS: Final = 20_000
+# Of all regular expressions together, and how often one may repeat what is repeated itself: (a{1000}){1000} takes 9
+# s.
+MOST_PATTERN_CHARACTERS: Final = 20_000
+MOST_REPETITIONS: Final = 100_000
+# Integers a little above -2**63 and below end the process.
+LARGEST: Final = 2**62
+
+_COUNTS: Final = ("minItems", "maxItems")
+_PATTERNS: Final = ("pattern", "whitespace_pattern", "item_separator", "key_separator")
+# Where a value of the document stands: in a schema, in a map whose names the author chose, in a value that an
+# answer may have, or in a comment.
+_Place = Literal["schema", "map", "data", "comment"]
+_PLACES: Final[Mapping[str, _Place]] = {
+    **dict.fromkeys(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"), "map"),
+    **dict.fromkeys(("enum", "const"), "data"),
+    **dict.fromkeys(("default", "examples", "title", "description", "$comment"), "comment"),
+}
+_IN_GRAMMAR: Final = re.compile(r"%json\s*")
+
+
+def check_guidance(kind: str, data: str) -> None:
+    """Raises `GenerationError` for what the library must not be given. What is no JSON is left to the library."""
+    if len(data) > MOST_CHARACTERS:
+        raise _refused(f"The {kind} has {len(data):,} characters, more than {MOST_CHARACTERS:,}.", "Shorten it.")
+    bounds = _Bounds()
+    for schema in _schemas(kind, data):
+        bounds.add(schema)
+        _refuse_circle(schema)
+
+
+class _Bounds:
+    """Sums over all schemas of one grammar."""
+
+    def __init__(self) -> None:
+        self._sums = dict.fromkeys(_MOST, 0)
+
+    def add(self, schema: Any) -> None:
+        # A list in place of recursion: the depth of a schema is the client's choice.
+        left: list[tuple[Any, int, _Place]] = [(schema, 0, "schema")]
+        while left:
+            value, level, place = left.pop()
+            if level > MOST_LEVELS:
+                raise _refused(f"The JSON schema has more than {MOST_LEVELS} levels.", "Flatten it, or use $ref.")
+            if isinstance(value, dict):
+                if place == "schema":
+                    self._keywords(value)
+                elif place == "data":
+                    self._count("properties", len(value))
+                if place != "schema":
+                    self._count("characters of names and texts", sum(map(len, value)))
+                inner = [(one, level + 1, _place_below(place, name)) for name, one in value.items()]
+                left += [one for one in inner if one[2] != "comment"]
+            elif isinstance(value, list):
+                if place == "data":
+                    self._count("alternatives", len(value))
+                left += [(one, level + 1, place) for one in value]
+            elif isinstance(value, str):
+                if place == "data":
+                    self._count("characters of names and texts", len(value))
+            elif isinstance(value, int) and value < -LARGEST:
+                raise _refused(
+                    f"The JSON schema has the integer {str(value)[:40]}, which is out of range.",
+                    f"Give integers from -2**62 ({-LARGEST}) on.",
+                )
+
+    def _keywords(self, schema: dict[str, Any]) -> None:
+        for name in _COUNTS:
+            if isinstance(schema.get(name), (int, float)):
+                self._count("items", min(max(0, schema[name]), MAX_ITEMS + 1))
+        for what, names in _LISTS.items():
+            given = [schema[name] for name in names if isinstance(schema.get(name), (dict, list))]
+            self._count(what, sum(map(len, given)))
+        self._count("ranges", any(name in schema for name in _LIMITS))
+        step = schema.get("multipleOf")
+        if isinstance(step, (int, float)) and not isinstance(step, bool):
+            self._count("remainders", min(_remainders(step), MOST_REMAINDERS + 1))
+        named = schema.get("patternProperties")
+        patterns = [schema[name] for name in _PATTERNS if isinstance(schema.get(name), str)]
+        for pattern in [*patterns, *(named if isinstance(named, dict) else ())]:
+            self._count("characters of patterns", len(pattern))
+            if _repetitions(pattern) > MOST_REPETITIONS:
+                raise _refused(
+                    f"A pattern of the JSON schema repeats something more than {MOST_REPETITIONS:,} times, one "
+                    f"repetition inside of another: {pattern[:60]}",
+                    "Give the inner or the outer one a smaller number, or * and +.",
+                )
+
+    def _count(self, what: str, number: float) -> None:
+        self._sums[what] += int(number)
+        most, fix = _MOST[what]
+        if self._sums[what] > most:
+            raise _refused(f"The JSON schema has more than {most:,} {what}, all of its parts together.", fix)
+
+
+# What is summed up, with the most of it and the advice.
+_MOST: Final[Mapping[str, tuple[int, str]]] = {
+    "items": (MAX_ITEMS, "Lower minItems and maxItems, or leave maxItems away."),
+    "alternatives": (MOST_ALTERNATIVES, "Describe the values by a pattern, or leave some out."),
+    "properties": (MOST_PROPERTIES, "Leave some out, or describe them by additionalProperties."),
+    "required names": (MOST_REQUIRED, "Leave some out of required."),
+    "characters of names and texts": (MOST_TEXT, "Shorten the texts of const and enum, and names of properties."),
+    "ranges": (MOST_RANGES, "Leave minimum and maximum out, and check the answer afterwards."),
+    "remainders": (MOST_REMAINDERS, "Give multipleOf a rounder number, or check the answer afterwards."),
+    "characters of patterns": (MOST_PATTERN_CHARACTERS, "Shorten them; many fixed texts belong into enum."),
+}
+_LISTS: Final = {
+    "alternatives": ("anyOf", "oneOf", "allOf", "prefixItems"),
+    "properties": ("properties", "patternProperties"),
+    "required names": ("required",),
+}
+_LIMITS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+
+
+def _repetitions(pattern: str) -> int:
+    """The largest product of counted repetitions inside of each other; 0 where none stands in another one."""
+    # For each open group: the largest product within it. The first is for the whole pattern.
+    groups, at, closed, worst = [1], 0, 1, 0
+    while at < len(pattern):
+        sign = pattern[at]
+        counted = _REPETITION.match(pattern, at)
+        if sign == "\\":
+            at += 2
+            closed = 1
+        elif sign == "[":
+            end = re.compile(r"\[\^?\]?(?:[^\]\\]|\\.)*\]?", re.DOTALL).match(pattern, at)
+            at = end.end() if end is not None else len(pattern)
+            closed = 1
+        elif counted is not None:
+            count = max(int(number[:12] or 0) for number in (counted[1], counted[2] or "0"))
+            product = max(1, count) * closed
+            worst = max(worst, product if closed > 1 else 0)
+            groups[-1], closed, at = max(groups[-1], product), product, counted.end()
+        else:
+            if sign == "(":
+                groups.append(1)
+            closed = groups.pop() if sign == ")" and len(groups) > 1 else 1
+            groups[-1] = max(groups[-1], closed)
+            at += 1
+    return worst
+
+
+def _place_below(place: _Place, name: str) -> _Place:
+    if place == "schema":
+        return _PLACES.get(name, "schema")
+    return "data" if place == "data" else "schema"
+
+
+def _remainders(step: float) -> int:
+    """The remainders of a division by `multipleOf`, in units of its last digit."""
+    # Zeros at the end cost nothing: 1,000,000 has as few states as 1.
+    digits = "".join(map(str, decimal.Decimal(str(step)).as_tuple().digits)).rstrip("0")
+    return int(digits[:20] or "0")
+
+
+def _refuse_circle(schema: Any) -> None:
+    """Refuse schemas that refer to themselves without a property or an item between: no value fits them.
+
+    The library takes such a schema for one that the empty answer fits.
+    """
+    by_id: dict[int, dict[str, Any]] = {}
+    done: set[int] = set()
+    left: list[Any] = [schema]
+    while left:
+        one = left.pop()
+        left += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+        if isinstance(one, dict):
+            by_id[id(one)] = one
+    for number in by_id:
+        path: list[tuple[int, Iterator[int]]] = []
+        if number not in done:
+            path.append((number, iter(_same_value(schema, by_id[number]))))
+        inside = {number}
+        while path:
+            current, following = path[-1]
+            after = next(following, None)
+            if after is None:
+                path.pop()
+                inside.discard(current)
+                done.add(current)
+            elif after in inside:
+                raise _refused(
+                    "The JSON schema refers to itself without a property or an item between.",
+                    "Let each circle of $ref go through properties or items.",
+                )
+            elif after not in done and after in by_id:
+                inside.add(after)
+                path.append((after, iter(_same_value(schema, by_id[after]))))
+
+
+def _same_value(schema: Any, one: dict[str, Any]) -> list[int]:
+    """The schemas that describe the same value as this one does."""
+    found = [_target(schema, one["$ref"])] if isinstance(one.get("$ref"), str) else []
+    for name in ("allOf", "anyOf", "oneOf"):
+        found += one[name] if isinstance(one.get(name), list) else []
+    return [id(inner) for inner in found if isinstance(inner, dict)]
+
+
+def _target(schema: Any, reference: str) -> Any:
+    """What a reference within the document leads to; `None` for others, which the library finds or refuses."""
+    if not reference.startswith("#"):
+        return None
+    found = schema
+    for part in filter(None, unquote(reference[1:]).split("/")):
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict):
+            found = found.get(name)
+        elif isinstance(found, list) and name.isdecimal() and len(name) < 9 and int(name) < len(found):
+            found = found[int(name)]
+        else:
+            return None
+    return found
+
+
+def _schemas(kind: str, data: str) -> Iterator[Any]:
+    if kind == "json_schema":
+        begins = [len(data) - len(data.lstrip())]
+    elif kind == "lark_grammar":
+        begins = [found.end() for found in _IN_GRAMMAR.finditer(data)]
+    else:
+        return
+    for begin in begins:
+        try:
+            yield json.JSONDecoder().raw_decode(data, begin)[0]
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, RecursionError) or "integer string conversion" in str(error):
+                raise _refused("The JSON schema is nested too deep, or has a number of too many digits.") from None
+            continue
+
+
+def _refused(text: str, fix: str = "Correct the schema.") -> GenerationError:
+    return GenerationError(
+        text,
+        cause="The library of guidance would take minutes, gigabytes or its own end for such a schema.",
+        fix=fix,
+        details={"guidance": "refused"},
+    )

@@ -1,0 +1,132 @@
+"""Measures one case: the numbers of QNN beside those of the CPU. The sessions are the caller's.
+
+The sweep runs its cases by it, and `qnnbridge doctor --numbers` the example of each row of the table of known-wrong
+operators. Any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from qnnbridge_host.numerics.cases import Case, feeds_of, float_model, quantised_model
+from qnnbridge_host.numerics.rounding import HALF_ROUNDING, LARGEST_HALF, RoundingJudgement, judge, worst
+
+Array = npt.NDArray[Any]
+Feeds = Mapping[str, Array]
+CaseRun = Callable[[Feeds], Sequence[Any]]
+# refused: by QNN. failed: when the session was made or run. skipped: there is nothing to compare.
+CaseStatus = Literal["right", "wrong", "refused", "failed", "skipped"]
+
+_MOVED: Final = 4
+
+
+class CaseSides(Protocol):
+    """Opens sessions of a model. What ONNX Runtime raises comes through."""
+
+    def cpu(self, model: bytes) -> CaseRun:
+        """Open a session of the CPU that changes nothing in the graph."""
+        ...
+
+    def qnn(self, model: bytes) -> CaseRun:
+        """Open a session of QNN that refuses the CPU."""
+        ...
+
+    def is_refusal(self, error: Exception) -> bool:
+        """Return whether QNN does not take a node."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CaseResult:
+    """What a case came to. judged: of the worst output of all runs, for a status of right or wrong."""
+
+    status: CaseStatus
+    why: str = ""
+    judged: RoundingJudgement | None = None
+
+
+def measured(
+    case: Case, sides: CaseSides, rewritten: Callable[[bytes], bytes] = lambda model: model, draws: int = 1
+) -> CaseResult:
+    """Return what QNN makes of a case.
+
+    Args:
+        rewritten: changes the model that QNN runs; the CPU runs the original.
+        draws: number of different inputs; each must be right.
+    """
+    feeds = feeds_of(case)
+    plain = float_model(case, every_output=True)
+    try:
+        values = dict(zip(plain.outputs, sides.cpu(plain.to_bytes())(feeds), strict=True))
+    except Exception as error:  # noqa: BLE001 - whatever it raises, there is nothing to compare with
+        return CaseResult("skipped", f"the CPU: {error}"[:200])
+    steps: dict[str, float] = {}
+    if case.form.startswith("qdq"):
+        floats = {k: v for k, v in {**feeds, **values}.items() if v.dtype == np.float32 and v.size}
+        if not all(np.isfinite(value).all() for value in floats.values()):
+            return CaseResult("skipped", "a range that is not finite")
+        ranges = {k: (float(v.min()), float(v.max())) for k, v in floats.items()}
+        model = quantised_model(case, ranges)
+        most = 65535 if case.form == "qdq16" else 255
+        steps = {k: (max(high, 0) - min(low, 0)) / most for k, (low, high) in ranges.items()}
+    else:
+        model = float_model(case)
+        if not _in_half_floats(values.values()):
+            return CaseResult("skipped", "beyond half floats")
+    data = model.to_bytes()
+    try:
+        cpu = sides.cpu(data)
+        reference, again = cpu(feeds), cpu(feeds)
+    except Exception as error:  # noqa: BLE001 - as above
+        return CaseResult("skipped", f"the CPU: {error}"[:200])
+    try:
+        qnn = sides.qnn(rewritten(data))
+        if not _same(reference, again):
+            same = _same(qnn(feeds), qnn(feeds))
+            return CaseResult("wrong" if same else "right", "the same random numbers in every run" if same else "")
+        results = [(feeds, reference, qnn(feeds))]
+        for number in range(1, draws):
+            others = feeds_of(dataclasses.replace(case, seed=case.seed + number))
+            expected = cpu(others)
+            if case.form.startswith("qdq") or _in_half_floats(expected):
+                results.append((others, expected, qnn(others)))
+    except Exception as error:  # noqa: BLE001 - QNN's answer is the error
+        status: CaseStatus = "refused" if sides.is_refusal(error) else "failed"
+        return CaseResult(status, str(error)[:300])
+    # The steps are named after the float outputs.
+    names = list(float_model(case).outputs)
+    found = []
+    for given, expected, ours in results:
+        rng = np.random.default_rng(case.seed)
+        moved = [cpu(_moved(given, steps, rng)) for _ in range(_MOVED)]
+        for place, (right, result) in enumerate(zip(expected, ours, strict=True)):
+            step = steps.get(names[place], 0.0)
+            found.append(judge(right, [other[place] for other in moved], result, step))
+    judged = worst(found)
+    return CaseResult("right" if judged.right else "wrong", judged.why, judged)
+
+
+def _in_half_floats(values: Any) -> bool:
+    floats = [value for value in values if value.dtype.kind == "f" and value.size]
+    return all(np.isfinite(value).all() and np.abs(value).max() <= LARGEST_HALF for value in floats)
+
+
+def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(one, other, strict=True))
+
+
+def _moved(feeds: Feeds, steps: Mapping[str, float], rng: np.random.Generator) -> dict[str, Array]:
+    found = {}
+    for name, value in feeds.items():
+        if value.dtype.kind == "f":
+            sign = rng.choice([-1.0, 1.0], value.shape)
+            value = np.asarray(
+                value + sign * (np.abs(value) * HALF_ROUNDING + steps.get(name, 0.0) / 2), value.dtype
+            )
+        found[name] = value
+    return found

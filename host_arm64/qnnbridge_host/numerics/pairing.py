@@ -1,0 +1,274 @@
+"""Judges all outputs of one run, after the rows of lists of detections were paired.
+
+A model sorts such rows by a score (TopK), the best first. Scores that are closer than the number format resolves
+come in another order, which is no other result: the same rows are there. The rows are paired by what they hold
+before they are judged. Rows at the end whose scores are as close to that of the last may be others altogether; they
+prove nothing and are left out. Where no row has a score beyond the noise, on either side, nothing is detected: the
+rows are any, and all are left out. Pure functions of numpy arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from qnnbridge_host.numerics.decisions import CONFIDENT, SCORE_MOVES, SORTED_ROWS
+from qnnbridge_host.numerics.judge import LIMITS, SILENT, NumberFormat, NumberLimits, beyond_noise, judge, snr_db
+from qnnbridge_protocol.model_records import JudgedNumbers
+
+Array = npt.NDArray[Any]
+
+# Fewer rows are in order by chance; more are no detections.
+_FEWEST: Final = 4
+_MOST: Final = 2048
+# An output of more columns is a map, of whose rows no column is a score.
+_MOST_COLUMNS: Final = 256
+# Columns of a list of detections, and of a box.
+_MOST_LIST: Final = 8
+_BOX: Final = 4
+_TINY: Final = 1e-30
+# By so much of the largest value of its column a value of a row may be off.
+_OF_LARGEST: Final = 0.05
+# The error of a score, of both that are compared.
+_BOTH: Final = 2.0
+
+
+def paired(
+    expected: Sequence[Any], found: Sequence[Any], number_format: NumberFormat
+) -> tuple[list[Any], list[Any]]:
+    """All outputs of one run, with the rows of those that are sorted by one score brought together.
+
+    Outputs that are not sorted, or whose order is that of the CPU, come back as they are.
+
+    Args:
+        expected: of the CPU.
+        found: of the other computation.
+        number_format: in which it was computed.
+    """
+    mine, theirs = list(expected), list(found)
+    for group, lead in _groups(mine, theirs):
+        tables = [(_rows(mine[number], lead), _rows(theirs[number], lead)) for number in group]
+        whole = [mine[number].dtype.kind != "f" for number in group]
+        score = _score([table[0] for table in tables]) or _zero_score([table[0] for table in tables], whole)
+        if score is None:
+            continue
+        scores = (tables[score[0]][0][..., score[1]], tables[score[0]][1][..., score[1]])
+        limits = LIMITS[number_format]
+        is_list = _is_list([table[0] for table in tables], score[0])
+        # Of probabilities near 0 the noise is larger than what the difference of the scores here says.
+        probable = is_list and float(scores[0].min()) >= 0.0 and float(scores[0].max()) <= 1.0
+        error = limits.noise if probable else 0.0
+        least = CONFIDENT if probable else 0.0
+        error = max(error, _BOTH * float(np.abs(scores[0] - scores[1]).max()))
+        if is_list and _nothing_detected(*scores, limits):
+            pairs: list[tuple[list[int], list[int]]] = [([], []) for _ in range(len(scores[0]))]
+        # Scores that differ as a whole are an error of the computation, not another order. Pairing would hide it.
+        elif not _near(*scores, limits):
+            continue
+        else:
+            pairs = [
+                _pairs(
+                    scores[0][batch],
+                    scores[1][batch],
+                    [(a[batch], b[batch]) for a, b in tables],
+                    whole,
+                    error,
+                    least,
+                )
+                for batch in range(len(scores[0]))
+            ]
+        if is_list:
+            for number in group:
+                # An SNR says nothing of class numbers.
+                if math.prod(mine[number].shape[lead:]) == 1 and _is_class(mine[number], theirs[number]):
+                    mine[number], theirs[number] = mine[number].astype(np.int64), theirs[number].astype(np.int64)
+        if all(left == right == list(range(scores[0].shape[1])) for left, right in pairs):
+            continue
+        for number, (table, _) in zip(group, tables, strict=True):
+            if number == group[score[0]] and table.shape[-1] == 1 and any(left for left, _ in pairs):
+                continue  # the scores themselves, which are in order on both sides
+            shape = mine[number].shape[lead:]
+            for side, values in enumerate((mine, theirs)):
+                rows = values[number].reshape(len(pairs), -1, *shape)
+                values[number] = np.concatenate([rows[batch][pair[side]] for batch, pair in enumerate(pairs)])
+    return mine, theirs
+
+
+def _is_list(tables: Sequence[Array], scores: int) -> bool:
+    """Whether the scores belong to boxes: in the same table or beside it."""
+    return tables[scores].shape[-1] <= _MOST_LIST and any(_BOX <= table.shape[-1] <= _MOST_LIST for table in tables)
+
+
+def _is_class(mine: Array, theirs: Array) -> bool:
+    """Whether floats are class numbers: whole on both sides."""
+    if mine.dtype.kind != "f" or not mine.any():
+        return False
+    return all(bool((side == np.rint(side)).all()) for side in (mine, theirs))
+
+
+def _nothing_detected(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
+    """Whether the scores are 0 to the noise of the number format on both sides."""
+    if mine.shape[1] < SORTED_ROWS or float(mine.min()) < 0.0:
+        return False
+    return max(float(mine.max()), float(np.abs(theirs).max())) < SILENT * limits.noise
+
+
+def _near(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
+    """Whether scores are the same but for rounding, or by as much as one of a detection may move."""
+    most, gap = float(np.abs(mine).max()), beyond_noise(mine, theirs, 0.0, limits)
+    if snr_db(mine, mine + gap) >= limits.good_db:
+        return True
+    probable = float(mine.min()) >= 0.0 and CONFIDENT <= most <= 1.0
+    return probable and float(np.abs(mine - theirs).max()) <= SCORE_MOVES
+
+
+def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[list[int], int]]:
+    """Outputs with as many rows as each other, and the number of axes that lead to a row: a batch and the rows, the
+    rows alone, or two axes of one element and the rows."""
+    taken: set[int] = set()
+    usable = [
+        number
+        for number, (a, b) in enumerate(zip(expected, found, strict=True))
+        if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape and a.size
+        if a.dtype.kind in "biuf" and b.dtype.kind in "biuf" and np.isfinite(a).all() and np.isfinite(b).all()
+    ]
+    # A batch first: an output of 8 batches with 100 rows would else be a table of 8 rows with 100 columns. Some
+    # lists of detections have two axes in front of the rows.
+    for lead in (3, 2, 1):
+        for first in usable:
+            shape = expected[first].shape[:lead]
+            if first in taken or len(shape) < lead or not _FEWEST <= shape[-1] <= _MOST:
+                continue
+            if lead > 2 and (math.prod(shape[:-1]) > 1 or math.prod(expected[first].shape[lead:]) > _MOST_LIST):
+                continue
+            # Of two axes alone the first is a batch if it is 1, or if it is one of another output.
+            if (
+                lead == 2
+                and shape[0] > 1
+                and all(expected[number].ndim == 2 for number in usable if expected[number].shape[:2] == shape)
+            ):
+                continue
+            group = [
+                number
+                for number in usable
+                if number not in taken
+                and expected[number].shape[:lead] == shape
+                and expected[number].ndim <= lead + 1
+                and math.prod(expected[number].shape[lead:]) <= _MOST_COLUMNS
+            ]
+            if first in group:
+                taken.update(group)
+                yield group, lead
+
+
+def _rows(values: Array, lead: int) -> Array:
+    """By batch, row and column."""
+    batches = math.prod(values.shape[: lead - 1])
+    return values.reshape(batches, values.shape[lead - 1], -1).astype(np.float64)
+
+
+def _score(tables: Sequence[Array]) -> tuple[int, int] | None:
+    """Table and column of the value that never rises from row to row, and falls."""
+    for number, table in enumerate(tables):
+        # A column that is constant never rises either, but orders nothing.
+        falls = (np.diff(table, axis=1) <= 0).all(axis=(0, 1)) & (table[:, 0] > table[:, -1]).any(axis=0)
+        columns = np.flatnonzero(falls)
+        if len(columns):
+            return number, int(columns[0])
+    return None
+
+
+def _zero_score(tables: Sequence[Array], whole: Sequence[bool]) -> tuple[int, int] | None:
+    """Table and column of the scores where all of them are 0: beside a box, and nothing else that is measured."""
+    measured = [
+        (number, column)
+        for number, table in enumerate(tables)
+        if not whole[number]
+        for column in range(table.shape[-1])
+        if (table[..., column] != np.rint(table[..., column])).any()
+    ]
+    silent = [
+        (number, column)
+        for number, table in enumerate(tables)
+        if not whole[number]
+        for column in range(table.shape[-1])
+        if not table[..., column].any()
+    ]
+    return silent[-1] if len(measured) == _BOX and silent else None
+
+
+def _pairs(
+    mine: Array,
+    theirs: Array,
+    tables: Sequence[tuple[Array, Array]],
+    whole: Sequence[bool],
+    error: float,
+    least: float,
+) -> tuple[list[int], list[int]]:
+    """Rows of both sides that belong together.
+
+    Args:
+        mine, theirs: the scores.
+        whole: which tables are of integers.
+        error: of the scores.
+        least: a score that counts; 0 for scores of unknown kind.
+    """
+    free = np.ones(len(mine), bool)
+    other: dict[int, int] = {}
+    for row, score in enumerate(theirs):
+        near = np.flatnonzero(free & (np.abs(mine - score) <= error))
+        if not len(near):
+            continue
+        off = np.max([_off(a[near], b[row], a, exact) for (a, b), exact in zip(tables, whole, strict=True)], axis=0)
+        best = int(off.argmin())
+        if off[best] <= _OF_LARGEST:
+            other[int(near[best])] = row
+            free[near[best]] = False
+    alone = [row for row in range(len(mine)) if row not in set(other.values())]
+    last = float(mine[-1])
+    missing = [int(row) for row in np.flatnonzero(free)]
+    missing.sort(key=lambda row: bool(mine[row] - last <= error))
+    alone.sort(key=lambda row: bool(theirs[row] - last <= error))
+    # A row that is not near the end and has no other is held against one that is left, so that it counts.
+    clear = max(sum(mine[row] - last > error for row in missing), sum(theirs[row] - last > error for row in alone))
+    other.update(zip(missing[:clear], alone[:clear], strict=True))
+    # Rows that no program counts and that are as near to the last are any rows, and match others by chance.
+    for row in [row for row in other if mine[row] < least and mine[row] - last <= error]:
+        del other[row]
+    left = sorted(other)
+    return left, [other[row] for row in left]
+
+
+def _off(rows: Array, row: Array, table: Array, exact: bool) -> Array:
+    """For each row the largest difference, of the largest value of its column. exact: integers: equal or not."""
+    if exact:
+        return np.where((rows == row).all(axis=1), 0.0, math.inf)
+    most = np.maximum(np.abs(table).max(axis=0), _TINY)
+    # Class numbers beside boxes are equal or not, too.
+    most[(table == np.rint(table)).all(axis=0)] = _TINY
+    return np.asarray((np.abs(rows - row) / most).max(axis=1))
+
+
+def judge_all(
+    names: Sequence[str],
+    expected: Sequence[Any],
+    found: Sequence[Any],
+    number_format: NumberFormat,
+    scales: Mapping[str, float] = MappingProxyType({}),
+    steps: Mapping[str, float] = MappingProxyType({}),
+) -> list[tuple[str, JudgedNumbers]]:
+    """All outputs of one run.
+
+    Args:
+        scales: largest values of each on other inputs, as far as known.
+        steps: of the quantisation of those that are quantised.
+    """
+    pairs = zip(names, *paired(expected, found, number_format), strict=True)
+    return [
+        (name, judge(a, b, number_format, scales.get(name, 0.0), step=steps.get(name, 0.0))) for name, a, b in pairs
+    ]

@@ -1,0 +1,225 @@
+"""Small requests that once stopped `qnnbridge serve`, all at once, beside a client that asks as it should.
+
+Each attack is a thread that repeats itself until the time is over. The honest client asks for health, an inference and
+an answer of a language model in turns; its worst times, its failures and the memory of server and host are reported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import itertools
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import psutil
+
+from lab.attack.report import Report
+
+# What the honest client accepts at most, from the request to the end of the answer.
+WORST_S: Final = 10.0
+# Of server and host together, beyond what they had at first: four times what the service's admission takes.
+MOST_MB: Final = 4096
+TIMEOUT_S: Final = 30.0
+
+# Sizes beside a zero; the numbers of a schema; shapes that do not fit their bytes.
+DOCUMENTS: Final = (
+    '{"inputs":[{"name":"x","datatype":"FP32","shape":[2,0,%d],"data":[[],[]]}]}',
+    '{"inputs":[{"name":"x","datatype":"BYTES","shape":[1,0,%d],"data":[[]]}]}',
+    '{"inputs":[{"name":"x","datatype":"FP32","shape":[%d,0],"data":[[]]}]}',
+    '{"inputs":[{"name":"x","datatype":"FP32","shape":[%d],"parameters":{"binary_data_size":%d}}]}',
+)
+SCHEMAS: Final[tuple[dict[str, Any], ...]] = (
+    {"const": -(2**63)},
+    {"enum": [1, -(2**63) + 1]},
+    {"type": "object", "properties": {"a": {"const": [[-(2**63) + 10]]}}},
+    {"type": "integer", "multipleOf": 123456789},
+    {"type": "number", "multipleOf": 99.999},
+    {"type": "object", "required": [f"name{n}" for n in range(20000)]},
+    {"type": "object", "properties": {f"k{n}": {"type": "integer", "multipleOf": 10007 + n} for n in range(50)}},
+    {"const": {f"k{n}": n for n in range(20000)}},
+    {"const": "k" * 900_000},
+    {"type": "string", "pattern": "^(a{1000}){1000}$"},
+    {"$ref": "#"},
+    {"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"},
+    {"$ref": "#/nowhere"},
+    {"anyOf": [{"const": f"v{n}"} for n in range(20000)]},
+    {"type": "array", "minItems": 10**9},
+)
+
+
+# An attack is no flood: each sends as much as a slow line carries.
+BYTES_PER_S: Final = 1_000_000
+CHUNKS: Final = b"1\r\nx\r\n" * 10_000
+PAUSE_S: Final = 0.2
+
+
+class Target:
+    """Where the attacks go.
+
+    model: takes x, FP32 of shape [1, 3]. big: the name of a model with large answers, and a request for one.
+    """
+
+    def __init__(self, address: str, model: str, big: tuple[str, bytes], language: str) -> None:
+        self.address, self.model, self.big, self.language = address, model, big, language
+        host, _, port = address.rpartition(":")
+        self.where = (host, int(port))
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.where, TIMEOUT_S)
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(*self.where, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+
+def numbers(target: Target, rng: random.Random, report: Report) -> None:
+    """Numbers in a request that are larger than its bytes."""
+    text = rng.choice(DOCUMENTS)
+    body = (text % ((10 ** rng.randrange(6, 19),) * text.count("%d"))).encode()
+    status, _ = target.ask("POST", f"/v2/models/{target.model}/infer", body)
+    report.count(f"numbers: {status}")
+    report.expect(status in (400, 413, 429), f"{body!r}: {status}")
+
+
+def schemas(target: Target, rng: random.Random, report: Report) -> None:
+    """Schemas that the library of guidance cannot bear."""
+    schema = rng.choice(SCHEMAS)
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    asked = {"model": target.language, "messages": [{"role": "user", "content": "x"}], "response_format": form}
+    status, body = target.ask("POST", "/v1/chat/completions", json.dumps({**asked, "max_tokens": 4}).encode())
+    report.count(f"schemas: {status}")
+    report.expect(status in (400, 429), f"{json.dumps(schema)[:100]}: {status} {body[:200]!r}")
+
+
+def small_chunks(target: Target, rng: random.Random, report: Report) -> None:
+    """A body in chunks of one byte, to a path that reads it and to one that does not."""
+    path = rng.choice([f"/v2/models/{target.model}/infer", "/v2/models/none/infer", "/v1/chat/completions"])
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with target.connect() as connection, contextlib.suppress(OSError):
+        connection.sendall(head.encode())
+        for _ in range(20):
+            connection.sendall(CHUNKS)
+            time.sleep(len(CHUNKS) / BYTES_PER_S)
+    report.count("small chunks")
+
+
+def unread(target: Target, rng: random.Random, report: Report) -> None:
+    """Large answers that nobody reads."""
+    name, body = target.big
+    head = f"POST /v2/models/{name}/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    held = []
+    try:
+        for _ in range(20):
+            connection = target.connect()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            held.append(connection)
+            connection.sendall(head.encode() + body)
+            report.count("unread answers")
+        time.sleep(rng.uniform(1, 5))
+    finally:
+        for connection in held:
+            connection.close()
+
+
+def half_requests(target: Target, rng: random.Random, report: Report) -> None:
+    """Heads and bodies that do not end, two sizes of one body, and bytes that are no HTTP."""
+    head = f"POST /v2/models/{target.model}/infer HTTP/1.1\r\nHost: localhost\r\n"
+    data = rng.choice(
+        [
+            head.encode(),
+            f"{head}Content-Length: 1000000\r\n\r\n{{".encode(),
+            f"{head}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /v2 HTTP/1.1\r\n\r\n".encode(),
+            rng.randbytes(rng.randrange(1, 5000)),
+        ]
+    )
+    with target.connect() as connection, contextlib.suppress(OSError):
+        connection.settimeout(2)
+        connection.sendall(data)
+        connection.recv(4096)
+    report.count("half requests")
+
+
+ATTACKS: Final[tuple[Callable[[Target, random.Random, Report], None], ...]] = (
+    numbers,
+    schemas,
+    small_chunks,
+    small_chunks,
+    small_chunks,
+    small_chunks,
+    unread,
+    half_requests,
+)
+
+
+def attack(target: Target, process: psutil.Process, seconds: float, seed: int) -> Report:
+    """All attacks for so long, and the honest client. process: the server, for its memory and that of its host."""
+    report = Report("serving")
+    end, begun = time.monotonic() + seconds, _memory_mb(process)
+
+    def repeat(number: int, one: Callable[[Target, random.Random, Report], None]) -> None:
+        for turn in itertools.count():
+            if time.monotonic() >= end:
+                return
+            try:
+                one(target, random.Random(f"{seed} {number} {turn}"), report)
+            except (OSError, http.client.HTTPException) as error:
+                report.count(f"{one.__name__}: {type(error).__name__}")
+            time.sleep(PAUSE_S)
+
+    threads = [threading.Thread(target=repeat, args=one) for one in enumerate(ATTACKS)]
+    for thread in threads:
+        thread.start()
+    most = begun
+    times: dict[str, list[float]] = {}
+    for turn in itertools.count():
+        if time.monotonic() >= end:
+            break
+        what, method, path, body = _honest(target)[turn % 3]
+        before = time.monotonic()
+        try:
+            status, _ = target.ask(method, path, body)
+        except OSError as error:
+            status = -1
+            report.finding(f"honest {what}: {type(error).__name__}")
+        times.setdefault(what, []).append(time.monotonic() - before)
+        report.count(f"honest {what}: {status}")
+        report.expect(status in (-1, 200), f"honest {what}: {status}")
+        most = max(most, _memory_mb(process))
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
+    for what, found in times.items():
+        report.rows.append(f"honest {what}: {len(found)} asked, worst {max(found):.2f} s")
+        report.expect(max(found) < WORST_S, f"honest {what}: the worst answer took {max(found):.1f} s")
+    report.rows.append(f"memory of server and host: {begun:.0f} MB at first, {most:.0f} MB at most")
+    report.expect(most - begun < MOST_MB, f"server and host took {most - begun:.0f} MB more")
+    return report
+
+
+def _honest(target: Target) -> tuple[tuple[str, str, str, bytes | None], ...]:
+    asked = {"model": target.language, "messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
+    data = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]}
+    return (
+        ("health", "GET", "/v2/health/live", None),
+        ("inference", "POST", f"/v2/models/{target.model}/infer", json.dumps(data).encode()),
+        ("chat", "POST", "/v1/chat/completions", json.dumps(asked).encode()),
+    )
+
+
+def _memory_mb(process: psutil.Process) -> float:
+    total = 0
+    for one in (process, *process.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):
+            total += one.memory_info().rss
+    return total / 2**20

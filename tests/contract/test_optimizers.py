@@ -1,0 +1,150 @@
+"""ONNX Runtime's optimizers are neither in the reference nor in a session that they harm.
+
+QNN computes the graph that the optimizers of level 1 leave. What they change shows in no comparison with a CPU that
+uses them, too; what further levels change on the CPU alone would be booked on QNN.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qnnbridge
+from qnnbridge.errors import InvalidArgument, NumbersDiffer
+from tests.conformance.real_models import QNN, SOC_MODEL
+from tests.contract import optimizer_models as models
+from tests.contract.optimizer_models import HarmedModel
+
+pytest.importorskip("onnxruntime_qnn")
+pytestmark = [pytest.mark.simulator, pytest.mark.process]
+
+SOC = [(QNN, {"soc_model": SOC_MODEL})]
+CPU = ["CPUExecutionProvider"]
+PENDING_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
+    monkeypatch.delenv("QNNBRIDGE_VERIFY", raising=False)
+
+
+def off(session: qnnbridge.InferenceSession, harmed: HarmedModel) -> float:
+    """The largest difference from the right outputs, relative to their largest value."""
+    (found,) = session.run(None, harmed.feeds)
+    return float(np.abs(found - harmed.right).max() / np.abs(harmed.right).max())
+
+
+def verdict(session: qnnbridge.InferenceSession) -> qnnbridge.NumbersReport:
+    deadline = time.monotonic() + PENDING_S
+    while session.verified.state == "pending" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return session.verified
+
+
+@pytest.mark.parametrize("made", [models.int8_behind_a_reshape, models.int32_behind_a_reshape, models.requantised])
+@pytest.mark.parametrize("cache", [True, False])
+def test_the_first_session_of_a_quantised_model_is_right(
+    made: Any, cache: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    harmed: HarmedModel = made()
+    # The second time in another host: the choice is kept, or found again.
+    for _ in range(2):
+        caplog.clear()
+        with (
+            caplog.at_level("INFO", "qnnbridge"),
+            qnnbridge.Host() as another,
+            qnnbridge.InferenceSession(
+                harmed.data, providers=SOC, host=another, cache=cache, fallback="cpu", verify="raise"
+            ) as session,
+        ):
+            assert off(session, harmed) < 0.01
+            assert session.verified.state == "agrees"
+        assert any(f"optimizer {harmed.optimizer} changes" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize("made", [models.weights_in_8_bits, models.normalised_without_keepdims])
+def test_what_optimizers_change_on_the_cpu_alone_is_not_booked_on_qnn(
+    made: Any, host: qnnbridge.Host, tmp_path: Path
+) -> None:
+    harmed: HarmedModel = made()
+    with qnnbridge.InferenceSession(harmed.data, providers=SOC, host=host, verify="raise") as session:
+        assert off(session, harmed) < 0.01
+        assert session.verified.state == "agrees"
+        assert session.verify(harmed.feeds).state == "agrees"
+        assert session.verify().state == "agrees"
+    (tmp_path / "m.onnx").write_bytes(harmed.data)
+    result = qnnbridge.compile(
+        tmp_path / "m.onnx", tmp_path / "c.onnx", soc_model=SOC_MODEL, inputs=harmed.feeds, host=host
+    )
+    assert [one.level for one in result.validation.differences] == ["ok"]
+
+
+def test_a_float_model_is_right_from_the_second_session_on(host: qnnbridge.Host) -> None:
+    harmed = models.integers_divided()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with qnnbridge.InferenceSession(harmed.data, providers=SOC, host=host) as session:
+            assert off(session, harmed) > 0.1
+            report = verdict(session)
+    assert report.state == "differs"
+    assert report.cause.startswith("ONNX Runtime's optimizer DivMulFusion changes")
+    assert "QNN computes the graph that it was given" in report.cause
+    with qnnbridge.InferenceSession(harmed.data, providers=SOC, host=host, verify="raise") as session:
+        assert off(session, harmed) < 0.01
+        assert session.verified.state == "agrees"
+        # The key of its verdict is not that of the first session.
+        assert session.verify(harmed.feeds).state == "agrees"
+
+
+def test_who_wants_an_error_is_told_that_it_is_the_optimizer(host: qnnbridge.Host) -> None:
+    harmed = models.integers_divided(2.5)
+    with (
+        qnnbridge.InferenceSession(harmed.data, providers=SOC, host=host, verify="raise") as session,
+        pytest.raises(NumbersDiffer) as raised,
+    ):
+        session.run(None, harmed.feeds)
+    assert "DivMulFusion" in str(raised.value.cause)
+    assert str(raised.value.fix).startswith("Create the session again")
+    with qnnbridge.InferenceSession(harmed.data, providers=SOC, host=host, verify="raise") as session:
+        assert off(session, harmed) < 0.01
+
+
+@pytest.mark.parametrize("providers", [SOC, CPU])
+@pytest.mark.parametrize(
+    "made", [lambda: models.broken("Dropout"), lambda: models.broken("Cast"), models.broken_int32]
+)
+def test_a_valid_model_that_the_optimizers_break_is_loaded_without_them(
+    made: Any, providers: Any, host: qnnbridge.Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    harmed: HarmedModel = made()
+    caplog.clear()
+    with (
+        caplog.at_level("INFO", "qnnbridge"),
+        qnnbridge.InferenceSession(harmed.data, providers=providers, host=host, fallback="cpu") as session,
+    ):
+        assert off(session, harmed) < 0.01
+    assert any(f"ONNX Runtime's optimizer {harmed.optimizer}" in record.message for record in caplog.records)
+
+
+def test_a_model_that_is_invalid_without_optimizers_keeps_its_error(host: qnnbridge.Host) -> None:
+    harmed = models.broken("Dropout")
+    data = harmed.data.replace(b"mid", b"mi_", 1)  # the output of the Dropout alone
+    with pytest.raises((InvalidArgument, qnnbridge.errors.OrtError)):
+        qnnbridge.InferenceSession(data, providers=CPU, host=host)
+
+
+def test_compiling_leaves_out_what_harms(host: qnnbridge.Host, tmp_path: Path) -> None:
+    for harmed in (models.broken("Cast"), models.int8_behind_a_reshape()):
+        (tmp_path / "m.onnx").write_bytes(harmed.data)
+        result = qnnbridge.compile(
+            tmp_path / "m.onnx", tmp_path / "c.onnx", soc_model=SOC_MODEL, host=host, overwrite=True
+        )
+        assert any(harmed.optimizer in warning for warning in result.warnings)
+        with qnnbridge.InferenceSession(tmp_path / "c.onnx", providers=SOC, host=host) as session:
+            assert off(session, harmed) < 0.01

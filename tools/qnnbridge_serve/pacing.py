@@ -1,0 +1,134 @@
+"""Bounds on what one connection costs the event loop and memory: small chunks, answers that nobody reads.
+
+The event loop's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import h11
+from uvicorn.protocols.http.flow_control import FlowControl
+
+# Parts of a body that h11 makes in one turn of the event loop. Each takes about 25 microseconds whatever its size:
+# a read of 256 KB may hold 43,000 chunks of one byte, which kept all other connections waiting for more than a
+# second.
+PARTS_PER_TURN: Final = 16
+# Chunks that a body may have whatever their size, and the bytes that each further one has to carry on average.
+FEW_CHUNKS: Final = 512
+CHUNK_BYTES: Final = 64
+# How long a client may leave the bytes unread that were sent to it.
+STALL_TIMEOUT_S: Final = 30.0
+
+SMALL_CHUNKS: Final = (
+    f"The body comes in too many small chunks: beyond {FEW_CHUNKS} they have to carry {CHUNK_BYTES} bytes on "
+    "average. Send it with Content-Length, or in larger chunks."
+)
+
+
+class PacedConnection(h11.Connection):
+    """h11's connection, which reads a body in turns and refuses one in too many small chunks.
+
+    held_back: whether `next_event` stopped before the end of what has come; `begin_turn` goes on.
+    refusal: what is wrong with the request, where it is not that it is no HTTP.
+    """
+
+    def __init__(self, most_head_bytes: int) -> None:
+        super().__init__(h11.SERVER, most_head_bytes)
+        self.held_back = False
+        self.refusal = ""
+        self._left = PARTS_PER_TURN
+        self._parts = self._bytes = 0
+
+    def begin_turn(self) -> None:
+        self._left, self.held_back = PARTS_PER_TURN, False
+
+    def next_event(self) -> Any:
+        if self._left <= 0 and self.their_state is h11.SEND_BODY:
+            self.held_back = True
+            return h11.NEED_DATA
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._parts = self._bytes = 0
+        elif isinstance(event, h11.Data):
+            # The first part of a turn is not counted: a client that sends a little at a time costs a read each
+            # time.
+            self._parts += self._left < PARTS_PER_TURN
+            self._left -= 1
+            self._bytes += len(event.data)
+            if self._parts > FEW_CHUNKS + self._bytes // CHUNK_BYTES:
+                self.refusal = SMALL_CHUNKS
+                raise h11.RemoteProtocolError(SMALL_CHUNKS)
+        return event
+
+
+class PacedFlow(FlowControl):
+    """uvicorn's flow control, with a second reason to pause reading: what has come is not taken apart yet."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._holds = False
+        self._wanted = True  # whether uvicorn wants to read
+
+    def hold(self) -> None:
+        """Read nothing until `release`."""
+        self._holds = True
+        super().pause_reading()
+
+    def release(self) -> None:
+        self._holds = False
+        if self._wanted:
+            super().resume_reading()
+
+    def pause_reading(self) -> None:
+        self._wanted = False
+        super().pause_reading()
+
+    def resume_reading(self) -> None:
+        self._wanted = True
+        if not self._holds:
+            super().resume_reading()
+
+
+class StallWatch:
+    """Aborts a connection whose client takes nothing of what is waiting to be sent for `STALL_TIMEOUT_S`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
+        self._loop = loop
+        self._transport = transport
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting = 0
+
+    def look(self) -> None:
+        """Begin to watch, if bytes are waiting."""
+        if self._timer is None:
+            self._begin()
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _begin(self) -> None:
+        self._waiting = self._transport.get_write_buffer_size()
+        if self._waiting:
+            self._timer = self._loop.call_later(STALL_TIMEOUT_S, self._judge)
+
+    def _judge(self) -> None:
+        self._timer = None
+        # More than before: the answer went on in the meantime, so the client has read.
+        if self._transport.get_write_buffer_size() == self._waiting:
+            self._transport.abort()
+        else:
+            self._begin()
+
+
+class SoftEnd:
+    """The transport of an answer that is given before the whole request has come: its `close` is another one."""
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.close = close

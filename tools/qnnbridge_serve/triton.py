@@ -1,0 +1,72 @@
+"""Triton's extensions for its clients: a model's configuration and statistics. The event loop's thread only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from qnnbridge_serve.infer import InferReply, ServedModel, TensorSpec
+
+# How Triton names the types of a configuration.
+_TYPES: Final[Mapping[str, str]] = {"BYTES": "TYPE_STRING"}
+
+
+def configuration(model: ServedModel) -> dict[str, Any]:
+    """A model's configuration, as far as Triton's clients read it. Batches are part of the shapes here."""
+    contract = model.contract
+    return {
+        "name": model.name,
+        "platform": "onnxruntime_onnx",
+        "backend": "onnxruntime",
+        "version_policy": {"specific": {"versions": [int(model.version)]}},
+        "max_batch_size": 0,
+        "input": [_described(tensor) for tensor in list(contract.inputs.values())[: contract.required]],
+        "output": [_described(tensor) for tensor in contract.outputs.values()],
+        "default_model_filename": "model.onnx",
+    }
+
+
+def _described(tensor: TensorSpec) -> dict[str, Any]:
+    kind = _TYPES.get(tensor.datatype, f"TYPE_{tensor.datatype}")
+    return {"name": tensor.name, "data_type": kind, "dims": list(tensor.shape)}
+
+
+# What Triton sums up for each model.
+_STEPS: Final = ("queue", "compute_input", "compute_infer", "compute_output")
+_SUMS: Final = ("success", "fail", *_STEPS, "cache_hit", "cache_miss")
+
+
+class ModelStatistics:
+    """What a model has done since the start of the server. Times in seconds."""
+
+    def __init__(self) -> None:
+        self._counts = dict.fromkeys(_SUMS, 0)
+        self._times = dict.fromkeys(_SUMS, 0.0)
+        self._last_ms = 0
+
+    def succeeded(self, begun: float, queued_s: float, reply: InferReply) -> None:
+        """begun: when the request had come, on `time.monotonic`."""
+        steps = (time.monotonic() - begun, queued_s, *reply.spent_s)
+        for name, spent_s in zip(("success", *_STEPS), steps, strict=True):
+            self._add(name, spent_s)
+        self._last_ms = int(time.time() * 1000)
+
+    def failed(self, begun: float) -> None:
+        self._add("fail", time.monotonic() - begun)
+
+    def _add(self, name: str, spent_s: float) -> None:
+        self._counts[name] += 1
+        self._times[name] += spent_s
+
+    def document(self, name: str, version: str) -> dict[str, Any]:
+        sums = {key: {"count": self._counts[key], "ns": int(self._times[key] * 1e9)} for key in _SUMS}
+        return {
+            "name": name,
+            "version": version,
+            "last_inference": self._last_ms,
+            "inference_count": self._counts["success"],
+            "execution_count": self._counts["success"],
+            "inference_stats": sums,
+            "batch_stats": [],
+        }

@@ -1,0 +1,258 @@
+"""`qnnbridge doctor --numbers`: the rows of the table of known-wrong operators, measured where sessions run.
+
+``python -m qnnbridge_tools.doctor.measure_rows`` is the process that does it: it runs the example of each row in
+one host, prints a line of JSON for each, and keeps each result in the state folder at once, so that it may be ended
+at any time. A row that ends the host is a result; the next host continues with the next row. Its state and cache
+folders are temporary: what a row kills makes no crash report and puts no model in quarantine. The daemon starts the
+same process when it is idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge_protocol.settings import FOLDER_VARIABLE, STATE_DIR_VARIABLE
+from qnnbridge_tools.doctor.facts import NumbersRequest
+
+if TYPE_CHECKING:
+    from qnnbridge_host.cache.measured import MeasuredPlace, MeasuredRow
+    from qnnbridge_host.model.known_wrong import WrongOperator
+    from qnnbridge_host.numerics.measuring import CaseRun
+
+# An NPU takes less than a minute for all rows, the simulator some two.
+TIMEOUT_S: Final = 600.0
+SESSION_S: Final = 60.0
+# Different inputs for each example: one that is right by chance is no evidence.
+DRAWS: Final = 3
+_MOST_SAID: Final = 300
+
+
+def measure_numbers(request: NumbersRequest, on_line: Callable[[dict[str, Any]], None] = lambda line: None) -> str:
+    """Measure the rows in a process of its own. Returns why it did not come to an end, "" if it did.
+
+    Args:
+        on_line: is called with each line of the process: its place, then a row and its state.
+    """
+    # A frozen program would start itself again, with all that it does.
+    if getattr(sys, "frozen", False) or not sys.executable:
+        return "this program is no Python interpreter that could start another one"
+    child = subprocess.Popen(
+        numbers_command(request),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        # Warnings about the rows, which are what is measured.
+        stderr=subprocess.DEVNULL,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+    )
+    assert child.stdout is not None
+    problem = "its process ended"
+    with child:
+        try:
+            for line in _lines(child.stdout):
+                problem = str(line.get("problem", problem))
+                on_line(line)
+        except BaseException:
+            child.kill()
+            raise
+    return problem
+
+
+def numbers_command(request: NumbersRequest) -> list[str]:
+    """Return the command line of the process."""
+    command = [sys.executable, "-m", "qnnbridge_tools.doctor.measure_rows", "--timeout", f"{request.timeout_s:g}"]
+    if request.host_python:
+        command += ["--host-python", request.host_python]
+    if request.soc_model:
+        command += ["--soc-model", request.soc_model]
+    for row in request.rows:
+        command += ["--row", row]
+    return command + (["--missing"] if request.missing else []) + (["--npu"] if request.npu else [])
+
+
+def _lines(stream: Any) -> Iterator[dict[str, Any]]:
+    for text in stream:
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue  # a library may print lines of its own between ours
+        if isinstance(line, dict):
+            yield line
+
+
+# --- the process -------------------------------------------------------------------------------------------
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, and keep each row."""
+    from qnnbridge_host.cache.files import work_folder
+    from qnnbridge_host.cache.measured import measured_path
+
+    given = _parser().parse_args(arguments)
+    request = NumbersRequest(
+        given.host_python or "", given.timeout, given.soc_model or "", tuple(given.row), given.missing, given.npu
+    )
+    target = measured_path()
+    logging.getLogger("qnnbridge").setLevel(logging.ERROR)
+    with work_folder("numbers") as folder:
+        os.environ[STATE_DIR_VARIABLE] = os.path.join(folder, "state")
+        os.environ[FOLDER_VARIABLE] = os.path.join(folder, "cache")
+        problem = _Measuring(request, target).run()
+    _say({"done": not problem, "problem": problem})
+    return 1 if problem else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m qnnbridge_tools.doctor.measure_rows", allow_abbrev=False)
+    parser.add_argument("--host-python", metavar="PYTHON", help="interpreter of the host")
+    parser.add_argument("--timeout", type=float, metavar="S", default=TIMEOUT_S, help="seconds for all rows")
+    parser.add_argument("--soc-model", metavar="CHIP", help="of the simulator: the chip to compute for")
+    parser.add_argument("--row", action="append", default=[], metavar="NAME", help="measure this row; default all")
+    parser.add_argument("--npu", action="store_true", help="nothing on a simulator")
+    parser.add_argument("--missing", action="store_true", help="only rows without a result here")
+    return parser
+
+
+def _say(line: dict[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+class _Measuring:
+    """One pass over the rows. target: the file of results."""
+
+    def __init__(self, request: NumbersRequest, target: Path) -> None:
+        self._request = request
+        self._target = target
+        self._host: Any = None
+
+    def run(self) -> str:
+        """Return why it did not come to the end."""
+        from qnnbridge_host.cache.measured import MeasuredRows, keep_measured
+        from qnnbridge_protocol.errors import BridgeError
+
+        deadline = time.monotonic() + self._request.timeout_s
+        try:
+            place = self._place()
+            if place is None:
+                return "the chip is not one that this computer computes on"
+            if self._request.npu and place.simulator:
+                return ""  # the table comes from there
+            _say({"place": place.text, "chip": place.chip, "simulator": place.simulator})
+            for row in self._rows(place):
+                if time.monotonic() > deadline:
+                    return f"the time of {self._request.timeout_s:g} s was over before {row.name}"
+                result = self._measured(row)
+                # At once: what is known stays if this process is ended.
+                keep_measured(MeasuredRows(place, {row.name: result}, time.time()), self._target)
+                _say({"row": row.name, "state": result.state, "snr": result.snr, "why": result.why})
+        except BridgeError as error:
+            return str(error.message)
+        finally:
+            self._end_host()
+        return ""
+
+    def _place(self) -> MeasuredPlace | None:
+        from qnnbridge_host.cache.measured import MeasuredPlace, chip_number
+
+        info = self._running().info
+        if info.simulator is None:
+            return None
+        simulator = info.machine != "ARM64"
+        chip = chip_number(self._request.soc_model or None, simulator=simulator)
+        return None if chip is None else MeasuredPlace.of(chip, simulator, info.versions)
+
+    def _rows(self, place: MeasuredPlace) -> Iterator[WrongOperator]:
+        from qnnbridge_host.cache.measured import unmeasured
+        from qnnbridge_host.model.known_wrong import table
+
+        wanted = unmeasured(place, self._target) if self._request.missing else table()
+        return (row for row in wanted if not self._request.rows or row.name in self._request.rows)
+
+    def _measured(self, row: WrongOperator) -> MeasuredRow:
+        from qnnbridge_host.cache.measured import MeasuredRow, RowState, digest_of
+        from qnnbridge_host.numerics.cases import Case
+        from qnnbridge_host.numerics.measuring import measured
+        from qnnbridge_protocol.errors import HostCrashed, OrtError
+
+        sides = _BridgeSides(self._running(), self._request.soc_model)
+        try:
+            found = measured(Case.from_words(row.example), sides, draws=DRAWS)
+        finally:
+            sides.close()
+        state: RowState = "unclear"
+        if found.status in ("right", "wrong"):
+            state = "right" if found.status == "right" else "wrong"
+        elif isinstance(sides.error, HostCrashed) or (row.fails and isinstance(sides.error, OrtError)):
+            state = "wrong"
+        if isinstance(sides.error, HostCrashed):
+            self._end_host()  # a host that dies again and again is not restarted without a pause
+        snr = None if found.judged is None else round(found.judged.snr, 2)
+        return MeasuredRow(state, digest_of(row), snr, found.why[:_MOST_SAID])
+
+    def _running(self) -> Any:
+        from qnnbridge import Host
+
+        if self._host is None:
+            self._host = Host(python=self._request.host_python or None)
+            self._host.start()
+        return self._host
+
+    def _end_host(self) -> None:
+        host, self._host = self._host, None
+        if host is not None:
+            host.close()
+
+
+class _BridgeSides:
+    """Sessions of one row, in one host. error: of QNN."""
+
+    def __init__(self, host: Any, soc_model: str) -> None:
+        self._host = host
+        self._options = [{"soc_model": soc_model}] if soc_model else None
+        self._sessions: list[Any] = []
+        self.error: Exception | None = None
+
+    def cpu(self, model: bytes) -> CaseRun:
+        from qnnbridge import GraphOptimizationLevel, SessionOptions
+
+        options = SessionOptions()
+        options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
+        return self._opened(model, options, providers=["CPUExecutionProvider"])
+
+    def qnn(self, model: bytes) -> CaseRun:
+        # As it is: not rewritten, by which the row would be cured.
+        return self._opened(model, None, provider_options=self._options, fix=False)
+
+    def is_refusal(self, error: Exception) -> bool:
+        from qnnbridge_protocol.errors import PlacementRefused
+
+        self.error = error
+        return isinstance(error, PlacementRefused)
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close()
+
+    def _opened(self, model: bytes, options: Any, **more: Any) -> CaseRun:
+        from qnnbridge import InferenceSession
+
+        session = InferenceSession(
+            model, options, host=self._host, cache=False, verify="off", retry=0, timeout=SESSION_S, **more
+        )
+        self._sessions.append(session)
+        return lambda feeds: session.run(None, dict(feeds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
