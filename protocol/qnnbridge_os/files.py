@@ -47,7 +47,8 @@ MARK_FILE: Final = ".qnnbridge-folder"
 _MARK_TEXT: Final = b"This folder belongs to qnnbridge, which removes what it does not need any more.\n"
 
 
-# Windows: a junction, which Python does not report as a link, and a symbolic link. Folders of OneDrive have other tags.
+# Windows: a junction, which Python does not report as a link, and a symbolic link. Folders of OneDrive have other
+# tags.
 _LEADING_ELSEWHERE: Final = (0xA0000003, 0xA000000C)
 
 

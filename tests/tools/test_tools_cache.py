@@ -14,6 +14,7 @@ from tests.unit.cache_entries import BLOB, key_number, put, tree
 
 from qnnbridge_host.cache.memo import HashMemo, NegativeEntries
 from qnnbridge_host.cache.store import Store
+from qnnbridge_os.files import MARK_FILE
 from qnnbridge_protocol.settings import cache_dir
 
 FIRST, SECOND = key_number(1), key_number(2)
@@ -242,20 +243,21 @@ def test_pruning_removes_what_is_left_over_and_what_was_set_aside_and_keeps_what
     put(store, FIRST)
     put(store, SECOND, b"other" * 1000)
     store.quarantine_entry(FIRST, "damaged", "x")
-    (store.root / "tmp" / "left").mkdir()
-    (store.root / "tmp" / "left" / "model_ctx.onnx").write_bytes(b"half")
+    left = store.root / "tmp" / "0123456789abcdef"
+    left.mkdir()
+    (left / "model_ctx.onnx").write_bytes(b"half")
     model = tmp_path / "model.onnx"
     model.write_bytes(b"m")
     memo = HashMemo(store.folder)
     memo.folder.mkdir(parents=True, exist_ok=True)
-    (memo.folder / "nonsense.json").write_text("x")
+    (memo.folder / f"{FIRST}.json").write_text("x")
     held = store.use(SECOND)
     told = as_json("prune", "--max-size", "0", "--unused-days", "0")
     held.release(remove=True)
     assert (told["set_aside"], told["leftovers"], told["removed"]) == (1, 1, [])
     assert [one["key"] for one in told["kept_in_use"]] == [SECOND]
     assert store.all_keys() == [SECOND]
-    assert list((store.root / "tmp").iterdir()) == list(memo.folder.iterdir()) == []
+    assert list((store.root / "tmp").iterdir()) == list(memo.folder.glob("*.json")) == []
     assert store.invalid_entries() == []
 
 
@@ -285,7 +287,7 @@ def test_clearing_all_leaves_locks_only(store: Store) -> None:
     code, text = cache("clear", "--all")
     assert code == 0
     assert "Removed m.onnx" in text
-    assert all(name.endswith(".lock") for name in tree(store.folder))
+    assert all(name.endswith((".lock", MARK_FILE)) for name in tree(store.folder))
 
 
 def test_an_entry_in_use_stays_and_that_is_told(store: Store) -> None:

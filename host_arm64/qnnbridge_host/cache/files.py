@@ -131,6 +131,7 @@ class JsonFolder:
     def set_aside(self, key: str, reason: str) -> None:
         """Move a record that this version does not understand out of the way."""
         with contextlib.suppress(OSError):
+            self._entered()
             os.replace(self._file(key), self._file(key).with_suffix(".odd"))
             log_of("qnnbridge.cache").warning(
                 "%s is not a record of this version and was set aside: %s", self._file(key), reason
@@ -172,7 +173,12 @@ def remove_tree(path: Path) -> None:
     import shutil  # with the compressions
 
     if not is_folder:
-        make_writable(os.unlink, os.fspath(path), None)
+        try:
+            os.unlink(path)
+        except OSError:
+            # `chmod` follows a link to what is not ours.
+            if not os.path.islink(path):
+                make_writable(os.unlink, os.fspath(path), None)
     elif sys.version_info >= (3, 12):
         shutil.rmtree(path, onexc=make_writable)
     else:

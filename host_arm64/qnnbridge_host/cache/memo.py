@@ -404,7 +404,7 @@ class Verdicts(JsonFolder):
         A record that this version does not understand is another build's, and is set aside.
         """
         try:
-            known = content is not None and content["schema"] == SCHEMA and content.get("rules") == RULES
+            known = content is not None and content.get("schema") == SCHEMA and content.get("rules") == RULES
             if content is None or not known or "report" not in content:
                 return None
             report = NumbersReport.from_wire({**content["report"], "kept": True})
@@ -428,6 +428,7 @@ class Verdicts(JsonFolder):
         """Hold the lock of all verdicts. Where there are no locks, or it takes too long, go on without it."""
         held = None
         with contextlib.suppress(OSError):
+            enter(self._folder.parent)
             make_folders(enter(self._lock.parent))
             held = hold(self._lock, time.monotonic() + LOCK_WAIT_S)
         try:

@@ -183,9 +183,12 @@ class Store:
         return dataclasses.replace(entry, checked=self._check(entry, fresh))
 
     def peek(self, key: str) -> CacheEntry | None:
-        """The entry with nothing checked but its manifest. Raises `Damaged`, and `NotOurs` for a link."""
+        """The entry with nothing checked but its manifest. Raises `Damaged`, also for a link or a file."""
         folder = self.entry_folder(key)
-        enter(folder)
+        try:
+            enter(folder)
+        except NotOurs:
+            raise Damaged("a link or a file has its name") from None
         try:
             manifest = EntryManifest.read(folder)
         except OSError as error:
@@ -218,7 +221,6 @@ class Store:
         folder = self.entry_folder(key)
         if not os.path.lexists(folder):
             return
-        enter(folder)
         label = ""
         with contextlib.suppress(Damaged):
             entry = self.peek(key)
@@ -228,7 +230,8 @@ class Store:
         target = self.part("bad") / name
         # Before the reason is written: from here on no process loads it.
         os.rename(folder, target)
-        if target.is_dir():
+        # A link has been moved by itself; what it leads to stays as it is.
+        if target.is_dir() and not target.is_symlink():
             with contextlib.suppress(OSError):  # the removal matters more than the reason
                 content = {"key": key, "fault": fault, "reason": reason, "label": label, "when": now}
                 write_json(target / REASON_FILE, content)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from qnnbridge_host.cache.entry import EntryManifest
 from qnnbridge_host.cache.files import Damaged, remove_tree
-from qnnbridge_host.cache.memo import HashMemo, NegativeEntries, NegativeEntry, Verdicts
+from qnnbridge_host.cache.memo import HashMemo, NegativeEntries, NegativeEntry, OptimizerChoices, Verdicts
 from qnnbridge_host.cache.store import InvalidEntry, Store, evict, last_used, shrink, total_bytes
 from qnnbridge_os.files import NotOurs
 from qnnbridge_protocol.errors import OptionError
@@ -241,6 +241,7 @@ def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
     if everything:
         # No key of the list names hashes of files or rewritten copies: they go with all or not at all.
         verdicts.clear()
+        OptimizerChoices(store.root).clear()
         notes.clear()
         HashMemo(store.folder).clear()
         store.clear_copies()
