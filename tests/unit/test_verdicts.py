@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import subprocess
 import sys
 import time
@@ -10,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from qnnbridge._session import SessionRecipe
+from qnnbridge._session.numbers_check import numbers_differ, verify_command
 from qnnbridge_host.cache import memo
 from qnnbridge_host.cache.files import SCHEMA
 from qnnbridge_host.cache.memo import MAX_ATTEMPTS, Verdicts
 from qnnbridge_host.serve import numbers_service
 from qnnbridge_protocol.model_records import MADE_UP, NumbersReport, OutputNumbers
+from qnnbridge_protocol.specs import FixSpec, ProviderSpec, SessionSpec
 
 BAD = OutputNumbers("differs", 100, 3.5, 2.0, 0.5, 0.7, output="y")
 REPORT = NumbersReport(
@@ -165,3 +169,30 @@ def test_a_folder_that_cannot_be_written_costs_only_the_memory(tmp_path: Path) -
 def test_a_model_that_does_not_fit_into_the_memory_is_not_loaded() -> None:
     assert numbers_service._too_large(0) == ""
     assert "MiB are free" in numbers_service._too_large(1 << 60)
+
+
+def test_the_suggested_command_compares_the_file_at_the_sizes_and_chip_of_the_session() -> None:
+    providers = (ProviderSpec("QNNExecutionProvider", {"soc_model": "88"}),)
+    sizes = {"batch": 4, "seq len": 32}
+    spec = SessionSpec("/models/my bert.onnx", providers, free_dimensions_by_name=sizes)
+    words = shlex.split(verify_command(SessionRecipe(spec)))
+    assert words == [
+        *("qnnbridge", "verify", "/models/my bert.onnx", "--dim", "batch=4", "--dim", "seq len=32"),
+        *("--soc-model", "88"),
+    ]
+    report = NumbersReport("differs", reason="y: SNR 3.5 dB")
+    assert "qnnbridge verify '/models/my bert.onnx' --dim batch=4" in (
+        numbers_differ(SessionRecipe(spec), report).fix or ""
+    )
+    in_memory = SessionRecipe(SessionSpec(None, providers), data=b"model")
+    assert verify_command(in_memory) == ""
+    assert "Save the model to a file" in (numbers_differ(in_memory, report).fix or "")
+
+
+def test_a_session_without_rewrites_is_told_that_they_cure_what_is_known_and_others_are_not() -> None:
+    report = NumbersReport(
+        "differs", reason="y: SNR 3.5 dB", cause="AveragePool is wrong; run: qnnbridge fix m.onnx"
+    )
+    for fix, advised in ((FixSpec(when="never"), True), (None, False), (FixSpec(when="refused"), False)):
+        error = numbers_differ(SessionRecipe(SessionSpec("/m.onnx", (), fix=fix)), report)
+        assert ("without fix=False" in (error.fix or "")) is advised

@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from qnnbridge._session import Verify
+from qnnbridge._session import SessionRecipe, Verify
 from qnnbridge._session.create import encoded, warn_application
 from qnnbridge._supervision.host_process import deadline_after, seconds_left
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
@@ -33,6 +33,8 @@ from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import BridgeError, NumbersDiffer, OptionError, ProtocolDesync, UnknownOperation
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.model_records import MADE_UP, NumbersReport
+from qnnbridge_protocol.shell import shell_word
+from qnnbridge_protocol.specs import QNN
 from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
@@ -404,11 +406,11 @@ class NumbersCheck:
 
     def _tell(self, report: NumbersReport) -> None:
         """Report a difference: warn, or raise `NumbersDiffer`."""
-        label = self._remote.recipe.label
+        recipe = self._remote.recipe
         if report.state != "differs":
-            _log.debug("%s: numbers: %s", label, report)
+            _log.debug("%s: numbers: %s", recipe.label, report)
             return
-        error = numbers_differ(label, report)
+        error = numbers_differ(recipe, report)
         if self._mode == "raise":
             raise error
         _log.warning("%s %s", error.message, error.cause)
@@ -462,16 +464,35 @@ def made_up(host: Host, label: str, inputs: Sequence[NodeInfo], deadline: float 
     return {name: value for (name, _), value in zip(found, values, strict=True)}
 
 
+def verify_command(recipe: SessionRecipe) -> str:
+    """Return the command that compares the model at this session's sizes and chip; "" if it has no file."""
+    spec = recipe.spec
+    if spec.model_path is None:
+        return ""
+    words = ["qnnbridge", "verify", spec.model_path]
+    for name, size in spec.free_dimensions_by_name.items():
+        words += ["--dim", f"{name}={size}"]
+    chip = next(
+        (p.options["soc_model"] for p in spec.providers if p.name == QNN and "soc_model" in p.options), None
+    )
+    words += ["--soc-model", str(chip)] if chip is not None else []
+    return " ".join(map(shell_word, words))
+
+
 # A cause that begins so is no fault of QNN (`create/optimizers.py` of the host).
 OPTIMIZER: Final = "ONNX Runtime's optimizer"
 
 
-def numbers_differ(label: str, report: NumbersReport) -> NumbersDiffer:
-    """The error for a report that says "differs"."""
-    worst = report.worst
-    # The cause names the command where a rewrite cures what is known; elsewhere nothing is known to cure it.
-    cure = " Or make the session with fix=True, which cures that." if "qnnbridge fix" in report.cause else ""
-    fix = f"Find the node with: qnnbridge verify {label}.{cure}"
+def numbers_differ(recipe: SessionRecipe, report: NumbersReport) -> NumbersDiffer:
+    """Return the error for a report that says "differs", of a session that was made from this recipe."""
+    worst, label, command = report.worst, recipe.label, verify_command(recipe)
+    fix = (
+        f"Find the node with `{command}`."
+        if command
+        else "Save the model to a file, and qnnbridge verify finds the node."
+    )
+    if "qnnbridge fix" in report.cause and recipe.spec.fix is not None and recipe.spec.fix.when == "never":
+        fix += " Or create the session without fix=False: it is then made from a copy with that rewrite."
     if report.cause.startswith(OPTIMIZER):
         # QNN is right: the session was made from a graph that ONNX Runtime had changed.
         fix = "Create the session again: it is made without that optimizer."
