@@ -220,7 +220,7 @@ class Host:
         self.invalid_entries: dict[tuple[str, str, str], EntryFault] = {}
 
     def _at_fork_reinit(self) -> None:
-        """In the child of a fork: sessions create themselves again in a host of this process."""
+        """Let sessions in the child of a fork create themselves again in a host of this process."""
         parents = self.supervisor
         if parents.closed:
             return

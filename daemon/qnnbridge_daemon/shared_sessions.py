@@ -103,7 +103,7 @@ class SharedModel:
             remote.numbers = dataclasses.replace(found if before is None else found.after(before), kept=True)
 
     def numbers_of_next_client(self) -> NumbersReport | None:
-        """What is known of its numbers. The client counts as one call, as in the host's own records."""
+        """Latest report of its numbers. The client counts as one call, as in the host's own records."""
         with self._lock:
             remote = self.remote
             known = None if remote is None else remote.numbers

@@ -296,7 +296,7 @@ def accuracy_of(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) 
 
 
 def _changes(expected: npt.NDArray[Any], known: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """What changes from sample to sample; of one sample, from value to value."""
+    """Return the changes from sample to sample, or from value to value if there is one sample."""
     values = np.where(known, expected, 0.0).astype(np.float64)
     if expected.ndim < 2 or len(expected) < 2:
         return values[known]

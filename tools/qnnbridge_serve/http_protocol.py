@@ -112,7 +112,7 @@ class HttpProtocol(H11Protocol):
             self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
 
     def handle_events(self) -> None:
-        """As far as one turn goes; the next one comes after those of other connections."""
+        """Process one turn; the next one follows the turns of other connections."""
         self.conn.begin_turn()
         try:
             super().handle_events()

@@ -38,7 +38,7 @@ _SUMS: Final = ("success", "fail", *_STEPS, "cache_hit", "cache_miss")
 
 
 class ModelStatistics:
-    """What a model has done since the start of the server. Times in seconds."""
+    """Counts and times of a model since the start of the server, in seconds."""
 
     def __init__(self) -> None:
         self._counts = dict.fromkeys(_SUMS, 0)

@@ -402,7 +402,7 @@ class FreeModel:
             return None
 
     def _ordinary(self, plan: BucketPlan, sizes: Sizes, deadline: float | None) -> dict[str, Any]:
-        """What the host makes up for these sizes: by their names it knows lengths, positions and sampling rates.
+        """Return inputs that the host makes up for these sizes: it knows lengths and positions by their names.
 
         Zeros where it cannot.
         """

@@ -65,7 +65,7 @@ def ends_of(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number
 
 @dataclasses.dataclass(slots=True)
 class _Seen:
-    """What the changes at one length have shown.
+    """Result of the changes at one length.
 
     left, right: the reach. ends: whether an output changed up to an end. sharp: how large the change is at the last
     step of each side, relative to the output. still: outputs that no change moved at its own place. idle: inputs

@@ -89,7 +89,7 @@ _log = log_of("qnnbridge.buckets")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Call:
-    """What all parts of a call share.
+    """Settings that all parts of a call share.
 
     names: of the outputs. wire: they are wanted as the wire has them. is_part: the whole is compared with the CPU,
     and not this part of it.

@@ -236,7 +236,7 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
 
 
 def _of_known_faults(record: CrashRecord, evidence: tuple[str, ...]) -> list[Diagnosis]:
-    """What was known against the models before they ran explains a crash better than how it looks."""
+    """Prefer a fault of the model that was known before it ran to what the crash looks like."""
     code = record.exit.code if record.exit is not None else None
     if record.without_qnn or (code is not None and code.fault not in f"{_CRASH} {_ABORT}".split()):
         return []

@@ -201,7 +201,7 @@ class SharedArrays:
                     slab.close()
 
     def leave_to_parent(self) -> None:
-        """In the child of a fork: the arrays stay as they are, and are no longer shared with the parent."""
+        """Keep the arrays in the child of a fork, without sharing them with the parent."""
         if sys.platform != "win32":
             from qnnbridge_os.sharing import unshare
 

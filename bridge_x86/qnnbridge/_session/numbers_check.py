@@ -171,7 +171,7 @@ class NumbersCheck:
 
     @property
     def report(self) -> NumbersReport:
-        """What is known now, with the number of calls so far."""
+        """Latest report, with the number of calls so far."""
         report, more = self._report, self._counter.calls - self._counted
         return dataclasses.replace(report, calls=report.calls + more) if report.compared and more else report
 

@@ -286,7 +286,7 @@ class Supervisor:
             self._start_lock.release()
 
     def leave_to_parent(self) -> None:
-        """In the child of a fork, which has a supervisor of its own: no call takes a host of the parent."""
+        """Forget the hosts of the parent in the child of a fork: the child has its own supervisor."""
         for process in (self._process, *self._retired):
             if process is not None:
                 process.retiring = True

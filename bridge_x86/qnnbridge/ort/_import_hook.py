@@ -218,7 +218,7 @@ def _show_as_package(module: ModuleType) -> None:
 
 
 class _Metadata(Distribution):
-    """Of the package ``onnxruntime``, as the host has it: its files are the host's."""
+    """Metadata of the package ``onnxruntime`` in the host: its files are the host's."""
 
     def __init__(self) -> None:
         from qnnbridge.ort._environment import host_distribution

@@ -66,7 +66,7 @@ class EntryManifest:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Of onnxruntime and QNN that made it."""
+        """Versions of onnxruntime and QNN that made the entry."""
         return dict(self.parts.get("host", {}).get("versions", {}))
 
     def write(self, folder: Path) -> None:
@@ -168,7 +168,7 @@ class CacheEntry:
         return tuple(KnownFile(p, take_stamp(p), record.sha256) for p, record in zip(paths, records, strict=True))
 
     def check_unchanged(self) -> None:
-        """To be asked when native code has read the files. Raises `Damaged`, and `OSError`."""
+        """Check the files after native code has read them. Raises `Damaged`, and `OSError`."""
         for file in self.checked:
             if file.changed():
                 raise Damaged(f"{os.path.basename(file.path)} changed while it was loaded")

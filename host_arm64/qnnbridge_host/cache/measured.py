@@ -1,4 +1,4 @@
-"""What the rows of the table of known-wrong operators came to on this computer: the file, and the look-up.
+"""Measured results of the known-wrong table on this computer: the file, and the look-up.
 
 The table comes from the simulator. `qnnbridge doctor --numbers` runs the example of each row where sessions run,
 and keeps the results here, in the state folder, with all that they depend on: chip, driver, versions of ONNX
@@ -55,7 +55,7 @@ class MeasuredPlace:
 
     @property
     def text(self) -> str:
-        """For a person."""
+        """Text for a person."""
         found = chip_of(self.chip)
         chip = found.label if found else (f"SoC {self.chip}" if self.chip else "this computer's chip")
         return f"the simulator of {chip}" if self.simulator else chip
@@ -137,7 +137,7 @@ AS_IN_THE_TABLE: Final = RowsHere()
 
 
 def digest_of(row: WrongOperator) -> str:
-    """What a result of a row depends on in the table."""
+    """Return a digest of the fields of a row that its result depends on."""
     return _digests()[row.name]
 
 

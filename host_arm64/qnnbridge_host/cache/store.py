@@ -146,7 +146,7 @@ class Store:
         return is_own(part, lambda one: form.fullmatch(one) is not None or one.startswith(TEMPORARY))
 
     def listed(self, name: str) -> list[Path]:
-        """What is of ours in a folder of the cache. Another one's files and links are passed over."""
+        """Return the cache's own files in one of its folders. Other files and links are left out."""
         form = FORMS[name]
         try:
             return [

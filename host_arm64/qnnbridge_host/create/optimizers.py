@@ -338,7 +338,7 @@ def _answer_at(
     disabled: Sequence[str],
     run: Callable[[Any], Sequence[Any]],
 ) -> Sequence[Any] | None:
-    """What a session on the CPU answers at this level; ``None`` if it does not load or run."""
+    """Return the outputs of a CPU session at this level; ``None`` if it does not load or run."""
     from qnnbridge_host.create.worker import WorkerSession, on_cpu, optimised
 
     spec = optimised(on_cpu(job), level, tuple(dict.fromkeys(disabled)))

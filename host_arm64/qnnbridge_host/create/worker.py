@@ -411,7 +411,7 @@ class WorkerSession:
 
 
 def optimised(spec: SessionSpec, level: int, disabled: Sequence[str] = ()) -> SessionSpec:
-    """The same session at another level of ONNX Runtime's graph optimisation, writing no files of its own."""
+    """Return the spec at another level of graph optimisation, without files that ONNX Runtime would write."""
     return dataclasses.replace(
         spec,
         options={name: value for name, value in spec.options.items() if name not in _OF_OPTIMISING}

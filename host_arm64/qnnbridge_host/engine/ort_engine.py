@@ -294,7 +294,7 @@ def _source(spec: SessionSpec, model: Any) -> str | bytes:
 
 
 def _with_lengths(source: str | bytes, choice: ProviderChoice) -> tuple[str | bytes, ProviderChoice]:
-    """For QNN: the model with the lengths of its external weights, where it lacks them."""
+    """Return the model for QNN with the lengths of its external weights where they are missing."""
     if isinstance(source, bytes):
         return with_lengths(source) or source, choice
     completed = file_with_lengths(source)

@@ -237,7 +237,7 @@ def _same_value(schema: Any, one: dict[str, Any]) -> list[int]:
 
 
 def _target(schema: Any, reference: str) -> Any:
-    """What a reference within the document leads to; `None` for others, which the library finds or refuses."""
+    """Return the target of a reference within the document; `None` for others, which the library handles."""
     if not reference.startswith("#"):
         return None
     found = schema

@@ -81,7 +81,7 @@ class Case:
         return f"{'+'.join(node.op for node in self.nodes)}-{self.form}-{digest[:10]}"
 
     def to_words(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the form that JSON stores."""
         return {
             "tensors": {name: list(dataclasses.astuple(one)) for name, one in self.tensors.items()},
             "nodes": [[n.op, list(n.inputs), dict(n.attributes), n.outputs] for n in self.nodes],
@@ -92,7 +92,7 @@ class Case:
 
     @classmethod
     def from_words(cls, words: Mapping[str, Any]) -> Case:
-        """What `to_words` gave."""
+        """Return the case that `to_words` described."""
         return cls(
             {name: SweepTensor(tuple(shape), *rest) for name, (shape, *rest) in words["tensors"].items()},
             tuple(SweepNode(op, tuple(inputs), dict(attrs), many) for op, inputs, attrs, many in words["nodes"]),

@@ -150,7 +150,7 @@ def detection_columns(expected: Array, found: Array) -> tuple[Columns, ...]:
 
 
 def _falling(rows: Array) -> Array:
-    """For each column whether it never rises from row to row, and falls."""
+    """Return for each column whether it falls and never rises from row to row."""
     return np.asarray((np.diff(rows, axis=0) <= 0).all(axis=0) & (rows[0] > rows[-1]))
 
 

@@ -43,7 +43,7 @@ class CaseSides(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CaseResult:
-    """What a case came to. judged: of the worst output of all runs, for a status of right or wrong."""
+    """Result of a case. judged: the worst output of all runs, for a status of right or wrong."""
 
     status: CaseStatus
     why: str = ""

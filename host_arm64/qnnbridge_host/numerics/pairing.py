@@ -245,7 +245,7 @@ def _pairs(
 
 
 def _off(rows: Array, row: Array, table: Array, exact: bool) -> Array:
-    """For each row the largest difference, of the largest value of its column. exact: integers: equal or not."""
+    """Return the largest difference in each row, relative to its column. exact: integers are equal or not."""
     if exact:
         return np.where((rows == row).all(axis=1), 0.0, math.inf)
     most = np.maximum(np.abs(table).max(axis=0), _TINY)

@@ -448,7 +448,7 @@ Evidence = Callable[[Sequence[str]], str]
 
 
 def _no_evidence(_rows: Sequence[str]) -> str:
-    """Of rows from the simulator, for the simulator."""
+    """Return the rows that the simulator measured for itself."""
     return ""
 
 

@@ -288,7 +288,7 @@ class _Work:
         return _Tried(prepared, rows, found, placement, versions, left_out=left_out)
 
     def _tried_twice(self, host: Host, prepared: TrialSet, versions: Mapping[str, str]) -> _Tried:
-        """Of a model with random numbers: whether QNN gives others in a second run, as the CPU does."""
+        """Run a model with random numbers twice on QNN and report whether the results repeat."""
         import numpy as np
 
         self.on_progress("running on QNN", 0, 0)

@@ -450,7 +450,7 @@ class NumbersRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredFacts:
-    """What the rows of the table of known-wrong operators came to on one chip, driver and version of QNN.
+    """Measured results of the known-wrong table on one chip, driver and version of QNN.
 
     Args:
         chip: The number of its ``soc_model``, 0 for one that is not known.

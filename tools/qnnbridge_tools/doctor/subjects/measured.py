@@ -1,4 +1,4 @@
-"""What the rows of the table of known-wrong operators came to on this computer, as `doctor --numbers` kept it."""
+"""Measured results of the known-wrong table on this computer, as `doctor --numbers` stored them."""
 
 from __future__ import annotations
 
