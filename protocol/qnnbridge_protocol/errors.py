@@ -57,7 +57,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from qnnbridge_protocol.limits import EVIDENCE_BYTES
-from qnnbridge_protocol.visible import quoted
+from qnnbridge_protocol.visible import quoted, visible_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,6 +104,9 @@ class BridgeError(Exception):
     def __str__(self) -> str:
         if self._brief:
             return self.message
+        if not (self.cause or self.evidence or self.fix):
+            # Line feeds stay: ONNX Runtime's own texts have some, and no part follows that a name could pass for.
+            return visible_lines(self.message)
         lines = [quoted(self.message)]
         if self.cause:
             lines.append(f"  Cause: {quoted(self.cause)}")

@@ -448,7 +448,7 @@ Evidence = Callable[[Sequence[str]], str]
 
 
 def _no_evidence(_rows: Sequence[str]) -> str:
-    """Return the rows that the simulator measured for itself."""
+    """Return "": on the simulator the rows of the table need no further evidence."""
     return ""
 
 
