@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from lab.sweep import elementwise, moving, products, windows
+from lab.sweep import elementwise, fusions, moving, products, windows
 from lab.sweep.draws import Rng
 from qnnbridge_host.numerics.cases import Case
 
@@ -34,6 +34,13 @@ FAMILIES: Final[Mapping[str, Callable[[Rng], Case]]] = {
     "sampling": moving.sampling,
     "gate": elementwise.gate,
     "cast": elementwise.cast,
+    "gelu": fusions.gelu,
+    "tanh-gelu": fusions.tanh_gelu,
+    "scaled-softmax": fusions.scaled_softmax,
+    "normalised": fusions.normalised,
+    "reshaped-gemm": fusions.reshaped_gemm,
+    "layouts": fusions.layouts,
+    "quantising": fusions.quantising,
 }
 
 

@@ -147,6 +147,16 @@ REWRITES: Final = (
         "random operators whose numbers QNN draws once become those that stay on the CPU",
         wrong_values.random_on_cpu,
     ),
+    Rewrite(
+        "softmax-factor",
+        "the number that the argument of a Softmax is multiplied with gets a dimension",
+        wrong_values.factor_with_a_dimension,
+    ),
+    Rewrite(
+        "l2-offset",
+        "x / (ReduceL2(x) + e) is multiplied by n / (n + e) in place of the sum, which QNN leaves out",
+        wrong_values.add_behind_normalisation,
+    ),
     Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", wrong_values.zero_instead_of_softmax),
     Rewrite(
         "rms-rank", "RMSNormalization of four dimensions becomes one of three", wrong_values.normalise_in_three

@@ -11,6 +11,7 @@ import numpy as np
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import FLOATS, INTEGERS, Editor
+from qnnbridge_host.model.merged import gelu_of
 from qnnbridge_host.rewrite.rewriting import NodeChain, drop_attribute, for_nodes
 
 
@@ -196,25 +197,15 @@ _FLOAT, _FLOAT16 = 1, 10
 def approximate_erf(editor: Editor, node: Any) -> list[Any] | None:
     """Erf becomes the formula 7.1.26 of Abramowitz and Stegun, whose error is below 1.5e-7: QNN has no Erf.
 
-    Left alone inside of a Gelu (x / sqrt(2), Erf, + 1), which QNN takes as a whole.
+    Left alone inside of a Gelu (x / sqrt(2), Erf, + 1), which QNN takes as a whole. What QNN only takes for a Gelu
+    becomes the formula, too.
     """
-    if _in_gelu(editor, node) or editor.element(node.input[0]) not in (_FLOAT, _FLOAT16):
+    record = editor.node(editor.makers[node.output[0]])
+    if gelu_of(editor, record) == "gelu" or editor.element(node.input[0]) not in (_FLOAT, _FLOAT16):
         return None
     chain = NodeChain(editor, node)
     _erf(chain)
     return chain.nodes()
-
-
-def _in_gelu(editor: Editor, node: Any) -> bool:
-    for user in editor.uses(node.output[0]):
-        if user.op_type != "Add":
-            continue
-        others = [editor.constant(name, 1) for name in user.input if name != node.output[0]]
-        if any(
-            value is not None and value.size == 1 and abs(float(value.reshape(())) - 1) < 1e-3 for value in others
-        ):
-            return True
-    return False
 
 
 def _erf(c: NodeChain) -> None:

@@ -155,6 +155,46 @@ def zero_instead_of_softmax(editor: Editor, node: Any, record: GraphNode) -> lis
     return [editor.make("Sub", [node.input[0], node.input[0]], node, node.output[0])]
 
 
+@for_matches("Softmax", ("softmax-negative-factor", "softmax-factor-axis"), "Softmax of a product")
+def factor_with_a_dimension(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """The number that a Softmax's argument is multiplied with gets a dimension: QNN merges those without one."""
+    product = editor.maker(node.input[0])
+    if product is None or not editor.rank(node.input[0]):
+        return None
+    for place, name in enumerate(product.input):
+        number = editor.constant(name, 1)
+        if number is not None and not number.ndim:
+            product.input[place] = editor.add_constant(number.reshape(1), f"{name}/row")
+            return [node]
+    return None
+
+
+@for_matches("ReduceL2", ("l2-offset",), "L2 normalization")
+def add_behind_normalisation(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """x / (n + e), with n = ReduceL2(x), becomes u * (n / (n + e)), with u = x / (n + 1e-12) and n = ReduceSum(x * u).
+
+    QNN takes u as one operator, which bears values whose squares are too large for half floats.
+    """
+    axes = _axes_of(editor, node, record)
+    if not axes:
+        return None
+    (added,) = editor.uses(node.output[0])
+    (divided,) = editor.uses(added.output[0])
+    place = 1 if added.input[0] == node.output[0] else 0
+    offset = added.input[place]
+    chain = NodeChain(editor, node)
+    norm = chain("ReduceL2", *node.input)
+    chain.made[-1].attribute.extend(node.attribute)
+    unit = chain("Div", chain.x, chain("Add", norm, chain.constant(_TINY)))
+    length = _reduced(chain, "ReduceSum", chain("Mul", chain.x, unit), axes, 1)
+    ratio = chain("Div", length, chain("Add", length, offset))
+    # The nodes behind are still there: the sum stays as it is, and the quotient becomes the product.
+    divided.op_type = "Mul"
+    divided.input[0], divided.input[1] = unit, ratio
+    chain.made.append(node)
+    return chain.made
+
+
 @for_matches("RMSNormalization", ("rms-normalization-4d",), "RMSNormalization")
 def normalise_in_three(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """RMSNormalization of four dimensions becomes one of three."""
@@ -191,6 +231,8 @@ def random_on_cpu(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
 # Where the result is no normal float any more QNN gives 131008 or -131008. A limit on the argument keeps the
 # result: see `LEAST_ARGUMENT`.
 
+# What keeps a quotient of zeros from being no number.
+_TINY = 1e-12
 # The opset from which the axes of an operator are an input.
 _SINCE = {"Max": 8, "ReduceSum": 13, "ReduceMax": 18}
 
@@ -202,7 +244,7 @@ def limit_arguments(editor: Editor) -> list[str]:
         (("Exp", "Softplus", "Mish"), ("exp-underflow",), _limit_input),
         (("Pow",), ("pow-underflow",), _limit_exponent),
         (("ReduceLogSumExp",), ("log-sum-exp-underflow",), _log_sum_exp),
-        (("LogSoftmax",), ("log-softmax-masked",), _log_softmax),
+        (("LogSoftmax",), ("log-softmax-masked", "log-softmax-blocks"), _log_softmax),
     )
     return [
         line for ops, rows, change in plans for op in ops for line in rewrite_matched(editor, op, rows, change, op)
@@ -237,13 +279,9 @@ def _limit_exponent(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
 
 def _log_sum_exp(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """max + log(sum(exp(x - max)))."""
-    if len(node.input) > 1 and node.input[1]:
-        given = editor.constant(node.input[1], 8)
-        if given is None:
-            return None
-        axes = [int(axis) for axis in given.reshape(-1)]
-    else:
-        axes = [int(axis) for axis in record.attributes.get("axes", ())]
+    axes = _axes_of(editor, node, record)
+    if axes is None:
+        return None
     rank = editor.rank(node.input[0])
     if not axes and record.attributes.get("noop_with_empty_axes"):
         return None
@@ -262,14 +300,24 @@ def _log_sum_exp(editor: Editor, node: Any, record: GraphNode) -> list[Any] | No
 
 def _log_softmax(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """(x - max) - log(sum(exp(x - max))). Before opset 13 it takes all dimensions from its axis on as one."""
-    if editor.opset < _SINCE["ReduceSum"] or not _may_limit(editor, node.input[0]):
+    axis = int(record.attributes.get("axis", -1))
+    last = axis == -1 or axis + 1 == editor.rank(node.input[0])
+    if (editor.opset < _SINCE["ReduceSum"] and not last) or not _may_limit(editor, node.input[0]):
         return None
-    axes = [int(record.attributes.get("axis", -1))]
+    axes = [axis]
     chain = NodeChain(editor, node)
     below = chain("Sub", chain.x, _reduced(chain, "ReduceMax", chain.x, axes, 1))
     # The sum is at least 1, that of the largest value itself, so Log never sees a zero.
     chain("Sub", below, chain("Log", _reduced(chain, "ReduceSum", chain.exp(below), axes, 1)))
     return chain.nodes()
+
+
+def _axes_of(editor: Editor, node: Any, record: GraphNode) -> list[int] | None:
+    """Those of a reduction, [] without any; None if they are computed."""
+    given = editor.constant(node.input[1], 8) if len(node.input) > 1 and node.input[1] else None
+    if len(node.input) > 1 and node.input[1]:
+        return None if given is None else [int(axis) for axis in given.reshape(-1)]
+    return [int(axis) for axis in record.attributes.get("axes", ())]
 
 
 def _reduced(chain: NodeChain, op: str, value: str, axes: list[int], keep: int) -> str:

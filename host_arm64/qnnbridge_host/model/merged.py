@@ -1,0 +1,140 @@
+"""Patterns of operators that the provider of QNN merges into one operator without a look at their constants.
+
+As `qnn_node_group` of onnxruntime-qnn 2.7 finds them. Pure functions over a graph's index; they raise what
+`DOES_NOT_FOLLOW` lists where something is not known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final, Literal
+
+from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, GraphTensor, Unknown
+from qnnbridge_protocol.records import NamedTuple
+
+# Relative difference of a constant that costs less than half floats do: 48 dB.
+_CLOSE: Final = 0.004
+
+
+class _Product(NamedTuple):
+    """x * factor * (shift + Erf(x * scale or x / scale)).
+
+    shared: another node reads a tensor inside of it, which is gone after the merge.
+    """
+
+    scale: GraphTensor
+    divides: bool
+    shift: GraphTensor
+    least_shift: float
+    factor: GraphTensor
+    shared: bool
+
+
+def gelu_of(graph: GraphIndex, erf: GraphNode) -> Literal["", "gelu", "other", "shared"]:
+    """What QNN merges into a Gelu around an Erf.
+
+    "": nothing. "gelu": a Gelu. "other": another function, of which QNN computes Gelu. "shared": another node reads a
+    part of it, and QNN makes no graph.
+    """
+    found = next(_products(graph, erf), None)
+    if found is None:
+        return ""
+    if found.shared:
+        return "shared"
+    scale = math.sqrt(2) if found.divides else math.sqrt(0.5)
+    wanted = ((found.scale, scale), (found.shift, found.least_shift), (found.factor, 0.5))
+    return "gelu" if all(_is_number(tensor, number) for tensor, number in wanted) else "other"
+
+
+def _products(graph: GraphIndex, erf: GraphNode) -> Iterator[_Product]:
+    scaled = graph.origin(_name(erf.input(0)))
+    if scaled is None or scaled.op not in ("Div", "Mul") or len(scaled.given) != 2:
+        return
+    # QNN takes the first operand as the tensor, whatever the second is.
+    root, scale = scaled.given
+    many = len(graph.readers(scaled.made[0].name)) > 1
+    first = _only_reader(graph, erf)
+    if first is not None and first.op == "Mul" and not _reads(first, root):
+        # x * (0.5 + 0.5 * Erf)
+        added = _only_reader(graph, first)
+        last = _only_reader(graph, added) if added is not None and added.op == "Add" else None
+        if added is not None and last is not None and last.op == "Mul" and _reads(last, root):
+            yield _Product(scale, scaled.op == "Div", _other(added, first), 0.5, _other(first, erf), many)
+        return
+    product = _only_reader(graph, first) if first is not None and first.op == "Add" else None
+    if first is None or product is None or product.op != "Mul":
+        return
+    shift = _other(first, erf)
+    for tensor in product.given:
+        # (x * 0.5) * (1 + Erf)
+        maker = graph.origin(tensor.name)
+        if maker is not None and maker.op == "Mul" and _reads(maker, root) and tensor != first.made[0]:
+            factor = next((one for one in maker.given if one.name != root.name), root)
+            twice = len(graph.readers(tensor.name)) > 1
+            yield _Product(scale, scaled.op == "Div", shift, 1.0, factor, many or twice)
+            return
+    last = _only_reader(graph, product)
+    if last is not None and last.op == "Mul" and _reads(product, root) != _reads(last, root):
+        # x * (1 + Erf) * 0.5, or x * ((1 + Erf) * 0.5)
+        outer = _reads(product, root)
+        factor = _other(last, product) if outer else _other(product, first)
+        yield _Product(scale, scaled.op == "Div", shift, 1.0, factor, many)
+
+
+def softmax_factor(graph: GraphIndex, softmax: GraphNode) -> float:
+    """The number that QNN merges with a Softmax: the constant without dimensions of the Mul in front of it."""
+    given = softmax.given[0]
+    product = graph.origin(given.name)
+    if product is None or product.op != "Mul" or len(graph.readers(given.name)) != 1:
+        raise Unknown
+    left, right = product.given
+    # QNN looks at the second operand first. It merges no half floats.
+    number = right if right.shape == () else left
+    if number.shape != () or not number.constant or number.type != "float" or not number.values:
+        raise Unknown
+    return float(number.values[0])
+
+
+def l2_offset(graph: GraphIndex, norm: GraphNode) -> float:
+    """The number that QNN drops: e of x / (ReduceL2(x) + e)."""
+    added = _only_reader(graph, norm)
+    divided = _only_reader(graph, added) if added is not None and added.op == "Add" else None
+    if added is None or divided is None or divided.op != "Div" or norm.attributes.get("keepdims", 1) != 1:
+        raise Unknown
+    if not (norm.attributes.get("axes") or (norm.input(1) or GraphTensor("")).constant):
+        raise Unknown  # it is not merged without axes
+    if [tensor.name for tensor in divided.given] != [norm.given[0].name, added.made[0].name]:
+        raise Unknown
+    number = _other(added, norm)
+    if not number.constant or number.values is None or len(number.values) != 1:
+        raise Unknown
+    return float(number.values[0])
+
+
+def _only_reader(graph: GraphIndex, node: GraphNode) -> GraphNode | None:
+    readers = graph.readers(node.made[0].name)
+    return readers[0] if len(readers) == 1 else None
+
+
+def _reads(node: GraphNode, tensor: GraphTensor) -> bool:
+    return any(one.name == tensor.name for one in node.given)
+
+
+def _other(node: GraphNode, operand: GraphNode) -> GraphTensor:
+    """The other operand of a node with two."""
+    left, right = node.given
+    return right if left.name == operand.made[0].name else left
+
+
+def _is_number(tensor: GraphTensor, number: float) -> bool:
+    """Whether it is a constant whose values are all this number, or nearly so."""
+    # A constant of many elements has no values here, and is no number of an exporter.
+    values = tensor.values if tensor.constant else None
+    return bool(values) and all(abs(float(value) / number - 1) < _CLOSE for value in values or ())
+
+
+def _name(tensor: GraphTensor | None) -> str:
+    if tensor is None:
+        raise Unknown
+    return tensor.name
