@@ -154,7 +154,9 @@ def reshaped_gemm(rng: Rng) -> Case:
     g.tensors["w"] = SweepTensor((n, k) if turned else (k, n), "float", "fan", bool(rng.random() < 0.9))
     given = [g.node("Reshape", "x", "s"), "w"]
     if rng.random() < 0.75:
-        g.tensors["b"] = SweepTensor(pick(rng, (n,), (n,), (1, n), (rows, n), (rows, 1), (1,), ()), "float", "normal", True)
+        g.tensors["b"] = SweepTensor(
+            pick(rng, (n,), (n,), (1, n), (rows, n), (rows, 1), (1,), ()), "float", "normal", True
+        )
         given.append("b")
     attributes: dict[str, Any] = {"transA": across, "transB": turned}
     if rng.random() < 0.3:

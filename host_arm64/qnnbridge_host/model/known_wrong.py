@@ -29,7 +29,7 @@ from qnnbridge_host.model.graph_index import (
     rules_about,
     sizes_of,
 )
-from qnnbridge_host.model.merged import gelu_of, l2_offset, softmax_factor
+from qnnbridge_host.model.merged import gelu_of, l2_offset, repeats_rows, softmax_factor
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_host.model.static_shapes import complete, in_float32, scaled_sizes, slid_sizes, window_of
 from qnnbridge_protocol.shell import shell_word
@@ -295,10 +295,9 @@ def _number(release: str) -> tuple[int, ...]:
 # `output` is the result's name, `node_name` the node's own. Functions take the number of an input: `shape(0)`,
 # `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`, `quantised(0)`, and `least(0)`,
 # `most(0)`: the limits that a Max, Min or Clip in front of it sets; `way(1, 0)` gives the operator that makes input
-# 1, and the one that makes input 0 of that, as far as there are any; `merged_gelu()` and the like ask what QNN merges
-# (`qnnbridge_host.model.merged`). Python evaluates an expression, after a look
-# that it has nothing but arithmetic, comparisons, calls of these functions and loops in it: a table of data runs no
-# code of its own.
+# 1, and the one that makes input 0 of that, as far as there are any; `merged_gelu()` and the like ask
+# what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an expression, after a look that it has nothing
+# but arithmetic, comparisons, calls of these functions and loops in it: a table of data runs no code of its own.
 
 _POOLS: Final = frozenset({"AveragePool", "MaxPool", "LpPool"})
 _WINDOWS: Final = _POOLS | {"Conv", "ConvTranspose"}
@@ -505,11 +504,12 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "most": _most,
     # The type of the integers of a quantised input.
     "quantised": _quantised,
-    # Of no input: whether QNN takes other places than a Resize to nearest values means; what QNN merges with the node.
+    # Of no input: whether QNN takes other places than a Resize to nearest values means; what QNN merges, or moves.
     "nearest_differs": lambda _, node: any(ours != theirs for ours, theirs in nearest_places(node)),
     "merged_gelu": gelu_of,
     "merged_factor": softmax_factor,
     "merged_offset": l2_offset,
+    "repeats_rows": repeats_rows,
 }
 _OF_NODE: Final[Mapping[str, Callable[[GraphIndex, GraphNode], Any]]] = {
     "users": lambda graph, node: [user.op for user in _users(graph, node)],

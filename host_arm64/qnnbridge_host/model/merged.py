@@ -1,7 +1,7 @@
-"""Patterns of operators that the provider of QNN merges into one operator without a look at their constants.
+"""Find patterns of operators that QNN merges, or computes in another order, although the result is another.
 
-As `qnn_node_group` of onnxruntime-qnn 2.7 finds them. Pure functions over a graph's index; they raise what
-`DOES_NOT_FOLLOW` lists where something is not known.
+The provider's `qnn_node_group` (onnxruntime-qnn 2.7) merges Gelu, Softmax and L2 normalization. The
+functions are pure; they take a graph's index and raise what `DOES_NOT_FOLLOW` lists where something is not known.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Final, Literal
 
-from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, GraphTensor, Unknown
+from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, GraphTensor, Unknown, sizes_of
 from qnnbridge_protocol.records import NamedTuple
 
 # Relative difference of a constant that costs less than half floats do: 48 dB.
@@ -32,10 +32,10 @@ class _Product(NamedTuple):
 
 
 def gelu_of(graph: GraphIndex, erf: GraphNode) -> Literal["", "gelu", "other", "shared"]:
-    """What QNN merges into a Gelu around an Erf.
+    """Return what QNN merges into a Gelu around an Erf.
 
-    "": nothing. "gelu": a Gelu. "other": another function, of which QNN computes Gelu. "shared": another node reads a
-    part of it, and QNN makes no graph.
+    "": nothing. "gelu": a Gelu. "other": another function, for which QNN computes Gelu. "shared": another node
+    reads a part of the Gelu, and QNN cannot compose the graph.
     """
     found = next(_products(graph, erf), None)
     if found is None:
@@ -83,7 +83,7 @@ def _products(graph: GraphIndex, erf: GraphNode) -> Iterator[_Product]:
 
 
 def softmax_factor(graph: GraphIndex, softmax: GraphNode) -> float:
-    """The number that QNN merges with a Softmax: the constant without dimensions of the Mul in front of it."""
+    """Return the number that QNN merges with a Softmax: the scalar constant of the Mul in front of it."""
     given = softmax.given[0]
     product = graph.origin(given.name)
     if product is None or product.op != "Mul" or len(graph.readers(given.name)) != 1:
@@ -97,7 +97,7 @@ def softmax_factor(graph: GraphIndex, softmax: GraphNode) -> float:
 
 
 def l2_offset(graph: GraphIndex, norm: GraphNode) -> float:
-    """The number that QNN drops: e of x / (ReduceL2(x) + e)."""
+    """Return the number that QNN drops: e of x / (ReduceL2(x) + e)."""
     added = _only_reader(graph, norm)
     divided = _only_reader(graph, added) if added is not None and added.op == "Add" else None
     if added is None or divided is None or divided.op != "Div" or norm.attributes.get("keepdims", 1) != 1:
@@ -112,6 +112,40 @@ def l2_offset(graph: GraphIndex, norm: GraphNode) -> float:
     return float(number.values[0])
 
 
+# Operators that repeated rows pass on their way to one of `_READERS_OF_ROWS`. Sub and Relu were measured right.
+_PASS_ROWS: Final = frozenset(("Add", "Mul", "MatMul", "Gelu", "Identity", "Reshape", "Transpose"))
+_READERS_OF_ROWS: Final = frozenset(("LayerNormalization", "RMSNormalization", "Sigmoid"))
+_MOST_STEPS: Final = 3
+
+
+def repeats_rows(graph: GraphIndex, node: GraphNode) -> bool:
+    """Return whether QNN takes wrong rows of an operand that a sum or product repeats along dimension -3.
+
+    Raise an error if a size is not known.
+    """
+    left, right = (sizes_of(tensor) for tensor in node.given)
+    rank = max(len(left), len(right))
+    if rank not in (3, 4):
+        return False
+    one, other = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (left, right))
+    if one[-2:] != other[-2:] or one[-2] % 8 or one[-2] < 16 or one[-1] < 17:
+        return False
+    fewest, most = sorted((one[-3], other[-3]))
+    return fewest == 1 and 2 <= most <= 7 and _reaches(graph, node, _MOST_STEPS)
+
+
+def _reaches(graph: GraphIndex, node: GraphNode, steps: int) -> bool:
+    """Return whether a normalization or a Sigmoid reads the node's result, directly or through `_PASS_ROWS`."""
+    readers = graph.readers(node.made[0].name)
+    # QNN merges x * Sigmoid(x), which is right.
+    products = {reader.made[0].name for reader in readers if reader.op == "Mul"}
+    for reader in readers:
+        own = {user.made[0].name for user in graph.readers(reader.made[0].name)}
+        if reader.op in _READERS_OF_ROWS and not (reader.op == "Sigmoid" and own and own <= products):
+            return True
+    return steps > 0 and any(_reaches(graph, reader, steps - 1) for reader in readers if reader.op in _PASS_ROWS)
+
+
 def _only_reader(graph: GraphIndex, node: GraphNode) -> GraphNode | None:
     readers = graph.readers(node.made[0].name)
     return readers[0] if len(readers) == 1 else None
@@ -122,13 +156,13 @@ def _reads(node: GraphNode, tensor: GraphTensor) -> bool:
 
 
 def _other(node: GraphNode, operand: GraphNode) -> GraphTensor:
-    """The other operand of a node with two."""
+    """Return the other operand of a node that has two."""
     left, right = node.given
     return right if left.name == operand.made[0].name else left
 
 
 def _is_number(tensor: GraphTensor, number: float) -> bool:
-    """Whether it is a constant whose values are all this number, or nearly so."""
+    """Return whether a tensor is a constant whose values all equal the number, or nearly."""
     # A constant of many elements has no values here, and is no number of an exporter.
     values = tensor.values if tensor.constant else None
     return bool(values) and all(abs(float(value) / number - 1) < _CLOSE for value in values or ())

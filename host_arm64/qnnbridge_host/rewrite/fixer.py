@@ -157,6 +157,11 @@ REWRITES: Final = (
         "x / (ReduceL2(x) + e) is multiplied by n / (n + e) in place of the sum, which QNN leaves out",
         wrong_values.add_behind_normalisation,
     ),
+    Rewrite(
+        "repeated-rows",
+        "Max follows a sum or product that repeats rows in front of a normalization or Sigmoid",
+        wrong_values.limit_repeated_rows,
+    ),
     Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", wrong_values.zero_instead_of_softmax),
     Rewrite(
         "rms-rank", "RMSNormalization of four dimensions becomes one of three", wrong_values.normalise_in_three

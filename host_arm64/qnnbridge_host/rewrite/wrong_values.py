@@ -157,7 +157,7 @@ def zero_instead_of_softmax(editor: Editor, node: Any, record: GraphNode) -> lis
 
 @for_matches("Softmax", ("softmax-negative-factor", "softmax-factor-axis"), "Softmax of a product")
 def factor_with_a_dimension(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """The number that a Softmax's argument is multiplied with gets a dimension: QNN merges those without one."""
+    """Give the factor of a Softmax's argument a dimension: QNN merges only numbers without dimensions."""
     product = editor.maker(node.input[0])
     if product is None or not editor.rank(node.input[0]):
         return None
@@ -171,9 +171,11 @@ def factor_with_a_dimension(editor: Editor, node: Any, record: GraphNode) -> lis
 
 @for_matches("ReduceL2", ("l2-offset",), "L2 normalization")
 def add_behind_normalisation(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """x / (n + e), with n = ReduceL2(x), becomes u * (n / (n + e)), with u = x / (n + 1e-12) and n = ReduceSum(x * u).
+    """Rewrite x / (n + e), with n = ReduceL2(x), as u * (m / (m + e)).
 
-    QNN takes u as one operator, which bears values whose squares are too large for half floats.
+    The factors are u = x / (n + 1e-12) and m = ReduceSum(x * u), which is n.
+
+    QNN computes u with one operator, which is right even where the squares are too large for half floats.
     """
     axes = _axes_of(editor, node, record)
     if not axes:
@@ -193,6 +195,18 @@ def add_behind_normalisation(editor: Editor, node: Any, record: GraphNode) -> li
     divided.input[0], divided.input[1] = unit, ratio
     chain.made.append(node)
     return chain.made
+
+
+@for_matches(("Add", "Mul"), ("repeated-rows",), "sum or product of repeated rows")
+def limit_repeated_rows(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Put Max behind a sum or product of repeated rows: QNN does not compute the repetition behind a Max."""
+    if not _may_limit(editor, node.output[0]):
+        return None
+    least = -3e38 if editor.element(node.output[0]) == 1 else -65504.0
+    chain = NodeChain(editor, node)
+    before = chain(node.op_type, *node.input)
+    chain("Max", before, chain.constant(least))
+    return chain.nodes()
 
 
 @for_matches("RMSNormalization", ("rms-normalization-4d",), "RMSNormalization")
@@ -231,7 +245,7 @@ def random_on_cpu(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
 # Where the result is no normal float any more QNN gives 131008 or -131008. A limit on the argument keeps the
 # result: see `LEAST_ARGUMENT`.
 
-# What keeps a quotient of zeros from being no number.
+# Added to a norm, so that a row of zeros gives zeros.
 _TINY = 1e-12
 # The opset from which the axes of an operator are an input.
 _SINCE = {"Max": 8, "ReduceSum": 13, "ReduceMax": 18}
@@ -313,7 +327,7 @@ def _log_softmax(editor: Editor, node: Any, record: GraphNode) -> list[Any] | No
 
 
 def _axes_of(editor: Editor, node: Any, record: GraphNode) -> list[int] | None:
-    """Those of a reduction, [] without any; None if they are computed."""
+    """Return the axes of a reduction, [] without any; None if they are computed."""
     given = editor.constant(node.input[1], 8) if len(node.input) > 1 and node.input[1] else None
     if len(node.input) > 1 and node.input[1]:
         return None if given is None else [int(axis) for axis in given.reshape(-1)]
