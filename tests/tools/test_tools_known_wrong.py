@@ -243,3 +243,22 @@ def test_a_column_shows_a_chip_and_leaves_out_rows_that_have_changed() -> None:
     assert lines[0] == "| row | V73 NPU, driver 30.0.1, QNN 2.51.0 |"
     assert "| `pad-edge` | right |" in lines
     assert "| `pow-high` |  |" in lines
+
+
+def test_the_command_that_cures_a_model_has_the_sizes_that_analyze_was_given(tmp_path: Path) -> None:
+    nodes = [
+        onnx.helper.make_node("Add", ["x", "p"], ["s"], name="sum"),
+        onnx.helper.make_node("LayerNormalization", ["s", "g"], ["y"], name="norm", axis=-1),
+    ]
+    constants = {"p": np.ones((1, 32, 64), np.float32), "g": np.ones(64, np.float32)}
+    x, y = build.tensor("x", ["batch", 32, 64]), build.tensor("y", ["batch", 32, 64])
+    path = build.saved(build.model(nodes, [x], [y], constants), tmp_path / "m.onnx")
+    assert [one for one in analyze_model(path, offline=True).advice if one.code == "known-wrong"] == []
+    (told,) = [one for one in analyze_model(path, offline=True, dims={"batch": 4}).advice if one.code]
+    assert told.what.endswith('-o OUT --dim "batch=4" --only fixed-shapes --only repeated-rows')
+    fix_model(path, tmp_path / "o.onnx", dims={"batch": 4}, only=["fixed-shapes", "repeated-rows"])
+    assert [node.op_type for node in onnx.load(str(tmp_path / "o.onnx")).graph.node] == [
+        "Add",
+        "Max",
+        "LayerNormalization",
+    ]

@@ -640,3 +640,89 @@ def test_functions_that_call_each_other_without_end_are_written_out_in_part() ->
     data = inside("function", depth=40)
     graph = read_graph(io.BytesIO(data), len(data))
     assert len(graph.entries) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "reader", "is_wrong"),
+    [
+        ((2, 16, 17), (1, 16, 17), "LayerNormalization", True),
+        ((7, 24, 31), (24, 31), "LayerNormalization", True),
+        ((1, 32, 64), (4, 32, 64), "Sigmoid", True),
+        ((2, 2, 32, 64), (2, 1, 32, 64), "LayerNormalization", True),
+        ((2, 2, 32, 64), (1, 2, 32, 64), "LayerNormalization", False),  # repeated along the first of four
+        ((1, 32, 64), (1, 32, 64), "LayerNormalization", False),
+        ((8, 32, 64), (1, 32, 64), "LayerNormalization", False),
+        ((4, 8, 64), (1, 8, 64), "LayerNormalization", False),
+        ((4, 33, 64), (1, 33, 64), "LayerNormalization", False),
+        ((4, 32, 16), (1, 32, 16), "LayerNormalization", False),
+        ((4, 32, 64), (1, 1, 64), "LayerNormalization", False),
+        ((4, 32, 64), (1, 32, 64), "Softmax", False),
+    ],
+)
+def test_the_limits_of_repeated_rows_are_those_that_were_measured(
+    left: Sequence[int], right: Sequence[int], reader: str, is_wrong: bool
+) -> None:
+    scale = ["g"] if reader == "LayerNormalization" else []
+    for passed in ([], ["Identity"], ["Gelu", "Transpose"]):
+        names = ["s", *(f"p{number}" for number in range(len(passed)))]
+        nodes = [helper.make_node("Add", ["x", "p"], ["s"], name="sum")]
+        nodes += [helper.make_node(op, [names[i]], [names[i + 1]], name=f"n{i}") for i, op in enumerate(passed)]
+        nodes.append(helper.make_node(reader, [names[-1], *scale], ["y"], name="last"))
+        model = model_of(nodes, {"x": left, "p": right}, {"g": np.ones(left[-1], np.float32)}, opset=20)
+        assert names_in(model) == ["repeated-rows"] * is_wrong, passed
+
+
+def test_repeated_rows_are_right_before_relu_and_as_a_gate_of_themselves() -> None:
+    rows = helper.make_node("Add", ["x", "p"], ["s"])
+    inputs = {"x": [4, 32, 64], "p": [1, 32, 64]}
+    gate = [helper.make_node("Sigmoid", ["s"], ["g"]), helper.make_node("Mul", ["s", "g"], ["y"])]
+    relu = [helper.make_node("Relu", ["s"], ["r"]), helper.make_node("Sigmoid", ["r"], ["y"])]
+    assert names_in(model_of([rows, *gate], inputs)) == []
+    assert names_in(model_of([rows, *relu], inputs)) == []
+    assert names_in(model_of([rows, helper.make_node("Sigmoid", ["s"], ["y"])], inputs)) == ["repeated-rows"]
+
+
+@pytest.mark.parametrize(
+    ("scale", "shift", "factor", "found"),
+    [
+        (2**0.5, 1.0, 0.5, []),
+        (1.4142, 1.0, 0.5, []),
+        (2.0, 1.0, 0.5, ["gelu-constants"]),
+        (2**0.5, 2.0, 0.5, ["gelu-constants"]),
+        (2**0.5, 1.0, 0.25, ["gelu-constants"]),
+    ],
+)
+def test_a_gelu_is_told_from_what_qnn_takes_for_one(
+    scale: float, shift: float, factor: float, found: list[str]
+) -> None:
+    start = [helper.make_node("Div", ["x", "d"], ["a"]), helper.make_node("Erf", ["a"], ["e"])]
+    start.append(helper.make_node("Add", ["e", "b"], ["f"]))
+    orders = (
+        [("Mul", "x", "f", "g"), ("Mul", "g", "k", "y")],
+        [("Mul", "x", "k", "g"), ("Mul", "g", "f", "y")],
+        [("Mul", "f", "k", "g"), ("Mul", "x", "g", "y")],
+    )
+    numbers = {"d": np.float32(scale), "b": np.float32(shift), "k": np.float32(factor)}
+    for order in orders:
+        nodes = start + [helper.make_node(op, [left, right], [made]) for op, left, right, made in order]
+        assert names_in(model_of(nodes, {"x": [2, 16]}, numbers)) == found
+        shared = [*nodes, helper.make_node("Add", ["y", "a"], ["z"])]
+        assert names_in(model_of(shared, {"x": [2, 16]}, numbers)) == ["gelu-shared"]
+
+
+@pytest.mark.parametrize(
+    ("factor", "axis", "found"),
+    [
+        (0.5, -1, []),
+        (-0.5, -1, ["softmax-negative-factor"]),
+        (0.5, 1, ["softmax-factor-axis"]),
+        (-0.5, 1, ["softmax-factor-axis"]),
+    ],
+)
+def test_a_softmax_of_a_product_is_wrong_by_its_factor_and_axis(factor: float, axis: int, found: list[str]) -> None:
+    nodes = [helper.make_node("Mul", ["x", "k"], ["a"]), helper.make_node("Softmax", ["a"], ["y"], axis=axis)]
+    shape = {"x": [2, 4, 16]}
+    assert names_in(model_of(nodes, shape, {"k": np.float32(factor)})) == found
+    assert names_in(model_of(nodes, shape, {"k": np.float32([factor])})) == []
+    read_twice = [*nodes, helper.make_node("Add", ["y", "a"], ["z"])]
+    assert names_in(model_of(read_twice, shape, {"k": np.float32(factor)})) == []

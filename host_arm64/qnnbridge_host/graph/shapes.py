@@ -217,6 +217,15 @@ def is_symbol(name: str) -> bool:
     return bool(_SYMBOL.fullmatch(name)) and name.lower() not in _MEANINGLESS
 
 
+def options_of(graph: Any, decided: Dimensions) -> str:
+    """Return the `--dim` options that fix the free dimensions of a graph to the decided sizes, or ""."""
+    found = {
+        (one.input, one.axis): decided.size_of(one.input, one.axis, one.name) for one in free_dimensions(graph)
+    }
+    known = {place: size for place, size in found.items() if size is not None}
+    return options_text([one for one in free_dimensions(graph) if (one.input, one.axis) in known], known)
+
+
 def decide(graph: Any, shapes: Shapes, dims: Dimensions) -> Dimensions:
     """All sizes as `--dim` would have given them. Raises `OptionError` for what contradicts the model or itself."""
     inputs = {value.name: value for value in real_inputs(graph)}

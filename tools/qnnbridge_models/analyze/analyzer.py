@@ -80,9 +80,9 @@ def analyze_model(
     given = files.given_model(source, COMMAND)
     path, scan = given.path, given.scan
     model = graphs.load(path)
-    fixed = model_shapes.fix(
-        model, model_shapes.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims))
-    )
+    decided = model_shapes.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims))
+    sizes = model_shapes.options_of(model.graph, decided)
+    fixed = model_shapes.fix(model, decided)
     # The rules know ONNX's operators, and QNN never sees a function of the model's own.
     model = graphs.inlined(model)
     if fixed:
@@ -136,7 +136,7 @@ def analyze_model(
         chip = str(number) if number else None
         here = rows_here(chip, None, truth.versions, simulator=truth.simulator)
     evidence = here.evidence(truth is None or truth.simulator)
-    notes += wrong_numbers(view, placed, here.rows(arch, release), str(path), evidence)
+    notes += wrong_numbers(view, placed, here.rows(arch, release), str(path), evidence, sizes)
     sized = with_sizes(model, arch, path.parent) if free else None
     return Analysis(
         path,

@@ -458,6 +458,7 @@ def wrong_numbers(
     rows: Sequence[WrongOperator],
     path: str,
     evidence: Evidence = _no_evidence,
+    sizes: str = "",
 ) -> list[Advice]:
     """One thing to do for each row of the table that matches nodes on QNN.
 
@@ -465,16 +466,17 @@ def wrong_numbers(
         rows: those that count for the chip and the release.
         path: of the model, for the command that cures it.
         evidence: where a row was measured, by its name; "" for nothing to say.
+        sizes: the `--dim` options that the model was read with.
     """
     by_row: dict[str, list[KnownWrong]] = {}
     for one in known_wrong.find(view, rows):
         # The table is about QNN: on the CPU the same node is right.
         if verdicts[one.index].place == "qnn":
             by_row.setdefault(one.fault.name, []).append(one)
-    return [_advice(view, found, path, evidence([name])) for name, found in by_row.items()]
+    return [_advice(view, found, path, evidence([name]), sizes) for name, found in by_row.items()]
 
 
-def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str, evidence: str) -> Advice:
+def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str, evidence: str, sizes: str) -> Advice:
     fault = found[0].fault
     names = ", ".join(one.node for one in found[:_NAMED])
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
@@ -482,6 +484,8 @@ def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str, evidence: 
     given = [tensor for one in found for tensor in view.node(one.index).given]
     computed = any(tensor.values is not None and not tensor.constant for tensor in given)
     first = "--only shape-computations " if computed else ""
+    if sizes:
+        first = f"{sizes} --only fixed-shapes {first}"
     what = (
         f"qnnbridge fix {shell_word(path)} -o OUT {first}--only {fault.rewrite}" if fault.rewrite else fault.advice
     )
