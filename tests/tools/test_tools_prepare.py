@@ -280,7 +280,9 @@ def test_a_quantised_model_whose_run_was_ended_is_measured_again(error: BridgeEr
 
 def test_working_folders_are_removed_unless_their_maker_lives(copy: Path) -> None:
     place = copy / "out" / "compiled" / "soc60"
-    left, earlier, used, foreign = (place / f".qnnbridge-compile-{name}" for name in ("left", "earlier", "used", "no"))
+    left, earlier, used, foreign = (
+        place / f".qnnbridge-compile-{name}" for name in ("left", "earlier", "used", "no")
+    )
     for folder in (left, earlier, used, foreign):
         (folder / "work").mkdir(parents=True)
     (left / MARK).touch()
@@ -289,7 +291,9 @@ def test_working_folders_are_removed_unless_their_maker_lives(copy: Path) -> Non
     assert held is not None
     try:
         again(copy)
-        assert not left.exists() and not earlier.exists() and not foreign.exists()
+        assert not left.exists()
+        assert not earlier.exists()
+        assert not foreign.exists()
         assert used.exists(), "its maker lives"
     finally:
         held.release()

@@ -41,7 +41,8 @@ def test_session_options_need_permission(key: str, value: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "value", ["/tmp/libQnnHtp.so", "./QnnHtp.dll", "sub/QnnHtp.dll", "..\\QnnHtp.dll", "C:QnnHtp.dll", "evil.dll", "evil"]
+    "value",
+    ["/tmp/libQnnHtp.so", "./QnnHtp.dll", "sub/QnnHtp.dll", "..\\QnnHtp.dll", "C:QnnHtp.dll", "evil.dll", "evil"],
 )
 @pytest.mark.parametrize("name", ["QNN", "QNNExecutionProvider", "newer"])
 def test_backends_that_are_not_of_the_host_need_permission(name: str, value: str, tmp_path: Path) -> None:
@@ -83,7 +84,9 @@ def test_a_key_that_occurs_twice_is_found(tmp_path: Path) -> None:
     assert found(tmp_path, '{"custom_ops_\\u006cibrary": ["a.so"]}') == [("custom_ops_library", "a.so")]
 
 
-@pytest.mark.parametrize("value", ["/etc/a.onnx", "../a.onnx", "sub/../../a.onnx", "\\\\host\\a.onnx", "C:\\a.onnx"])
+@pytest.mark.parametrize(
+    "value", ["/etc/a.onnx", "../a.onnx", "sub/../../a.onnx", "\\\\host\\a.onnx", "C:\\a.onnx"]
+)
 @pytest.mark.parametrize("key", ["filename", "adapter_filename", "config_filename"])
 def test_files_outside_of_the_folder_need_permission(key: str, value: str, tmp_path: Path) -> None:
     assert found(tmp_path, {"model": {"decoder": {key: value}}}) == [(key, value)]
@@ -94,7 +97,9 @@ def test_configs_as_exporters_write_them_need_none(tmp_path: Path) -> None:
         log_id="onnxruntime-genai",
         intra_op_num_threads=4,
         enable_profiling=None,
-        provider_options=[{"QNN": {"backend_path": "QnnHtp.dll", "htp_performance_mode": "burst", "soc_model": "60"}}],
+        provider_options=[
+            {"QNN": {"backend_path": "QnnHtp.dll", "htp_performance_mode": "burst", "soc_model": "60"}}
+        ],
         **{"session.intra_op.allow_spinning": "0", "ep.share_ep_contexts": "1"},
     )
     config["model"]["decoder"] |= {
@@ -112,7 +117,8 @@ def test_a_permission_is_for_one_name(tmp_path: Path) -> None:
     refuse_native(str(tmp_path), {"custom_ops_library", "enable_profiling"}, None)
     with pytest.raises(NativeCodeRefused) as refused:
         refuse_native(str(tmp_path), {"custom_ops_library"}, None)
-    assert "enable_profiling" in refused.value.message and "/any/path" in refused.value.message
+    assert "enable_profiling" in refused.value.message
+    assert "/any/path" in refused.value.message
     assert "allow_native=['enable_profiling']" in refused.value.fix
     assert "--allow-native enable_profiling" in refused.value.fix
     assert refused.value.details["option"] == "enable_profiling"

@@ -44,6 +44,7 @@ def test_arguments_of_log_records_are_shown(caplog: pytest.LogCaptureFixture) ->
 @pytest.mark.parametrize("name", ["<img src=x onerror=y>", "a|b", "`x`", "[a](http://b)", "**bold**", "a\n# title"])
 def test_names_are_no_markup_in_the_report_of_prepare(name: str) -> None:
     shown = escaped(name)
-    assert "<" not in shown and "\n" not in shown
+    assert "<" not in shown
+    assert "\n" not in shown
     for character in "|`[*#":
         assert f"\\{character}" in shown or character not in name

@@ -253,7 +253,8 @@ def names_of_options(given: Collection[str]) -> tuple[str, ...]:
     """Return the names. Raise `OptionError` for a single text, which would be taken for a list of its letters."""
     if isinstance(given, (str, bytes)) or not all(isinstance(one, str) for one in given):
         raise OptionError(
-            f"allow_native={given!r} is not a list of names.", fix='Give names: allow_native=["custom_ops_library"].'
+            f"allow_native={given!r} is not a list of names.",
+            fix='Give names: allow_native=["custom_ops_library"].',
         )
     return tuple(given)
 

@@ -152,9 +152,11 @@ def _of_genai(folder: Path, document: Mapping[str, Any]) -> WhisperFiles:
     for part, role in ((encoder, "encoder"), (decoder, "decoder")):
         name = str(part.get("filename", f"{role}.onnx"))
         path = folder / name
-        # A configuration from elsewhere must not name files outside of its folder. Links are followed: the caches of
-        # model hubs link to files of another folder.
-        inside = all(".." not in one.parts and not one.anchor for one in (PurePosixPath(name), PureWindowsPath(name)))
+        # A configuration from elsewhere must not name files outside of its folder. Links are followed: the caches
+        # of model hubs link to files of another folder.
+        inside = all(
+            ".." not in one.parts and not one.anchor for one in (PurePosixPath(name), PureWindowsPath(name))
+        )
         if not inside or not path.is_file():
             raise GenerationFolderInvalid(
                 f"genai_config.json names {part.get('filename')!r} as {role}, which is not in {folder}."

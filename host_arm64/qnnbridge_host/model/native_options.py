@@ -43,8 +43,10 @@ _LIBRARY: Final = re.compile(r"\.(dll|so|dylib|pyd|exe)[\d.]*\s*$", re.IGNORECAS
 
 
 class NativeOption(NamedTuple):
-    """An option that needs the caller's permission. key: its name in the config. place: the keys above it. does: what
-    it would make ONNX Runtime do."""
+    """An option that needs the caller's permission.
+
+    key: its name in the config. place: the keys above it, and its own. does: what it would make ONNX Runtime do.
+    """
 
     key: str
     value: str
@@ -94,7 +96,9 @@ def _in(node: Any, place: tuple[str, ...], is_option: bool, own: str | None) -> 
             inside = is_option or key.lower() in _SECTIONS
             if isinstance(value, list):
                 yield from _in(value, (*place, key), inside, own)
-            for one in [value] if not isinstance(value, list) else [] if isinstance(value, _Pairs) else value:
+            # A list of values counts as each of them; objects have been looked into.
+            values = value if isinstance(value, list) else [value]
+            for one in () if isinstance(value, _Pairs) else values:
                 does = None if isinstance(one, list) else _effect(key, one, is_option, own)
                 if does is not None:
                     yield NativeOption(key, str(one), " > ".join((*place, key)), does)
