@@ -36,6 +36,7 @@
     │   ├── NumbersDiffer            the numbers are not those of the CPU
     │   └── GenerationError          generation of text; also a RuntimeError
     │       ├── GenerationFolderInvalid  the model's folder lacks a file, or one is damaged
+    │       ├── NativeCodeRefused        a file of the folder would load native code or write files
     │       ├── GenerationUnsupported    this model, or this release of onnxruntime-genai, cannot do it
     │       └── PromptRefused            the prompt is empty, too long, or has no tokens of the model
     ├── OrtError                     what ONNX Runtime raised: its fifteen classes by their own names
@@ -346,6 +347,13 @@ class GenerationError(ModelError, RuntimeError):
 
 class GenerationFolderInvalid(GenerationError):
     code = "generation.FolderInvalid"
+    retry: Retry = "pointless"
+
+
+class NativeCodeRefused(GenerationError):
+    """A model's folder sets an option that the caller has to allow: `allow_native`."""
+
+    code = "generation.NativeCodeRefused"
     retry: Retry = "pointless"
 
 

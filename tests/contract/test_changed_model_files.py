@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -51,4 +53,60 @@ def test_files_that_were_only_touched_are_the_same(model: Path) -> None:
         (model.parent / "w.bin").write_bytes(data)
         host.restart()
         assert np.array_equal(session.run(None, {"x": x})[0], x * 2)
+        assert session.generation == 2
+
+
+@pytest.mark.parametrize(("operator", "follows"), [("Mul", True), ("MatMul", False)])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_cpu_sessions_follow_mapped_weights_that_are_overwritten_in_place(
+    operator: str, follows: bool, in_place: bool, tmp_path: Path, host: qnnbridge.Host
+) -> None:
+    """As docs/errors.md has it. ONNX Runtime packs the weights of MatMul when the session is made."""
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["x", "w"], ["y"])],
+        "weights",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [16, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [16, 16])],
+        [numpy_helper.from_array(np.ones((16, 16), np.float32), "w")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    made.ir_version = 9
+    onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    weights, x = tmp_path / "w.bin", np.ones((16, 16), np.float32)
+
+    def run(session: Any) -> float:
+        return float(session.run(None, {"x": x})[0][0, 0])
+
+    sessions = [
+        onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=CPU),
+        qnnbridge.InferenceSession(tmp_path / "m.onnx", providers=CPU, host=host),
+    ]
+    before = [run(session) for session in sessions]
+    target = weights if in_place else tmp_path / "new"
+    with target.open("r+b" if in_place else "wb") as file:
+        file.write(np.full((16, 16), 3, np.float32).tobytes())
+    target.replace(weights)
+    factor = 3 if in_place and follows else 1
+    assert [run(session) for session in sessions] == [value * factor for value in before]
+
+
+def test_initializers_are_those_of_the_time_when_the_session_was_made() -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "w"], ["y"])],
+        "scaled",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])],
+        [numpy_helper.from_array(np.zeros(4, np.float32), "w")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    made.ir_version = 9
+    value, x = np.full(4, 2, np.float32), np.ones(4, np.float32)
+    options = qnnbridge.SessionOptions()
+    options.add_initializer("w", qnnbridge.OrtValue.ortvalue_from_numpy(value))
+    with qnnbridge.Host() as host:
+        session = qnnbridge.InferenceSession(made.SerializeToString(), options, providers=CPU, host=host)
+        value[:] = 5
+        assert session.run(None, {"x": x})[0].tolist() == [2] * 4
+        host.restart()
+        assert session.run(None, {"x": x})[0].tolist() == [2] * 4
         assert session.generation == 2

@@ -23,16 +23,18 @@ pytest.importorskip("onnxruntime_qnn")
 import model_work_models as models
 import verify_models
 
+from qnnbridge_host.cache.files import EARLIER_MARK, MARK, try_hold
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model.manifest import read_manifest
 from qnnbridge_models import journals
 from qnnbridge_models.journals import PrepareJournal, key_of
 from qnnbridge_models.prepare import PrepareOptions, prepare_model
 from qnnbridge_models.prepare.preparation import StepResult
-from qnnbridge_models.prepare.preparer import shipped_numbers
+from qnnbridge_models.prepare.preparer import shipped_numbers, was_measured
 from qnnbridge_os.files import TEMPORARY
-from qnnbridge_protocol.errors import Busy
+from qnnbridge_protocol.errors import BridgeError, Busy, DeadlineExceeded, DeviceReset, EPFail, HostCrashed
 from qnnbridge_protocol.model_records import JudgedNumbers
+from qnnbridge_tools.sessions import ProviderSession
 
 pytestmark = pytest.mark.simulator
 
@@ -219,6 +221,100 @@ def test_killed_in_any_step_it_goes_on_there(ready: Path, tmp_path: Path) -> Non
     assert files_of(out) == files_of(ready / "out"), "nothing half made is left"
 
 
+@needs.posix
+@pytest.mark.parametrize("of_qnn", [True, False], ids=["the host of QNN", "the host of the CPU"])
+def test_a_host_that_was_killed_is_not_kept_as_a_verdict(
+    of_qnn: bool, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = copy / "out"
+    shutil.rmtree(out)
+    answer, left = ProviderSession.answer, [1]
+
+    def kill_first(self: ProviderSession, *arguments: Any, **options: Any) -> Any:
+        on_qnn = bool(self.placement.qnn_nodes)
+        if on_qnn == of_qnn and left:
+            left.pop()
+            os.kill(self._session.host.info.pid, signal.SIGKILL)
+        return answer(self, *arguments, **options)
+
+    monkeypatch.setattr(ProviderSession, "answer", kill_first)
+    killed = told(prepare(copy / "m.onnx", "-o", out, *BATCH))
+    assert not left
+    # Without the CPU's answer to one of the inputs the others still decide.
+    assert killed["ready"] is not of_qnn
+    assert "SIGKILL" in str(killed)
+    assert "SIGKILL" not in (out / journals.JOURNAL_NAME).read_text("utf-8")
+    manifest = read_manifest(next(out.glob("compiled/*/*.onnx")))
+    assert manifest is not None
+    assert "verified" not in manifest.extra, "no session hears of it"
+    document = again(copy)
+    assert states(document) == {"fix": "kept", "compile 60": "kept", "verify 60": "done"}
+    assert document["verdict"].startswith("Ready")
+    assert set(states(again(copy)).values()) == {"kept"}
+
+
+def test_a_death_that_an_earlier_version_kept_is_verified_again(copy: Path) -> None:
+    path = copy / "out" / journals.JOURNAL_NAME
+    journal = json.loads(path.read_text("utf-8"))
+    verified = journal["steps"]["verify 60"]["told"]
+    verified["rows"][0] |= {"status": "failed", "died": True, "reason": "SIGKILL"}
+    verified |= {"verdict": "differs", "reason": "QNN ends the host, or does not come back."}
+    path.write_text(json.dumps(journal), "utf-8")
+    assert states(again(copy)) == {"fix": "kept", "compile 60": "kept", "verify 60": "done"}
+
+
+@pytest.mark.parametrize(
+    ("error", "holds"),
+    [
+        (None, True),
+        (EPFail("QNN refuses it."), True),
+        (HostCrashed("SIGKILL"), False),
+        (DeadlineExceeded("too late"), False),
+        (DeviceReset("the NPU was reset"), False),
+    ],
+)
+def test_a_quantised_model_whose_run_was_ended_is_measured_again(error: BridgeError | None, holds: bool) -> None:
+    assert was_measured({"qnn": {"error": None if error is None else error.to_wire()}}) is holds
+    assert was_measured({"qnn": None})
+
+
+def test_working_folders_are_removed_unless_their_maker_lives(copy: Path) -> None:
+    place = copy / "out" / "compiled" / "soc60"
+    left, earlier, used, foreign = (
+        place / f".qnnbridge-compile-{name}" for name in ("left", "earlier", "used", "no")
+    )
+    for folder in (left, earlier, used, foreign):
+        (folder / "work").mkdir(parents=True)
+    (left / MARK).touch()
+    (earlier / EARLIER_MARK).touch()
+    held = try_hold(used / MARK)
+    assert held is not None
+    try:
+        again(copy)
+        assert not left.exists()
+        assert not earlier.exists()
+        assert not foreign.exists()
+        assert used.exists(), "its maker lives"
+    finally:
+        held.release()
+    again(copy)
+    assert not used.exists()
+
+
+def test_a_compiler_that_ends_during_the_next_call_leaves_no_folder(copy: Path) -> None:
+    used = copy / "out" / "compiled" / "soc60" / ".qnnbridge-compile-used"
+    used.mkdir()
+    held = try_hold(used / MARK)
+    assert held is not None
+
+    def release(result: StepResult | None, title: str) -> None:
+        held.release()
+
+    options = PrepareOptions(dims=Dimensions({"batch": 2}), soc_models=("60",), extreme=False)
+    prepare_model(copy / "m.onnx", copy / "out", options, release)
+    assert not used.exists()
+
+
 def test_two_at_a_time_do_not_share_a_folder(copy: Path) -> None:
     with journals.opened(copy / "out", "m.onnx"), pytest.raises(Busy, match="at work"):
         prepare_model(copy / "m.onnx", copy / "out", PrepareOptions(dims=Dimensions({"batch": 2})))
@@ -229,7 +325,7 @@ def test_a_name_that_qnn_would_not_find_again_and_markdown_would_read_is_no_obst
     model = tmp_path / "m\u00f6del..1 [x](y).onnx"
     shutil.copy(models.MODELS / "sigmoid.onnx", model)
     document = told(prepare(model, "-o", tmp_path / "o\u00fct", "--no-extreme"))
-    assert document["ready"] is True
+    assert document["verdict"].startswith("Ready") is True
     assert document["chips"][0]["compiled"] == "compiled/soc60/m\u00f6del_1 [x](y)_ctx.onnx"
     page = (tmp_path / "o\u00fct" / "report.md").read_text(encoding="utf-8")
     assert page.startswith("# m\u00f6del..1 \\[x\\](y).onnx for the NPU\n")

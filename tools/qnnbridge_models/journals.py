@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from qnnbridge_host.cache.files import try_hold
+from qnnbridge_host.cache.files import EARLIER_MARK, MARK, try_hold
 from qnnbridge_host.graph.files import inside_folder, write_whole
 from qnnbridge_host.model.manifest import FileRecord
 from qnnbridge_os.files import TEMPORARY
@@ -191,6 +191,8 @@ def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
         journal.write()
         yield journal
     finally:
+        # Again: a process that compiled for a run that was killed may have ended only now.
+        _sweep(folder)
         held.release(remove=True)
 
 
@@ -201,15 +203,35 @@ def key_of(step: str, **went_in: Any) -> str:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what a killed process left behind; the lock keeps other processes out."""
+    """Remove what a killed process left behind; the lock keeps other calls of `prepare` out.
+
+    A working folder stays as long as a process holds its lock: the compiler of a call that was killed goes on until
+    it notices. It is not asked for its age, as in `work_folder`: here no other compilation begins meanwhile.
+    """
     for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         if not place.is_dir():
             continue  # was inside of one that is gone now
         for path in place.iterdir():
-            if path.is_dir() and path.name.startswith(_LEFT_BEHIND):
-                shutil.rmtree(path, ignore_errors=True)
+            if path.is_dir() and not path.is_symlink() and path.name.startswith(_LEFT_BEHIND):
+                if not _is_in_use(path):
+                    shutil.rmtree(path, ignore_errors=True)
             elif path.name.startswith(TEMPORARY):
                 path.unlink(missing_ok=True)
+
+
+def _is_in_use(folder: Path) -> bool:
+    for name in (MARK, EARLIER_MARK):
+        mark = folder / name
+        # Only a lock that is there: `try_hold` would make the file.
+        if mark.is_file() and not mark.is_symlink():
+            try:
+                held = try_hold(mark)
+            except OSError:
+                return True
+            if held is None:
+                return True
+            held.release()
+    return False
 
 
 _FOLDER = "verify"

@@ -23,7 +23,7 @@ from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_tools import arguments
 from qnnbridge_tools.command_line import APART, Read
-from qnnbridge_tools.options import Dims, Fallback, HostPython, ProviderName, ProviderOptions
+from qnnbridge_tools.options import AllowNative, Dims, Fallback, HostPython, ProviderName, ProviderOptions
 
 Where = Literal["daemon", "private"]
 
@@ -358,6 +358,7 @@ class ServeOptions:
         typer.Option("--llm", metavar="NAME=FOLDER", help="A language model and its name. Repeatable."),
         Read(functools.partial(read_names, "--llm")),
     ] = dataclasses.field(default_factory=dict)
+    allow_native: AllowNative = ()
     embedders: Annotated[
         Mapping[str, Path],
         typer.Option("--embed", metavar="NAME=FOLDER", help="A model for embeddings and its name. Repeatable."),

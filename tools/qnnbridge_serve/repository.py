@@ -13,7 +13,7 @@ import functools
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar
 
@@ -530,13 +530,15 @@ class LanguageModel:
         self.model.close()
 
 
-def language_models(folders: Mapping[str, Path], host: Host, fallback: Fallback) -> FolderModels[LanguageModel]:
+def language_models(
+    folders: Mapping[str, Path], host: Host, fallback: Fallback, allow_native: Collection[str] = ()
+) -> FolderModels[LanguageModel]:
     """Those of `qnnbridge serve --llm`."""
 
     def load(name: str, folder: Path) -> LanguageModel:
         from qnnbridge.genai import Model, Tokenizer
 
-        model = Model(folder, host=host, fallback=fallback)
+        model = Model(folder, host=host, fallback=fallback, allow_native=allow_native)
         try:
             words = f"{model.info.layout} layout, context of {model.info.context_length} tokens"
             return LanguageModel(name, model, Tokenizer(model), words)

@@ -115,7 +115,7 @@ def serve_models(options: ServeOptions) -> None:
         host = open_host(options.where, options.host_python)
         try:
             repository = Repository(options.files, lambda file: open_model(file, options.sessions, host))
-            models = language_models(options.language_models, host, options.sessions.fallback)
+            models = language_models(options.language_models, host, options.sessions.fallback, options.allow_native)
             embedders = embedding_models(options.embedders, options.embedder_buckets, options.sessions, host)
             hearing = speech_models(options.recognizers, options.sessions, host)
 

@@ -92,6 +92,14 @@ Fallback = Annotated[
     Literal["error", "cpu"],
     typer.Option("--fallback", help="Nodes that QNN cannot run: an error, or the CPU."),
 ]
+AllowNative = Annotated[
+    tuple[str, ...],
+    typer.Option(
+        "--allow-native",
+        metavar="NAME",
+        help="Option of genai_config.json that may load native code or write files. May be repeated.",
+    ),
+]
 ProviderOptions = Annotated[
     Mapping[str, str],
     typer.Option(

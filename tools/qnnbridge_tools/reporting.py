@@ -40,6 +40,7 @@ _BAD_INPUT: tuple[type[errors.BridgeError], ...] = (
     errors.CompiledModelRefused,
     errors.NoSuchFile,
     errors.GenerationFolderInvalid,
+    errors.NativeCodeRefused,
     errors.InvalidArgument,
     errors.InvalidGraph,
     errors.InvalidProtobuf,

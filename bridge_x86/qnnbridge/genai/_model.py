@@ -22,7 +22,7 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 from qnnbridge._host import chosen_host
@@ -249,17 +249,30 @@ class Remade:
 # --- models ---
 
 
+def names_of_options(given: Collection[str]) -> tuple[str, ...]:
+    """Return the names. Raise `OptionError` for a single text, which would be taken for a list of its letters."""
+    if isinstance(given, (str, bytes)) or not all(isinstance(one, str) for one in given):
+        raise OptionError(
+            f"allow_native={given!r} is not a list of names.",
+            fix='Give names: allow_native=["custom_ops_library"].',
+        )
+    return tuple(given)
+
+
 class Config:
     """A model's folder, and changes of its genai_config.json for one loading.
 
     Args:
         config_path: the folder.
+        allow_native: names of options that the folder's genai_config.json may set although they load native code
+            or write files, such as "custom_ops_library". Default: none.
     """
 
-    def __init__(self, config_path: str | os.PathLike[str]) -> None:
+    def __init__(self, config_path: str | os.PathLike[str], *, allow_native: Collection[str] = ()) -> None:
         path = os.path.abspath(os.fsdecode(config_path))
         check_travels(path)
         self._folder = path
+        self._allow_native = names_of_options(allow_native)
         # Methods of genai's own Config with their arguments, for the host to call in this order: a later one may
         # undo an earlier one. Kept as data, so that a model is loaded again with the same steps.
         self._steps: list[tuple[Any, ...]] = []
@@ -329,6 +342,7 @@ class ModelRecipe:
     steps: tuple[tuple[Any, ...], ...]
     data: tuple[tuple[str, bytes], ...]
     fallback: Fallback
+    allow_native: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -336,7 +350,7 @@ class ModelRecipe:
 
     @property
     def options_hash(self) -> str:
-        """Of everything but the folder."""
+        """Of everything but the folder, and the permissions: they do not change a model that is loaded."""
         parts = [self.steps, self.fallback, [(name, hashlib.sha256(data).hexdigest()) for name, data in self.data]]
         return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -425,6 +439,7 @@ class RemoteModel(Remade):
                 "folder": recipe.folder,
                 "steps": [list(step) for step in recipe.steps],
                 "fallback": recipe.fallback,
+                "allow_native": list(recipe.allow_native),
                 "data": [name for name, _ in recipe.data],
                 "cache": cache.folder if cache.enabled else None,
                 # Of the first loading: a folder that has changed since is refused. Histories belong to its model.
@@ -457,10 +472,12 @@ class Model:
             applications share.
         fallback: "error" (default) refuses the model if a stage that asks for QNN would compute on the CPU; "cpu"
             allows it. `placement` reports the result.
+        allow_native: as of `Config`, in addition to what the `Config` allows.
         timeout: seconds for loading. Default: none.
 
     Raises:
         GenerationFolderInvalid: the folder lacks a file, or one is damaged.
+        NativeCodeRefused: see `allow_native`.
         GenerationUnsupported: this release of onnxruntime-genai cannot run the model.
         PlacementRefused: see `fallback`.
     """
@@ -471,13 +488,20 @@ class Model:
         *,
         host: Host | Literal["daemon"] | None = None,
         fallback: Fallback = "error",
+        allow_native: Collection[str] = (),
         timeout: float | None = None,
     ) -> None:
         if not isinstance(config, Config):
             config = Config(config)
         if fallback not in ("error", "cpu"):
             raise OptionError(f"fallback={fallback!r} is not known.", fix='Give "error" or "cpu".')
-        recipe = ModelRecipe(config._folder, tuple(config._steps), tuple(config._data.items()), fallback)
+        recipe = ModelRecipe(
+            config._folder,
+            tuple(config._steps),
+            tuple(config._data.items()),
+            fallback,
+            (*config._allow_native, *names_of_options(allow_native)),
+        )
         self._remote = RemoteModel(chosen_host(host), recipe)
         self._info = self._remote.open(timeout)
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from qnnbridge._feed_rules import Node
@@ -150,9 +150,14 @@ def _of_genai(folder: Path, document: Mapping[str, Any]) -> WhisperFiles:
     }
     files = []
     for part, role in ((encoder, "encoder"), (decoder, "decoder")):
-        path = folder / str(part.get("filename", f"{role}.onnx"))
-        # A configuration from elsewhere must not name files outside of its folder.
-        if not path.is_file() or folder.resolve() not in path.resolve().parents:
+        name = str(part.get("filename", f"{role}.onnx"))
+        path = folder / name
+        # A configuration from elsewhere must not name files outside of its folder. Links are followed: the caches
+        # of model hubs link to files of another folder.
+        inside = all(
+            ".." not in one.parts and not one.anchor for one in (PurePosixPath(name), PureWindowsPath(name))
+        )
+        if not inside or not path.is_file():
             raise GenerationFolderInvalid(
                 f"genai_config.json names {part.get('filename')!r} as {role}, which is not in {folder}."
             )

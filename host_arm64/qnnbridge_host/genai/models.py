@@ -39,6 +39,7 @@ from qnnbridge_host.model.genai_folder import (
     refusal,
     stage_files,
 )
+from qnnbridge_host.model.native_options import refuse_native
 from qnnbridge_host.model.source import take_stamp
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -200,6 +201,7 @@ class ModelRequest:
         self.quarantined = frozenset(arguments.get("quarantined") or ())
         self.expected = arguments.get("fingerprint")
         self.data = dict(data)
+        self.allow_native = frozenset(map(str, arguments.get("allow_native") or ()))
 
 
 def load(
@@ -223,6 +225,9 @@ def load(
     if is_too_old(native.version):
         raise too_old(native.version)
     refuse_special_files(request.path)
+    own = engine.qnn_library()
+    # For each request, also where the model is loaded already: another application may have allowed it.
+    refuse_native(request.path, request.allow_native, None if own is None else os.path.dirname(own))
     folder = read_folder(request.path, request.steps, tuple(request.data))
     reason = refusal(folder.layout, native.version)
     if reason is not None:

@@ -39,13 +39,22 @@ from qnnbridge_models.verify import trying
 from qnnbridge_models.verify import verification as verify_report
 from qnnbridge_models.verify.verifier import verify_model
 from qnnbridge_protocol import __version__
-from qnnbridge_protocol.errors import BridgeError, HostStartFailed, OptionError, ProviderUnavailable
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    CallError,
+    DeviceReset,
+    HostError,
+    HostStartFailed,
+    OptionError,
+    ProviderUnavailable,
+    from_wire,
+)
 from qnnbridge_protocol.model_records import NumbersReport, NumbersState, OutputNumbers
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools import arguments, output
 from qnnbridge_tools.arguments import input_paths, read_chip
 from qnnbridge_tools.compile.compiling import variant_tag
-from qnnbridge_tools.sessions import one_line
+from qnnbridge_tools.sessions import DEATHS, one_line
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo
@@ -66,6 +75,8 @@ class StepWork:
     Args:
         went_in: all that it depends on.
         do: does it, gives the files (absolute) and the document.
+        holds: whether a document is a result that another run would have as well. Others are reported, and the next
+            call does the step again: a host that was killed, a timeout or a full disk says nothing about the model.
         variant: the sizes of its bucket, as text.
     """
 
@@ -73,6 +84,7 @@ class StepWork:
     chip: str | None
     went_in: Mapping[str, Any]
     do: Callable[[], tuple[list[Path], dict[str, Any]]]
+    holds: Callable[[Mapping[str, Any]], bool] = lambda document: True
     variant: str = ""
 
     @property
@@ -142,7 +154,7 @@ def quantize(
         "seed": options.seed,
         "versions": dict(versions),
     }
-    return StepWork("quantize", None, went_in, do)
+    return StepWork("quantize", None, went_in, do, was_measured)
 
 
 def compile_for(
@@ -212,7 +224,23 @@ def verify_on(
         "seed": options.seed,
         "versions": dict(versions),
     }
-    return StepWork("verify", chip, went_in, do)
+    return StepWork("verify", chip, went_in, do, was_compared)
+
+
+def was_compared(verification: Mapping[str, Any]) -> bool:
+    """Return whether QNN and the CPU answered as the model makes them: no host died, no call failed.
+
+    A death is not told apart from one that the model causes. Verifying such a model again in each call costs time
+    only; a death by chance that is kept calls a good model not ready for ever.
+    """
+    rows = verification.get("rows") or ()
+    return not verification.get("error") and not any(row.get("died") or row["status"] == "failed" for row in rows)
+
+
+def was_measured(quantized: Mapping[str, Any]) -> bool:
+    """Return whether no host died, and no time ran out, where the quantised model was run on QNN."""
+    error = (quantized.get("qnn") or {}).get("error")
+    return not error or not isinstance(from_wire(error), (*DEATHS, HostError, CallError, DeviceReset))
 
 
 def _some_samples(model: Path, options: PrepareOptions) -> list[NamedFeeds]:
@@ -359,7 +387,8 @@ class _Steps:
         self.ids.append(work.id)
         key = key_of(work.name, **work.went_in)
         entry = self.journal.finished(work.id, key)
-        if entry is not None:
+        # Journals of earlier versions also have results that do not hold.
+        if entry is not None and work.holds(entry.document):
             names = tuple(record.name for record in entry.files)
             return self._reported(
                 StepResult(work.name, "kept", work.chip, names, entry.document, "", entry.seconds)
@@ -382,16 +411,23 @@ class _Steps:
         # Both paths are resolved: one of them may name the folder through a link.
         root = self.journal.folder.resolve()
         names = tuple(path.resolve().relative_to(root).as_posix() for path in made)
-        entry = self.journal.finish(work.id, key, names, document, seconds)
-        return self._reported(StepResult(work.name, "done", work.chip, names, entry.document, "", seconds))
+        document = output.jsonable(document)
+        if work.holds(document):
+            self.journal.finish(work.id, key, names, document, seconds)
+        elif names:
+            # For its files alone. No step has an empty key, so the next call does it again.
+            self.journal.finish(work.id, "", names, {}, seconds)
+        return self._reported(StepResult(work.name, "done", work.chip, names, document, "", seconds))
 
     def skip(self, name: str, chip: str, problem: str) -> None:
         self._reported(StepResult(name, "skipped", chip, problem=problem))
 
     def ship_verdict(self, compiled: StepResult, verified: StepResult) -> None:
         """A session of the compiled model says what was found here: its manifest holds it."""
+        if compiled.state not in ("done", "kept") or not was_compared(verified.document):
+            return
         numbers = shipped_numbers(verified)
-        if compiled.state not in ("done", "kept") or numbers is None:
+        if numbers is None:
             return
         folder = self.journal.folder
         if add_verdict(folder / compiled.files[0], numbers):

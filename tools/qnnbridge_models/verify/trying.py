@@ -498,7 +498,7 @@ def try_on_qnn(qnn: ProviderSession, trial: Trial, prepared: TrialSet) -> tuple[
     if trial.reason:
         return _row(trial, "skipped", trial.reason), RunAnswer(None)
     if trial.expected.died:
-        return _row(trial, "skipped", f"the CPU does not answer: {short_of(trial.expected)}"), RunAnswer(None)
+        return _row(trial, "skipped", f"the CPU does not answer: {short_of(trial.expected)}", True), RunAnswer(None)
     answer = qnn.answer(trial.feeds)
     if trial.expected.values is None:
         # QNN's values are dropped: `verdicts_on` pairs them with the CPU's by their place in the list, and the CPU

@@ -418,7 +418,8 @@ class _Work:
         for number, trial in enumerate(prepared.trials):
             self.on_progress("running on QNN", number, len(prepared.trials))
             kept = journal.answer(trial.feeds) if journal is not None and trial.feeds else None
-            if any(row.died for row in rows):
+            # A row that was skipped since the host of the CPU died has not tried QNN.
+            if any(row.died and row.status != "skipped" for row in rows):
                 reason = "not tried any more"
                 row = InputSetResult(trial.name, trial.kind, trial.counts, "skipped", reason=reason)
             # Only QNN's values are kept. The CPU has run again, and they are judged against its new ones.

@@ -22,7 +22,7 @@ from qnnbridge_protocol.visible import visible_lines
 from qnnbridge_tools import arguments, output, reporting
 from qnnbridge_tools.command_line import Read, command
 from qnnbridge_tools.generation.measuring import Pace
-from qnnbridge_tools.options import Fallback, HostPython
+from qnnbridge_tools.options import AllowNative, Fallback, HostPython
 
 if TYPE_CHECKING:
     from qnnbridge.genai import GenerationStats, Model, TextStream, Tokenizer
@@ -77,6 +77,7 @@ def chat(
         bool, typer.Option("--daemon", help="Use the daemon's host, which may have the model loaded.")
     ] = False,
     fallback: Fallback = "error",
+    allow_native: AllowNative = (),
     host_python: HostPython = None,
 ) -> None:
     """Talk to a model for text generation. Ctrl+C stops an answer, /quit ends."""
@@ -96,7 +97,7 @@ def chat(
         return input("> " if sys.stdin.isatty() else "")
 
     with qnnbridge.connect(python=host_python) if shared else qnnbridge.Host(host_python) as host:
-        model = genai.Model(folder, host=host, fallback=fallback)
+        model = genai.Model(folder, host=host, fallback=fallback, allow_native=allow_native)
         try:
             write(f"{model.info.label}: {HELP}\n")
             Chat(model, genai.Tokenizer(model), options, write).serve(read)
