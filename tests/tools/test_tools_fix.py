@@ -45,9 +45,13 @@ def test_each_rewrite_finds_its_trap_and_changes_no_result(what: str, tmp_path: 
     assert (step.rewrite, step.kept) == (name, True)
     assert step.changes
     assert step.check is not None
-    assert step.check.compared, step.check.reason
-    # A step of the quantisation, which a fused operator rounds once instead of five times.
-    assert step.check.max_abs < (4.2 / 255 if name == "gelu" else 1e-5)
+    if name == "random-on-cpu":
+        # Its models give other numbers in every run, so there is nothing to compare.
+        assert "another result every time" in step.check.reason
+    else:
+        assert step.check.compared, step.check.reason
+        # A step of the quantisation, which a fused operator rounds once instead of five times.
+        assert step.check.max_abs < (4.2 / 255 if name == "gelu" else 1e-5)
     again = fix_model(tmp_path / "o.onnx", tmp_path / "again.onnx", only=[name])
     assert again.steps == (), "there is nothing left to do"
     onnx.checker.check_model(onnx.load(str(tmp_path / "o.onnx")))
