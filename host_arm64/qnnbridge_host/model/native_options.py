@@ -70,8 +70,8 @@ def refuse_native(folder: str, allowed: Collection[str], own_libraries: str | No
             cause="The config comes with the model, and ONNX Runtime would obey it with the rights of this user.",
             evidence=[f"{CONFIG}: {option.place}"],
             fix=f"Remove {option.key} from {CONFIG}. If the origin of the folder is trusted, allow it: "
-            f"qnnbridge.genai.Model(..., allow_native=[{option.key!r}]), or --allow-native {shlex.quote(option.key)} "
-            "of qnnbridge chat and qnnbridge serve.",
+            f"qnnbridge.genai.Model(..., allow_native=[{option.key!r}]), or "
+            f"--allow-native {shlex.quote(option.key)} of qnnbridge chat and qnnbridge serve.",
             details={"path": folder, "option": option.key, "value": option.value},
         )
 
