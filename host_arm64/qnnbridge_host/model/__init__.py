@@ -11,4 +11,5 @@ tools call it. May import the standard library and the protocol; never the cache
 - `compiled_checks`: the checks before a session;
 - `graph_index` (with `static_shapes`), `known_wrong`: operators that QNN computes wrong;
 - `genai_folder`: the folder of a model for generation.
+- `native_options`: options of such a folder that load native code or write files.
 """
