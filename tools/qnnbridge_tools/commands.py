@@ -61,15 +61,8 @@ def doctor(given: DoctorCommand) -> None:
     """
     from qnnbridge_tools.doctor.examine import DoctorOptions, SurveyOptions, perform
 
-    order = SurveyOptions(
-        given.host_python,
-        given.model,
-        given.backend_path,
-        given.quick,
-        given.numbers,
-        given.timeout,
-        given.dims,
-    )
+    interpreter, model, backend = given.host_python, given.model, given.backend_path
+    order = SurveyOptions(interpreter, model, backend, given.quick, given.numbers, given.timeout, given.dims)
     request = DoctorOptions(
         order, given.snapshot, given.overwrite, given.from_snapshot, given.explain, given.fix, given.as_json
     )
