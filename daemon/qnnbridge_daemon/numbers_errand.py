@@ -47,7 +47,7 @@ class NumbersErrand:
         self.done = False
 
     def look(self) -> None:
-        """Start, end or collect the process. To be called now and then."""
+        """Start, end or collect the process. The daemon calls it periodically."""
         if self.done:
             return
         idle_s = self._idle_for_s()

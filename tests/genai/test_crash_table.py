@@ -233,4 +233,4 @@ print(og.__name__, len(generator.get_sequence(0)))
     done = subprocess.run(
         [sys.executable, "-c", "import qnnbridge.dropin\n" + program], capture_output=True, text=True, timeout=100
     )
-    assert (done.returncode, done.stdout) == (0, "qnnbridge.genai 12\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "onnxruntime_genai 12\n"), done.stderr

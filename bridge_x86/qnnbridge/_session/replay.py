@@ -275,8 +275,8 @@ class ReplayingSession:
     def _book_on(self, fingerprint: str, label: str, *, entry: bool = False, known: str = "") -> None:
         """The suspect if the host dies: the model, or the cache entry that stands for it."""
         # Replaced, never changed: contexts of calls under way belong to other threads.
-        told = self.context.fingerprint, self.context.model, self.context.known
-        if (fingerprint, label, known) != told:
+        before = self.context.fingerprint, self.context.model, self.context.known
+        if (fingerprint, label, known) != before:
             suspect: dict[str, Any] = {
                 "fingerprint": fingerprint,
                 "model": label,

@@ -65,7 +65,7 @@ def answered(reference: WorkerSession, job: CompilerInput) -> tuple[Trials, Answ
 
 
 def few(reference: WorkerSession, job: CompilerInput, most: int, slow_s: float) -> tuple[Trials, Answers]:
-    """At most so many made-up sets with values that quantisation does not cut off, and the answers to them.
+    """Return at most this many made-up sets of inputs that quantisation does not clip, and their outputs.
 
     Fewer if a run takes longer than `slow_s`. Raises `NotMade`, and the error of the last set if none runs.
     """

@@ -1,6 +1,6 @@
 """Options of a genai_config.json that load native code, write files, or read models of other folders.
 
-The config of a folder for generation comes from whoever made the model. ONNX Runtime loads each library and writes
+The config of a folder for generation comes from the author of the model. ONNX Runtime loads each library and writes
 each file that the config names, with the rights of the user. Such options are refused unless the caller has allowed
 them by name. The caller's own changes of the config (`qnnbridge.genai.Config`) are not checked.
 

@@ -1,6 +1,6 @@
-"""A case: a tiny graph in words that JSON can hold, from which any process builds the same model and inputs.
+"""A case: a tiny graph in a form that JSON can hold, from which any process builds the same model and inputs.
 
-The words are what the table of known-wrong operators keeps as the way to reproduce a row. Models are bytes that are
+The form is what the table of known-wrong operators keeps as the way to reproduce a row. Models are bytes that are
 written without the package onnx; their outputs have no types, which ONNX Runtime infers. No threads, no files.
 """
 

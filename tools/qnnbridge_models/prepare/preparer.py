@@ -230,7 +230,7 @@ def verify_on(
 def was_compared(verification: Mapping[str, Any]) -> bool:
     """Return whether QNN and the CPU answered as the model makes them: no host died, no call failed.
 
-    A death is not told apart from one that the model causes. Verifying such a model again in each call costs time
+    A death by chance and one that the model causes look the same. Verifying such a model again in each call costs time
     only; a death by chance that is kept calls a good model not ready for ever.
     """
     rows = verification.get("rows") or ()
