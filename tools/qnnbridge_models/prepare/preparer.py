@@ -230,8 +230,8 @@ def verify_on(
 def was_compared(verification: Mapping[str, Any]) -> bool:
     """Return whether QNN and the CPU answered as the model makes them: no host died, no call failed.
 
-    A death by chance and one that the model causes look the same. Verifying such a model again in each call costs time
-    only; a death by chance that is kept calls a good model not ready for ever.
+    A death by chance and one that the model causes look the same. Verifying such a model again in each call costs
+    time only; a death by chance that is kept calls a good model not ready for ever.
     """
     rows = verification.get("rows") or ()
     return not verification.get("error") and not any(row.get("died") or row["status"] == "failed" for row in rows)
