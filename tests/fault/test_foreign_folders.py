@@ -15,7 +15,7 @@ import qnnbridge
 from qnnbridge_host.cache.memo import HashMemo, NegativeEntries, Verdicts
 from qnnbridge_host.cache.store import Store
 from qnnbridge_protocol.model_records import NumbersReport
-from qnnbridge_protocol.settings import cache_dir
+from qnnbridge_protocol.settings import cache_dir, state_dir
 
 KEY, OTHER = key_number(1), key_number(2)
 COMMANDS = (["list"], ["verify"], ["prune", "--max-size", "0", "--unused-days", "0"], ["clear"], ["clear", "--all"])
@@ -139,4 +139,29 @@ def test_a_session_beside_a_link_computes_and_writes_nothing_there(
         F, providers=[("QNNExecutionProvider", {"soc_model": "60"})], host=host
     ) as session:
         assert session.run(None, INPUT)
+    assert contents(target) == before
+
+
+@needs.posix
+def test_old_answers_of_verify_are_removed_by_their_names_and_never_through_a_link(tmp_path: Path) -> None:
+    from qnnbridge_models.journals import AnswerJournal
+
+    folder, target = state_dir() / "verify", tmp_path / "elsewhere"
+    fill(target, OURS)
+    fill(folder, (f"{KEY}/answer.npz", "photos/a.png", "notes.txt"))
+    (folder / OTHER).symlink_to(target)
+    for path in folder.iterdir():
+        os.utime(path, (1e9, 1e9), follow_symlinks=False)
+    before = contents(target)
+    AnswerJournal({"model": "m"})
+    assert sorted(path.name for path in folder.iterdir()) == sorted(["photos", "notes.txt", OTHER])
+    assert contents(target) == before
+
+    os.rename(folder, tmp_path / "moved")
+    folder.symlink_to(target)
+    os.utime(target / KEY, (1e9, 1e9))
+    journal = AnswerJournal({"model": "m"})
+    journal.keep({"x": INPUT["x"]}, [INPUT["x"]])
+    assert journal.answer({"x": INPUT["x"]}) is None
+    journal.over()
     assert contents(target) == before

@@ -20,6 +20,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 import zipfile
@@ -32,7 +33,7 @@ import numpy as np
 from qnnbridge_host.cache.files import EARLIER_MARK, MARK, try_hold
 from qnnbridge_host.graph.files import inside_folder, write_whole
 from qnnbridge_host.model.manifest import FileRecord
-from qnnbridge_os.files import TEMPORARY
+from qnnbridge_os.files import TEMPORARY, enter
 from qnnbridge_protocol.errors import Busy, OptionError
 from qnnbridge_protocol.field_types import read_document
 from qnnbridge_protocol.settings import state_dir
@@ -235,6 +236,7 @@ def _is_in_use(folder: Path) -> bool:
 
 
 _FOLDER = "verify"
+_JOURNAL_NAME = re.compile(r"[0-9a-f]{32}")
 _KEPT_S = 7 * 24 * 3600
 # Answers that are larger are computed again.
 _MOST_BYTES = 256 << 20
@@ -271,7 +273,7 @@ class AnswerJournal:
         # By process: two verifications of one model may run at once.
         part = path.with_suffix(f".{os.getpid()}.part")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            enter(enter(self._folder.parent) / self._folder.name).mkdir(parents=True, exist_ok=True)
             with part.open("wb") as file:
                 np.savez(file, **{str(number): value for number, value in enumerate(values)})
             part.replace(path)
@@ -280,7 +282,9 @@ class AnswerJournal:
                 part.unlink(missing_ok=True)
 
     def over(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            enter(self._folder.parent)
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def hashes_of(paths: Iterable[Path]) -> list[tuple[str, str]]:
@@ -300,6 +304,7 @@ def _name_of(feeds: Mapping[str, Any]) -> str:
 
 def _drop_old(folder: Path) -> None:
     with contextlib.suppress(OSError):
-        for path in folder.iterdir():
-            if time.time() - path.stat().st_mtime > _KEPT_S:
+        for path in enter(folder).iterdir():
+            # A link with such a name is left alone: `rmtree` refuses it.
+            if _JOURNAL_NAME.fullmatch(path.name) and time.time() - path.stat().st_mtime > _KEPT_S:
                 shutil.rmtree(path, ignore_errors=True)

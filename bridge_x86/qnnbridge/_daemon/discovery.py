@@ -99,6 +99,9 @@ def _refused(path: Path, problem: str, fix: str | None = None, cause: str | None
 FILE_NAME: Final = "daemon.json"
 
 _MAX_BYTES: Final = 64 * 1024
+# The year 4147: beyond 9999 `datetime` fails.
+_LATEST_S: Final = 2**36
+_LARGEST_PID: Final = 2**32
 _REPLACE_TRIES: Final = 20
 # On Windows a file that another process reads this moment cannot be replaced.
 _REPLACE_INTERVAL_S: Final = 0.05
@@ -129,8 +132,10 @@ class Discovery:
         for name, kind in (("endpoint", str), ("qnnbridge", str), ("log_file", str), ("pid", int)):
             if type(fields[name]) is not kind:
                 raise ValueError(f"{name} is no {kind.__name__}")
-        if type(fields["started"]) not in (int, float):
-            raise ValueError("started is no number")
+        if type(fields["started"]) not in (int, float) or not 0 <= fields["started"] < _LATEST_S:
+            raise ValueError("started is not a time")
+        if not 0 < fields["pid"] < _LARGEST_PID:
+            raise ValueError("pid is not the number of a process")
         for name, size in (("instance", INSTANCE_BYTES), ("token", TOKEN_BYTES)):
             fields[name] = bytes.fromhex(str(fields[name]))
             if len(fields[name]) != size:

@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from qnnbridge_host.cache.files import Damaged, holding, read_json, write_json
+from qnnbridge_host.cache.files import Damaged, holding, is_time, read_json, write_json
 from qnnbridge_host.cache.key import VERSIONS_THAT_MATTER
 from qnnbridge_host.model.chips import chip_named, chip_of, chip_of_this_computer, simulated_chip
 from qnnbridge_host.model.known_wrong import WrongOperator, arch_of, table
+from qnnbridge_protocol.field_types import read_document
 from qnnbridge_protocol.settings import state_dir
 from qnnbridge_protocol.specs import QNN, SessionSpec
 
@@ -87,11 +88,16 @@ class MeasuredRows:
         """Raises `LookupError`, `TypeError`, `ValueError` for a document of another kind."""
         place = document["place"]
         versions = {str(name): str(text) for name, text in place["versions"].items()}
-        rows = {str(name): MeasuredRow(**row) for name, row in document["rows"].items()}
+        rows = {
+            str(name): read_document(MeasuredRow, dict(row), "the row") for name, row in document["rows"].items()
+        }
+        when = float(document["when"])
+        if not is_time(when):
+            raise ValueError(f"its time is {when:g}")
         return cls(
             MeasuredPlace(int(place["chip"]), bool(place["simulator"]), versions),
             {name: row for name, row in rows.items() if row.state in ("right", "wrong", "unclear")},
-            float(document["when"]),
+            when,
         )
 
 
@@ -253,7 +259,7 @@ def _parsed(path: str, _modified_ns: int, _size: int, _inode: int) -> Sequence[M
         if document["schema"] != _SCHEMA:
             return ()
         found = [MeasuredRows.from_json(one) for one in document["measured"]]
-    except (Damaged, OSError, LookupError, TypeError, ValueError, AttributeError):
+    except (Damaged, OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError):
         return ()
     return tuple(sorted(found, key=lambda one: -one.when))
 
