@@ -343,6 +343,7 @@ MARK: Final = ".qnnbridge-work"
 EARLIER_MARK: Final = ".lock"
 # A folder that is younger may not be locked yet.
 SETTLED_S: Final = 60.0
+CONTENTS: Final = "work"
 
 
 @contextlib.contextmanager
@@ -366,7 +367,7 @@ def work_folder(kind: str, parent: str | None = None, *, hidden: bool = False) -
     try:
         with contextlib.suppress(OSError):  # no locks on this file system: then nothing can sweep it
             held = try_hold(Path(outer, MARK))
-        inner = os.path.join(outer, "work")
+        inner = os.path.join(outer, CONTENTS)
         os.mkdir(inner)
         yield inner
     finally:
@@ -398,8 +399,10 @@ def _is_abandoned(folder: str) -> bool:
         mine = not hasattr(os, "geteuid") or (about.st_uid == marked.st_uid == os.geteuid())
         if not (mine and stat.S_ISDIR(about.st_mode) and stat.S_ISREG(marked.st_mode)):
             return False
-        # A date in the future, after the clock was set back, protects no folder for ever.
-        if 0 <= time.time() - about.st_mtime < SETTLED_S:
+        # A date in the future, after the clock was set back, protects no folder for ever. The contents are made
+        # after the lock was taken, so a folder that has them is not one that is about to be locked.
+        young = 0 <= time.time() - about.st_mtime < SETTLED_S
+        if young and not os.path.isdir(os.path.join(folder, CONTENTS)):
             return False
         held = try_hold(Path(mark))
     except OSError:
