@@ -26,7 +26,7 @@ SOC = [(QNN, {"soc_model": SOC_MODEL})]
 BUCKETS = {"n": [16, 48, 96]}
 WALK_SIZES = (5, 17, 33, 47, 50, 97, 130)
 # Before values of all kinds were tried, 76 of the first 250 gave wrong numbers.
-SEEDS = range(needs.length(40, 250))
+SEEDS = range(needs.length(30, 100))
 WAIT_S = 60.0
 
 
@@ -36,6 +36,7 @@ def truth(data: bytes, feeds: dict[str, Any]) -> Any:
     return onnxruntime.InferenceSession(data, options, providers=CPU).run(None, feeds)[0]
 
 
+@pytest.mark.timeout(600)
 def test_random_models_give_what_onnxruntime_gives_at_any_length_or_are_refused() -> None:
     """A walk: whatever a session decides by itself must be right."""
     decided = {"pad=0": 0, "chunk='n'": 0, "refused": 0}

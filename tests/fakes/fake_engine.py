@@ -238,6 +238,9 @@ class FakeEngine:
     def versions(self) -> dict[str, str]:
         return {"onnxruntime": "0.0-fake", "onnxruntime_qnn": "0.0-fake", "qnn_sdk": "0.0-fake"}
 
+    def qnn_library(self) -> str | None:
+        return None
+
     def describe(self) -> dict[str, Any]:
         return {
             "providers": ["QNNExecutionProvider", "CPUExecutionProvider"],

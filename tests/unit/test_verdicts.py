@@ -196,3 +196,19 @@ def test_a_session_without_rewrites_is_told_that_they_cure_what_is_known_and_oth
     for fix, advised in ((FixSpec(when="never"), True), (None, False), (FixSpec(when="refused"), False)):
         error = numbers_differ(SessionRecipe(SessionSpec("/m.onnx", (), fix=fix)), report)
         assert ("without fix=False" in (error.fix or "")) is advised
+
+
+def test_a_comparison_that_ends_takes_its_attempts_back_and_keeps_what_was_known(tmp_path: Path) -> None:
+    verdicts = Verdicts(tmp_path)
+    for _ in range(3 * MAX_ATTEMPTS):
+        assert verdicts.begin("k")
+        verdicts.ended("k")
+    verdicts.add("k", NumbersReport("agrees", when=time.time()), 1)
+    assert verdicts.begin("k")
+    verdicts.ended("k")
+    report = verdicts.read("k")
+    assert report is not None
+    assert report.state == "agrees"
+    for _ in range(MAX_ATTEMPTS):
+        verdicts.begin("k")
+    assert not verdicts.begin("k"), "none of them came to an end"

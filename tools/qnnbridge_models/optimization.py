@@ -35,7 +35,7 @@ from qnnbridge_host.model import optimizers
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_host.model.scan import scan_model
-from qnnbridge_host.numerics.comparing import ModelCheck, Reference, check_lines, evidence, tolerance_of
+from qnnbridge_host.numerics.comparing import ModelCheck, Reference, check_lines, evidence, is_random, tolerance_of
 from qnnbridge_host.numerics.sampling import knowledge_of
 from qnnbridge_host.rewrite.removals import strip_inserted_casts
 from qnnbridge_models import progress
@@ -280,6 +280,7 @@ def optimize_model(
                 tolerance=tolerance,
                 seed=seed,
                 quantised=knowledge_of(original).quantised,
+                random=is_random(before),
             )
         )
 

@@ -398,6 +398,16 @@ class Verdicts(JsonFolder):
             self._write(key, {**kept, "schema": SCHEMA, "attempts": attempts + 1})
             return True
 
+    def ended(self, key: str) -> None:
+        """Take back the attempts: the latest comparison came to an end, whatever it showed."""
+        with self._alone():
+            try:
+                content = self._read(key)
+            except (Damaged, OSError):
+                return
+            if content is not None and content.get("attempts"):
+                self._write(key, {**content, "attempts": 0})
+
     def _report(self, key: str, content: Mapping[str, Any] | None) -> NumbersReport | None:
         """Return the report in a record; ``None`` for one by other rules, or without one.
 

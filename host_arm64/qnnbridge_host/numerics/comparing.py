@@ -216,6 +216,17 @@ def tolerance_of(model: Any, ops: Mapping[str, int]) -> float:
     return LOW_PRECISION_TOLERANCE if rounded or float16 else FLOAT32_TOLERANCE
 
 
+# Their results differ from run to run. Two runs may agree by chance, as with the few bits of a Bernoulli.
+_RANDOM_OPS = frozenset(
+    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
+)
+
+
+def is_random(ops: Mapping[str, int]) -> bool:
+    """Return whether a model with these operators draws random numbers."""
+    return not _RANDOM_OPS.isdisjoint(ops)
+
+
 class Reference:
     """The results of an original on the CPU for made-up inputs, to compare changed models with.
 
@@ -229,6 +240,7 @@ class Reference:
         declared: the inputs as the changed models have them, for an original with free dimensions.
         constants: values of inputs that the changed models do not have.
         quantised: integer inputs that the model dequantises.
+        random: whether the model draws random numbers (`is_random`), so that there is nothing to compare.
     """
 
     def __init__(
@@ -240,6 +252,7 @@ class Reference:
         declared: Sequence[DeclaredInput] | None = None,
         constants: Mapping[str, Any] | None = None,
         quantised: frozenset[str] = frozenset(),
+        random: bool = False,
     ) -> None:
         self.reason = ""
         self._tolerance = tolerance
@@ -268,7 +281,7 @@ class Reference:
             # `make_samples` has run the first inputs once to see whether the model takes them: two runs of
             # one input must agree, or nothing can be compared (random operators).
             same = compare(self._names, self._expected[:1], tried)
-            if not all(output.within(tolerance) for output in same):
+            if random or not all(output.within(tolerance) for output in same):
                 self.reason = "the model gives another result every time it runs"
 
     def check(self, open_changed: OpenSession, allowed: float = 0.0) -> ModelCheck:

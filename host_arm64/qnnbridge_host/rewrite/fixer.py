@@ -22,7 +22,7 @@ from qnnbridge_host.graph.bounds import MANY_NODES
 from qnnbridge_host.graph.model_index import Editor, ModelIndex
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions
-from qnnbridge_host.numerics.comparing import ModelCheck, Reference, evidence, tolerance_of
+from qnnbridge_host.numerics.comparing import ModelCheck, Reference, evidence, is_random, tolerance_of
 from qnnbridge_host.rewrite import constants, operators, rank, removals, wrong_values
 from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
 from qnnbridge_host.rewrite.rewriting import Rewriting
@@ -235,7 +235,8 @@ class RewriteRun:
         self._output = output
         self._candidate = candidate
         self._seed = seed
-        self._tolerance = tolerance_of(model, graphs.count_ops(model))
+        ops = graphs.count_ops(model)
+        self._tolerance, self._random = tolerance_of(model, ops), is_random(ops)
         # What the rewrites that were kept may change.
         self._allowed = 0.0
         self._reference: Reference | None = None
@@ -350,6 +351,7 @@ class RewriteRun:
                 seed=self._seed,
                 declared=declared,
                 constants=self._values,
+                random=self._random,
             )
         self._now = self.model.SerializeToString()
         self._candidate.write_bytes(self._now)

@@ -205,6 +205,8 @@ class NumbersService:
             report = self._undisturbed(wanted, order)
         finally:
             self._turn.release()
+        if wanted.verdicts is not None:
+            wanted.verdicts.ended(wanted.key)
         if wanted.constant and report.state == "agrees":
             return report if wanted.again else _unsettled(report)
         # Inputs that show nothing are no reason not to look at the next.
