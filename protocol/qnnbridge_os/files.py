@@ -86,7 +86,8 @@ def make_own(folder: Path, is_ours: Callable[[str], bool]) -> None:
     if not is_own(folder, is_ours):
         raise NotOurs(errno.EEXIST, "It has files that are not qnnbridge's, and is left alone", os.fspath(folder))
     make_folders(folder)
-    with contextlib.suppress(FileExistsError), open(folder / MARK_FILE, "xb") as file:
+    # Without it the folder is known by what is in it. On a full or read-only disk the first record reports that.
+    with contextlib.suppress(OSError), open(folder / MARK_FILE, "xb") as file:
         file.write(_MARK_TEXT)
 
 

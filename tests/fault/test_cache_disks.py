@@ -96,12 +96,12 @@ def test_a_disk_on_which_the_compiled_model_has_no_room_costs_the_cache_and_not_
 
 FULL = """
     import errno, os
-    from qnnbridge_host.cache import store
+    from qnnbridge_host.cache import entry
 
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    store.write_json = full
+    entry.write_json = full
 """
 
 

@@ -16,6 +16,7 @@ pytest.importorskip("onnxruntime")
 
 from qnnbridge_models.analyze import analysis as report
 from qnnbridge_models.analyze import analyze_model
+from qnnbridge_os.outputs import OutputFile
 from qnnbridge_protocol.errors import OptionError
 
 HOSTILE = '</script><script>document.title="owned"</script><img src=x onerror=alert(1)>'
@@ -65,7 +66,7 @@ def many(count: int) -> Any:
 
 def drawn(made: Any, folder: Path) -> Path:
     analysis = analyze_model(models.saved(made, folder / "m.onnx"), offline=True)
-    report.write_picture(analysis, folder / "m.html")
+    OutputFile(folder / "m.html", overwrite=True).write_text(report.picture_page(analysis))
     return folder / "m.html"
 
 
@@ -247,10 +248,10 @@ def test_the_page_is_one_file_that_names_no_other(tmp_path: Path) -> None:
 
 def test_an_existing_file_and_the_model_are_not_overwritten(tmp_path: Path) -> None:
     model = models.saved(cut_in_two(), tmp_path / "m.onnx")
-    with pytest.raises(OptionError, match="model itself"):
-        report.refuse_picture(model, model, overwrite=True)
+    with pytest.raises(OptionError, match="is the input itself"):
+        OutputFile(model, overwrite=True, inputs=[model])
     (tmp_path / "m.html").write_text("mine")
     with pytest.raises(OptionError, match="exists already"):
-        report.refuse_picture(tmp_path / "m.html", model, overwrite=False)
+        OutputFile(tmp_path / "m.html", overwrite=False, inputs=[model])
     with pytest.raises(OptionError, match="folder"):
-        report.refuse_picture(tmp_path, model, overwrite=True)
+        OutputFile(tmp_path, overwrite=True, inputs=[model])

@@ -86,7 +86,7 @@ def test_the_page_is_whole_and_needs_nothing_else(measured: tuple[dict[str, Any]
     ("arguments", "words"),
     [
         (("--model", "no-such.onnx"), "no model file"),
-        (("--html", "/"), "cannot be written"),
+        (("--html", "/"), "is a folder"),
         (("--model", MODELS / "sigmoid.onnx", "--dim", "x"), "--dim"),
         (("--model", MODELS / "sigmoid.onnx", "--dim", "batch=2"), 'no free dimension "batch"'),
         (("--dim", "batch=2"), "goes with --model"),

@@ -211,7 +211,7 @@ def test_a_task_made_on_another_system_says_what_to_fill_in() -> None:
         (["--recycle-bytes", "0"], '--recycle-bytes "0" is no size'),
         (["--idle-exit", "nan"], "--idle-exit nan is no number of seconds"),
         (["--idle-unload", "inf"], "--idle-unload inf is no number of seconds"),
-        (["--output", "/"], "cannot be written"),
+        (["--output", "/"], "is a folder"),
     ],
 )
 def test_what_makes_no_sense_is_bad_input(arguments: list[str], words: str) -> None:

@@ -205,7 +205,6 @@ def test_a_model_that_runs_on_the_cpu_alone_is_profiled_and_told_so(tmp_path: Pa
     ("arguments", "words"),
     [
         (["none.onnx"], "There is no model file none.onnx"),
-        ([str(COMPILED), "--html", "no/such/folder/p.html"], "There is no folder"),
         ([str(COMPILED), "--html", "."], "is a folder"),
         ([str(COMPILED), "--provider-option", "profiling_level=optrace"], "is set by this command itself"),
         ([str(COMPILED), "--input", "a.npz", "--input", "b.npz"], "two archives"),
