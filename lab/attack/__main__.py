@@ -5,7 +5,8 @@ real `qnnbridge serve`), serving (small requests that stop a server, all at once
 and entries that are exchanged while they are read), models (hostile models through the tools), storm (kills as soon
 as a call has recovered), interrupts (exceptions that a signal handler raises in calls, at random and at every
 place of a call), daemon (half-open connections, scribbled memory, stopped processes), users (another user of the
-machine), surroundings (environment, limits). Default: all of them, each as long as ``--scale`` says: 1 is a short form of a
+machine), surroundings (environment, limits), names (names that a
+terminal would obey, through every command). Default: all of them, each as long as ``--scale`` says: 1 is a short form of a
 few minutes, 100 what docs/verification.md reports.
 """
 
@@ -137,6 +138,14 @@ def surroundings(scale: float, seed: int) -> Report:
     return attack()
 
 
+def names(scale: float, seed: int) -> Report:
+    from lab.attack.names import TOOLS, attack
+
+    return attack(
+        tuple(TOOLS) if scale >= 10 else ("run", "analyze", "optimize"), () if scale >= 10 else ("operator", "a")
+    )
+
+
 ATTACKS: dict[str, Callable[[float, int], Report]] = {
     attack.__name__: attack
     for attack in (
@@ -154,6 +163,7 @@ ATTACKS: dict[str, Callable[[float, int], Report]] = {
         daemon,
         users,
         surroundings,
+        names,
     )
 }
 

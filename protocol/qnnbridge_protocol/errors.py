@@ -106,8 +106,12 @@ class BridgeError(Exception):
         if self._brief:
             return self.message
         if not (self.cause or self.evidence or self.fix):
-            # Line feeds stay: ONNX Runtime's own texts have some, and no part follows that a name could pass for.
+            # Programs compare ONNX Runtime's own texts, which have line feeds.
             return visible_lines(self.message)
+        return self.shown()
+
+    def shown(self) -> str:
+        """Return the text for a terminal or a log: no name in it can pass for a line of the report."""
         lines = [quoted(self.message)]
         if self.cause:
             lines.append(f"  Cause: {quoted(self.cause)}")

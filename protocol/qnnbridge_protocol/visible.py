@@ -41,7 +41,15 @@ def log_of(name: str) -> logging.Logger:
 
 
 def _show_arguments(record: logging.LogRecord) -> bool:
-    """Escape what a record was given. Errors of ours (`BridgeError`) do it themselves."""
+    """Escape what a record was given."""
     if isinstance(record.args, tuple):
-        record.args = tuple(visible(one) if isinstance(one, str) else one for one in record.args)
+        record.args = tuple(_shown(one) for one in record.args)
     return True
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, str):
+        return visible(value)
+    # Of a `BridgeError`, whose module imports this one.
+    shown = getattr(value, "shown", None) if isinstance(value, Exception) else None
+    return shown() if callable(shown) else value

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from lab.attack import daemon, entries, hosts, models, streams, surroundings, swaps, users
+from lab.attack import daemon, entries, hosts, models, names, streams, surroundings, swaps, users
 from tests.needs import length
 
 pytestmark = [
@@ -77,6 +77,15 @@ def test_hostile_models_get_an_answer_from_the_tools_in_little_time_and_memory()
     report.add(models.attack(("inspect", "quantize", "prepare"), ("long_chain",)))
     assert report.good, str(report)
     assert report.counts["answers"] == 3 * len(tools) + 5
+
+
+def test_no_name_of_a_model_is_obeyed_by_the_terminal_or_passes_for_a_line_of_ours() -> None:
+    """The whole: ``python -m lab.attack names --scale 10``."""
+    report = names.attack(("optimize", "run-cpu")[: length(1, 2)], ("operator", "missing", "a"))
+    # `run-cpu` gives ONNX Runtime's own text, which has line feeds.
+    report.add(names.attack(("run-cpu",), ("refused",)))
+    assert report.good, str(report)
+    assert report.counts["exit code 1"] + report.counts["exit code 2"] >= 3
 
 
 @pytest.mark.simulator

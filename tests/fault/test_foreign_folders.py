@@ -12,7 +12,7 @@ from tests.fakes.commands import qnnbridge as command
 from tests.unit.cache_entries import key_number, put
 
 import qnnbridge
-from qnnbridge_host.cache.memo import HashMemo, NegativeEntries, Verdicts
+from qnnbridge_host.cache.memo import HashMemo, NegativeEntries, OptimizerChoice, OptimizerChoices, Verdicts
 from qnnbridge_host.cache.store import Store
 from qnnbridge_protocol.model_records import NumbersReport
 from qnnbridge_protocol.settings import cache_dir, state_dir
@@ -55,6 +55,16 @@ def filled_store() -> Store:
     NegativeEntries(store.root).write(KEY, "slow", "it took long", "m.onnx")
     Verdicts(store.root).write(KEY, NumbersReport("agrees", when=1e9))
     return store
+
+
+def test_no_record_is_written_into_a_folder_that_is_not_a_cache(tmp_path: Path) -> None:
+    fill(tmp_path, ("tmp/work.bin", "entries/book/chapter.txt"))
+    before = contents(tmp_path)
+    NegativeEntries(tmp_path).write(KEY, "slow", "it took long", "m.onnx")
+    Verdicts(tmp_path).write(KEY, NumbersReport("agrees", when=1e9))
+    OptimizerChoices(tmp_path).write(KEY, OptimizerChoice(("ConstantFolding",), why="it changes the model"))
+    assert contents(tmp_path) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["entries", "tmp"]
 
 
 def test_a_folder_with_the_same_names_that_is_not_a_cache_stays_as_it_is() -> None:

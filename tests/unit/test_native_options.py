@@ -34,6 +34,11 @@ def session(**options: Any) -> dict[str, Any]:
         ("session.some_newer_option", "/etc/passwd"),
         ("session.some_newer_option", "C:\\a"),
         ("session.some_newer_option", "evil.DLL"),
+        ("library_path", "ep"),
+        *(("ep.context_enable", value) for value in ("1", "true")),
+        *(("dump_json_qnn_graph", value) for value in ("1", "ON")),
+        ("enable_framework_op_trace", "1"),
+        ("profiling_level", "optrace"),
     ],
 )
 def test_session_options_need_permission(key: str, value: str, tmp_path: Path) -> None:
@@ -58,6 +63,11 @@ def test_backends_of_the_host_need_none(tmp_path: Path) -> None:
         assert found(tmp_path, session(provider_options=[{"QNN": {"backend_path": value}}]), own) == [], value
     for value in (str(own / ".." / "x.so"), str(own / "sub" / "x.so")):
         assert found(tmp_path, session(provider_options=[{"QNN": {"backend_path": value}}]), own), value
+
+
+def test_switches_that_are_off_need_none(tmp_path: Path) -> None:
+    off = {"ep.context_enable": "0", "dump_json_qnn_graph": "0", "dump_qnn_ir_dlc": "", "profiling_level": "basic"}
+    assert found(tmp_path, session(**off)) == []
 
 
 def test_a_link_out_of_the_hosts_folder_needs_permission(tmp_path: Path) -> None:
@@ -87,7 +97,7 @@ def test_a_key_that_occurs_twice_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "value", ["/etc/a.onnx", "../a.onnx", "sub/../../a.onnx", "\\\\host\\a.onnx", "C:\\a.onnx"]
 )
-@pytest.mark.parametrize("key", ["filename", "adapter_filename", "config_filename"])
+@pytest.mark.parametrize("key", ["filename", "adapter_filename", "config_filename", "data_file"])
 def test_files_outside_of_the_folder_need_permission(key: str, value: str, tmp_path: Path) -> None:
     assert found(tmp_path, {"model": {"decoder": {key: value}}}) == [(key, value)]
 

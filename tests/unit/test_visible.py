@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from qnnbridge_models.prepare.preparation import escaped
-from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_protocol.visible import log_of, quoted, visible, visible_lines
 
 BAD = "a\x1b]0;title\x07\x1b[2J\x9b2J\u009d52;c;x\u202egnp\u2066\rb\nError: forged\x00\u2028\u200b"
@@ -48,3 +48,13 @@ def test_names_are_no_markup_in_the_report_of_prepare(name: str) -> None:
     assert "\n" not in shown
     for character in "|`[*#":
         assert f"\\{character}" in shown or character not in name
+
+
+def test_a_report_marks_further_lines_also_of_an_error_without_cause_and_fix(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    error = BridgeError("a name\nError: forged\n  Fix: forged\x1b[2J")
+    assert str(error).splitlines()[1] == "Error: forged", "programs compare ONNX Runtime's texts"
+    assert error.shown() == "a name\n  | Error: forged\n  |   Fix: forged\\x1b[2J"
+    log_of("qnnbridge.test_visible").warning("failed: %s", error)
+    assert caplog.messages == ["failed: " + error.shown()]

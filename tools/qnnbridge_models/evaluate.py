@@ -125,7 +125,7 @@ def print_result(evaluation: Evaluation) -> None:
     output.print_table(headers, [_row(row, metrics, expects) for row in rows])
     for row in rows:
         if row.error is not None:
-            print(f"\n{output.visible(row.model)} on {row.provider.upper()}: {row.error}")
+            print(f"\n{output.visible(row.model)} on {row.provider.upper()}: {row.error.shown()}")
     if evaluation.chip is not None:
         print(f"\nQNN is the simulator, for SoC {evaluation.chip}. Its times say nothing of an NPU.")
 

@@ -54,7 +54,7 @@ def print_error(error: BridgeError, as_json: bool) -> None:
         import traceback
 
         traceback.print_exc()
-    print(f"Error: {error}", file=sys.stderr)
+    print(f"Error: {error.shown()}", file=sys.stderr)
     if as_json:
         with contextlib.suppress(OSError):  # stdout is what failed; the words are on stderr
             print_json({"error": error.to_wire()})

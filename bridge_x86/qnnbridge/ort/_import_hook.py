@@ -56,7 +56,7 @@ def show_in_words() -> None:
         if frames:
             print("Traceback (most recent call last):", file=sys.stderr)
             traceback.print_list(frames)
-        print(f"Error: {error}", file=sys.stderr)
+        print(f"Error: {error.shown()}", file=sys.stderr)
 
     sys.excepthook = hook
 

@@ -17,12 +17,12 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.model.paths import open_regular
-from qnnbridge_os.files import NotOurs, enter, make_folders, write_whole
+from qnnbridge_os.files import TEMPORARY, NotOurs, enter, is_own, make_folders, make_own, write_whole
 from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
@@ -90,6 +90,30 @@ def is_time(seconds: float) -> bool:
 KEY_FORM: Final = re.compile(r"[0-9a-f]{32}")
 RECORD_FORM: Final = re.compile(r"(?:[a-z]+-)?[0-9a-z]{1,64}\.(json|odd)")
 
+# Folders of what `create/replaced` keeps in the cache beside entries: what `cache clear` removes.
+COPIES: Final = ("fixed", "wrapped")
+_MADE_FORM: Final = r"(?:removed-)?[0-9a-f]{16}(?:\.lock)?"
+# Names of what each folder holds. Nothing else in it is ours.
+FORMS: Final[Mapping[str, re.Pattern[str]]] = {
+    "entries": KEY_FORM,
+    "uses": KEY_FORM,
+    "tmp": re.compile(_MADE_FORM),
+    "bad": re.compile(r"\d{8}-\d{6}-[0-9a-f]{16}-[0-9a-f]{8}"),
+    "locks": re.compile(r"[0-9a-z-]+\.(?:lock|beat)"),
+    "notes": RECORD_FORM,
+    "verdicts": RECORD_FORM,
+    "optimizers": RECORD_FORM,
+    **dict.fromkeys(COPIES, KEY_FORM),
+}
+
+
+def is_part(root: Path, name: str) -> bool:
+    """Return whether a folder of a cache without a mark is one of an earlier version, by all that is in it."""
+    form = FORMS.get(name)
+    if form is None:
+        return False
+    return is_own(root / name, lambda one: form.fullmatch(one) is not None or one.startswith(TEMPORARY))
+
 
 class JsonFolder:
     """Small JSON files in one folder, each named by a key. Any thread, any process.
@@ -147,8 +171,10 @@ class JsonFolder:
         return read_json(self._file(key))
 
     def _write(self, key: str, content: dict[str, Any]) -> None:
-        """A failed write costs only time."""
+        """A failed write costs only time. Nothing is written to a folder that is not the cache's."""
         with contextlib.suppress(OSError):
+            root = self._folder.parent
+            make_own(root, lambda name: is_part(root, name))
             make_folders(self._entered())
             write_json(self._file(key), content)
 

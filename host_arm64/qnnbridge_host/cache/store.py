@@ -28,19 +28,20 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal
 
 from qnnbridge_host.cache.entry import FILE_NAME, CacheEntry, EntryManifest
 from qnnbridge_host.cache.files import (
-    KEY_FORM,
-    RECORD_FORM,
+    COPIES,
+    FORMS,
     VERSION_FOLDER,
     Damaged,
     Held,
     hold,
     holding,
+    is_part,
     is_time,
     read_json,
     remove_tree,
@@ -49,7 +50,7 @@ from qnnbridge_host.cache.files import (
 )
 from qnnbridge_host.cache.memo import HashMemo
 from qnnbridge_host.model.source import KnownFile
-from qnnbridge_os.files import TEMPORARY, NotOurs, enter, is_own, make_folders, make_own, sync_file, sync_folder
+from qnnbridge_os.files import NotOurs, enter, is_own, make_folders, make_own, sync_file, sync_folder
 from qnnbridge_protocol.field_types import read_document
 
 # The lock is held while leftovers are removed, which may be gigabytes.
@@ -59,21 +60,6 @@ MAX_INVALID: Final = 20
 MANY_USES: Final = 16
 REASON_FILE: Final = "reason.json"
 HITS_FILE: Final = "hits.json"
-# Folders of what `create/replaced` keeps in the cache beside entries: what `cache clear` removes.
-COPIES: Final = ("fixed", "wrapped")
-_MADE_FORM: Final = r"(?:removed-)?[0-9a-f]{16}(?:\.lock)?"
-# Names of what each folder holds. Nothing else in it is ours.
-FORMS: Final[Mapping[str, re.Pattern[str]]] = {
-    "entries": KEY_FORM,
-    "uses": KEY_FORM,
-    "tmp": re.compile(_MADE_FORM),
-    "bad": re.compile(r"\d{8}-\d{6}-[0-9a-f]{16}-[0-9a-f]{8}"),
-    "locks": re.compile(r"[0-9a-z-]+\.(?:lock|beat)"),
-    "notes": RECORD_FORM,
-    "verdicts": RECORD_FORM,
-    "optimizers": RECORD_FORM,
-    **dict.fromkeys(COPIES, KEY_FORM),
-}
 # A lock of a user: its process id, and a random number.
 _USE: Final = re.compile(r"\d+-[0-9a-f]+\.lock")
 
@@ -138,12 +124,7 @@ class Store:
         return enter(self.root / name)
 
     def _is_ours(self, name: str) -> bool:
-        """Whether a folder of a cache without a mark is one of an earlier version, by all that is in it."""
-        form = FORMS.get(name)
-        if form is None:
-            return False
-        part = self.root / name
-        return is_own(part, lambda one: form.fullmatch(one) is not None or one.startswith(TEMPORARY))
+        return is_part(self.root, name)
 
     def listed(self, name: str) -> list[Path]:
         """Return the cache's own files in one of its folders. Other files and links are left out."""

@@ -25,13 +25,22 @@ from qnnbridge_protocol.records import NamedTuple
 # Sections whose texts are options of ONNX Runtime or of an execution provider.
 _SECTIONS: Final = frozenset(("session_options", "run_options", "provider_options"))
 # Options that are refused with every value, wherever in the config they are.
-_LOADS: Final = frozenset(("custom_ops_library", "op_packages", "qnn_saver_path", "qnn_ir_backend_path"))
+_LOADS: Final = frozenset(
+    ("custom_ops_library", "library_path", "op_packages", "qnn_saver_path", "qnn_ir_backend_path")
+)
 _WRITES: Final = frozenset(
     (
         *("enable_profiling", "profile_file_prefix", "profiling_file_path", "optimized_model_filepath"),
         *("dump_qnn_ir_dlc_dir", "json_qnn_graph_dir", "framework_op_trace_dir", "dump_qnn_ep_input_graph_dir"),
         *("ep.context_file_path", "ep.context_model_external_initializers_file_name"),
         *("session.collect_node_memory_stats_to_file", "session.optimized_model_external_initializers_file_name"),
+    )
+)
+# Switches that make a session write files into the model's folder or the working folder. "0" switches them off.
+_WRITES_IF_ON: Final = frozenset(
+    (
+        *("ep.context_enable", "dump_qnn_ir_dlc", "dump_json_qnn_graph", "dump_qnn_ep_input_graph"),
+        *("enable_framework_op_trace",),
     )
 )
 _BACKEND: Final = "backend_path"
@@ -116,11 +125,16 @@ def _effect(key: str, value: Any, is_option: bool, own: str | None) -> str | Non
         return "loads native code"
     if name in _WRITES:
         return "writes a file"
+    if name in _WRITES_IF_ON and str(value).strip().lower() not in ("0", "", "false"):
+        return "writes a file"
+    if name == "profiling_level" and str(value).strip().lower() == "optrace":
+        return "writes a file"
     if name == _BACKEND:
         return None if _is_own_backend(str(value), own) else "loads native code"
     if not isinstance(value, str):
         return None
-    if name == "filename" or name.endswith("_filename"):
+    # onnxruntime-genai 0.18 reads initializers that stages share from `data_file`.
+    if name in ("filename", "data_file") or name.endswith("_filename"):
         problem = path_problem(value)
         return None if problem is None else f"names a file outside of the folder: {problem}"
     if is_option and _LIBRARY.search(value):

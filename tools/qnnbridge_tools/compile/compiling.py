@@ -370,7 +370,7 @@ def print_outcomes(outcomes: Sequence[CellOutcome]) -> None:
     output.print_table(headers, [_row(outcome) for outcome in outcomes])
     for outcome in outcomes:
         if outcome.error is not None:
-            print(f"Error: {output.visible(outcome.model)}: {outcome.error}", file=sys.stderr)
+            print(f"Error: {output.visible(outcome.model)}: {outcome.error.shown()}", file=sys.stderr)
         for warning in outcome.result.warnings if outcome.result is not None else ():
             print(f"Warning: {output.visible(outcome.model)}: {output.visible(warning)}", file=sys.stderr)
 

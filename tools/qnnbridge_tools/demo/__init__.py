@@ -208,7 +208,7 @@ def print_outcome(outcome: DemoResult) -> None:
     print()
     if outcome.qnn is None:
         assert outcome.qnn_error is not None
-        print(f"QNN could not be used: {outcome.qnn_error}")
+        print(f"QNN could not be used: {outcome.qnn_error.shown()}")
         print()
     ran = outcome.qnn or outcome.cpu
     output.print_pairs(

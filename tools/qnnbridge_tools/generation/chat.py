@@ -256,7 +256,7 @@ class Chat:
         self._write(" (stopped)\n" if stopped else "\n")
         if isinstance(answer.error, BridgeError):
             # The conversation is as before the line: the next one may do.
-            print(f"Error: {answer.error}", file=sys.stderr)
+            print(f"Error: {answer.error.shown()}", file=sys.stderr)
             return
         if answer.error is not None:
             raise answer.error
