@@ -111,7 +111,8 @@ def test_a_damaged_snapshot_is_refused_in_words(content: bytes, tmp_path: Path) 
 
 
 def test_a_snapshot_that_cannot_be_written_does_not_keep_the_diagnosis_back(tmp_path: Path) -> None:
-    done = said("doctor", "--quick", "--snapshot", str(tmp_path / "absent" / "x.json"))
+    (tmp_path / "file").write_text("")
+    done = said("doctor", "--quick", "--snapshot", str(tmp_path / "file" / "x.json"))
     assert "Verdict: " in done.stdout
     assert "the snapshot was not written" in done.stderr
     assert done.returncode >= 1

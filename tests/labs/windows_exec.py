@@ -9,4 +9,5 @@ from qnnbridge_tools.exec_command import Program, environment_for, run_program
 if __name__ == "__main__":
     program = Program(None, sys.argv[2:], script=sys.argv[1])
     program.check()
-    sys.exit(run_program(program, environment_for("as-requested", {}), report=True))
+    environ, has_folder = environment_for("as-requested", {})
+    sys.exit(run_program(program.command(has_folder=has_folder), environ, report=True))

@@ -185,6 +185,18 @@ class CrashReports:
 
     def read(self, report_id: str) -> dict[str, Any]:
         """A report by its id, by the beginning of it, or ``last``. Raises `OptionError` if there is none."""
+        return _read(self._file(report_id))
+
+    def read_text(self, report_id: str) -> str:
+        """The same as text for a person."""
+        path = self._file(report_id)
+        data = _read(path)
+        try:
+            return path.with_suffix(".txt").read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            return json.dumps(data, indent=1)
+
+    def _file(self, report_id: str) -> Path:
         files = self._files()
         wanted = [p for p in files if p.stem.startswith(report_id)] if report_id != "last" else files[:1]
         if len(wanted) != 1:
@@ -193,21 +205,7 @@ class CrashReports:
                 f"There is {'no' if not wanted else 'more than one'} crash report {report_id!r}.",
                 fix=f"List them with `qnnbridge crashes`. The newest ones: {known}.",
             )
-        try:
-            data = json.loads(wanted[0].read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise OptionError(f"The crash report {wanted[0].stem} cannot be read.", cause=str(error)) from None
-        if not isinstance(data, dict):
-            raise OptionError(f"The crash report {wanted[0].stem} is damaged.")
-        return data
-
-    def read_text(self, report_id: str) -> str:
-        """The same as text for a person."""
-        data = self.read(report_id)
-        try:
-            return (self.folder / f"{data['id']}.txt").read_text(encoding="utf-8")
-        except (OSError, KeyError):
-            return json.dumps(data, indent=1)
+        return wanted[0]
 
     def _files(self) -> list[Path]:
         try:
@@ -252,6 +250,16 @@ def _replace(value: Any, pattern: re.Pattern[str]) -> Any:
     if isinstance(value, (list, tuple)):
         return [_replace(item, pattern) for item in value]
     return value
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise OptionError(f"The crash report {path.stem} cannot be read.", cause=str(error)) from None
+    if not isinstance(data, dict):
+        raise OptionError(f"The crash report {path.stem} is damaged.")
+    return data
 
 
 def _summary(path: Path) -> ReportSummary | None:
