@@ -298,6 +298,35 @@ def quantised_norm() -> Any:
     return chain(pairs, [1, 8, 16], [1, 8, 16], constants, opset=21)
 
 
+def gate(
+    gate: str = "Sigmoid", *, bias: bool = False, rest: bool = False, product: bool = True, qdq: bool = False
+) -> Any:
+    """x · W1 times the gate of x · W2, which leaves the linear part at -60 and far below. rest: times 1 - gate, too."""
+    constants = [weights("v", 16, 16), constant("w", np.linspace(-40, 40, 256, dtype=np.float32).reshape(16, 16))]
+    nodes = [
+        node("MatMul", ["x", "v"], ["branch"], name="branch"),
+        node("MatMul", ["x", "w"], ["a"], name="linear"),
+    ]
+    last = "a"
+    if bias:
+        constants.append(constant("b", np.linspace(-9, 9, 16, dtype=np.float32)))
+        nodes.append(node("Add", ["a", "b"], ["ab"], name="bias"))
+        last = "ab"
+    if qdq:
+        constants += [constant("s", np.float32(0.5)), constant("z", np.uint8(128))]
+        nodes += [
+            node("QuantizeLinear", [last, "s", "z"], ["q"]),
+            node("DequantizeLinear", ["q", "s", "z"], ["dq"]),
+        ]
+        last = "dq"
+    nodes.append(node(gate, [last], ["g"], name="gate"))
+    if rest:
+        constants.append(constant("one", np.float32(1)))
+        nodes.append(node("Sub", ["one", "g"], ["g1"], name="rest"))
+    nodes.append(node("Mul" if product else "Add", ["branch", "g1" if rest else "g"], ["y"], name="product"))
+    return chain(nodes, [8, 16], [8, 16], constants)
+
+
 # What it is -> the rewrite that is about it, and the model.
 ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "weights that are inputs": ("weights-as-inputs", models.weights_as_inputs),
@@ -339,6 +368,9 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "sum over six dimensions": ("rank", sum_of_six_dimensions),
     "MatMul of rank 5": ("rank", large_matmul),
     "empty state": ("zero-size", empty_state),
+    "gate": ("gates", gate),
+    "gate of a Tanh with a bias": ("gates", lambda: gate("Tanh", bias=True)),
+    "rest of a gate": ("gates", lambda: gate(rest=True)),
     "mask": ("masks", lambda: models.attention(-3.4e38)),
     **{
         f"known wrong: {row.name}": (row.rewrite, lambda row=row: float_model(Case.from_words(row.example)))

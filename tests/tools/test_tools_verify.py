@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -279,6 +280,20 @@ def test_a_fault_that_sessions_cure_is_named_with_its_cure(tmp_path: Path) -> No
     assert any("conv-padding" in rewrite for rewrite in result.cure.rewrites)
     assert "Sessions cure it by themselves" in result.reason
     assert "dB" in result.cure.words
+
+
+def test_a_gate_that_qnn_merges_is_named_with_the_rewrite_that_was_tried(tmp_path: Path) -> None:
+    result = verified(verify_models.close_gates(), tmp_path, ORDINARY)
+    assert result.verdict == "differs"
+    assert result.cure is not None
+    assert (result.cure.rewrites, result.cure.agrees) == (("gates",), True)
+    assert result.cure.command in result.reason
+    words = shlex.split(result.cure.command)[2:]
+    assert (
+        qnnbridge("fix", *[str(tmp_path / "fixed.onnx") if word == "OUT" else word for word in words]).returncode
+        == 0
+    )
+    assert verify_model(tmp_path / "fixed.onnx", soc_model="60", how=ORDINARY).verdict == "agrees"
 
 
 def test_an_optimizer_that_changes_the_model_is_named_and_not_qnn(tmp_path: Path) -> None:

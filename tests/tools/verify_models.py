@@ -31,6 +31,24 @@ def padded_pooling(before: int = 1, after: int = 1) -> Any:
     return chain(nodes, [1, 3, 8, 8], [1, 4, 5, 5], [weights("w", 4, 3, 3, 3)])
 
 
+def close_gates(gates: int = 4) -> Any:
+    """x times (gate - a half), gate after gate: a merged Sigmoid has a slope that is wrong by 4 in 100 near 0."""
+    random = np.random.default_rng(0)
+    nodes, constants, last = [], [constant("half", np.float32(0.5)), constant("large", np.float32(20))], "x"
+    for n in range(gates):
+        constants.append(constant(f"w{n}", (random.standard_normal((16, 16)) * 0.04).astype(np.float32)))
+        nodes += [
+            node("MatMul", ["x", f"w{n}"], [f"a{n}"], name=f"linear{n}"),
+            node("Sigmoid", [f"a{n}"], [f"g{n}"], name=f"gate{n}"),
+            node("Mul", [last, "large"], [f"l{n}"], name=f"scale{n}"),
+            node("Mul", [f"l{n}", f"g{n}"], [f"p{n}"], name=f"product{n}"),
+            node("Mul", [f"l{n}", "half"], [f"h{n}"], name=f"halves{n}"),
+            node("Sub", [f"p{n}", f"h{n}"], ["y" if n == gates - 1 else f"y{n}"], name=f"rest{n}"),
+        ]
+        last = f"y{n}"
+    return chain(nodes, [8, 16], [8, 16], constants)
+
+
 def towers() -> Any:
     """e to the e to the e to the x: leaves the range of half floats in the middle, and comes back."""
     names = ["x", "a", "b", "c"]

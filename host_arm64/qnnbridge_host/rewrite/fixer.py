@@ -29,6 +29,7 @@ from qnnbridge_host.rewrite.rewriting import Rewriting
 from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError
 
 COMMAND = "qnnbridge fix"
+GATES: Final = "gates"
 FIXED_SHAPES: Final = "fixed-shapes"
 
 
@@ -37,12 +38,14 @@ class Rewrite:
     """One rewrite: its name on the command line, what it does, and the function.
 
     tolerance: relative difference that it may make, where it leaves out roundings of a quantised model.
+    by_name_only: it costs more than it gives most models, so it is done only where it is asked for.
     """
 
     name: str
     summary: str
     apply: Rewriting
     tolerance: float = 0.0
+    by_name_only: bool = False
 
 
 # The order matters. Sizes come first: constants and branches follow from them, and most other rewrites need shapes.
@@ -186,6 +189,12 @@ REWRITES: Final = (
         "attention masks of -3.4e38 become -1e4, which half floats and quantised values have",
         constants.shrink_masks,
     ),
+    Rewrite(
+        GATES,
+        "Max parts a Sigmoid or Tanh that is a factor from the Conv or MatMul in front of it; with --only alone",
+        operators.part_gates,
+        by_name_only=True,
+    ),
 )
 
 
@@ -200,7 +209,11 @@ def chosen(only: Iterable[str], skip: Iterable[str]) -> list[Rewrite]:
                 f'There is no rewrite "{name}".',
                 fix=(f'Did you mean "{close[0]}"? ' if close else "") + "qnnbridge fix --list shows them.",
             )
-    return [rewrite for rewrite in REWRITES if (not only or rewrite.name in only) and rewrite.name not in skip]
+    return [
+        rewrite
+        for rewrite in REWRITES
+        if (rewrite.name in only if only else not rewrite.by_name_only) and rewrite.name not in skip
+    ]
 
 
 # --- one model ---------------------------------------------------------------------------------------

@@ -162,20 +162,24 @@ class Divergence:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SessionCure:
-    """What a session makes of a model that QNN computes wrong: it rewrites what it knows a rewrite for.
+    """What helps with a model that QNN computes wrong: rewrites of a session, another graph, or a command.
 
     Args:
         rewrites: as text.
         agrees: on the inputs that differed before; `words` has the numbers.
         by_optimizers: the cause is not QNN: optimizers of ONNX Runtime, named in `rewrites`, change the graph.
+        command: makes the model that was tried; empty where sessions do it by themselves.
     """
 
     rewrites: tuple[str, ...]
     agrees: bool
     words: str
     by_optimizers: bool = False
+    command: str = ""
 
     def __str__(self) -> str:
+        if self.command:
+            return f"A rewrite that sessions do not do by themselves helps: {self.words} then. Run: {self.command}"
         if self.by_optimizers:
             then = "agrees" if self.agrees else "still differs"
             return (

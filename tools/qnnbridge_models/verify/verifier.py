@@ -40,6 +40,7 @@ from qnnbridge_models.verify.verification import (
     worst_of,
 )
 from qnnbridge_protocol.errors import BridgeError, ModelChanged
+from qnnbridge_protocol.shell import shell_word
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools.arguments import with_chip
 from qnnbridge_tools.sessions import (
@@ -126,6 +127,8 @@ def verify_model(
         outputs = trying.verdicts_of(tried.prepared, tried.found)
         verdict, reason = _verdict(tried, outputs)
         cure = (work.of_optimizers(tried) or work.cured(tried)) if verdict == "differs" else None
+        if verdict == "differs" and (cure is None or not cure.agrees):
+            cure = work.parted(tried, path, Path(folder) / "gates") or cure
     shown = {trap.name for row in tried.rows for trap in row.traps}
     return Verification(
         source=path,
@@ -360,6 +363,36 @@ class _Work:
             return None
         words = numbers_text(right.worst) if right.worst is not None else right.reason
         return SessionCure((optimizers.listed(names),), right.status == "agrees", words, by_optimizers=True)
+
+    def parted(self, tried: _Tried, path: Path, folder: Path) -> SessionCure | None:
+        """What the rewrite of gates makes of it; None where there are none, or it does not help."""
+        from qnnbridge import Host
+
+        trial = tried.worst()
+        if self.number_format != "fp16" or trial is None or trial.expected.values is None:
+            return None
+        if any(row.died for row in tried.rows) or not {"Sigmoid", "Tanh"} & self.scan.ops.keys():
+            return None
+        # Sizes are fixed in self.model already, and the rewrite needs the models extra, as bisection does.
+        try:
+            from qnnbridge_host.rewrite.fixer import GATES, fix_model
+
+            folder.mkdir()
+            target = folder / self.model.name
+            self.on_progress("looking whether the gates are the cause", 0, 0)
+            if not fix_model(self.model, target, only=[GATES]).kept:
+                return None
+            with (
+                Host(python=self.how.host_python) as host,
+                opened(host, target, QNN, self.settings) as side,
+            ):
+                row, _ = trying.try_on_qnn(side, trial, tried.prepared)
+        except (BridgeError, ImportError):
+            return None
+        if row.status != "agrees" or row.worst is None:
+            return None
+        command = f"qnnbridge fix {shell_word(path)} -o OUT --only {GATES}"
+        return SessionCure((GATES,), True, numbers_text(row.worst), command=command)
 
     def bisected(
         self, path: Path, sizes: FixedSizes, tried: _Tried, folder: Path
