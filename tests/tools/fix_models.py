@@ -298,6 +298,27 @@ def quantised_norm() -> Any:
     return chain(pairs, [1, 8, 16], [1, 8, 16], constants, opset=21)
 
 
+def negative_scales(kind: Any, zero: int) -> Any:
+    """Activations and the weights of a Conv, of which every second channel has a scale below zero."""
+    random = np.random.default_rng(0)
+    pair = ["s", "z"]
+    nodes = [
+        node("QuantizeLinear", ["x", *pair], ["q"], name="quantise"),
+        node("DequantizeLinear", ["q", *pair], ["d"], name="back"),
+        node("DequantizeLinear", ["w", "ws"], ["wd"], axis=0, name="weights"),
+        node("Conv", ["d", "wd"], ["c"], name="conv"),
+        node("QuantizeLinear", ["c", *pair], ["q2"], name="quantise_result"),
+        node("DequantizeLinear", ["q2", *pair], ["y"], name="result"),
+    ]
+    constants = [
+        constant("s", np.float32(-1 / 32)),
+        constant("z", kind(zero)),
+        constant("w", random.integers(-128, 128, (8, 4, 1, 1)).astype(np.int8)),
+        constant("ws", np.where(np.arange(8) % 2, 1 / 256, -1 / 256).astype(np.float32)),
+    ]
+    return chain(nodes, [1, 4, 6, 6], [1, 8, 6, 6], constants)
+
+
 def gate(
     gate: str = "Sigmoid", *, bias: bool = False, rest: bool = False, product: bool = True, qdq: bool = False
 ) -> Any:
@@ -368,6 +389,8 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "sum over six dimensions": ("rank", sum_of_six_dimensions),
     "MatMul of rank 5": ("rank", large_matmul),
     "empty state": ("zero-size", empty_state),
+    "signed values with scales below zero": ("negative-scale", lambda: negative_scales(np.int8, 3)),
+    "unsigned values with scales below zero": ("negative-scale", lambda: negative_scales(np.uint8, 200)),
     "gate": ("gates", gate),
     "gate of a Tanh with a bias": ("gates", lambda: gate("Tanh", bias=True)),
     "rest of a gate": ("gates", lambda: gate(rest=True)),

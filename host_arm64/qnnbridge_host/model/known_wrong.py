@@ -93,7 +93,7 @@ class WrongOperator:
     @property
     def fails(self) -> bool:
         """Whether the fault is that QNN makes no session; elsewhere an error says nothing about the numbers."""
-        return "cannot be finalized" in self.says
+        return "no session is made" in self.says
 
     def applies(self, arch: int, release: str) -> bool:
         """Whether the chip and the release have the fault. release: "" if it is not known."""

@@ -137,6 +137,11 @@ REWRITES: Final = (
         "operands of a product or sum that QNN takes well in one order alone change places",
         wrong_values.swap_operands,
     ),
+    Rewrite(
+        "negative-scale",
+        "scales below zero of quantised values, which QNN takes for positive ones, get positive",
+        wrong_values.sign_beside_scale,
+    ),
     Rewrite("cast-bytes", "Cast of uint8 to float goes by int32", wrong_values.cast_bytes_twice),
     Rewrite("resize-nearest", "Resize to nearest values becomes Gather", wrong_values.resize_by_gather),
     Rewrite(
