@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -27,9 +28,12 @@ from qnnbridge_host.cache.measured import (
     rows_here,
     unmeasured,
 )
+from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.known_wrong import table
-from qnnbridge_host.numerics.cases import Case
+from qnnbridge_host.numerics.cases import Case, SweepNode, SweepTensor
 from qnnbridge_host.numerics.measuring import measured
+from qnnbridge_protocol.settings import FOLDER_VARIABLE, STATE_DIR_VARIABLE
+from qnnbridge_tools.doctor import measure_rows
 from qnnbridge_tools.doctor.facts import NumbersRequest
 from qnnbridge_tools.doctor.measure_rows import measure_numbers
 from tests.fakes import commands
@@ -109,7 +113,7 @@ def test_a_rewrite_leaves_the_rows_alone_that_are_right_here(state: Path, tmp_pa
             assert [line.split()[1] for line in session.fixed if line.startswith("average-pool")] == ["1"]
 
 
-def test_doctor_measures_in_one_process_and_survives_what_kills_the_host(
+def test_doctor_measures_in_one_process_and_keeps_what_it_finds(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, object]] = []
@@ -135,6 +139,47 @@ def test_doctor_measures_in_one_process_and_survives_what_kills_the_host(
     assert facts["rows"] == dict.fromkeys(rows, "wrong")
     assert facts["digests"]["pad-edge"] == digest_of(ROWS["pad-edge"])
     assert "4 wrong, 0 right" in commands.qnnbridge("doctor", "--from-snapshot", snapshot).stdout
+
+
+# A Slice that leaves nothing, multiplied: QNN divides by zero and the host's process ends.
+KILLER = Case(
+    {
+        "x": SweepTensor((2, 4)),
+        "two": SweepTensor((1,), "int64", [2], constant=True),
+        "w": SweepTensor((4, 4), constant=True),
+    },
+    (
+        SweepNode("Relu", ("x",)),
+        SweepNode("Slice", ("y0", "two", "two")),
+        SweepNode("MatMul", ("y1", "w")),
+        SweepNode("ReduceSum", ("y2",), {"keepdims": 0}),
+        SweepNode("Add", ("y0", "y3")),
+    ),
+)
+
+
+def test_a_row_that_kills_the_host_is_a_result_and_the_next_rows_are_measured(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("pad-edge", "rms-weight-first", "pow-high", "tanh-product")
+    killers = {
+        name: dataclasses.replace(ROWS[name], example=KILLER.to_words()) for name in ("pad-edge", "pow-high")
+    }
+    rows = tuple(killers.get(name, ROWS[name]) for name in names)
+    monkeypatch.setattr(known_wrong, "table", lambda: rows)
+    # It sets both for its hosts: they are put back at the end of the test.
+    for name in (STATE_DIR_VARIABLE, FOLDER_VARIABLE):
+        monkeypatch.setenv(name, os.environ[name])
+    target = measured_path()
+    assert measure_rows.main(["--soc-model", "60"]) == 0
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    measured_rows = [line for line in said if "row" in line]
+    assert [(line["row"], line["state"]) for line in measured_rows] == [(name, "wrong") for name in names]
+    assert [line["row"] for line in measured_rows if "host" in line["why"]] == list(killers)
+    (kept,) = read_measured(target)
+    assert len(kept.rows) == 4
+    # What they killed makes no crash report and puts nothing in quarantine.
+    assert {one.name.removesuffix(".lock") for one in state.iterdir()} == {"known-wrong.json"}
 
 
 def test_other_chips_and_changed_rows_count_as_the_table_says(state: Path) -> None:
