@@ -121,6 +121,19 @@ def test_a_given_value_is_computed_with(name: str, providers: Any, tmp_path: Pat
     np.testing.assert_allclose(result, expected(model, given, feeds), atol=0.02, rtol=0.02)
 
 
+@pytest.mark.parametrize("providers", [None, [CPU]], ids=["QNN", "CPU"])
+@pytest.mark.parametrize(
+    "entry",
+    ["session.disable_prepacking", "session.use_device_allocator_for_initializers", "session.use_env_allocators"],
+)
+def test_it_holds_however_weights_are_packed_and_placed(entry: str, providers: Any, host: qnnbridge.Host) -> None:
+    options = options_with("w", GIVEN)
+    options.add_session_config_entry(entry, "1")
+    data = product().SerializeToString()
+    with qnnbridge.InferenceSession(data, options, providers=providers, host=host) as session:
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], X @ GIVEN, atol=0.02, rtol=0.02)
+
+
 def test_each_value_has_its_own_compiled_model(
     tmp_path: Path, host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:

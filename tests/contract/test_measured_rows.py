@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from lab.sweep.cases import float_model
@@ -31,7 +32,7 @@ from qnnbridge_host.cache.measured import (
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.known_wrong import table
 from qnnbridge_host.numerics.cases import Case, SweepNode, SweepTensor
-from qnnbridge_host.numerics.measuring import measured
+from qnnbridge_host.numerics.measuring import measured, same_results
 from qnnbridge_protocol.settings import FOLDER_VARIABLE, STATE_DIR_VARIABLE
 from qnnbridge_tools.doctor import measure_rows
 from qnnbridge_tools.doctor.facts import NumbersRequest
@@ -235,6 +236,13 @@ def test_an_example_is_right_where_qnn_computes_what_the_cpu_does() -> None:
         assert measured(case, _OneSided(), draws=3).status == "right", row.name
         assert measured(case, _OneSided(ValueError()), draws=3).status == "refused"
         assert measured(case, _OneSided(OSError()), draws=3).status == "failed"
+
+
+def test_runs_with_texts_and_nan_are_compared() -> None:
+    one = [np.array([1.0, np.nan]), np.array(["a", "b"], object), [np.array([1])]]
+    assert same_results(one, [part.copy() for part in one])
+    assert not same_results(one, [one[0], np.array(["a", "c"], object), one[2]])
+    assert not same_results(one, [np.array([1.0, 2.0]), *one[1:]])
 
 
 def test_the_daemon_measures_once_when_idle_and_gives_way() -> None:

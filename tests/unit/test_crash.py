@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -329,6 +330,27 @@ def test_the_error_names_phase_model_code_cause_fix_and_report_in_few_lines() ->
     assert lines[0] == "The QNN host process ended while compiling pnet.onnx: exit code -8 (SIGFPE)."
     assert [line.split(":")[0].strip() for line in lines[1:]] == ["Cause", "Evidence", "Evidence", "Fix"]
     assert "crash report: ~/crashes/x.txt" in lines[3]
+
+
+KNOWN = "pnet.onnx: QNN is known to compute one operator of it wrong: AveragePool pool (x). Fix: run: qnnbridge fix pnet.onnx -o OUT."
+
+
+@pytest.mark.parametrize("log", [None, "damaged_bin_at_run"])
+def test_a_fault_that_was_known_before_the_crash_is_the_cause_with_its_cure(log: str | None) -> None:
+    plain = record(log, "running", -11)
+    known = dataclasses.replace(plain, in_flight=(dataclasses.replace(plain.in_flight[0], known=KNOWN),))
+    error = to_error(known)
+    assert error.cause == f"Most likely a known fault of QNN. {KNOWN.partition(' Fix: ')[0]}"
+    assert error.fix == "Run: qnnbridge fix pnet.onnx -o OUT."
+    assert error.details["diagnoses"][0]["cause"] == error.cause, "as the crash report has it"
+
+
+def test_a_known_fault_is_not_blamed_for_a_kill_or_where_qnn_had_no_part() -> None:
+    killed, without = record(None, "running", -9), record(None, "running", -11)
+    killed = dataclasses.replace(killed, in_flight=(dataclasses.replace(killed.in_flight[0], known=KNOWN),))
+    call = dataclasses.replace(without.in_flight[0], known=KNOWN, without_qnn=True)
+    for died in (killed, dataclasses.replace(without, in_flight=(call,))):
+        assert all("known fault" not in found.cause for found in diagnose(died))
 
 
 def test_a_windows_code_is_named_by_number_hex_and_name() -> None:

@@ -25,8 +25,10 @@ class QnnCode:
     advice: str = ""
 
 
+# A session of qnnbridge always has a chip, the computer's or the simulator's; logs of other programs are read, too.
 _CODE_TARGET = (
-    "Name the target chip (provider option soc_model, 60 for X Elite); change the operator or its data type."
+    "Change the operator or its data type: `qnnbridge analyze MODEL` looks for it, or leave it to the CPU with "
+    'fallback="cpu". A program without qnnbridge that names no chip has to name one (soc_model, 60 for X Elite).'
 )
 _CODE_ONE_SET = (
     "Use one set of QNN libraries: remove QNN SDK folders from PATH, ADSP_LIBRARY_PATH and backend_path, "
@@ -407,7 +409,6 @@ SETUP_RULES: Final[tuple[LogRule, ...]] = (*BACKEND, *OPTIONS, *INSTALLATION)
 
 
 _REBUILD = "Compile the model again with this onnxruntime-qnn, on or for this machine."
-_TARGET = "Name the chip with the provider option soc_model (60 for X Elite); quantize or change the operator."
 _SPACE = "Free some space, or put the cache on another disk."
 
 # fmt: off
@@ -478,10 +479,10 @@ CONTEXT: Final[tuple[LogRule, ...]] = (
 # fmt: off
 GRAPH: Final[tuple[LogRule, ...]] = (
     LogRule("finalize.operator", r'"(?P<op>[^"]+)" generated: could not create op',
-        "QNN cannot place the operator {op} on this target, and reports it as a memory error.", _TARGET),
+        "QNN cannot place the operator {op} on this target, and reports it as a memory error.", _CODE_TARGET),
     LogRule("finalize.memory", r"Failed to finalize QNN graph\. Error: QNN_COMMON_ERROR_MEM_ALLOC",
         "QNN says memory, but it nearly always means that an operator or data type cannot be placed on this target "
-        "(without soc_model most float models end like this).", _TARGET, STRONG),
+        "(without soc_model most float models end like this).", _CODE_TARGET, STRONG),
     LogRule("finalize", r"Failed to finalize QNN graph\. Error: (?P<qnn>QNN_\w+)",
         "QNN could not finalize the graph: {meaning} [{qnn}].", "{advice}", SYMPTOM),
     LogRule("graph.create", r"Failed to create Qnn graph: .*Error: (?P<qnn>QNN_\w+)",

@@ -87,7 +87,7 @@ def measured(
     try:
         qnn = sides.qnn(rewritten(data))
         if not _same(reference, again):
-            same = _same(qnn(feeds), qnn(feeds))
+            same = same_results(qnn(feeds), qnn(feeds))
             return CaseResult("wrong" if same else "right", "the same random numbers in every run" if same else "")
         results = [(feeds, reference, qnn(feeds))]
         for number in range(1, draws):
@@ -116,8 +116,12 @@ def _in_half_floats(values: Any) -> bool:
     return all(np.isfinite(value).all() and np.abs(value).max() <= LARGEST_HALF for value in floats)
 
 
-def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(one, other, strict=True))
+def same_results(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether all outputs of two runs are equal, NaN to NaN."""
+    # NaN is asked for of floats alone: numpy has no answer for texts.
+    return all(
+        np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind == "f") for a, b in zip(one, other, strict=True)
+    )
 
 
 def _moved(feeds: Feeds, steps: Mapping[str, float], rng: np.random.Generator) -> dict[str, Array]:

@@ -20,6 +20,7 @@ from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.quantised_steps import quantised_steps
 from qnnbridge_host.model.scan import refuse_scanned, scan_model
 from qnnbridge_host.numerics.judge import LIMITS, NumberFormat, precision_of_operators
+from qnnbridge_host.numerics.measuring import same_results
 from qnnbridge_host.numerics.sampling import NOTHING_KNOWN, InputKnowledge, NamedFeeds, knowledge_of
 from qnnbridge_models import progress
 from qnnbridge_models.command_options import VerifyOptions
@@ -292,8 +293,6 @@ class _Work:
 
     def _tried_twice(self, host: Host, prepared: TrialSet, versions: Mapping[str, str]) -> _Tried:
         """Run a model with random numbers twice on QNN and report whether the results repeat."""
-        import numpy as np
-
         self.on_progress("running on QNN", 0, 0)
         placement: Placement | None = None
         feeds = next(trial.feeds for trial in prepared.trials if trial.expected.values is not None)
@@ -307,8 +306,7 @@ class _Work:
             raise
         except BridgeError as error:
             return _Tried(prepared, (), {}, placement, versions, error)
-        same = all(np.array_equal(one, other, equal_nan=True) for one, other in zip(*answers, strict=True))
-        return _Tried(prepared, (), {}, placement, versions, repeats=same)
+        return _Tried(prepared, (), {}, placement, versions, repeats=same_results(*answers))
 
     def cured(self, tried: _Tried) -> SessionCure | None:
         """What a session of an application makes of it; None where it rewrites nothing, or cannot be tried."""
