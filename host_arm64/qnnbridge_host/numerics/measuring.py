@@ -88,7 +88,8 @@ def measured(
         qnn = sides.qnn(rewritten(data))
         if not _same(reference, again):
             same = same_results(qnn(feeds), qnn(feeds))
-            return CaseResult("wrong" if same else "right", "the same random numbers in every run" if same else "")
+            why = "the same random numbers in every run" if same else ""
+            return CaseResult("wrong" if same else "right", why)
         results = [(feeds, reference, qnn(feeds))]
         for number in range(1, draws):
             others = feeds_of(dataclasses.replace(case, seed=case.seed + number))
