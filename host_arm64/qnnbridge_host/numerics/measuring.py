@@ -86,7 +86,7 @@ def measured(
         return CaseResult("skipped", f"the CPU: {error}"[:200])
     try:
         qnn = sides.qnn(rewritten(data))
-        if not _same(reference, again):
+        if not same_results(reference, again):
             same = same_results(qnn(feeds), qnn(feeds))
             why = "the same random numbers in every run" if same else ""
             return CaseResult("wrong" if same else "right", why)
