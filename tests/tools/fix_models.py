@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import exported_models
 import model_work_models as models
 import numpy as np
 from lab.sweep.cases import float_model, quantised_model
@@ -394,6 +395,7 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "gate": ("gates", gate),
     "gate of a Tanh with a bias": ("gates", lambda: gate("Tanh", bias=True)),
     "rest of a gate": ("gates", lambda: gate(rest=True)),
+    **exported_models.ONE_OF_EACH,
     "mask": ("masks", lambda: models.attention(-3.4e38)),
     **{
         f"known wrong: {row.name}": (row.rewrite, lambda row=row: float_model(Case.from_words(row.example)))

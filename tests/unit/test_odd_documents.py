@@ -95,7 +95,7 @@ def test_reports_of_crashes() -> None:
             pass
 
     for_each(REPORT, as_text(path), read)
-    for arguments in (["crashes"], ["crashes", "--show", ID]):
+    for arguments in (["crashes", "list"], ["crashes", "show", ID]):
         assert "Traceback" not in qnnbridge(*arguments).output
 
 

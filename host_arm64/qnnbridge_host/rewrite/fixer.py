@@ -23,7 +23,7 @@ from qnnbridge_host.graph.model_index import Editor, ModelIndex
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, evidence, is_random, tolerance_of
-from qnnbridge_host.rewrite import constants, operators, rank, removals, wrong_values
+from qnnbridge_host.rewrite import constants, exported, operators, rank, removals, wrong_values
 from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
 from qnnbridge_host.rewrite.rewriting import Rewriting
 from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError
@@ -96,6 +96,21 @@ REWRITES: Final = (
     Rewrite("trilu", "Trilu becomes a constant mask", operators.trilu_by_where),
     Rewrite("skip-norm", "SkipLayerNormalization becomes Add and LayerNormalization", operators.split_skip_norm),
     Rewrite(
+        "default-activations",
+        "GRU and LSTM no longer state the default activations",
+        exported.drop_default_activations,
+    ),
+    Rewrite(
+        "gather-places",
+        "GatherND with constant indices becomes Reshape, with a Gather where the places are not in order",
+        exported.gather_nd_by_gather,
+    ),
+    Rewrite("sequence-parts", "a part of a split sequence becomes a Slice", exported.slice_of_a_sequence),
+    Rewrite(
+        "scatter-rows", "ScatterElements with a reduction, of whole rows, becomes ScatterND", exported.scatter_rows
+    ),
+    Rewrite("einsum", "Einsum becomes transposes, reshapes and products", exported.einsum_by_matmul),
+    Rewrite(
         "missing-operators",
         "ReduceL1, ReduceSumSquare, ReduceLogSum, Softsign, Celu, Sinh, Cosh become operators that QNN has",
         operators.define_missing_operators,
@@ -140,7 +155,7 @@ REWRITES: Final = (
     Rewrite(
         "negative-scale",
         "scales below zero of quantised values, which QNN takes for positive ones, get positive",
-        wrong_values.sign_beside_scale,
+        operators.sign_beside_scale,
     ),
     Rewrite("cast-bytes", "Cast of uint8 to float goes by int32", wrong_values.cast_bytes_twice),
     Rewrite("resize-nearest", "Resize to nearest values becomes Gather", wrong_values.resize_by_gather),

@@ -11,8 +11,9 @@ import numpy as np
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import FLOATS, INTEGERS, Editor
+from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_host.model.merged import gelu_of
-from qnnbridge_host.rewrite.rewriting import NodeChain, drop_attribute, for_nodes
+from qnnbridge_host.rewrite.rewriting import NodeChain, drop_attribute, for_matches, for_nodes
 
 
 @for_nodes("Pow", "Pow(x, 2)")
@@ -378,6 +379,45 @@ def _number(editor: Editor, name: str) -> float | None:
 _NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
 _UNSIGNED = frozenset({2, 4})  # TensorProto.UINT8, UINT16
 _SHIFT = 128
+
+
+@for_matches(("QuantizeLinear", "DequantizeLinear"), ("negative-scale",), "scale below zero")
+def sign_beside_scale(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """A scale below zero gets positive: its sign goes into the stored weights, or a product beside the node."""
+    scale = editor.constant(node.input[1])
+    given = graphs.attribute_values(node)
+    # In blocks a scale is no vector, and its axis is another one.
+    if scale is None or (scale.size != 1 and (scale.ndim != 1 or given.get("block_size", 0))):
+        return None
+    rank, axis = editor.rank(node.input[0]), given.get("axis", 1)
+    sign = np.where(scale < 0, -1, 1).astype(scale.dtype)
+    if scale.size > 1:
+        if rank is None or not -rank <= axis < rank:
+            return None
+        sign = sign.reshape([-1 if at == axis % rank else 1 for at in range(rank)])
+    node.input[1] = editor.add_constant(np.abs(scale), f"{node.input[1]}/positive")
+    stored = editor.constant(node.input[0]) if node.op_type == "DequantizeLinear" else None
+    if stored is not None and _can_change_sign(editor, node, stored):
+        node.input[0] = editor.add_constant((stored * sign).astype(stored.dtype), f"{node.input[0]}/signed")
+        return [node]
+    factor = editor.add_constant(sign, f"{node.input[1]}/sign")
+    if node.op_type == "QuantizeLinear":
+        product = editor.make("Mul", [node.input[0], factor], node)
+        node.input[0] = product.output[0]
+        return [product, node]
+    output = node.output[0]
+    node.output[0] = editor.fresh(f"{output}/positive")
+    return [node, editor.make("Mul", [node.output[0], factor], node, output)]
+
+
+def _can_change_sign(editor: Editor, node: Any, stored: Any) -> bool:
+    """Whether the negative of each stored value has its type, with a zero point of 0."""
+    if stored.dtype.kind != "i" or (stored == np.iinfo(stored.dtype).min).any():
+        return False
+    if len(node.input) < 3 or not node.input[2]:
+        return True
+    zero = editor.constant(node.input[2])
+    return zero is not None and not zero.any()
 
 
 def unsigned_scales(editor: Editor) -> list[str]:

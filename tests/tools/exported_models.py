@@ -1,0 +1,126 @@
+"""Small models with what exporters write and QNN refuses, for the tests of the rewrites in `rewrite.exported`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import model_work_models as models
+import numpy as np
+from onnx import TensorProto
+
+node, value, constant, weights = models.helper.make_node, models.value, models.constant, models.weights
+
+# Of attention, of diffusion models, of graph networks and of mixtures; and sizes of both operands.
+EQUATIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "bct,bcs->bts": ((1, 8, 16), (1, 8, 12)),
+    "bts,bcs->bct": ((1, 16, 12), (1, 8, 12)),
+    "bhid,bhjd->bhij": ((1, 2, 6, 8), (1, 2, 5, 8)),
+    "bqc,bchw->bqhw": ((1, 4, 8), (1, 8, 5, 5)),
+    "nctv,vw->nctw": ((1, 3, 6, 5), (5, 5)),
+    "bhwc,hkc->bhwk": ((1, 4, 5, 8), (4, 6, 8)),
+    "i,j->ij": ((6,), (5,)),
+    "bfnd,nde->bfne": ((1, 3, 2, 4), (2, 4, 5)),
+    "abc,dbe->ca": ((2, 3, 4), (5, 3, 2)),
+}
+
+
+def einsum(equation: str, *shapes: Sequence[int]) -> Any:
+    made = np.einsum(equation, *(np.zeros(shape, np.float32) for shape in shapes))
+    names = [f"x{number}" for number in range(len(shapes))]
+    return models.model(
+        [node("Einsum", names, ["y"], name="einsum", equation=equation)],
+        [value(name, list(shape)) for name, shape in zip(names, shapes, strict=True)],
+        [value("y", list(made.shape))],
+    )
+
+
+def recurrent(op: str, activations: Sequence[str], direction: str = "forward") -> Any:
+    gates, size, ways = {"GRU": 3, "LSTM": 4}[op], 8, 2 if direction == "bidirectional" else 1
+    more: dict[str, Any] = {"linear_before_reset": 1} if op == "GRU" else {}
+    one = node(
+        op,
+        ["x", "w", "r"],
+        ["y"],
+        name="cells",
+        hidden_size=size,
+        direction=direction,
+        activations=activations,
+        **more,
+    )
+    constants = [weights("w", ways, gates * size, 6), weights("r", ways, gates * size, size)]
+    return models.model([one], [value("x", [5, 1, 6])], [value("y", [5, ways, 1, size])], constants)
+
+
+def mask_by_places(places: Sequence[int], *, is_bool: bool = True, negative: bool = False) -> Any:
+    """mask[0, places] in the way of PyTorch's newer exporter, for attention."""
+    many = len(places)
+    first = np.full(many, -1 if negative else 0)
+    indices = np.stack([first, np.asarray(places)], axis=-1).reshape(1, 1, 1, many, 2).astype(np.int64)
+    constants = [constant("i", indices), constant("zero", np.float32(0)), constant("low", np.float32(-1e4))]
+    kind = TensorProto.BOOL if is_bool else TensorProto.FLOAT
+    nodes = [
+        node("Cast", ["m"], ["c"], name="cast", to=kind),
+        node("GatherND", ["c", "i"], ["g"], name="gather"),
+        node("Where", ["g", "zero", "low"], ["bias"]) if is_bool else node("Mul", ["g", "low"], ["bias"]),
+        node("Add", ["x", "bias"], ["y"], name="add"),
+    ]
+    inputs = [value("m", [1, 8], models.INT64), value("x", [1, 2, 4, many])]
+    return models.model(nodes, inputs, [value("y", [1, 2, 4, many])], constants)
+
+
+def split_sequence(sizes: Any = (4, 4, 8), axis: int = -1, *, keepdims: int = 1) -> Any:
+    """The parts 0, 1 and -1 of x [2, 16], summed up by their means."""
+    constants = [constant(f"i{number}", np.int64(number)) for number in (0, 1, -1)]
+    inputs = ["x"]
+    if sizes is not None:
+        constants.append(constant("sizes", np.asarray(sizes, np.int64)))
+        inputs.append("sizes")
+    nodes = [node("SplitToSequence", inputs, ["parts"], name="split", axis=axis, keepdims=keepdims)]
+    for number in (0, 1, -1):
+        nodes.append(node("SequenceAt", ["parts", f"i{number}"], [f"p{number}"], name=f"at{number}"))
+        nodes.append(node("ReduceMean", [f"p{number}"], [f"m{number}"], name=f"mean{number}", keepdims=0))
+    nodes += [node("Add", ["m0", "m1"], ["a"], name="add"), node("Add", ["a", "m-1"], ["y"], name="end")]
+    return models.model(nodes, [value("x", [2, 16])], [value("y", [])], constants)
+
+
+def scattered(reduction: str = "add", *, fixed: bool = False) -> Any:
+    """Messages [30, 8] to 12 nodes; the indices are expanded from an input, or constants."""
+    rows = np.random.default_rng(0).integers(0, 12, (30, 1))
+    constants = [constant("zero", np.ones((12, 8), np.float32))]
+    nodes, inputs = [], [value("x", [30, 8])]
+    if fixed:
+        constants.append(constant("all", np.repeat(rows, 8, axis=1)))
+    else:
+        constants += [constant("column", np.array([30, 1])), constant("sizes", np.array([30, 8]))]
+        nodes = [node("Reshape", ["to", "column"], ["i"]), node("Expand", ["i", "sizes"], ["all"])]
+        inputs.append(value("to", [30], models.INT64))
+    nodes.append(node("ScatterElements", ["zero", "all", "x"], ["y"], name="scatter", axis=0, reduction=reduction))
+    return models.model(nodes, inputs, [value("y", [12, 8])], constants, opset=18)
+
+
+# What it is -> the rewrite that is about it, and the model.
+ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
+    **{
+        equation: ("einsum", lambda equation=equation, shapes=shapes: einsum(equation, *shapes))
+        for equation, shapes in EQUATIONS.items()
+    },
+    "Einsum of three": ("einsum", lambda: einsum("ab,bc,cd->da", (2, 3), (3, 4), (4, 5))),
+    "Einsum of one": ("einsum", lambda: einsum("abc->ca", (2, 3, 4))),
+    "stated GRU": ("default-activations", lambda: recurrent("GRU", ["Sigmoid", "Tanh"])),
+    "stated LSTM of both ways": (
+        "default-activations",
+        lambda: recurrent("LSTM", ["Sigmoid", "Tanh", "Tanh"] * 2, "bidirectional"),
+    ),
+    "mask by places": ("gather-places", lambda: mask_by_places(range(8))),
+    "mask by some places": ("gather-places", lambda: mask_by_places([6, 2, 2, 7, 0], negative=True)),
+    "float mask by some places": ("gather-places", lambda: mask_by_places([6, 2, -1], is_bool=False)),
+    "split of three sizes": ("sequence-parts", split_sequence),
+    "split of one size": ("sequence-parts", lambda: split_sequence(5)),
+    "split into single ones": ("sequence-parts", lambda: split_sequence(None, 1, keepdims=0)),
+    **{
+        f"scattered rows, {reduction}": ("scatter-rows", lambda reduction=reduction: scattered(reduction))
+        for reduction in ("add", "mul")
+    },
+    "scattered constant rows": ("scatter-rows", lambda: scattered(fixed=True)),
+}

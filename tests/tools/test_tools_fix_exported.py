@@ -1,0 +1,90 @@
+"""The rewrites of what exporters write: what they leave alone, random equations beside numpy, and QNN's answers."""
+
+from __future__ import annotations
+
+import random
+import string
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+import exported_models
+import model_work_models as models
+import onnxruntime
+from tests import needs
+
+import qnnbridge
+from qnnbridge_models.fix import fix_model
+
+LEFT_ALONE = {
+    "other activations": ("default-activations", lambda: exported_models.recurrent("GRU", ["HardSigmoid", "Tanh"])),
+    "one way of two": (
+        "default-activations",
+        lambda: exported_models.recurrent(
+            "LSTM", ["Sigmoid", "Tanh", "Tanh", "Sigmoid", "Tanh", "Relu"], "bidirectional"
+        ),
+    ),
+    "no reduction": ("scatter-rows", lambda: exported_models.scattered("none")),
+    "a reduction that QNN has not": ("scatter-rows", lambda: exported_models.scattered("max")),
+    "diagonal": ("einsum", lambda: exported_models.einsum("aa->a", (3, 3))),
+    "dots": ("einsum", lambda: exported_models.einsum("...a,ab->...b", (2, 3), (3, 4))),
+    "a size that is broadcast": ("einsum", lambda: exported_models.einsum("ab,bc->ac", (2, 1), (3, 4))),
+    "a scalar": ("einsum", lambda: exported_models.einsum("ab,ab->", (2, 3), (2, 3))),
+}
+
+
+@pytest.mark.parametrize("what", LEFT_ALONE)
+def test_what_would_compute_something_else_is_left_alone(what: str, tmp_path: Path) -> None:
+    rewrite, make = LEFT_ALONE[what]
+    assert fix_model(models.saved(make(), tmp_path / "m.onnx"), tmp_path / "o.onnx", only=[rewrite]).steps == ()
+
+
+def random_equation(rng: random.Random) -> tuple[str, list[tuple[int, ...]]]:
+    letters = string.ascii_lowercase[: rng.randint(1, 5)]
+    size = {letter: rng.randint(1, 4) for letter in letters}
+    terms = ["".join(rng.sample(letters, rng.randint(1, len(letters)))) for _ in range(rng.randint(1, 3))]
+    used = sorted(set("".join(terms)))
+    result = "".join(rng.sample(used, rng.randint(1, len(used))))
+    return f"{','.join(terms)}->{result}", [tuple(size[letter] for letter in term) for term in terms]
+
+
+@pytest.mark.parametrize("seed", range(needs.length(40, 400)))
+def test_random_equations_compute_what_numpy_does(seed: int, tmp_path: Path) -> None:
+    equation, shapes = random_equation(random.Random(seed))
+    path = models.saved(exported_models.einsum(equation, *shapes), tmp_path / "m.onnx")
+    result = fix_model(path, tmp_path / "o.onnx", only=["einsum"])
+    assert [step.kept for step in result.steps] == [True], equation
+    assert "Einsum" not in result.nodes_after
+    rng = np.random.default_rng(seed)
+    feeds = {f"x{number}": rng.normal(size=shape).astype(np.float32) for number, shape in enumerate(shapes)}
+    session = onnxruntime.InferenceSession(tmp_path / "o.onnx", providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, feeds)
+    np.testing.assert_allclose(found, np.einsum(equation, *feeds.values()), rtol=1e-4, atol=1e-4, err_msg=equation)
+
+
+def feeds_of(session: Any) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    found = {}
+    for one in session.get_inputs():
+        if one.type == "tensor(int64)":
+            found[one.name] = rng.integers(0, 2 if one.name == "m" else 12, one.shape)
+        else:
+            found[one.name] = rng.uniform(0.5, 1.5, one.shape).astype(np.float32)
+    return found
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("what", exported_models.ONE_OF_EACH)
+def test_qnn_takes_the_whole_rewritten_model_and_computes_it_right(what: str, host: qnnbridge.Host) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    data = exported_models.ONE_OF_EACH[what][1]().SerializeToString()
+    cpu = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    with qnnbridge.InferenceSession(data, fix=True, host=host, provider_options=[{"soc_model": "60"}]) as session:
+        assert session.placement.cpu_nodes == 0
+        feeds = feeds_of(cpu)
+        (expected,), (found,) = cpu.run(None, feeds), session.run(None, feeds)
+    np.testing.assert_allclose(found, expected, rtol=0.02, atol=0.02)
