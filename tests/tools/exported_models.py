@@ -99,12 +99,28 @@ def scattered(reduction: str = "add", *, fixed: bool = False) -> Any:
     return models.model(nodes, inputs, [value("y", [12, 8])], constants, opset=18)
 
 
+def without_kernel(op: str) -> Any:
+    """A Conv and an operator that ONNX Runtime writes out by its definition."""
+    more: dict[str, Any] = {"num_groups": 2} if op == "GroupNormalization" else {}
+    given = ["c", "s", "b"] if op == "GroupNormalization" else ["c"]
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="conv", pads=[1] * 4),
+        node(op, given, ["y"], name="written_out", **more),
+    ]
+    constants = [
+        weights("w", 8, 4, 3, 3),
+        *([weights("s", 2), weights("b", 2)] if op == "GroupNormalization" else []),
+    ]
+    return models.model(nodes, [value("x", [1, 4, 8, 8])], [value("y", [1, 8, 8, 8])], constants, opset=18)
+
+
 # What it is -> the rewrite that is about it, and the model.
 ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     **{
         equation: ("einsum", lambda equation=equation, shapes=shapes: einsum(equation, *shapes))
         for equation, shapes in EQUATIONS.items()
     },
+    **{op: ("definitions", lambda op=op: without_kernel(op)) for op in ("Mish", "GroupNormalization")},
     "Einsum of three": ("einsum", lambda: einsum("ab,bc,cd->da", (2, 3), (3, 4), (4, 5))),
     "Einsum of one": ("einsum", lambda: einsum("abc->ca", (2, 3, 4))),
     "stated GRU": ("default-activations", lambda: recurrent("GRU", ["Sigmoid", "Tanh"])),

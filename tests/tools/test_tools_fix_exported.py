@@ -16,6 +16,7 @@ import exported_models
 import model_work_models as models
 import onnxruntime
 from tests import needs
+from tests.fakes.commands import qnnbridge as qnnbridge_command
 
 import qnnbridge
 from qnnbridge_models.fix import fix_model
@@ -88,3 +89,28 @@ def test_qnn_takes_the_whole_rewritten_model_and_computes_it_right(what: str, ho
         feeds = feeds_of(cpu)
         (expected,), (found,) = cpu.run(None, feeds), session.run(None, feeds)
     np.testing.assert_allclose(found, expected, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.simulator
+def test_a_session_with_a_mish_is_kept_in_the_cache(
+    host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
+    path = models.saved(exported_models.without_kernel("Mish"), tmp_path / "m.onnx")
+    for state in ("miss", "hit"):
+        with qnnbridge.InferenceSession(path, host=host, cache=True) as session:
+            assert session.cache.state == state
+
+
+@pytest.mark.simulator
+def test_compile_names_the_rewrite_that_lets_a_model_be_compiled(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    path = models.saved(exported_models.without_kernel("GroupNormalization"), tmp_path / "m.onnx")
+    refused = qnnbridge_command("compile", path, "-o", tmp_path / "c.onnx", "--soc-model", "60")
+    assert refused.returncode == 2
+    assert "--only definitions" in refused.output
+    written = tmp_path / "written.onnx"
+    assert qnnbridge_command("fix", path, "-o", written, "--only", "definitions").returncode == 0
+    compiled = qnnbridge_command("compile", written, "-o", tmp_path / "c.onnx", "--soc-model", "60")
+    assert compiled.returncode == 0, compiled.output

@@ -247,6 +247,13 @@ _RULES: tuple[HintRule, ...] = (
         "Set the provider option profiling_file_path too.",
     ),
     HintRule(
+        r"Encountered an invalid node while compiling a model",
+        "The model is compiled already, or has an operator that ONNX Runtime writes out by its definition, after "
+        "which it cannot compile the model (Mish, GroupNormalization of opset 18, CenterCropPad).",
+        "For Mish and GroupNormalization run `qnnbridge fix MODEL -o OUT --only definitions` and compile OUT. A "
+        "session without a cache runs the model as it is.",
+    ),
+    HintRule(
         r"since the file .* exists already",
         "ONNX Runtime never overwrites a compiled model.",
         "Remove the file, or give another ep.context_file_path.",

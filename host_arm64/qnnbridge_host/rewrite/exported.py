@@ -157,6 +157,45 @@ def _column_of(editor: Editor, indices: str, shape: Sequence[int]) -> tuple[list
     return [column], str(column.output[0])
 
 
+# ONNX Runtime has no kernel for them and writes them out by ONNX's definition while it divides the model up. A
+# model with one runs, and cannot be compiled ("Encountered an invalid node"; 1.32 with onnxruntime-qnn 2.7).
+_WRITTEN_OUT: Final = ("Mish", "GroupNormalization")
+_GROUP_NORMALIZATION_CHANGED = 21  # from this opset on there is a kernel
+
+
+def write_out_definitions(editor: Editor) -> list[str]:
+    """Mish, and GroupNormalization of opset 18, become what ONNX defines them by."""
+    wanted = [name for name in _WRITTEN_OUT if name in editor.op_types]
+    if editor.opset >= _GROUP_NORMALIZATION_CHANGED:
+        wanted = [name for name in wanted if name != "GroupNormalization"]
+    count = sum(node.op_type in wanted and node.domain in graphs.ONNX_DOMAINS for node in editor.protos)
+    if not count:
+        return []
+    from onnx import helper, inliner
+
+    # Without the weights, which may be larger than protobuf allows at once: their types are all that counts.
+    graph = editor.graph
+    known = {value.name for value in (*graph.input, *graph.output)}
+    types = {name: found for name, found in editor.types.items() if name not in known and found[0]}
+    values = [helper.make_tensor_value_info(name, element, shape) for name, (element, shape) in types.items()]
+    outline = helper.make_graph(
+        list(graph.node), graph.name, list(graph.input), list(graph.output), value_info=values
+    )
+    model = helper.make_model(
+        outline,
+        ir_version=editor.model.ir_version,
+        opset_imports=list(editor.model.opset_import),
+        functions=list(editor.model.functions),
+    )
+    try:
+        written = inliner.inline_selected_functions(model, [("", name) for name in wanted], False, True)
+    except (RuntimeError, TypeError, ValueError):  # a type that does not follow, an older onnx
+        return []
+    editor.set_nodes(written.graph.node)
+    editor.changed(shapes=True)
+    return [f"{count} {' and '.join(wanted)}"]
+
+
 # --- Einsum ------------------------------------------------------------------------------------------------
 
 

@@ -64,6 +64,11 @@ REWRITES: Final = (
     ),
     Rewrite("constants", "weights in Constant nodes become initializers", constants.initializers_from_constants),
     Rewrite(
+        "definitions",
+        "Mish, and GroupNormalization of opset 18, become what ONNX defines them by",
+        exported.write_out_definitions,
+    ),
+    Rewrite(
         "shape-computations",
         "what follows from fixed shapes alone is computed once, here",
         constants.compute_shapes,

@@ -252,10 +252,11 @@ _SINCE = {"Max": 8, "ReduceSum": 13, "ReduceMax": 18}
 
 
 def limit_arguments(editor: Editor) -> list[str]:
-    """Exp, Softplus, Mish and Pow of a constant base get a Max or Min in front; ReduceLogSumExp, and LogSoftmax
+    """Exp, Softplus and Pow of a constant base get a Max or Min in front; Mish, ReduceLogSumExp, and LogSoftmax
     of masked values, become their definitions with one inside."""
     plans = (
-        (("Exp", "Softplus", "Mish"), ("exp-underflow",), _limit_input),
+        (("Exp", "Softplus"), ("exp-underflow",), _limit_input),
+        (("Mish",), ("exp-underflow",), _mish),
         (("Pow",), ("pow-underflow",), _limit_exponent),
         (("ReduceLogSumExp",), ("log-sum-exp-underflow",), _log_sum_exp),
         (("LogSoftmax",), ("log-softmax-masked", "log-softmax-blocks"), _log_softmax),
@@ -271,6 +272,17 @@ def _limit_input(editor: Editor, node: Any, record: GraphNode) -> list[Any] | No
     chain = NodeChain(editor, node)
     node.input[0] = chain("Max", node.input[0], chain.constant(LEAST_ARGUMENT))
     return [*chain.made, node]
+
+
+def _mish(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """x * tanh(softplus(x)): as a Mish ONNX Runtime would write it out by itself, and could not compile it."""
+    if not _may_limit(editor, node.input[0]):
+        return None
+    chain = NodeChain(editor, node)
+    limited = chain("Max", chain.x, chain.constant(LEAST_ARGUMENT))
+    # Not times x: minus infinity times zero would be no number, where a Mish is zero.
+    chain("Mul", limited, chain("Tanh", chain("Softplus", limited)))
+    return chain.nodes()
 
 
 def _may_limit(editor: Editor, name: str) -> bool:
