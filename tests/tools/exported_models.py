@@ -69,6 +69,22 @@ def mask_by_places(places: Sequence[int], *, is_bool: bool = True, negative: boo
     return models.model(nodes, inputs, [value("y", [1, 2, 4, many])], constants)
 
 
+def embedding(kind: Any, zero: int | None) -> Any:
+    """Rows of a quantised table by ids."""
+    table = np.random.default_rng(0).integers(0, 100, (12, 16)).astype(kind)
+    constants = [constant("table", table), constant("s", np.float32(0.02)), weights("w", 16, 8)]
+    scale = ["s"]
+    if zero is not None:
+        constants.append(constant("z", kind(zero)))
+        scale.append("z")
+    nodes = [
+        node("Gather", ["table", "i"], ["rows"], name="rows"),
+        node("DequantizeLinear", ["rows", *scale], ["d"], name="back"),
+        node("MatMul", ["d", "w"], ["y"], name="product"),
+    ]
+    return models.model(nodes, [value("i", [1, 5], models.INT64)], [value("y", [1, 5, 8])], constants)
+
+
 def split_sequence(sizes: Any = (4, 4, 8), axis: int = -1, *, keepdims: int = 1) -> Any:
     """The parts 0, 1 and -1 of x [2, 16], summed up by their means."""
     constants = [constant(f"i{number}", np.int64(number)) for number in (0, 1, -1)]
@@ -131,6 +147,9 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "mask by places": ("gather-places", lambda: mask_by_places(range(8))),
     "mask by some places": ("gather-places", lambda: mask_by_places([6, 2, 2, 7, 0], negative=True)),
     "float mask by some places": ("gather-places", lambda: mask_by_places([6, 2, -1], is_bool=False)),
+    "rows of an int8 table": ("integer-table", lambda: embedding(np.int8, 0)),
+    "rows of a uint8 table": ("integer-table", lambda: embedding(np.uint8, 7)),
+    "rows of a table without zero": ("integer-table", lambda: embedding(np.uint8, None)),
     "split of three sizes": ("sequence-parts", split_sequence),
     "split of one size": ("sequence-parts", lambda: split_sequence(5)),
     "split into single ones": ("sequence-parts", lambda: split_sequence(None, 1, keepdims=0)),

@@ -78,6 +78,22 @@ def _sizes(editor: Editor, sizes: Sequence[int]) -> str:
     return editor.add_constant(np.array(sizes, np.int64), "sizes")
 
 
+@for_nodes("DequantizeLinear", "rows of a quantised table")
+def dequantize_before_gather(editor: Editor, node: Any) -> list[Any] | None:
+    """Gather from a table of 8-bit integers and DequantizeLinear change places: QNN gathers no plain integers."""
+    gather = editor.maker(node.input[0])
+    if gather is None or gather.op_type != "Gather" or editor.tensor(gather.input[0]) is None:
+        return None
+    # One scale for the table: of several each would have to go with its rows.
+    if any(editor.shape(name) not in ((), (1,)) for name in node.input[1:] if name):
+        return None
+    if editor.element(gather.input[0]) not in (ElementType.INT8, ElementType.UINT8):
+        return None
+    table = editor.make("DequantizeLinear", [gather.input[0], *node.input[1:]], node)
+    axis = graphs.attribute_values(gather).get("axis", 0)
+    return [table, editor.make("Gather", [table.output[0], gather.input[1]], node, node.output[0], axis=axis)]
+
+
 @for_nodes("SequenceAt", "part of a sequence")
 def slice_of_a_sequence(editor: Editor, node: Any) -> list[Any] | None:
     """A part of what SplitToSequence splits becomes a Slice: QNN has no sequences."""

@@ -110,6 +110,11 @@ REWRITES: Final = (
         "GatherND with constant indices becomes Reshape, with a Gather where the places are not in order",
         exported.gather_nd_by_gather,
     ),
+    Rewrite(
+        "integer-table",
+        "rows of a table of 8-bit integers are taken after DequantizeLinear",
+        exported.dequantize_before_gather,
+    ),
     Rewrite("sequence-parts", "a part of a split sequence becomes a Slice", exported.slice_of_a_sequence),
     Rewrite(
         "scatter-rows", "ScatterElements with a reduction, of whole rows, becomes ScatterND", exported.scatter_rows
