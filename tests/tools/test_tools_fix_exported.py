@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shlex
 import string
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests import needs
 from tests.fakes.commands import qnnbridge as qnnbridge_command
 
 import qnnbridge
+from qnnbridge_models.analyze import analyze_model
 from qnnbridge_models.fix import fix_model
 
 LEFT_ALONE = {
@@ -89,6 +91,34 @@ def test_qnn_takes_the_whole_rewritten_model_and_computes_it_right(what: str, ho
         feeds = feeds_of(cpu)
         (expected,), (found,) = cpu.run(None, feeds), session.run(None, feeds)
     np.testing.assert_allclose(found, expected, rtol=0.02, atol=0.02)
+
+
+# What keeps nodes from QNN as it is; of the rest QNN takes all, if not as it should.
+REFUSED = (
+    "bct,bcs->bts",
+    "nctv,vw->nctw",
+    "stated GRU",
+    "mask by places",
+    "rows of an int8 table",
+    "split of three sizes",
+)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("what", REFUSED)
+def test_analyze_names_the_command_that_brings_everything_to_qnn(what: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    name, make = exported_models.ONE_OF_EACH[what]
+    path = models.saved(make(), tmp_path / "m.onnx")
+    found = analyze_model(path, soc_model="60")
+    assert any(verdict.place == "cpu" for verdict in found.best.verdicts)
+    (command,) = {one.what for one in found.advice if one.severity not in ("model",)}
+    assert command.endswith(f"--only {name}")
+    words = [str(tmp_path / "o.onnx") if word == "OUT" else word for word in shlex.split(command)[1:]]
+    assert qnnbridge_command(*words).returncode == 0
+    assert all(
+        verdict.place != "cpu" for verdict in analyze_model(tmp_path / "o.onnx", soc_model="60").best.verdicts
+    )
 
 
 @pytest.mark.simulator

@@ -36,9 +36,17 @@ from qnnbridge_models.analyze.analysis import (
     costs_of,
 )
 from qnnbridge_models.analyze.predict import parts_of, predict_model
-from qnnbridge_models.analyze.remedies import about_deciding_inputs, advise, notes_on, with_sizes
+from qnnbridge_models.analyze.remedies import (
+    SEQUENCE_PARTS,
+    about_deciding_inputs,
+    advise,
+    notes_on,
+    rewritten_results,
+    with_sizes,
+)
 from qnnbridge_models.analyze.rules import wrong_numbers
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, InvalidGraph, OptionError, ProviderUnavailable
+from qnnbridge_protocol.shell import shell_word
 from qnnbridge_tools.arguments import read_chip, with_chip
 from qnnbridge_tools.sessions import QNN, SessionSettings, opened
 
@@ -127,7 +135,9 @@ def analyze_model(
     seconds_truth = time.perf_counter() - begun if truth else 0.0
     free = model_shapes.free_dimensions(model.graph)
     to_fix = model_shapes.options_text(free)
-    placed = _explained(predicted, truth, to_fix)
+    command = f"qnnbridge fix {shell_word(path)} -o OUT {f'{sizes} --only fixed-shapes ' if sizes else ''}--only "
+    rewritten = rewritten_results(model, path.parent)
+    placed = _with_rewrites(_explained(predicted, truth, to_fix), view, rewritten, command)
     release = truth.versions.get("onnxruntime_qnn", "") if truth is not None else ""
     notes = notes_on(prediction, model, truth)
     notes += about_deciding_inputs(model, view, placed, to_fix)
@@ -211,6 +221,26 @@ def _explained(predicted: GraphPlacement, truth: QnnAnswer | None, sizes: str) -
         else:
             explained.append(true)
     return explained
+
+
+def _with_rewrites(
+    placed: list[NodeVerdict], view: ModelIndex, rewritten: Mapping[str, str], command: str
+) -> list[NodeVerdict]:
+    """For nodes on the CPU the rewrite that makes their results otherwise, in place of general advice.
+
+    command: ends where the name of the rewrite begins.
+    """
+
+    def fix(verdict: NodeVerdict, node: GraphNode) -> NodeVerdict:
+        names = [rewritten[tensor.name] for tensor in node.made if tensor.name in rewritten]
+        # QNN knows no shape of what comes from a sequence, and refuses all nodes behind it.
+        if verdict.reason.startswith("Cannot get shape") and SEQUENCE_PARTS in rewritten.values():
+            names.append(SEQUENCE_PARTS)
+        if verdict.place != "cpu" or not names:
+            return verdict
+        return dataclasses.replace(verdict, fix=command + names[0])
+
+    return [fix(verdict, node) for verdict, node in zip(placed, view.nodes, strict=True)]
 
 
 # --- asking QNN itself --------------------------------------------------------------------------------------

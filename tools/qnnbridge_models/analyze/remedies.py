@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from qnnbridge_host.graph import shapes as model_shapes
-from qnnbridge_host.graph.model_index import ModelIndex
+from qnnbridge_host.graph.model_index import Editor, ModelIndex
 from qnnbridge_host.graph.shapes import Dimensions
-from qnnbridge_host.rewrite.fixer import deciding_inputs
+from qnnbridge_host.rewrite.fixer import chosen, deciding_inputs
 from qnnbridge_models.analyze import tables
 from qnnbridge_models.analyze.analysis import BAD, Advice, Cost, NodePlace, NodeVerdict, QnnAnswer, costs_of
 from qnnbridge_models.analyze.predict import Prediction, parts_of, predict_model
@@ -87,6 +87,38 @@ def _possible(free: Sequence[model_shapes.FreeAxis], *, large: bool) -> Iterator
     lines = max(Counter(one.input for one in free if one.axis).values(), default=0) == 1
     for size in _TRIED_SIZES[:1] if large or not behind else (*_TRIED_SIZES, *((_SAMPLES,) if lines else ())):
         yield Dimensions({}, {(one.input, one.axis): size if one.axis else 1 for one in free})
+
+
+SEQUENCE_PARTS: Final = "sequence-parts"
+# Rewrites of what exporters write, and the operators that they are about.
+_OF_EXPORTERS: Final[Mapping[str, frozenset[str]]] = {
+    "default-activations": frozenset({"GRU", "LSTM"}),
+    "gather-places": frozenset({"GatherND"}),
+    "integer-table": frozenset({"Gather"}),
+    SEQUENCE_PARTS: frozenset({"SequenceAt"}),
+    "scatter-rows": frozenset({"ScatterElements"}),
+    "einsum": frozenset({"Einsum"}),
+}
+
+
+def rewritten_results(model: Any, folder: Path) -> dict[str, str]:
+    """Results of nodes that a rewrite of `qnnbridge fix` changes, with its name. Each is tried on a copy."""
+    found: dict[str, str] = {}
+    ops = {node.op_type for node in model.graph.node}
+    for rewrite in chosen(_OF_EXPORTERS, ()):
+        if not ops & _OF_EXPORTERS[rewrite.name]:
+            continue
+        copy = type(model)()
+        copy.CopyFrom(model)
+        if not rewrite.apply(Editor(copy, folder)):
+            continue
+        now = {name: node.SerializeToString() for node in copy.graph.node for name in node.output}
+        for node in model.graph.node:
+            as_it_was = node.SerializeToString()
+            for name in node.output:
+                if name and now.get(name) != as_it_was:
+                    found.setdefault(name, rewrite.name)
+    return found
 
 
 def notes_on(prediction: Prediction, model: Any, truth: QnnAnswer | None) -> list[Advice]:
