@@ -166,7 +166,7 @@ def test_a_row_that_kills_the_host_is_a_result_and_the_next_rows_are_measured(
     capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
 ) -> None:
-    # As a process of its own it silences the warnings about the rows, which other tests look for.
+    # `main` silences the logger of this process, too.
     logger = logging.getLogger("qnnbridge")
     request.addfinalizer(functools.partial(logger.setLevel, logger.level))
     names = ("pad-edge", "rms-weight-first", "pow-high", "tanh-product")

@@ -188,7 +188,7 @@ class CrashReports:
         return _read(self._file(report_id))
 
     def read_text(self, report_id: str) -> str:
-        """The same as text for a person."""
+        """Return a report as text for a person. Raises `OptionError` as `read` does."""
         path = self._file(report_id)
         data = _read(path)
         try:

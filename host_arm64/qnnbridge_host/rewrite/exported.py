@@ -29,17 +29,13 @@ _MOST_PLACES: Final = 1 << 20
 def drop_default_activations(editor: Editor, node: Any) -> list[Any] | None:
     """GRU and LSTM that state the default activations no longer do: QNN refuses the attribute."""
     given = graphs.attribute_values(node)
-    stated = [_text(one).lower() for one in given.get("activations", ())]
-    directions = 2 if _text(given.get("direction", "forward")) == "bidirectional" else 1
+    stated = [one.decode("utf-8", "replace").lower() for one in given.get("activations", ())]
+    directions = 2 if given.get("direction", "forward") == "bidirectional" else 1
     if not stated or tuple(stated) != _DEFAULT_ACTIVATIONS[node.op_type] * directions:
         return None
     for name in ("activations", "activation_alpha", "activation_beta"):
         drop_attribute(node, name)  # neither function has a parameter
     return [node]
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 @for_nodes("GatherND", "GatherND with constant indices")
@@ -137,7 +133,7 @@ def scatter_rows(editor: Editor, node: Any) -> list[Any] | None:
     QNN reduces in neither with max or min. Without a reduction the order counts where an index repeats: it stays.
     """
     given = graphs.attribute_values(node)
-    reduction = _text(given.get("reduction", "none"))
+    reduction = given.get("reduction", "none")
     shapes = [editor.shape(name) for name in node.input]
     if reduction not in ("add", "mul") or any(shape is None for shape in shapes):
         return None
@@ -165,9 +161,7 @@ def _column_of(editor: Editor, indices: str, shape: Sequence[int]) -> tuple[list
     if maker is None or maker.op_type != "Expand":
         return None
     source = editor.shape(maker.input[0])
-    if source is None or math.prod(source) != shape[0] or len(source) != len(shape):
-        return None
-    if source[0] != shape[0]:
+    if source is None or source != (shape[0], *[1] * (len(shape) - 1)):
         return None
     column = editor.make("Reshape", [maker.input[0], _sizes(editor, [shape[0], 1])], maker)
     return [column], str(column.output[0])
@@ -218,7 +212,7 @@ def write_out_definitions(editor: Editor) -> list[str]:
 @for_nodes("Einsum", "Einsum")
 def einsum_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
     """Einsum becomes transposes, reshapes and a product, operand after operand; QNN takes a few equations alone."""
-    equation = _text(graphs.attribute_values(node).get("equation", "")).replace(" ", "")
+    equation = graphs.attribute_values(node).get("equation", "").replace(" ", "")
     shapes = [editor.shape(name) for name in node.input]
     parsed = _parsed(equation, shapes)
     if parsed is None:

@@ -226,7 +226,7 @@ def _explained(predicted: GraphPlacement, truth: QnnAnswer | None, sizes: str) -
 def _with_rewrites(
     placed: list[NodeVerdict], view: ModelIndex, rewritten: Mapping[str, str], command: str
 ) -> list[NodeVerdict]:
-    """For nodes on the CPU the rewrite that makes their results otherwise, in place of general advice.
+    """Replace the advice for each node on the CPU by the rewrite that changes it, if there is one.
 
     command: ends where the name of the rewrite begins.
     """

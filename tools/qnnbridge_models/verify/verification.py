@@ -162,7 +162,7 @@ class Divergence:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SessionCure:
-    """What helps with a model that QNN computes wrong: rewrites of a session, another graph, or a command.
+    """A remedy that was tried on a model that QNN computes wrong.
 
     Args:
         rewrites: as text.

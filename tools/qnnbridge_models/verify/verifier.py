@@ -363,7 +363,7 @@ class _Work:
         return SessionCure((optimizers.listed(names),), right.status == "agrees", words, by_optimizers=True)
 
     def parted(self, tried: _Tried, path: Path, folder: Path) -> SessionCure | None:
-        """What the rewrite of gates makes of it; None where there are none, or it does not help."""
+        """Try the rewrite of gates. Returns None if the model has no gates, or if QNN still differs."""
         from qnnbridge import Host
 
         trial = tried.worst()
