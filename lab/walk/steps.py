@@ -372,7 +372,7 @@ class Walk:
                     side.bind_ortvalue_input(name, value)
         names = self._pick((pair.model.outputs, pair.model.outputs[:1], pair.model.outputs[::-1]))
         plain = _outcome(lambda: pair.direct.run(list(names), _native(feed)))
-        in_place = False
+        changed: tuple[Any, qnnbridge.OrtValue] | None = None
         taken = {id(values) for _, values in used}
         for index, name in enumerate(names):
             shaped = plain[0] == "results" and type(plain[1][index]) is np.ndarray and plain[1][index].size
@@ -381,8 +381,8 @@ class Walk:
             if way == "in place" and pair.model.in_place and len(names) == 1:
                 mine = [values for _, values in used if _fits(values, like)]
                 if mine:
-                    in_place = True
-                    for side, value in zip(sides, mine[0], strict=True):
+                    changed = mine[0]
+                    for side, value in zip(sides, changed, strict=True):
                         side.bind_ortvalue_output(name, value)
                     steps.append(f"{name}: in place")
                     continue
@@ -405,7 +405,10 @@ class Walk:
             self._note(f"bound {turn} {steps}", pair, lambda: names, feed)
             expected = _outcome(lambda: pair.direct.run_with_iobinding(sides[0]))
             result = _outcome(lambda: pair.bridged.run_with_iobinding(sides[1]))
-            if self._deaths and in_place and result[0] == "StateLost":
+            if self._deaths and changed is not None and result[0] == "StateLost":
+                # Every later use of it says so, too.
+                kept = (values for values in self._values if values is not changed)
+                self._values = collections.deque(kept, maxlen=KEPT)
                 return
             self._compare(expected, result, "bound")
             if expected[0] != "results":
