@@ -253,6 +253,28 @@ def test_a_host_that_was_killed_is_not_kept_as_a_verdict(
     assert set(states(again(copy)).values()) == {"kept"}
 
 
+@needs.posix
+@pytest.mark.parametrize("size", [100, 1500, 20_000])
+def test_what_a_full_disk_ended_is_done_again(size: int, copy: Path) -> None:
+    """With a limit on the size of files: the model, the journal and the context binary are the first to meet it."""
+    out = copy / "out"
+    shutil.rmtree(out)
+    words = ["qnnbridge", "prepare", str(copy / "m.onnx"), "-o", str(out), *BATCH]
+    code = (
+        # Of bytecode Python would keep the first bytes, for all tests after this one.
+        "import resource, sys; sys.dont_write_bytecode = True; "
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size})); "
+        f"from qnnbridge_tools.cli import main; sys.argv = {words!r}; sys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1, done.stderr
+    assert "File too large" in done.stderr or "a full disk" in done.stderr
+    document = again(copy)
+    assert document["verdict"].startswith("Ready")
+    assert "done" in states(document).values()
+    assert set(states(again(copy)).values()) == {"kept"}
+
+
 def test_a_death_that_an_earlier_version_kept_is_verified_again(copy: Path) -> None:
     path = copy / "out" / journals.JOURNAL_NAME
     journal = json.loads(path.read_text("utf-8"))

@@ -19,7 +19,7 @@ from tests.unit.cache_entries import BLOB, INFO, key_number, put, tree
 
 from qnnbridge_host.cache.entry import FILE_NAME, MODEL, EntryManifest
 from qnnbridge_host.cache.files import Damaged, read_json
-from qnnbridge_host.cache.memo import CRASHES_MAX_AGE_S, NegativeEntries
+from qnnbridge_host.cache.memo import CRASHES_MAX_AGE_S, NOTHING_MAX_AGE_S, NegativeEntries
 from qnnbridge_host.cache.store import MANY_USES, MAX_INVALID, Store
 from qnnbridge_host.create.lookup import SessionCache
 from qnnbridge_os.files import MARK_FILE
@@ -345,10 +345,13 @@ def test_notes_are_kept_by_key_and_grow_old(store: Store, monkeypatch: pytest.Mo
     notes = NegativeEntries(store.root)
     notes.write(KEY, "refused", "nodes on the CPU", "m.onnx")
     notes.write(key_number(2), "crashes", "twice", "n.onnx")
-    assert {note.key for note in notes.all()} == {KEY, key_number(2)}
+    notes.write(key_number(3), "nothing-on-qnn", "QNN takes no node", "o.onnx")
+    assert {note.key for note in notes.all()} == {KEY, key_number(2), key_number(3)}
     import time
 
     now = time.time()
+    monkeypatch.setattr("qnnbridge_host.cache.memo.time.time", lambda: now + NOTHING_MAX_AGE_S + 1)
+    assert {note.key for note in notes.all()} == {KEY, key_number(2)}
     monkeypatch.setattr("qnnbridge_host.cache.memo.time.time", lambda: now + CRASHES_MAX_AGE_S + 1)
     assert [note.key for note in notes.all()] == [KEY]
     assert notes.remove(KEY)

@@ -186,8 +186,11 @@ Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow", "unmap
 NOTES_FOLDER: Final = "notes"
 DAY_S: Final = 24 * 3600.0
 NOTES_MAX_AGE_S: Final = 90 * DAY_S
-# Shorter: two crashes may have been chance.
+# Shorter, for what may have been chance: two crashes, and a QNN that took nothing because its driver was being
+# replaced. Without nodes for QNN the next attempt to compile takes little time.
 CRASHES_MAX_AGE_S: Final = 7 * DAY_S
+NOTHING_MAX_AGE_S: Final = DAY_S
+_MAX_AGE_S: Final[Mapping[Kind, float]] = {"crashes": CRASHES_MAX_AGE_S, "nothing-on-qnn": NOTHING_MAX_AGE_S}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -226,7 +229,7 @@ class NegativeEntries(JsonFolder):
             if not keep:
                 self.set_aside(key, str(error))
             return None
-        max_age_s = CRASHES_MAX_AGE_S if entry.kind == "crashes" else NOTES_MAX_AGE_S
+        max_age_s = _MAX_AGE_S.get(entry.kind, NOTES_MAX_AGE_S)
         return entry if abs(time.time() - entry.created) < max_age_s else None
 
     def all(self) -> list[NegativeEntry]:
