@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import needs
 from tests.fakes.commands import qnnbridge
 from tests.unit.cache_entries import BLOB, key_number, put, tree
 
@@ -57,6 +58,19 @@ def test_a_cache_that_is_not_there_yet_is_no_failure_and_is_not_made(command: li
     code, text = cache(*command)
     assert (code, cache_dir().exists()) == (0, False)
     assert "No compiled model" in text or "no compiled model" in text or "0 bytes freed" in text
+
+
+@needs.posix
+@pytest.mark.parametrize("command", [[], ["list"], ["show", "0"], ["verify"], ["prune"], ["clear", "--all"]])
+def test_a_folder_behind_a_link_is_not_ours_and_every_command_says_so(command: list[str], tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "a.json").write_text("{}")
+    cache_dir().mkdir(parents=True)
+    (cache_dir() / "v1").symlink_to(elsewhere)
+    code, text = cache(*command)
+    assert (code, "it is a link" in text) == (2, True), text
+    assert [path.name for path in elsewhere.iterdir()] == ["a.json"]
 
 
 def test_the_list_has_size_hits_and_ages_and_what_was_used_last_first(store: Store) -> None:

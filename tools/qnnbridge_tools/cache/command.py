@@ -124,5 +124,7 @@ def _gather(keys: Sequence[str] = ()) -> tuple[Store, CacheFacts]:
     from qnnbridge_tools.cache import entries
 
     settings = cache_settings()
+    store = Store(Path(settings.folder))
+    entries.is_there(store)
     facts = entries.gather(settings)
-    return Store(Path(settings.folder)), entries.together(facts, keys) if keys else facts
+    return store, entries.together(facts, keys) if keys else facts

@@ -198,7 +198,7 @@ def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | 
     """Remove everything not needed: leftovers, entries set aside, hashes of missing files, entries not
     used for `unused_s`, and the least recently used ones until the size is kept.
     """
-    if not _is_there(store):
+    if not is_there(store):
         return Removed(())
     # Eviction takes locks, whose folder may be missing.
     store.prepare()
@@ -224,7 +224,7 @@ def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | 
 
 def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
     """Remove all of `facts`; with `everything` also the hashes of files, and leftovers."""
-    if not _is_there(store):
+    if not is_there(store):
         return Removed(())
     store.prepare()
     before = total_bytes(store)
@@ -255,7 +255,7 @@ def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
     )
 
 
-def _is_there(store: Store) -> bool:
+def is_there(store: Store) -> bool:
     """Whether there is a cache. Raises `OptionError` for a folder of something else."""
     if not os.path.lexists(store.root):
         return False
