@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+import typer
 from tests import needs
 from tests.fakes.commands import COMMAND, in_a_process, qnnbridge
 from tests.fakes.later import until
 
-from qnnbridge_tools import __main__
+from qnnbridge_tools import __main__, cli
+from qnnbridge_tools.examples import GUIDES
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize(
@@ -41,6 +47,58 @@ def test_every_command_has_help(command: list[str]) -> None:
     assert "--help" in result.stdout
     for line in result.stdout.splitlines():
         assert line.isascii(), line
+
+
+def test_help_shows_each_command_in_one_group_on_one_whole_line() -> None:
+    lines = qnnbridge("--help").stdout.splitlines()
+    shown = lines[lines.index("Start:") :]
+    assert [line[:-1] for line in shown if line.endswith(":")] == list(cli._GROUPS)
+    rows = [line.split(maxsplit=1) for line in shown if line.startswith("  ")]
+    assert [name for name, _ in rows] == list(cli._COMMANDS), "a second line begins with another word"
+    assert all(what.endswith(".") and not what.endswith("...") for _, what in rows)
+
+
+@pytest.mark.parametrize("command", ["host", "cache", "crashes", "quarantine"])
+def test_commands_below_another_are_on_whole_lines_too(command: str) -> None:
+    shown = qnnbridge(command, "-h").stdout.partition("Commands:")[2]
+    assert shown
+    assert "..." not in shown
+
+
+def test_examples_are_about_every_command_and_name_a_page_that_exists() -> None:
+    assert set(GUIDES) == set(cli._COMMANDS)
+    for guide in GUIDES.values():
+        assert (DOCS / guide.page).is_file(), guide.page
+        assert len(guide.examples) == 3
+
+
+@pytest.mark.parametrize("words", [example for guide in GUIDES.values() for example, _ in guide.examples])
+def test_examples_can_be_typed_as_they_are(words: str) -> None:
+    """Every option and argument is taken. cmd.exe knows double quotes alone."""
+    assert "'" not in words
+    arguments = shlex.split(words)
+    command: Any = typer.main.get_command(cli.app)
+    name = "qnnbridge"
+    while hasattr(command, "get_command") and arguments:
+        name = arguments.pop(0)
+        command = command.get_command(None, name)
+    try:
+        assert command.make_context(name, arguments).command is command
+    except typer.Exit as ended:  # `fix --list`, while it is read
+        assert ended.exit_code == 0
+
+
+@pytest.mark.parametrize("name", list(GUIDES))
+def test_the_help_of_a_command_ends_with_its_examples(name: str) -> None:
+    text = qnnbridge(name, "-h").stdout
+    for example, what in GUIDES[name].examples:
+        assert f"    # {what}\n    qnnbridge {example}\n" in text
+
+
+@needs.posix
+def test_a_shell_completes_commands() -> None:
+    asked = {"_QNNBRIDGE_COMPLETE": "complete_bash", "COMP_WORDS": "qnnbridge ver", "COMP_CWORD": "1"}
+    assert in_a_process(**asked).stdout.split() == ["versions", "verify"]
 
 
 def test_help_imports_nothing_heavy() -> None:

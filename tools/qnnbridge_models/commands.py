@@ -62,7 +62,7 @@ def analyze(
     overwrite: OverwriteFile = False,
     as_json: AsJson = False,
 ) -> None:
-    """Report how much of a model runs on the NPU, what splits it into parts, and how to fix that."""
+    """Report how much of a model runs on the NPU. Also what splits it into parts, and how to fix that."""
     import gc
 
     from qnnbridge_models.analyze import analysis
@@ -126,7 +126,7 @@ def fix(
         bool, typer.Option("--list", callback=_show_rewrites, is_eager=True, help="List the rewrites and exit.")
     ] = False,
 ) -> None:
-    """Rewrite a model so that QNN takes it: fixed shapes, known traps, operators that QNN lacks."""
+    """Rewrite a model so that QNN takes it. Fixed shapes, known traps, operators that QNN lacks."""
     from qnnbridge_host.cache.measured import right_on_this_npu
     from qnnbridge_host.machine import installed_versions
     from qnnbridge_host.rewrite.fixer import fix_model
@@ -172,7 +172,7 @@ def optimize(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Optimise a model's graph offline: fold constants, fuse and drop nodes."""
+    """Optimise a model's graph: fold constants, fuse and drop nodes."""
     from qnnbridge_models.optimization import document, optimize_model, print_result
     from qnnbridge_models.progress import ShownProgress
     from qnnbridge_protocol.errors import OptionError
@@ -206,7 +206,7 @@ def prepare(
     _config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prepare a model for shipping: rewritten, optionally quantised, compiled, verified, with a report."""
+    """Prepare a model for shipping: rewritten, compiled, verified. Optionally quantised; with a report."""
     from qnnbridge_models.prepare import preparation
     from qnnbridge_models.prepare.preparer import prepare_model
 
@@ -219,7 +219,7 @@ def prepare(
 
 @command
 def profile(request: ProfileRequest) -> None:
-    """Show where the time goes: loading, each part and operator on QNN, the CPU, transfers, the bridge."""
+    """Show where the time goes. Loading, each part and operator on QNN, the CPU, transfers, the bridge."""
     from qnnbridge_models.profiling import evaluate, page, recording, report
     from qnnbridge_models.progress import ShownProgress
 
@@ -241,7 +241,7 @@ def profile(request: ProfileRequest) -> None:
 
 @command
 def verify(model: SourceModel, given: VerifyCommand, as_json: AsJson = False) -> None:
-    """Compare QNN's numbers with the CPU's, on ordinary and extreme inputs."""
+    """Compare QNN's numbers with the CPU's. On ordinary and on extreme inputs."""
     from qnnbridge_models.progress import ShownProgress
     from qnnbridge_models.verify import verification
     from qnnbridge_models.verify.verifier import verify_model
@@ -310,7 +310,7 @@ def evaluate(
     options: EvaluateOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a model over samples, on the CPU, on QNN and quantised, in one table.
+    """Evaluate a model over samples. On the CPU, on QNN and quantised, in one table.
 
     With --calibration the model is quantised for it, with the defaults. Exit code 1 if a row fails or is useless.
     """

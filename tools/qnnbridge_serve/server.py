@@ -37,7 +37,7 @@ KEEP_ALIVE_TIMEOUT_S: Final = 75
 
 @command
 def serve(given: ServeOptions) -> None:
-    """Serve models over HTTP: Open Inference Protocol v2 (KServe, Triton); OpenAI's: --llm, --embed, --speech."""
+    """Serve models over HTTP, as KServe, Triton and OpenAI do. For OpenAI's clients: --llm, --embed, --speech."""
     require_packages(embeddings=bool(given.embedders), speech=bool(given.recognizers))
     check_exposure(given.address, given.token_file)
     options = given.with_files()

@@ -16,37 +16,49 @@ import typer
 from typer.core import TyperGroup
 
 from qnnbridge_tools import output, reporting
+from qnnbridge_tools.examples import GUIDES
 
-# Name of a command, in the order of --help -> where its function, or its own commands, are.
-_COMMANDS = {
-    "demo": "qnnbridge_tools.commands:demo",
-    "doctor": "qnnbridge_tools.commands:doctor",
-    "run": "qnnbridge_tools.commands:run",
-    "exec": "qnnbridge_tools.exec_command:exec_program",
-    "compile": "qnnbridge_tools.commands:compile_models",
-    "bench": "qnnbridge_tools.commands:bench",
-    "chat": "qnnbridge_tools.generation.chat:chat",
-    "transcribe": "qnnbridge_tools.transcribe:transcribe",
-    "explain": "qnnbridge_tools.crashes:explain",
-    "inspect": "qnnbridge_tools.commands:inspect",
-    "wrap": "qnnbridge_tools.commands:wrap",
-    "analyze": "qnnbridge_models.commands:analyze",
-    "fix": "qnnbridge_models.commands:fix",
-    "optimize": "qnnbridge_models.commands:optimize",
-    "quantize": "qnnbridge_models.commands:quantize",
-    "evaluate": "qnnbridge_models.commands:evaluate",
-    "verify": "qnnbridge_models.commands:verify",
-    "prepare": "qnnbridge_models.commands:prepare",
-    "profile": "qnnbridge_models.commands:profile",
-    "versions": "qnnbridge_tools.commands:versions",
-    "serve": "qnnbridge_serve.server:serve",
-    "setup-host": "qnnbridge_tools.setup_host.command:setup_host",
-    "top": "qnnbridge_tools.commands:top",
-    "host": "qnnbridge_tools.host.command:app",
-    "cache": "qnnbridge_tools.cache.command:app",
-    "crashes": "qnnbridge_tools.crashes:crashes_app",
-    "quarantine": "qnnbridge_tools.crashes:quarantine_app",
+# Group in --help -> name of a command -> where its function, or its own commands, are.
+_GROUPS = {
+    "Start": {
+        "setup-host": "qnnbridge_tools.setup_host.command:setup_host",
+        "doctor": "qnnbridge_tools.commands:doctor",
+        "demo": "qnnbridge_tools.commands:demo",
+        "versions": "qnnbridge_tools.commands:versions",
+    },
+    "Run": {
+        "run": "qnnbridge_tools.commands:run",
+        "exec": "qnnbridge_tools.exec_command:exec_program",
+        "bench": "qnnbridge_tools.commands:bench",
+        "chat": "qnnbridge_tools.generation.chat:chat",
+        "transcribe": "qnnbridge_tools.transcribe:transcribe",
+    },
+    "Prepare models": {
+        "inspect": "qnnbridge_tools.commands:inspect",
+        "analyze": "qnnbridge_models.commands:analyze",
+        "fix": "qnnbridge_models.commands:fix",
+        "optimize": "qnnbridge_models.commands:optimize",
+        "quantize": "qnnbridge_models.commands:quantize",
+        "compile": "qnnbridge_tools.commands:compile_models",
+        "wrap": "qnnbridge_tools.commands:wrap",
+        "verify": "qnnbridge_models.commands:verify",
+        "evaluate": "qnnbridge_models.commands:evaluate",
+        "prepare": "qnnbridge_models.commands:prepare",
+    },
+    "Serve": {
+        "serve": "qnnbridge_serve.server:serve",
+        "host": "qnnbridge_tools.host.command:app",
+        "top": "qnnbridge_tools.commands:top",
+    },
+    "Diagnose": {
+        "explain": "qnnbridge_tools.crashes:explain",
+        "profile": "qnnbridge_models.commands:profile",
+        "crashes": "qnnbridge_tools.crashes:crashes_app",
+        "quarantine": "qnnbridge_tools.crashes:quarantine_app",
+        "cache": "qnnbridge_tools.cache.command:app",
+    },
 }
+_COMMANDS = {name: place for commands in _GROUPS.values() for name, place in commands.items()}
 
 
 class _Commands(UserDict[str, Any]):
@@ -64,13 +76,21 @@ class _Group(TyperGroup):
         super().__init__(**settings)
         self.commands = _Commands(_COMMANDS)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """By groups; one whole line for each."""
+        width = max(map(len, _COMMANDS))
+        for group, names in _GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl(
+                    [(name.ljust(width), self.commands[name].get_short_help_str(formatter.width)) for name in names]
+                )
+
 
 def _typer(**settings: Any) -> typer.Typer:
     return typer.Typer(
-        add_completion=False,
         rich_markup_mode=None,  # plain help: quick, and no glyphs that an old code page lacks
         pretty_exceptions_enable=False,
-        **settings,
+        **{"add_completion": False, **settings},
     )
 
 
@@ -83,10 +103,11 @@ def _load(name: str, place: str) -> Any:
     found = getattr(module, attribute)
     holder = _typer()
     holder.callback()(lambda: None)  # with it even a single command stays under its name
+    epilog = GUIDES[name].text()
     if isinstance(found, typer.Typer):
-        holder.add_typer(found, name=name)
+        holder.add_typer(found, name=name, epilog=epilog)
     else:
-        holder.command(name, **getattr(module, "COMMAND_SETTINGS", {}).get(name, {}))(found)
+        holder.command(name, epilog=epilog, **getattr(module, "COMMAND_SETTINGS", {}).get(name, {}))(found)
     group: Any = typer.main.get_command(holder)
     return group.commands[name]
 
@@ -95,7 +116,9 @@ app = _typer(
     name="qnnbridge",
     help="Run ONNX models on the Qualcomm NPU from any Python, in a supervised ARM64 host process.",
     no_args_is_help=True,
+    add_completion=True,
     cls=_Group,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 

@@ -87,7 +87,7 @@ def run(request: RunRequest) -> None:
 
 @command
 def compile_models(request: CompileRequest) -> None:
-    """Compile models for the NPU (EPContext), so that their sessions open in a fraction of the time."""
+    """Compile models for the NPU (EPContext). Their sessions open in a fraction of the time."""
     if request.adopt:
         from qnnbridge_tools.compile.compiling import adopt
 
@@ -110,7 +110,7 @@ def compile_models(request: CompileRequest) -> None:
 
 @command
 def bench(request: BenchRequest) -> None:
-    """Measure calls, start-up and recovery, with the bridge and without."""
+    """Measure calls, start-up and recovery. With the bridge and without."""
     html, as_json, model = request.html, request.as_json, request.model
     place = OutputFile(html, overwrite=request.overwrite) if html is not None else None
 
@@ -154,7 +154,7 @@ def versions(
     working: Annotated[bool, typer.Option("--working", help="List only releases that work here.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the releases of onnxruntime-qnn, and say which work here and why the others do not."""
+    """List the releases of onnxruntime-qnn, and which work here. Also why the others do not."""
     from qnnbridge_tools import output
     from qnnbridge_tools.setup_host import this_machine
     from qnnbridge_tools.versions import view
@@ -183,7 +183,7 @@ def top(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, once.")] = False,
 ) -> None:
-    """Watch the daemon: clients, models, where they run, calls per second, latencies. q ends it."""
+    """Watch the daemon: clients, models, calls per second, latencies. q ends it."""
     from qnnbridge_tools.arguments import check_seconds
     from qnnbridge_tools.top import watch
 
@@ -206,7 +206,7 @@ def inspect(
     host_python: HostPython = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a model is made of, and whether a compiled one can run here, without loading it."""
+    """Show what a model is made of. Of a compiled one also whether it can run here, without loading it."""
     from qnnbridge_tools import arguments, binaries, inspection
 
     if model.is_dir():
@@ -245,7 +245,7 @@ def wrap(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make an ONNX model around a context binary of AI Hub, QAIRT or QAI AppBuilder, for sessions to run."""
+    """Make an ONNX model around a context binary. For sessions to run what AI Hub, QAIRT or QAI AppBuilder made."""
     from qnnbridge_tools import binaries
 
     done = binaries.wrap_binary(

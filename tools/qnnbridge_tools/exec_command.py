@@ -81,7 +81,7 @@ def exec_program(
         ),
     ] = False,
 ) -> None:
-    """Run a program written for onnxruntime through the bridge, unchanged."""
+    """Run a program written for onnxruntime, unchanged, by the bridge."""
     from qnnbridge.ort._placement import POLICIES, given_sizes, policy
 
     chosen = policy() if provider is None else provider

@@ -80,7 +80,7 @@ def prune(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove damaged and leftover entries, then the least recently used ones down to the size limit."""
+    """Remove damaged and leftover entries. Then the least recently used, down to the size limit."""
     from qnnbridge_protocol.settings import parse_size
     from qnnbridge_tools import arguments
     from qnnbridge_tools.cache import entries

@@ -15,7 +15,8 @@ RESTART_TIMEOUT_S = 300.0
 LINES = 50
 
 app = typer.Typer(
-    help="Start, stop and watch the daemon: one NPU host that several applications share.", rich_markup_mode=None
+    help="Start, stop and watch the daemon. It is one NPU host that several applications share.",
+    rich_markup_mode=None,
 )
 Drain = Annotated[float, typer.Option("--drain", metavar="S", min=0.0, help="Seconds to let running calls finish.")]
 
@@ -48,7 +49,7 @@ def run(given: DaemonOptions) -> None:
 @app.command("stop")
 @command
 def stop(drain: Drain = DRAIN_S, as_json: AsJson = False) -> None:
-    """Stop the daemon and its NPU host after running calls have finished, and wait for the end."""
+    """Stop the daemon and its NPU host. Running calls finish first; the command waits for the end."""
     from qnnbridge_tools.arguments import check_seconds
     from qnnbridge_tools.host import actions
 

@@ -30,7 +30,7 @@ def setup_host(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make an environment for the host, with the onnxruntime-qnn that fits this computer or another source of QNN.
+    """Make the host's environment, with a QNN that fits this computer.
 
     Ends with 0 if the new host can be used, 1 if nothing was made or the doctor finds that QNN cannot be used.
     """
