@@ -256,6 +256,20 @@ class InferenceSession(BaseSession):
             return super().verify(input_feed, timeout=timeout)
         return self._bucketed.verify(input_feed, timeout)
 
+    def __repr__(self) -> str:
+        """Model, placement, cache and numbers, as far as known; asks no host."""
+        remote = getattr(self, "_remote", None)
+        if remote is None:  # it could not be made, or is being made
+            return f"<{type(self).__name__}: not open>"
+        facts = ["closed"] if remote.closed else []
+        facts.append(self.placement.summary)
+        if self._bucketed is not None:
+            facts.append("with buckets")
+        facts.append(f"cache {self.cache.state}")
+        if self.verified.state != "off":
+            facts.append(f"numbers: {self.verified.summary}")
+        return f"<{type(self).__name__} {remote.recipe.label}: {', '.join(facts)}>"
+
     # --- settings and life ---
 
     def set_providers(

@@ -227,11 +227,15 @@ class NumbersReport(Record):
         """The largest difference of all outputs."""
         return max((one.max_abs for one in self.outputs), default=0.0)
 
-    def __str__(self) -> str:
-        head = f"{self.state}: {self.reason}" if self.reason else self.state
+    @property
+    def summary(self) -> str:
+        """The state, with the number of calls that it rests on: ``agrees on 3 of 7 calls``."""
         if self.state == "agrees" and self.compared:
-            head = f"agrees on {self.compared} of {self.calls:,} call{'' if self.calls == 1 else 's'}"
-            head += f": {self.reason}" if self.reason else ""
+            return f"agrees on {self.compared} of {self.calls:,} call{'' if self.calls == 1 else 's'}"
+        return self.state
+
+    def __str__(self) -> str:
+        head = f"{self.summary}: {self.reason}" if self.reason else self.summary
         return "\n".join([head, *(f"  {one}" for one in self.outputs)])
 
 

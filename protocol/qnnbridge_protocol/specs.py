@@ -282,6 +282,15 @@ class Placement(Record):
     npu_bytes: int = 0
     npu_memory: str = ""
 
+    @property
+    def summary(self) -> str:
+        """``102 of 104 nodes on QNN (simulator)``."""
+        if not self.known:
+            return "placement unknown"
+        nodes = self.qnn_nodes + self.cpu_nodes + self.other_nodes
+        where = " (simulator)" if self.simulator and self.qnn_nodes else ""
+        return f"{self.qnn_nodes} of {nodes} node{'' if nodes == 1 else 's'} on QNN{where}"
+
 
 @record(frozen=True, repr=False, eq=False)
 class SessionInfo(Record):

@@ -266,6 +266,10 @@ class RemoteSession(ReplayingSession):
         # Only after the host has accepted them: a refused option would make every later creation fail.
         self._dynamic |= options  # for the next host
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         """Release the session in the host. Idempotent; never blocks for long."""
         if self._closed:
