@@ -130,6 +130,43 @@ def without_kernel(op: str) -> Any:
     return models.model(nodes, [value("x", [1, 4, 8, 8])], [value("y", [1, 8, 8, 8])], constants, opset=18)
 
 
+def dft(
+    shape: Sequence[int], axis: int, *, length: int | None = None, opset: int = 20, **attributes: int
+) -> Any:
+    """DFT of x, whose last axis holds one part or two."""
+    constants, given = [], ["x", ""]
+    if length is not None:
+        constants.append(constant("length", np.int64(length)))
+        given[1] = "length"
+    if opset >= 20:
+        constants.append(constant("axis", np.int64(axis)))
+        given.append("axis")
+    else:
+        attributes["axis"] = axis
+    made = shape[axis] if length is None else length
+    made = made // 2 + 1 if attributes.get("onesided") else made
+    sizes = [made if at == axis % len(shape) else size for at, size in enumerate(shape[:-1])]
+    one = node("DFT", given if given[-1] else given[:1], ["y"], name="dft", **attributes)
+    return models.model([one], [value("x", list(shape))], [value("y", [*sizes, 2])], constants, opset=opset)
+
+
+def unfolding() -> Any:
+    """Windows of 9 along an axis, as the newer and older exporter write `unfold`: Gather makes six dimensions."""
+    places = np.arange(9)[:, None] + np.arange(4)
+    constants = [
+        constant("places", places),
+        constant("one", np.zeros((1, 1), np.int64)),
+        constant("flat", np.array([1, 72, 4])),
+    ]
+    nodes = [
+        node("Gather", ["x", "places"], ["five"], name="rows", axis=2),
+        node("Gather", ["five", "one"], ["six"], name="columns", axis=-1),
+        node("Transpose", ["six"], ["turned"], name="turn", perm=[0, 1, 2, 4, 3, 5]),
+        node("Reshape", ["turned", "flat"], ["y"], name="flat"),
+    ]
+    return models.model(nodes, [value("x", [1, 8, 12, 1])], [value("y", [1, 72, 4])], constants)
+
+
 # What it is -> the rewrite that is about it, and the model.
 ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     **{
@@ -158,4 +195,11 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
         for reduction in ("add", "mul")
     },
     "scattered constant rows": ("scatter-rows", lambda: scattered(fixed=True)),
+    "DFT of real values": ("dft", lambda: dft((2, 3, 8, 1), 2)),
+    "DFT of complex values along another axis": ("dft", lambda: dft((2, 6, 12, 2), 1)),
+    "inverse DFT": ("dft", lambda: dft((1, 12, 2), -2, inverse=1)),
+    "DFT of one side": ("dft", lambda: dft((1, 12, 1), 1, onesided=1, opset=17)),
+    "DFT of a longer signal": ("dft", lambda: dft((1, 12, 1), 1, length=16)),
+    "DFT of the beginning": ("dft", lambda: dft((1, 12, 2), 1, length=7, opset=17)),
+    "unfolded windows": ("rank", unfolding),
 }

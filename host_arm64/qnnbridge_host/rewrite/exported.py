@@ -206,6 +206,65 @@ def write_out_definitions(editor: Editor) -> list[str]:
     return [f"{count} {' and '.join(wanted)}"]
 
 
+# --- DFT ---------------------------------------------------------------------------------------------------
+
+_AXIS_IS_AN_INPUT = 20  # from this opset on
+# Of its matrix, which becomes a weight: 1,024 complex values take that much.
+_MOST_OF_DFT: Final = 1 << 22
+
+
+@for_nodes("DFT", "DFT")
+def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
+    """DFT of a known length becomes a product with its matrix: QNN has no Fourier transform of one axis."""
+    given = graphs.attribute_values(node)
+    inverse, onesided = bool(given.get("inverse", 0)), bool(given.get("onesided", 0))
+    shape, others = editor.shape(node.input[0]), [*node.input[1:], "", ""]
+    # The last axis holds the real part, or both parts.
+    if shape is None or len(shape) < 2 or shape[-1] not in (1, 2) or (onesided and (inverse or shape[-1] == 2)):
+        return None
+    axis: Any = given.get("axis", 1)
+    if editor.opset >= _AXIS_IS_AN_INPUT:
+        axis = editor.constant(others[1], 1) if others[1] else -2
+    wanted = editor.constant(others[0], 1) if others[0] else None
+    if axis is None or (others[0] and wanted is None):
+        return None
+    axis = int(np.asarray(axis).reshape(())) % len(shape)
+    length = shape[axis] if wanted is None else int(wanted.reshape(()))
+    made = length // 2 + 1 if onesided else length
+    size = shape[axis] * shape[-1]
+    if axis == len(shape) - 1 or length < 1 or not math.prod(shape) or size * made * 2 > _MOST_OF_DFT:
+        return None
+    if shape[axis] == 2:  # QNN does not finalize what would come of it (below)
+        return None
+    matrix = _dft_matrix(shape[axis], length, made, inverse)[:, : shape[-1]].reshape(size, 2 * made)
+    last = len(shape) - 1
+    kept = [at for at in range(last) if at != axis]
+    sizes = [shape[at] for at in kept]
+    chain = NodeChain(editor, node)
+    value = node.input[0]
+    if axis != last - 1:
+        value = chain("Transpose", value, perm=[*kept, axis, last])
+    value = chain("Reshape", value, _sizes(editor, [math.prod(sizes), size]))
+    value = chain("MatMul", value, editor.like(node.input[0], matrix, "dft"))
+    # The parts come first: QNN 2.7.0 does not finalize Reshape, MatMul and Reshape if all sizes but the last are those
+    # of before.
+    value = chain("Reshape", value, _sizes(editor, [*sizes, 2, made]))
+    order = [*kept, last, axis]
+    chain("Transpose", value, perm=[order.index(at) for at in range(len(shape))])
+    return chain.nodes()
+
+
+def _dft_matrix(count: int, length: int, made: int, inverse: bool) -> np.ndarray[Any, Any]:
+    """What each value adds to each frequency, [count, its part, part, made]. Values beyond the length add nothing."""
+    # Counted round the circle, so that the angles stay small and exact.
+    turns = np.outer(np.arange(count), np.arange(made)) % length
+    angles = 2 * np.pi / length * turns * (1 if inverse else -1)
+    cos, sin = np.cos(angles), np.sin(angles)
+    parts = np.array([[cos, sin], [-sin, cos]]).transpose(2, 0, 1, 3)
+    parts[length:] = 0
+    return parts / length if inverse else parts
+
+
 # --- Einsum ------------------------------------------------------------------------------------------------
 
 

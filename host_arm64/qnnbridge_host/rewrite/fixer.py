@@ -119,6 +119,7 @@ REWRITES: Final = (
     Rewrite(
         "scatter-rows", "ScatterElements with a reduction, of whole rows, becomes ScatterND", exported.scatter_rows
     ),
+    Rewrite("dft", "DFT of a known length becomes a product with its matrix", exported.dft_by_matmul),
     Rewrite("einsum", "Einsum becomes transposes, reshapes and products", exported.einsum_by_matmul),
     Rewrite(
         "missing-operators",

@@ -272,7 +272,27 @@ def _one_axis(editor: Editor, node: Any) -> list[Any] | None:
     return _around(editor, node, result, lambda shape: folded_shape(shape, groups, len(result)), axis=1)
 
 
+def _gather(editor: Editor, node: Any) -> list[Any] | None:
+    """Three dimensions do: what is before the axis, the axis, and what is behind it.
+
+    QNN takes a Gather of six with exactly a Transpose and a Reshape behind it; that Transpose is folded, too.
+    """
+    shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
+    places = editor.shape(node.input[1])
+    if shape is None or result is None or places is None:
+        return None
+    axis = graphs.attribute_values(node).get("axis", 0) % len(shape)
+    made: list[Any] = []
+    sizes = [math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])]
+    value = _reshape(editor, node.input[0], sizes, node, made)
+    indices = _reshape(editor, node.input[1], [math.prod(places)], node, made)
+    made.append(editor.make("Gather", [value, indices], node, axis=1))
+    _reshape(editor, made[-1].output[0], result, node, made, node.output[0])
+    return made
+
+
 _FOLDS: Final[Mapping[str, Callable[[Editor, Any], list[Any] | None]]] = {
+    "Gather": _gather,
     "Transpose": _transpose,
     "MatMul": _matmul,
     **dict.fromkeys(ELEMENTWISE, _elementwise),

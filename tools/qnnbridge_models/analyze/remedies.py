@@ -97,6 +97,7 @@ _OF_EXPORTERS: Final[Mapping[str, frozenset[str]]] = {
     "integer-table": frozenset({"Gather"}),
     SEQUENCE_PARTS: frozenset({"SequenceAt"}),
     "scatter-rows": frozenset({"ScatterElements"}),
+    "dft": frozenset({"DFT"}),
     "einsum": frozenset({"Einsum"}),
 }
 
