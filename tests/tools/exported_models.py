@@ -100,8 +100,8 @@ def split_sequence(sizes: Any = (4, 4, 8), axis: int = -1, *, keepdims: int = 1)
     return models.model(nodes, [value("x", [2, 16])], [value("y", [])], constants)
 
 
-def scattered(reduction: str = "add", *, fixed: bool = False) -> Any:
-    """Messages [30, 8] to 12 nodes; the indices are expanded from an input, or constants."""
+def scattered(reduction: str = "add", *, fixed: bool = False, integers: int = models.INT64) -> Any:
+    """Messages [30, 8] to 12 nodes; the indices are expanded from an input, or constants. integers: their type."""
     rows = np.random.default_rng(0).integers(0, 12, (30, 1))
     constants = [constant("zero", np.ones((12, 8), np.float32))]
     nodes, inputs = [], [value("x", [30, 8])]
@@ -110,7 +110,7 @@ def scattered(reduction: str = "add", *, fixed: bool = False) -> Any:
     else:
         constants += [constant("column", np.array([30, 1])), constant("sizes", np.array([30, 8]))]
         nodes = [node("Reshape", ["to", "column"], ["i"]), node("Expand", ["i", "sizes"], ["all"])]
-        inputs.append(value("to", [30], models.INT64))
+        inputs.append(value("to", [30], integers))
     nodes.append(node("ScatterElements", ["zero", "all", "x"], ["y"], name="scatter", axis=0, reduction=reduction))
     return models.model(nodes, inputs, [value("y", [12, 8])], constants, opset=18)
 
@@ -130,9 +130,7 @@ def without_kernel(op: str) -> Any:
     return models.model(nodes, [value("x", [1, 4, 8, 8])], [value("y", [1, 8, 8, 8])], constants, opset=18)
 
 
-def dft(
-    shape: Sequence[int], axis: int, *, length: int | None = None, opset: int = 20, **attributes: int
-) -> Any:
+def dft(shape: Sequence[int], axis: int, *, length: int | None = None, opset: int = 20, **attributes: int) -> Any:
     """DFT of x, whose last axis holds one part or two."""
     constants, given = [], ["x", ""]
     if length is not None:
@@ -175,6 +173,7 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     },
     **{op: ("definitions", lambda op=op: without_kernel(op)) for op in ("Mish", "GroupNormalization")},
     "Einsum of three": ("einsum", lambda: einsum("ab,bc,cd->da", (2, 3), (3, 4), (4, 5))),
+    "Einsum element by element": ("einsum", lambda: einsum("abc,cba->abc", (2, 3, 4), (4, 3, 2))),
     "Einsum of one": ("einsum", lambda: einsum("abc->ca", (2, 3, 4))),
     "stated GRU": ("default-activations", lambda: recurrent("GRU", ["Sigmoid", "Tanh"])),
     "stated LSTM of both ways": (
@@ -194,6 +193,7 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
         f"scattered rows, {reduction}": ("scatter-rows", lambda reduction=reduction: scattered(reduction))
         for reduction in ("add", "mul")
     },
+    "scattered rows of int32": ("scatter-rows", lambda: scattered(integers=TensorProto.INT32)),
     "scattered constant rows": ("scatter-rows", lambda: scattered(fixed=True)),
     "DFT of real values": ("dft", lambda: dft((2, 3, 8, 1), 2)),
     "DFT of complex values along another axis": ("dft", lambda: dft((2, 6, 12, 2), 1)),

@@ -93,6 +93,12 @@ class ModelIndex(GraphIndex):
         place = self.makers.get(name)
         return None if place is None else self.protos[place]
 
+    def maker_of(self, name: str, *operators: str) -> Any | None:
+        """The node that makes a tensor, if it is one of these operators of ONNX, and no function of their name."""
+        maker = self.maker(name)
+        is_one = maker is not None and maker.op_type in operators and maker.domain in graphs.ONNX_DOMAINS
+        return maker if is_one else None
+
     def uses(self, name: str) -> list[Any]:
         """The nodes of the main graph that take it as an input."""
         return [self.protos[place] for place in self.users.get(name, ())]
@@ -317,7 +323,7 @@ class Editor(ModelIndex):
         return name
 
     def like(self, name: str, value: Any, hint: str) -> str:
-        """A scalar constant of the element type that tensor `name` has."""
+        """A constant of the element type that tensor `name` has."""
         from onnx import helper
 
         dtype = helper.tensor_dtype_to_np_dtype(self.element(name))

@@ -266,9 +266,9 @@ def _shape_value(editor: Editor, node: Any, never: frozenset[str]) -> dict[str, 
 
 def _known_sizes(editor: Editor, node: Any) -> dict[str, Array] | None:
     """Sizes picked from a shape that is known there: PyTorch asks so whether a dimension can be squeezed."""
-    maker, picked = editor.maker(node.input[0]), editor.constant(node.input[1], INPUT_LIMIT)
+    maker, picked = editor.maker_of(node.input[0], "Shape"), editor.constant(node.input[1], INPUT_LIMIT)
     # An attribute of Shape is start or end: the picked numbers would count from elsewhere.
-    if maker is None or maker.op_type != "Shape" or maker.attribute or picked is None:
+    if maker is None or maker.attribute or picked is None:
         return None
     sizes = editor.dims(maker.input[0])
     if sizes is None or any(not -len(sizes) <= number < len(sizes) for number in picked.flat):

@@ -1,6 +1,6 @@
 """Rewrites of what exporters write and QNN refuses, although it has operators that compute the same.
 
-Each needs fixed shapes, which the rewrites in front of it have computed.
+Most need fixed shapes. A tensor without elements is left as it is: in a Reshape a size of 0 means "as before".
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Any, Final
 import numpy as np
 
 from qnnbridge_host.graph import graphs
-from qnnbridge_host.graph.model_index import Editor
+from qnnbridge_host.graph.model_index import FLOATS, Editor
 from qnnbridge_host.rewrite.rewriting import NodeChain, drop_attribute, for_nodes, sliced
 from qnnbridge_protocol.elements import ElementType
 
-# Of one direction.
+# The activations that ONNX takes for one direction where a node states none.
 _DEFAULT_ACTIVATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "GRU": ("sigmoid", "tanh"),
     "LSTM": ("sigmoid", "tanh", "tanh"),
 }
-# A table of more places takes more memory than the operator is worth.
-_MOST_PLACES: Final = 1 << 20
+# Of a constant that is read here: indices, sizes of parts. Larger ones take more memory than the operator is worth.
+_MOST_ELEMENTS: Final = 1 << 20
 
 
 @for_nodes(tuple(_DEFAULT_ACTIVATIONS), "stated defaults")
 def drop_default_activations(editor: Editor, node: Any) -> list[Any] | None:
-    """GRU and LSTM that state the default activations no longer do: QNN refuses the attribute."""
+    """Take the default activations away where GRU and LSTM state them: QNN refuses the attribute."""
     given = graphs.attribute_values(node)
     stated = [one.decode("utf-8", "replace").lower() for one in given.get("activations", ())]
     directions = 2 if given.get("direction", "forward") == "bidirectional" else 1
@@ -40,30 +40,31 @@ def drop_default_activations(editor: Editor, node: Any) -> list[Any] | None:
 
 @for_nodes("GatherND", "GatherND with constant indices")
 def gather_nd_by_gather(editor: Editor, node: Any) -> list[Any] | None:
-    """GatherND with constant indices becomes Reshape, with Gather between two if the places are not all in order.
+    """Replace GatherND with constant indices by Reshape, Gather and Reshape.
 
-    PyTorch's newer exporter writes ``mask[batch, positions]`` so, for every transformer.
+    Without Gather where the indices name every element in its order, as those of ``mask[batch, positions]`` do,
+    which PyTorch's newer exporter writes for every transformer.
     """
-    shape, indices = editor.shape(node.input[0]), editor.constant(node.input[1], _MOST_PLACES)
+    shape, indices = editor.shape(node.input[0]), editor.constant(node.input[1], _MOST_ELEMENTS)
     if shape is None or indices is None or graphs.attribute_values(node).get("batch_dims", 0):
         return None
-    depth = indices.shape[-1]
+    depth = indices.shape[-1] if indices.ndim else 0
     outer = shape[:depth]
-    if not 1 <= depth <= len(shape) or not indices.size:
+    if not 1 <= depth <= len(shape) or not indices.size or 0 in shape:
         return None
     counted = np.where(indices < 0, indices + np.array(outer), indices)
     if (counted < 0).any() or (counted >= np.array(outer)).any():
         return None  # ONNX Runtime will say so
-    places = np.ravel_multi_index(tuple(np.moveaxis(counted, -1, 0)), outer).ravel()
+    flat = np.ravel_multi_index(tuple(np.moveaxis(counted, -1, 0)), outer).ravel()
     made_shape = [*indices.shape[:-1], *shape[depth:]]
     chain = NodeChain(editor, node)
     value = node.input[0]
-    if not np.array_equal(places, np.arange(math.prod(outer))):
+    if not np.array_equal(flat, np.arange(math.prod(outer))):
         is_bool = editor.element(value) == ElementType.BOOL
         if is_bool:  # QNN gathers no truth values
             value = chain("Cast", value, to=ElementType.INT32.value)
         value = chain("Reshape", value, _sizes(editor, [math.prod(outer), *shape[depth:]]))
-        value = chain("Gather", value, editor.add_constant(places.astype(np.int64), "places"), axis=0)
+        value = chain("Gather", value, editor.add_constant(flat.astype(np.int64), "flat"), axis=0)
         if is_bool:
             value = chain("Cast", value, to=ElementType.BOOL.value)
     chain("Reshape", value, _sizes(editor, made_shape))
@@ -76,71 +77,88 @@ def _sizes(editor: Editor, sizes: Sequence[int]) -> str:
 
 @for_nodes("DequantizeLinear", "rows of a quantised table")
 def dequantize_before_gather(editor: Editor, node: Any) -> list[Any] | None:
-    """Gather from a table of 8-bit integers and DequantizeLinear change places: QNN gathers no plain integers."""
-    gather = editor.maker(node.input[0])
-    if gather is None or gather.op_type != "Gather" or editor.tensor(gather.input[0]) is None:
+    """Put DequantizeLinear in front of a Gather from a table of 8-bit integers: QNN gathers no plain integers."""
+    gather = editor.maker_of(node.input[0], "Gather")
+    if gather is None or editor.tensor(gather.input[0]) is None:
         return None
     # One scale for the table: of several each would have to go with its rows.
     if any(editor.shape(name) not in ((), (1,)) for name in node.input[1:] if name):
         return None
     if editor.element(gather.input[0]) not in (ElementType.INT8, ElementType.UINT8):
         return None
-    table = editor.make("DequantizeLinear", [gather.input[0], *node.input[1:]], node)
+    dequantized = editor.make("DequantizeLinear", [gather.input[0], *node.input[1:]], node)
+    dequantized.attribute.extend(node.attribute)
     axis = graphs.attribute_values(gather).get("axis", 0)
-    return [table, editor.make("Gather", [table.output[0], gather.input[1]], node, node.output[0], axis=axis)]
+    rows = editor.make("Gather", [dequantized.output[0], gather.input[1]], node, node.output[0], axis=axis)
+    return [dequantized, rows]
 
 
 @for_nodes("SequenceAt", "part of a sequence")
 def slice_of_a_sequence(editor: Editor, node: Any) -> list[Any] | None:
-    """A part of what SplitToSequence splits becomes a Slice: QNN has no sequences."""
-    split = editor.maker(node.input[0])
+    """Replace SequenceAt of SplitToSequence by a Slice: QNN has no sequences."""
+    split = editor.maker_of(node.input[0], "SplitToSequence")
     number = editor.constant(node.input[1], 1)
-    if split is None or split.op_type != "SplitToSequence" or number is None:
+    if split is None or number is None:
         return None
     given = graphs.attribute_values(split)
-    shape = editor.shape(split.input[0])
+    shape = editor.dims(split.input[0])
     axis = given.get("axis", 0)
-    if shape is None or not -len(shape) <= axis < len(shape):
+    if shape is None or 0 in shape or not -len(shape) <= axis < len(shape):
         return None
     length = shape[axis]
+    if length is None:
+        return None
     sizes: Any = None
     drops_axis = False
     if len(split.input) > 1 and split.input[1]:
-        sizes = editor.constant(split.input[1], _MOST_PLACES)
-        if sizes is None:
+        sizes = editor.constant(split.input[1], _MOST_ELEMENTS)
+        # ONNX Runtime drops the axis where ONNX does not.
+        if sizes is None or not given.get("keepdims", 1):
             return None
         if not sizes.ndim:  # one number: parts of that size, and a rest
             each = int(sizes)
             sizes = np.array([min(each, length - start) for start in range(0, length, each)]) if each > 0 else None
     else:
         sizes, drops_axis = np.ones(length, np.int64), not given.get("keepdims", 1)
-    place = int(number.reshape(()))
-    if sizes is None or int(sizes.sum()) != length or not -len(sizes) <= place < len(sizes):
+    part = int(number.reshape(()))
+    if sizes is None or int(sizes.sum()) != length or not -len(sizes) <= part < len(sizes):
         return None
-    start = int(sizes[: place % len(sizes)].sum())
-    end = start + int(sizes[place])
+    start = int(sizes[: part % len(sizes)].sum())
+    end = start + int(sizes[part])
     if not drops_axis:
         return [sliced(editor, node, split.input[0], axis % len(shape), start, end, node.output[0])]
-    part = sliced(editor, node, split.input[0], axis % len(shape), start, end)
     kept = [size for at, size in enumerate(shape) if at != axis % len(shape)]
-    return [part, editor.make("Reshape", [part.output[0], _sizes(editor, kept)], node, node.output[0])]
+    known = [size for size in kept if size is not None]
+    if len(known) < len(kept):
+        return None
+    slice_node = sliced(editor, node, split.input[0], axis % len(shape), start, end)
+    return [slice_node, editor.make("Reshape", [slice_node.output[0], _sizes(editor, known)], node, node.output[0])]
 
 
 @for_nodes("ScatterElements", "ScatterElements of whole rows")
 def scatter_rows(editor: Editor, node: Any) -> list[Any] | None:
-    """ScatterElements whose indices are the same along each row becomes ScatterND, as in graph networks.
+    """Replace ScatterElements by ScatterND where all indices of a row are the same, as in graph networks.
 
-    QNN reduces in neither with max or min. Without a reduction the order counts where an index repeats: it stays.
+    Only the reductions add and mul, of floats: QNN's ScatterND has no others, computes integers as floats, and
+    without a reduction the order would count where an index comes twice.
     """
     given = graphs.attribute_values(node)
     reduction = given.get("reduction", "none")
     shapes = [editor.shape(name) for name in node.input]
     if reduction not in ("add", "mul") or any(shape is None for shape in shapes):
         return None
-    data, indices, updates = (shape for shape in shapes if shape is not None)
-    if given.get("axis", 0) % len(data) or updates != indices or updates[1:] != data[1:]:
+    if editor.element(node.input[0]) not in FLOATS:
         return None
-    column = _column_of(editor, node.input[1], indices)
+    data, indices, updates = (shape for shape in shapes if shape is not None)
+    if (
+        not data
+        or given.get("axis", 0) % len(data)
+        or updates != indices
+        or updates[1:] != data[1:]
+        or 0 in updates
+    ):
+        return None
+    column = _column_of(editor, node.input[1], indices, data[0])
     if column is None:
         return None
     before, name = column
@@ -150,21 +168,27 @@ def scatter_rows(editor: Editor, node: Any) -> list[Any] | None:
     ]
 
 
-def _column_of(editor: Editor, indices: str, shape: Sequence[int]) -> tuple[list[Any], str] | None:
-    """Nodes that make one index for each row, [rows, 1], and their result."""
-    value = editor.constant(indices, _MOST_PLACES)
+def _column_of(editor: Editor, indices: str, shape: Sequence[int], rows: int) -> tuple[list[Any], str] | None:
+    """Nodes that make one index for each row, [count, 1], and their result. rows: of the data."""
+    value = editor.constant(indices, _MOST_ELEMENTS)
     if value is not None:
         flat = value.reshape(shape[0], -1)
-        same = flat.size and bool((flat == flat[:, :1]).all() and (flat >= 0).all())
+        same = bool((flat == flat[:, :1]).all() and (flat >= 0).all())
         return ([], editor.add_constant(flat[:, :1].astype(np.int64), "rows")) if same else None
-    maker = editor.maker(indices)
-    if maker is None or maker.op_type != "Expand":
+    maker = editor.maker_of(indices, "Expand")
+    if maker is None:
         return None
     source = editor.shape(maker.input[0])
     if source is None or source != (shape[0], *[1] * (len(shape) - 1)):
         return None
-    column = editor.make("Reshape", [maker.input[0], _sizes(editor, [shape[0], 1])], maker)
-    return [column], str(column.output[0])
+    chain = NodeChain(editor, maker)
+    column = chain("Reshape", maker.input[0], _sizes(editor, [shape[0], 1]))
+    if editor.element(maker.input[0]) != ElementType.INT64:
+        column = chain("Cast", column, to=ElementType.INT64.value)
+    # An index below zero counts from the end. QNN leaves such an update out (2.7.0).
+    zero, count = (editor.add_constant(np.array(value, np.int64), "number") for value in (0, rows))
+    column = chain("Where", chain("Less", column, zero), chain("Add", column, count), column)
+    return chain.made, column
 
 
 # ONNX Runtime has no kernel for them and writes them out by ONNX's definition while it divides the model up. A
@@ -174,13 +198,24 @@ _GROUP_NORMALIZATION_CHANGED = 21  # from this opset on there is a kernel
 
 
 def write_out_definitions(editor: Editor) -> list[str]:
-    """Mish, and GroupNormalization of opset 18, become what ONNX defines them by."""
-    wanted = [name for name in _WRITTEN_OUT if name in editor.op_types]
-    if editor.opset >= _GROUP_NORMALIZATION_CHANGED:
-        wanted = [name for name in wanted if name != "GroupNormalization"]
-    count = sum(node.op_type in wanted and node.domain in graphs.ONNX_DOMAINS for node in editor.protos)
-    if not count:
-        return []
+    """Replace Mish, and GroupNormalization of opset 18, by what ONNX defines them by."""
+    changes = []
+    for name in _WRITTEN_OUT:
+        if name == "GroupNormalization" and editor.opset >= _GROUP_NORMALIZATION_CHANGED:
+            continue
+        # One by one: of one that cannot be written out, the others are all the same.
+        before = _count_of(editor, name)
+        if before and _write_out(editor, name) and (done := before - _count_of(editor, name)):
+            changes.append(f"{done} {name}")
+    return changes
+
+
+def _count_of(editor: Editor, op: str) -> int:
+    return sum(node.op_type == op and node.domain in graphs.ONNX_DOMAINS for node in editor.protos)
+
+
+def _write_out(editor: Editor, op: str) -> bool:
+    """Whether it was done."""
     from onnx import helper, inliner
 
     # Without the weights, which may be larger than protobuf allows at once: their types are all that counts.
@@ -198,12 +233,13 @@ def write_out_definitions(editor: Editor) -> list[str]:
         functions=list(editor.model.functions),
     )
     try:
-        written = inliner.inline_selected_functions(model, [("", name) for name in wanted], False, True)
+        domains = [(domain, op) for domain in graphs.ONNX_DOMAINS]
+        written = inliner.inline_selected_functions(model, domains, False, True)
     except (RuntimeError, TypeError, ValueError):  # a type that does not follow, an older onnx
-        return []
+        return False
     editor.set_nodes(written.graph.node)
     editor.changed(shapes=True)
-    return [f"{count} {' and '.join(wanted)}"]
+    return True
 
 
 # --- DFT ---------------------------------------------------------------------------------------------------
@@ -215,7 +251,7 @@ _MOST_OF_DFT: Final = 1 << 22
 
 @for_nodes("DFT", "DFT")
 def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
-    """DFT of a known length becomes a product with its matrix: QNN has no Fourier transform of one axis."""
+    """Replace DFT of a known length by a product with its matrix: QNN has no Fourier transform of one axis."""
     given = graphs.attribute_values(node)
     inverse, onesided = bool(given.get("inverse", 0)), bool(given.get("onesided", 0))
     shape, others = editor.shape(node.input[0]), [*node.input[1:], "", ""]
@@ -246,8 +282,8 @@ def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
         value = chain("Transpose", value, perm=[*kept, axis, last])
     value = chain("Reshape", value, _sizes(editor, [math.prod(sizes), size]))
     value = chain("MatMul", value, editor.like(node.input[0], matrix, "dft"))
-    # The parts come first: QNN 2.7.0 does not finalize Reshape, MatMul and Reshape if all sizes but the last are those
-    # of before.
+    # The parts come first: QNN 2.7.0 does not finalize Reshape, MatMul and Reshape if all sizes but the last are as
+    # they were.
     value = chain("Reshape", value, _sizes(editor, [*sizes, 2, made]))
     order = [*kept, last, axis]
     chain("Transpose", value, perm=[order.index(at) for at in range(len(shape))])
@@ -255,7 +291,7 @@ def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _dft_matrix(count: int, length: int, made: int, inverse: bool) -> np.ndarray[Any, Any]:
-    """What each value adds to each frequency, [count, its part, part, made]. Values beyond the length add nothing."""
+    """What each value adds to each frequency: [count, its part, part, made]. Values behind `length` add nothing."""
     # Counted round the circle, so that the angles stay small and exact.
     turns = np.outer(np.arange(count), np.arange(made)) % length
     angles = 2 * np.pi / length * turns * (1 if inverse else -1)
@@ -270,11 +306,14 @@ def _dft_matrix(count: int, length: int, made: int, inverse: bool) -> np.ndarray
 
 @for_nodes("Einsum", "Einsum")
 def einsum_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
-    """Einsum becomes transposes, reshapes and a product, operand after operand; QNN takes a few equations alone."""
+    """Replace Einsum of floats by transposes, reshapes and products, operand after operand.
+
+    QNN takes a few equations only. It refuses products of integers, too.
+    """
     equation = graphs.attribute_values(node).get("equation", "").replace(" ", "")
     shapes = [editor.shape(name) for name in node.input]
     parsed = _parsed(equation, shapes)
-    if parsed is None:
+    if parsed is None or editor.element(node.input[0]) not in FLOATS:
         return None
     terms, result, size = parsed
     chain = NodeChain(editor, node)
@@ -302,7 +341,7 @@ def _parsed(
         result = "".join(sorted(letter for letter in set("".join(terms)) if "".join(terms).count(letter) == 1))
     size: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
-        if shape is None or len(shape) != len(term):
+        if shape is None or len(shape) != len(term) or 0 in shape:
             return None
         for letter, length in zip(term, shape, strict=True):
             if size.setdefault(letter, length) != length:
@@ -316,7 +355,10 @@ def _parsed(
 def _summed(
     chain: NodeChain, value: str, letters: str, needed: set[str], size: Mapping[str, int]
 ) -> tuple[str, str]:
-    """The sum over letters that nothing needs any more, as a product with ones: it has no attributes to differ."""
+    """The sum over letters that nothing behind it needs, as a product with ones.
+
+    ReduceSum has its axes in another place from opset 13 on.
+    """
     over = "".join(letter for letter in letters if letter not in needed)
     if not over:
         return value, letters
@@ -334,6 +376,10 @@ def _product(
     (a, in_a), (b, in_b) = one, other
     a, in_a = _summed(chain, a, in_a, needed | set(in_b), size)
     b, in_b = _summed(chain, b, in_b, needed | set(in_a), size)
+    if set(in_a) == set(in_b) <= needed:  # element by element
+        if in_b != in_a:
+            b = chain("Transpose", b, perm=[in_b.index(letter) for letter in in_a])
+        return chain("Mul", a, b), in_a
     batch = "".join(letter for letter in in_a if letter in in_b and letter in needed)
     over = "".join(letter for letter in in_a if letter in in_b and letter not in needed)
     rows = "".join(letter for letter in in_a if letter not in in_b)

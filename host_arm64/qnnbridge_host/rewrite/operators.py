@@ -79,8 +79,9 @@ def _multiply(editor: Editor, node: Any, number: int, factor: float, before: lis
 # QNN merges a Sigmoid or Tanh with these when they are the operator in front of it, and loses accuracy by it: 46 to
 # 48 dB, where 67 to 70 dB are reached without (simulator of V73, 2.7.0).
 _MERGED_WITH = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
-# sigmoid(-60) is 9e-27 and tanh(-60) is -1, in float32 as in half floats.
+# There sigmoid is 9e-27, which QNN's half floats do not tell from 0, and tanh is -1.
 _LEAST_OF_A_GATE = -60.0
+_MAX_BROADCASTS = 8  # from this opset on
 
 
 @for_nodes(("Sigmoid", "Tanh"), "gates")
@@ -90,11 +91,13 @@ def part_gates(editor: Editor, node: Any) -> list[Any] | None:
     A gate is a factor of a Mul, directly or behind 1 - gate. Of a result that is no factor the error stays small.
     Quantised values lose by it; they have a DequantizeLinear in front.
     """
-    maker = editor.maker(node.input[0])
-    if maker is not None and maker.op_type == "Add":  # the bias of a MatMul
-        sides = [editor.maker(name) for name in maker.input if editor.tensor(name) is None]
-        maker = sides[0] if len(sides) == 1 else None
-    if maker is None or maker.op_type not in _MERGED_WITH or editor.element(node.input[0]) not in FLOATS:
+    source = node.input[0]
+    bias = editor.maker_of(source, "Add")
+    if bias is not None:  # of a MatMul
+        sides = [name for name in bias.input if editor.tensor(name) is None]
+        source = sides[0] if len(sides) == 1 else ""
+    is_linear = editor.maker_of(source, *_MERGED_WITH) is not None
+    if not is_linear or editor.element(node.input[0]) not in FLOATS or editor.opset < _MAX_BROADCASTS:
         return None
     readers = editor.uses(node.output[0])
     behind = [reader for one in readers if one.op_type == "Sub" for reader in editor.uses(one.output[0])]
@@ -390,17 +393,23 @@ def sign_beside_scale(editor: Editor, node: Any, record: GraphNode) -> list[Any]
     if scale is None or (scale.size != 1 and (scale.ndim != 1 or given.get("block_size", 0))):
         return None
     rank, axis = editor.rank(node.input[0]), given.get("axis", 1)
-    sign = np.where(scale < 0, -1, 1).astype(scale.dtype)
-    if scale.size > 1:
-        if rank is None or not -rank <= axis < rank:
-            return None
+    sign = np.where(scale < 0, -1, 1)
+    if scale.size == 1:
+        sign = sign.reshape(())
+    elif rank is None or not -rank <= axis < rank:
+        return None
+    else:
         sign = sign.reshape([-1 if at == axis % rank else 1 for at in range(rank)])
+    # Of the type that the product is in, which from opset 23 on may be another than the scale's.
+    floats = node.input[0] if node.op_type == "QuantizeLinear" else node.output[0]
+    if editor.element(floats) not in FLOATS:
+        return None
     node.input[1] = editor.add_constant(np.abs(scale), f"{node.input[1]}/positive")
     stored = editor.constant(node.input[0]) if node.op_type == "DequantizeLinear" else None
     if stored is not None and _can_change_sign(editor, node, stored):
         node.input[0] = editor.add_constant((stored * sign).astype(stored.dtype), f"{node.input[0]}/signed")
         return [node]
-    factor = editor.add_constant(sign, f"{node.input[1]}/sign")
+    factor = editor.like(floats, sign, f"{node.input[1]}/sign")
     if node.op_type == "QuantizeLinear":
         product = editor.make("Mul", [node.input[0], factor], node)
         node.input[0] = product.output[0]

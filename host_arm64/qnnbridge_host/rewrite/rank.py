@@ -309,9 +309,9 @@ def _merge_reshapes(editor: Editor) -> None:
         for node in editor.graph.node:
             if node.op_type not in _RESHAPES or node.domain not in graphs.ONNX_DOMAINS:
                 continue
-            maker, shape = editor.maker(node.input[0]), editor.shape(node.output[0])
+            maker, shape = editor.maker_of(node.input[0], *_RESHAPES), editor.shape(node.output[0])
             # In a Reshape a size of 0 means "as before".
-            if maker is None or maker.op_type not in _RESHAPES or shape is None or 0 in shape:
+            if maker is None or shape is None or 0 in shape:
                 continue
             name, output = maker.input[0], node.output[0]
             sizes = editor.add_constant(np.asarray(shape, np.int64), f"{output}/shape")

@@ -280,7 +280,7 @@ def _mish(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         return None
     chain = NodeChain(editor, node)
     limited = chain("Max", chain.x, chain.constant(LEAST_ARGUMENT))
-    # Not times x: minus infinity times zero would be no number, where a Mish is zero.
+    # Not times x: minus infinity times zero is no number. So it is in ONNX Runtime; the limit of a Mish is zero.
     chain("Mul", limited, chain("Tanh", chain("Softplus", limited)))
     return chain.nodes()
 

@@ -91,6 +91,7 @@ def analyze_model(
     decided = model_shapes.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims))
     sizes = model_shapes.options_of(model.graph, decided)
     fixed = model_shapes.fix(model, decided)
+    in_file = {name: node.op_type for node in model.graph.node for name in node.output}
     # The rules know ONNX's operators, and QNN never sees a function of the model's own.
     model = graphs.inlined(model)
     if fixed:
@@ -136,8 +137,10 @@ def analyze_model(
     free = model_shapes.free_dimensions(model.graph)
     to_fix = model_shapes.options_text(free)
     command = f"qnnbridge fix {shell_word(path)} -o OUT {f'{sizes} --only fixed-shapes ' if sizes else ''}--only "
-    rewritten = rewritten_results(model, path.parent)
-    placed = _with_rewrites(_explained(predicted, truth, to_fix), view, rewritten, command)
+    placed = _explained(predicted, truth, to_fix)
+    refused = {node.op for verdict, node in zip(placed, view.nodes, strict=True) if verdict.place == "cpu"}
+    rewritten = rewritten_results(model, path.parent, in_file, refused)
+    placed = _with_rewrites(placed, view, rewritten, command)
     release = truth.versions.get("onnxruntime_qnn", "") if truth is not None else ""
     notes = notes_on(prediction, model, truth)
     notes += about_deciding_inputs(model, view, placed, to_fix)
@@ -236,7 +239,8 @@ def _with_rewrites(
         # QNN knows no shape of what comes from a sequence, and refuses all nodes behind it.
         if verdict.reason.startswith("Cannot get shape") and SEQUENCE_PARTS in rewritten.values():
             names.append(SEQUENCE_PARTS)
-        if verdict.place != "cpu" or not names:
+        # Sizes come first: of a node without them it is not known what else QNN refuses.
+        if verdict.place != "cpu" or verdict.rule == "free-shape" or not names:
             return verdict
         return dataclasses.replace(verdict, fix=command + names[0])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,12 +102,21 @@ _OF_EXPORTERS: Final[Mapping[str, frozenset[str]]] = {
 }
 
 
-def rewritten_results(model: Any, folder: Path) -> dict[str, str]:
-    """Results of nodes that a rewrite of `qnnbridge fix` changes, with its name. Each is tried on a copy."""
+def rewritten_results(
+    model: Any, folder: Path, in_file: Mapping[str, str], refused: Collection[str]
+) -> dict[str, str]:
+    """The names of tensors that a rewrite of `qnnbridge fix` makes in another way, with the rewrite's name.
+
+    Each rewrite is applied to a copy, which nothing runs.
+
+    Args:
+        in_file: the operators of the file's main graph, by the tensors that they make. `fix` changes no function.
+        refused: operators that stay on the CPU; rewrites of others are left out.
+    """
     found: dict[str, str] = {}
-    ops = {node.op_type for node in model.graph.node}
     for rewrite in chosen(_OF_EXPORTERS, ()):
-        if not ops & _OF_EXPORTERS[rewrite.name]:
+        about = _OF_EXPORTERS[rewrite.name]
+        if not about.intersection(refused):
             continue
         copy = type(model)()
         copy.CopyFrom(model)
@@ -117,7 +126,7 @@ def rewritten_results(model: Any, folder: Path) -> dict[str, str]:
         for node in model.graph.node:
             as_it_was = node.SerializeToString()
             for name in node.output:
-                if name and now.get(name) != as_it_was:
+                if in_file.get(name) == node.op_type and now.get(name) != as_it_was:
                     found.setdefault(name, rewrite.name)
     return found
 

@@ -348,7 +348,12 @@ def _attributes(node: GraphNode, context: RuleContext) -> Objection:
             # beta multiplies C: without C it does nothing.
             if one.name == "beta" and node.input(2) is None:
                 continue
-            return f"{one.name} is {value}: {one.reason}", one.fix
+            shown = (
+                [part.decode("utf-8", "replace") if isinstance(part, bytes) else part for part in value]
+                if isinstance(value, (list, tuple))
+                else value
+            )
+            return f"{one.name} is {shown}: {one.reason}", one.fix
     return None
 
 

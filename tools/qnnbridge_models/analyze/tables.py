@@ -220,4 +220,12 @@ ATTRIBUTES: Final = (
         "export with half_pixel, asymmetric or align_corners",
     ),
     AttributeRule(("GRU", "LSTM"), "layout", 0, (0,), "only layout 0 is there"),
+    AttributeRule(
+        ("GRU", "LSTM"),
+        "activations",
+        (),
+        (),
+        "its activations must not be stated, even if they are the defaults",
+        "qnnbridge fix (default-activations) takes the defaults away",
+    ),
 )

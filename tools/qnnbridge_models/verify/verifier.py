@@ -385,7 +385,7 @@ class _Work:
                 opened(host, target, QNN, self.settings) as side,
             ):
                 row, _ = trying.try_on_qnn(side, trial, tried.prepared)
-        except (BridgeError, ImportError):
+        except (BridgeError, ImportError, OSError):  # also a full disk: the verdict does not depend on it
             return None
         if row.status != "agrees" or row.worst is None:
             return None
