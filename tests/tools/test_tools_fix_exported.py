@@ -73,8 +73,9 @@ def feeds_of(session: Any) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     found = {}
     for one in session.get_inputs():
-        if one.type == "tensor(int64)":
-            found[one.name] = rng.integers(0, 2 if one.name == "m" else 12, one.shape)
+        if one.type in ("tensor(int64)", "tensor(int32)"):
+            drawn = rng.integers(0, 2 if one.name == "m" else 12, one.shape)
+            found[one.name] = drawn.astype(one.type[7:-1])
         else:
             found[one.name] = rng.uniform(0.5, 1.5, one.shape).astype(np.float32)
     return found

@@ -296,9 +296,11 @@ def _dft_matrix(count: int, length: int, made: int, inverse: bool) -> np.ndarray
     turns = np.outer(np.arange(count), np.arange(made)) % length
     angles = 2 * np.pi / length * turns * (1 if inverse else -1)
     cos, sin = np.cos(angles), np.sin(angles)
-    parts = np.array([[cos, sin], [-sin, cos]]).transpose(2, 0, 1, 3)
+    parts: np.ndarray[Any, Any] = np.array([[cos, sin], [-sin, cos]]).transpose(2, 0, 1, 3)
     parts[length:] = 0
-    return parts / length if inverse else parts
+    if inverse:
+        parts /= length
+    return parts
 
 
 # --- Einsum ------------------------------------------------------------------------------------------------

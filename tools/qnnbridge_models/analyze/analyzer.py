@@ -235,12 +235,13 @@ def _with_rewrites(
     """
 
     def fix(verdict: NodeVerdict, node: GraphNode) -> NodeVerdict:
-        names = [rewritten[tensor.name] for tensor in node.made if tensor.name in rewritten]
+        # Sizes come first: of a node without them it is not known what else QNN refuses.
+        made = () if verdict.rule == "free-shape" else node.made
+        names = [rewritten[tensor.name] for tensor in made if tensor.name in rewritten]
         # QNN knows no shape of what comes from a sequence, and refuses all nodes behind it.
         if verdict.reason.startswith("Cannot get shape") and SEQUENCE_PARTS in rewritten.values():
             names.append(SEQUENCE_PARTS)
-        # Sizes come first: of a node without them it is not known what else QNN refuses.
-        if verdict.place != "cpu" or verdict.rule == "free-shape" or not names:
+        if verdict.place != "cpu" or not names:
             return verdict
         return dataclasses.replace(verdict, fix=command + names[0])
 
