@@ -302,7 +302,7 @@ def _named_copy(model: Any, path: Path, external_files: Iterable[str], folder: P
     for index, node in enumerate(copy.graph.node):
         # QNN's answers name nodes, and names in models are missing or double.
         node.name = f"qnnbridge_node_{index}"
-    return files.changed_copy(copy, path.with_name("model.onnx"), external_files, folder / "named")
+    return files.changed_copy(copy, path, external_files, folder / "named")
 
 
 def _make(
