@@ -17,6 +17,7 @@ from qnnbridge_host.engine.qnn_options import arch_of, chip_label, parse_chips
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, OrtError, RemoteError
 from qnnbridge_protocol.records import NamedTuple
+from qnnbridge_protocol.shell import shell_word
 
 _GIT_LFS = b"version https://git-lfs"
 _V73 = 73
@@ -30,6 +31,7 @@ class Circumstances(NamedTuple):
     lacking: what files with weights of the model lack (`scan.lacking_weights`). custom_op_libraries: those that are
     registered for the session.
     on_qnn: operators of the session's nodes on QNN, for an error that QNN itself does not explain.
+    empty_inputs, empty_results: tensors of the model without elements, for an error that does not name them.
     """
 
     model_path: str | None = None
@@ -38,11 +40,14 @@ class Circumstances(NamedTuple):
     lacking: tuple[str, ...] = ()
     custom_op_libraries: tuple[str, ...] = ()
     on_qnn: frozenset[str] = frozenset()
+    empty_inputs: tuple[str, ...] = ()
+    empty_results: tuple[str, ...] = ()
 
 
 Text = str | Callable[[Circumstances], str | None]
 
-# In errors of a run for which QNN gives no reason.
+# In errors of a creation, and of a run, for which QNN gives no reason.
+NOT_COMPOSED = "Failed to compose Qnn graph"
 UNEXPLAINED = "QNN graph execute error"
 
 
@@ -178,14 +183,36 @@ def _execute_fix(circumstances: Circumstances) -> str | None:
     return None
 
 
+_NAMED = 5
+
+
+def _compose_cause(circumstances: Circumstances) -> str:
+    empty = (*circumstances.empty_inputs, *circumstances.empty_results)
+    if not empty:
+        return "QNN accepted every node and could not build its graph from them. It names no reason."
+    more = f" and {len(empty) - _NAMED} more" if len(empty) > _NAMED else ""
+    named = ", ".join(empty[:_NAMED])
+    return f"QNN cannot build a graph with tensors without elements, and the model has {named}{more}."
+
+
+def _compose_fix(circumstances: Circumstances) -> str:
+    if circumstances.empty_inputs:
+        return f"Give {circumstances.empty_inputs[0]} at least one element, or run the model on the CPU provider."
+    if circumstances.empty_results:
+        path = shell_word(circumstances.model_path or "MODEL")
+        return (
+            f"Create the session with fix=True, or run: qnnbridge fix {path} -o OUT. It takes these tensors out of "
+            "the model."
+        )
+    return (
+        "Run it again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change that "
+        "operator, or run the model on the CPU provider."
+    )
+
+
 _RULES: tuple[HintRule, ...] = (
     HintRule(r"Failed to finalize QNN graph.*(?:MEM_ALLOC|Code: 1002)", _finalize_cause, _finalize_fix),
-    HintRule(
-        r"Failed to compose Qnn graph",
-        "QNN could not build its graph from the nodes of this model. A known reason is a tensor without elements "
-        "(a dimension of size 0).",
-        "`qnnbridge analyze` names the node, and `qnnbridge fix` removes tensors without elements.",
-    ),
+    HintRule(NOT_COMPOSED, _compose_cause, _compose_fix),
     HintRule(
         r"was inserted using the NHWC format as requested by .* but was not selected by that EP",
         "QNN asked for this operator in channels-last layout and then refused it (its log names the reason, mostly "

@@ -152,12 +152,15 @@ def notes_on(prediction: Prediction, model: Any, truth: QnnAnswer | None) -> lis
         notes.append(
             Advice(
                 "Keep values of int64 within 32 bits",
-                f"{len(wide)} nodes on QNN compute with int64, and QNN silently keeps 32 bits of it",
+                f"{len(wide)} {'node on QNN computes' if len(wide) == 1 else 'nodes on QNN compute'} with int64, and "
+                "QNN silently keeps 32 bits of it",
                 tuple(wide),
                 severity="model",
             )
         )
-    if truth is not None and isinstance(truth.error, BridgeError):
+    # A node that the rules foresaw explains the error better than the error itself.
+    foreseen = any(verdict.place in ("crash", "fails") for verdict in prediction.verdicts)
+    if truth is not None and isinstance(truth.error, BridgeError) and not foreseen:
         notes.append(Advice(truth.error.fix or "See the error above", truth.error.message, severity="fails"))
     return notes
 

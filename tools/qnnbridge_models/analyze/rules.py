@@ -255,7 +255,9 @@ def empty_tensors(node: GraphNode) -> list[GraphTensor]:
 def _zero_size(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in empty_tensors(node):
         if tensor.name not in _parameters(node):
-            return f"{tensor.name} has no elements (shape {_shape_text(tensor.shape)}); QNN divides by zero"
+            reason = f"{tensor.name} has no elements (shape {_shape_text(tensor.shape)}); QNN divides by zero"
+            # Taking out what computes nothing from an empty input leaves a model that computes nothing.
+            return (reason, f"give {tensor.name} at least one element") if tensor.name in context.view.inputs else reason
     return None
 
 
