@@ -237,7 +237,12 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
     decided = _drop_untaken_branches(editor)
     if _has_folded(light, model):
         left = ModelIndex(light, editor.types)
-        whole = ModelIndex(graphs.without_weights(model), editor.types, follows=left)
+        original = graphs.without_weights(model)
+        for node in light.graph.node:
+            if int(node.name) in decided:
+                del original.graph.node[int(node.name)].attribute[:]
+                original.graph.node[int(node.name)].attribute.extend(node.attribute)
+        whole = ModelIndex(original, editor.types, follows=left)
         found = dict(zip((int(node.name) for node in left.nodes), predict(left, arch), strict=True))
         verdicts = tuple(found.get(node.index, _COMPUTED) for node in whole.nodes)
     else:
