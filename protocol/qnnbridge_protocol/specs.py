@@ -259,6 +259,8 @@ class NodeInfo(Record):
 # optimisation: `Placement`.
 IN_FILE: Final = "in the file"
 AFTER_OPTIMISATION: Final = "after optimisation"
+# How the cause of a placement begins that fixed sizes do not change.
+NO_OPERATOR: Final = "QNN has no operator"
 
 
 @record(frozen=True, repr=False, eq=False)

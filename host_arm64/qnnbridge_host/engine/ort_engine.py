@@ -238,6 +238,7 @@ class OrtEngine:
                 placement.read(session, choice.target),
                 placement.infos(session.get_inputs()),
                 compiled=placement.is_compiled(session),
+                operators=placement.session_operators(session),
             )
         except Exception as error:  # noqa: BLE001 - the refusal is the caller's error
             return placement.refusal(name, None, (), translate(error))

@@ -102,20 +102,23 @@ def _finalize_cause(circumstances: Circumstances) -> str:
     cause = "QNN reports memory, but in practice an operator or a data type cannot be placed on this chip"
     if circumstances.soc_model:
         return f"{cause} (soc_model={chip_label(circumstances.soc_model)})."
-    return f"{cause}, and no soc_model was given."
+    return f"{cause}, and no soc_model was given." if circumstances.simulator else f"{cause}."
 
 
 def _finalize_fix(circumstances: Circumstances) -> str:
     chips = parse_chips(circumstances.soc_model) if circumstances.soc_model else ()
     archs = [arch_of(chip) for chip in chips]
-    if not chips or any(arch is not None and arch < _V73 for arch in archs):
+    # A computer with an NPU needs no soc_model: QNN asks the driver.
+    if not chips and circumstances.simulator:
+        return "Set the provider option soc_model to the chip that the model is for, for example 60 (X Elite)."
+    if any(arch is not None and arch < _V73 for arch in archs):
         return (
-            "Set the provider option soc_model to the chip that the model is for, for example 60 (X Elite). "
-            "Chips before HTP V73 cannot run most float operators; quantize the model for them."
+            "This chip is older than HTP V73 and cannot run most float operators. If the model is float, quantize it; "
+            "else run it on the CPU provider."
         )
     return (
         "Run it again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then names the operator. "
-        "Change or quantize that, or run the model on the CPU provider."
+        "Change that, quantize it if it is float, or run the model on the CPU provider."
     )
 
 
@@ -218,8 +221,8 @@ _RULES: tuple[HintRule, ...] = (
         "QNN asked for this operator in channels-last layout and then refused it (its log names the reason, mostly "
         "error code 3110: a data type, rank or attribute that the chip does not support). ONNX Runtime cannot give "
         "it back to the CPU after that, whatever fallback is allowed.",
-        "Change or quantize the operator so that QNN takes it (weights must be initializers, not Constant nodes), "
-        "or run the model on the CPU provider.",
+        "Change the operator so that QNN takes it (weights must be initializers, not Constant nodes), quantize it if "
+        "it is float, or run the model on the CPU provider.",
     ),
     HintRule(r"is not a registered function/op", _unknown_operator_cause, _unknown_operator_fix),
     HintRule(

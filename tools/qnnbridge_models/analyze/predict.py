@@ -399,7 +399,7 @@ def _unit_verdict(node: GraphNode, unit: QdqUnit, arch: int) -> NodeVerdict:
             "cpu",
             "quantised-types",
             f"{node.op} is not there for int16 activations",
-            "quantise with uint16 activations",
+            "quantise the float model with uint16 activations",
         )
     if table is None or unit.activation not in table or not unit.weight:
         return ON_QNN
@@ -412,10 +412,10 @@ def _unit_verdict(node: GraphNode, unit: QdqUnit, arch: int) -> NodeVerdict:
         if arch >= _V73:
             return ON_QNN
         return NodeVerdict(
-            "cpu", "quantised-types", f"{pair} needs a V{_V73} or newer", "quantise with int8 weights"
+            "cpu", "quantised-types", f"{pair} needs a V{_V73} or newer", "quantise the float model with int8 weights"
         )
     return NodeVerdict(
-        "cpu", "quantised-types", f"{pair} is not there", "qnnbridge quantize chooses types that are"
+        "cpu", "quantised-types", f"{pair} is not there", "quantise the float model with qnnbridge quantize, which chooses types that are"
     )
 
 

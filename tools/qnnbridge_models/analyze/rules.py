@@ -115,7 +115,7 @@ def _type_fix(element: str) -> str:
     if element in ("double", "bfloat16"):
         return "convert the model to float"
     if element in ("int8", "uint8", "int16", "uint16"):
-        return "give it Quantize and Dequantize around it (qnnbridge quantize), or compute in int32"
+        return "put a DequantizeLinear before it and a QuantizeLinear behind it, or compute in int32"
     if element == "uint64":
         return "compute in int32"
     return "compute this part outside of the model"
@@ -374,7 +374,11 @@ def _chip(node: GraphNode, context: RuleContext) -> Objection:
         return None
     if all(tensor.type not in ("float", "float16") for tensor in node.given):
         return None
-    return f"{node.op} of float needs a V{tables.FIRST_FLOAT_ARCH} or newer; this chip has a V{context.arch}"
+    reason = f"{node.op} of float needs a V{tables.FIRST_FLOAT_ARCH} or newer; this chip has a V{context.arch}"
+    # `qnnbridge quantize` refuses a model that is quantised already.
+    if not context.view.operators.isdisjoint(_PAIRS):
+        return reason, "quantise this operator as the others are, or choose a newer chip with --soc-model"
+    return reason
 
 
 _SHAPES_FIX = "fix the sizes of the inputs: qnnbridge fix --shape INPUT=..."
