@@ -267,7 +267,7 @@ NO_OPERATOR: Final = "QNN has no operator"
 class Placement(Record):
     """Where the nodes run that are left after optimisation, from ONNX Runtime's own graph assignment.
 
-    The nodes inside of an If, Loop or Scan on the CPU count, and the nodes that ONNX Runtime computes beforehand do not.
+    Nodes inside of an If, Loop or Scan on the CPU count. Nodes that ONNX Runtime computes beforehand do not.
 
     known: False where this ONNX Runtime does not report it (before 1.24); the counts are then 0.
     partitions: number of QNN subgraphs. cpu_list: ``[name, op_type]`` of each CPU node, at most 200.

@@ -119,7 +119,14 @@ def print_result(evaluation: Evaluation) -> None:
     rows = evaluation.rows
     metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
     expects = any(row.against_expected for row in rows)
-    headers = ["model", "on", f"nodes {AFTER_OPTIMISATION}", *metrics, *(["SNR, expected"] if expects else []), "SNR, float on CPU"]
+    headers = [
+        "model",
+        "on",
+        f"nodes {AFTER_OPTIMISATION}",
+        *metrics,
+        *(["SNR, expected"] if expects else []),
+        "SNR, float on CPU",
+    ]
     headers += ["largest error", "decisions", "call", "verdict"]
     print(f"{evaluation.samples} samples")
     output.print_table(headers, [_row(row, metrics, expects) for row in rows])

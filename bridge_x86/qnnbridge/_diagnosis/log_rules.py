@@ -501,7 +501,8 @@ GRAPH: Final[tuple[LogRule, ...]] = (
     LogRule("graph.layout", r"Node '(?P<node>[^']*)' OpType:(?P<op>\w+) .*was inserted using the NHWC format",
         "QNN asked for {op} ({node}) in channels-last layout and then refused it; ONNX Runtime cannot give it back "
         "to the CPU after that.",
-        "Change this operator (weights must be initializers), quantize it if it is float, or use the CPU provider.", SYMPTOM),
+        "Change this operator (weights must be initializers), quantize it if it is float, or use the CPU provider.",
+        SYMPTOM),
     LogRule("graph.validation",
         r"backendValidateOpConfig\(\) failed for node `(?P<node>[^`]*)` of type `(?P<op>[^`]*)` .* (?P<qnn>\d+)",
         "QNN refuses {op} ({node}): {meaning} [{qnn}].", "{advice}", STRONG),

@@ -195,7 +195,8 @@ def warn_of_share(session: BaseSession, *, first_call_decides: bool) -> bool:
 
 def _share(session: BaseSession) -> str:
     placement = session.placement
-    return f"{placement.qnn_nodes} of {placement.qnn_nodes + placement.cpu_nodes} nodes {AFTER_OPTIMISATION} run on QNN"
+    total = placement.qnn_nodes + placement.cpu_nodes
+    return f"{placement.qnn_nodes} of {total} nodes {AFTER_OPTIMISATION} run on QNN"
 
 
 def _named(inputs: Sequence[NodeInfo], sizes: Seen) -> dict[str, int]:

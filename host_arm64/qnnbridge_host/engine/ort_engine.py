@@ -30,7 +30,13 @@ from qnnbridge_host.engine.options import (
     make_tensors,
     without_side_effects,
 )
-from qnnbridge_host.engine.ort_errors import NOT_COMPOSED, UNEXPLAINED, Circumstances, is_cpu_fallback_refusal, translate
+from qnnbridge_host.engine.ort_errors import (
+    NOT_COMPOSED,
+    UNEXPLAINED,
+    Circumstances,
+    is_cpu_fallback_refusal,
+    translate,
+)
 from qnnbridge_host.engine.providers import ProviderChoice, QnnAdapter
 from qnnbridge_host.engine.qnn_options import DISABLE_COMPILE, DISABLE_CPU_FALLBACK, PROVIDER
 from qnnbridge_host.machine import Installed, parse_version
@@ -151,8 +157,7 @@ class OrtEngine:
                 raise self._refused(spec, source, choice, tensors, on_phase) from error
             if NOT_COMPOSED in str(error):
                 inputs, results = empty_tensors(source, spec.free_dimensions_by_name)
-                empty = {"empty_inputs": tuple(inputs), "empty_results": tuple(results)}
-                circumstances = circumstances._replace(**empty)
+                circumstances = circumstances._replace(empty_inputs=tuple(inputs), empty_results=tuple(results))
             raise translate(error, circumstances._replace(lacking=lacking)) from error
         return OrtSession(self._ort, session, info, circumstances, self._qnn.version, tensors)
 

@@ -113,8 +113,8 @@ def _finalize_fix(circumstances: Circumstances) -> str:
         return "Set the provider option soc_model to the chip that the model is for, for example 60 (X Elite)."
     if any(arch is not None and arch < _V73 for arch in archs):
         return (
-            "This chip is older than HTP V73 and cannot run most float operators. If the model is float, quantize it; "
-            "else run it on the CPU provider."
+            "This chip is older than HTP V73 and cannot run most float operators. If the model is float, quantize "
+            "it; else run it on the CPU provider."
         )
     return (
         "Run it again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then names the operator. "
@@ -221,8 +221,8 @@ _RULES: tuple[HintRule, ...] = (
         "QNN asked for this operator in channels-last layout and then refused it (its log names the reason, mostly "
         "error code 3110: a data type, rank or attribute that the chip does not support). ONNX Runtime cannot give "
         "it back to the CPU after that, whatever fallback is allowed.",
-        "Change the operator so that QNN takes it (weights must be initializers, not Constant nodes), quantize it if "
-        "it is float, or run the model on the CPU provider.",
+        "Change the operator so that QNN takes it (weights must be initializers, not Constant nodes), quantize it "
+        "if it is float, or run the model on the CPU provider.",
     ),
     HintRule(r"is not a registered function/op", _unknown_operator_cause, _unknown_operator_fix),
     HintRule(

@@ -44,8 +44,8 @@ class PlacementTarget(NamedTuple):
 class SessionOperators(NamedTuple):
     """What the operators of a session mean for advice.
 
-    without_qnn: operators that QNN has for no sizes and types. none_for_qnn: the session has no others. quantised: it
-    has QuantizeLinear or DequantizeLinear.
+    without_qnn: operators that QNN has for no sizes and types. none_for_qnn: the session has no others.
+    quantised: it has QuantizeLinear or DequantizeLinear.
     """
 
     without_qnn: tuple[str, ...] = ()
@@ -158,7 +158,10 @@ def refusal(
         total = placement.qnn_nodes + placement.cpu_nodes + placement.other_nodes
         if placement.qnn_nodes == 0:
             count = "1 node" if total == 1 else f"{total} nodes"
-            message = f"No node of {model} can run on the NPU ({count} {AFTER_OPTIMISATION}), and this session forbids the CPU."
+            message = (
+                f"No node of {model} can run on the NPU ({count} {AFTER_OPTIMISATION}), and this session forbids "
+                "the CPU."
+            )
         else:
             count = f"{placement.cpu_nodes} of {total} nodes"
             message = f"After optimisation, {count} of {model} would run on the CPU, and this session forbids it."

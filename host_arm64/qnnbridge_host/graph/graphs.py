@@ -17,12 +17,14 @@ import numpy as np
 
 from qnnbridge_host.graph.bounds import bytes_of, check_functions, check_nodes, check_tensors, computes_many_sizes
 from qnnbridge_host.graph.files import TOO_LARGE_FOR_ONE_MESSAGE, inside_folder
-from qnnbridge_host.model.node_count import ONNX_DOMAINS, Operator, operator_of, written_out
+from qnnbridge_host.model import node_count
+from qnnbridge_host.model.node_count import Operator, operator_of, written_out
 from qnnbridge_host.model.paths import open_regular
 from qnnbridge_protocol.errors import InvalidGraph, InvalidProtobuf
 
 # TensorProto.DataLocation.
 _EXTERNAL = 1
+ONNX_DOMAINS = node_count.ONNX_DOMAINS
 _MICROSOFT = "com.microsoft"
 # TensorProto.DataType.
 _FLOAT, _UINT8, _FLOAT16 = 1, 2, 10

@@ -94,9 +94,6 @@ _MOST_DIGITS: Final = 20
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
-# In `Message.notes` of a function: its nodes by operator.
-_COUNTS: Final = " counts"
-
 
 class ModelScan(NamedTuple):
     """The contents of a model file.
@@ -106,8 +103,9 @@ class ModelScan(NamedTuple):
     files: paths of other files as the model has them, each once, in order: of tensors and of context binaries;
     external_files are those of tensors alone, with the bytes that each must have.
     inputs: without initializers. node_count, ops: nodes in the file as `node_count` defines them, by operator (with
-    the domain, unless that is ONNX's own); 0 and empty if they were not counted. function_nodes: those in the bodies of
-    functions, each body once. properties: what the model says of itself by ONNX Runtime's names, and `metadata`.
+    the domain, unless that is ONNX's own); 0 and empty if they were not counted. function_nodes: those in the
+    bodies of functions, each body once. properties: what the model says of itself by ONNX Runtime's names, and
+    `metadata`.
     """
 
     size_bytes: int
@@ -176,6 +174,8 @@ class _Collector:
         self._functions: list[str] = []
         self._operators: dict[Operator, int] = {}
         self._bodies: dict[Operator, dict[Operator, int]] = {}
+        # Of the function that is being read, by the id of its message.
+        self._in_functions: dict[int, dict[Operator, int]] = {}
         self._initializers: set[str] = set()
         self._initializer_count = 0
         self._graph_name: str | None = None
@@ -237,8 +237,8 @@ class _Collector:
 
     def _count(self, op_type: str, domain: str, parent: Message | None) -> None:
         function = _function_around(parent)
-        # The name of a function may stand behind its nodes.
-        counts = self._operators if function is None else function.notes.setdefault(_COUNTS, {})
+        # By the message: the name of a function may stand behind its nodes.
+        counts = self._operators if function is None else self._in_functions.setdefault(id(function), {})
         operator = operator_of(op_type, domain)
         counts[operator] = counts.get(operator, 0) + 1
 
@@ -255,7 +255,7 @@ class _Collector:
     def _close_function(self, function: Message) -> None:
         domain, name = function.text(schema.FUNCTION_DOMAIN) or "", function.text(schema.FUNCTION_NAME) or ""
         self._functions.append(f"{domain}.{name}" if domain else name)
-        self._bodies[operator_of(name, domain)] = function.notes.get(_COUNTS, {})
+        self._bodies[operator_of(name, domain)] = self._in_functions.pop(id(function), {})
 
     def _close_opset(self, opset: Message) -> None:
         domain = opset.text(schema.OPSET_DOMAIN) or ""

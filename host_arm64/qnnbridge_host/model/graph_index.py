@@ -341,9 +341,7 @@ def read_graph(file: BinaryIO, size: int, sizes: Mapping[str, int] | None = None
     return reader.graph()
 
 
-def read_model(
-    source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int] | None = None
-) -> FileGraph | None:
+def read_model(source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int] | None = None) -> FileGraph | None:
     """Return the graph of a model file, or of a model's bytes; None for what is no model or cannot be read."""
     with contextlib.suppress(Garbage, OSError):
         if isinstance(source, bytes):

@@ -1,10 +1,11 @@
 """The nodes in a model file: the definition that `inspect`, `analyze`, `fix` and `optimize` share.
 
-A node in the file is a node of the main graph or of a graph inside of an If, Loop or Scan. A call of a function that
-the model defines counts as the nodes of the function's body, which is what ONNX Runtime runs. Constant nodes count.
+A node in the file is a node of the main graph or of a graph inside of an If, Loop or Scan. A call of a function
+that the model defines counts as the nodes of the function's body, which is what ONNX Runtime runs. Constant nodes
+count.
 
-A session reports other nodes: those after optimisation (`Placement`). ONNX Runtime computes nodes beforehand, merges
-some and inserts others before it places them.
+A session reports other nodes: those after optimisation (`Placement`). ONNX Runtime computes nodes beforehand,
+merges some and inserts others before it places them.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ def _counted(nodes: Mapping[Operator, int], bodies: Mapping[Operator, Counter[st
     for operator, count in nodes.items():
         domain, op_type = operator
         body = bodies.get(operator)
-        for name, number in {f"{domain}.{op_type}" if domain else op_type: 1}.items() if body is None else body.items():
+        for name, number in (
+            {f"{domain}.{op_type}" if domain else op_type: 1}.items() if body is None else body.items()
+        ):
             total[name] = min(total[name] + number * count, _MOST)
     return total

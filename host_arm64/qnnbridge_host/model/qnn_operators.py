@@ -45,7 +45,7 @@ def nothing_for_qnn(operators: Iterable[str]) -> bool:
 def lacking(operators: Iterable[str]) -> list[str]:
     """Return the standard operators that QNN does not have, whatever their sizes and types, each once.
 
-    Operators of other domains do not count: ONNX Runtime makes some of them of standard ones before it places nodes.
+    Operators of other domains do not count: ONNX Runtime makes some of them of standard ones.
     """
     return [
         name

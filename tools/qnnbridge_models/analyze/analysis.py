@@ -28,6 +28,7 @@ NodePlace = Literal["qnn", "cpu", "folded", "fails", "crash"]
 
 BAD: Final = ("cpu", "fails", "crash")
 
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeVerdict:
     """The place of one node, and the reason.

@@ -1,4 +1,4 @@
-"""The cost of each node: how much it computes, the constants that it takes, and how many nodes of the file it stands for.
+"""The cost of each node: its work, the constants that it takes, and how many nodes in the file it stands for.
 
 Estimates from shapes. A node with graphs inside (If, Loop, Scan) costs what is inside of it: QNN takes such a node
 whole or leaves all of it to the CPU.
@@ -31,7 +31,7 @@ class Cost:
 
     Args:
         macs: multiplications with addition; of other operators one for each element.
-        guessed: the part of `macs` of nodes whose shapes are not known: each weight counts once, which is the least.
+        guessed: the part of `macs` of nodes whose shapes are not known: there each weight counts once.
         weights, results: bytes.
         nodes: in the file, without Constant nodes inside of it, which `constants` counts.
         sized: nodes whose results have known shapes.
@@ -63,9 +63,7 @@ def costs_of(view: ModelIndex, model: Any) -> list[Cost]:
         for index, node in enumerate(model.graph.node):
             inner = [one.op_type for body in graphs.graphs_in(node) for one in body.node]
             constants = inner.count("Constant")
-            costs[index] = dataclasses.replace(
-                costs[index], nodes=1 + len(inner) - constants, constants=constants
-            )
+            costs[index] = dataclasses.replace(costs[index], nodes=1 + len(inner) - constants, constants=constants)
     return costs
 
 
@@ -79,7 +77,7 @@ def _cost(node: GraphNode, left: dict[str, int]) -> Cost:
             macs = guessed = max(macs, sum([tensor.elements or 0 for tensor in node.given if tensor.constant]))
     weights = sum([left.pop(tensor.name, 0) for tensor in node.given])
     results = sum([int((tensor.elements or 0) * _BYTES.get(tensor.type, 1)) for tensor in node.made])
-    sized = all([tensor.fixed is not None for tensor in node.made])
+    sized = all(tensor.fixed is not None for tensor in node.made)
     return Cost(macs, weights, results, sized=sized, guessed=guessed)
 
 
@@ -111,9 +109,7 @@ def _of_body(body: Any, outer: ModelIndex, left: dict[str, int]) -> list[Cost]:
     for value in (*body.value_info, *body.input, *body.output):
         types[value.name] = graphs.type_of_value(value)
     # The index asks a model for its graph and its versions, and a copy would have all weights of the body.
-    model = SimpleNamespace(
-        graph=body, ir_version=outer.model.ir_version, opset_import=outer.model.opset_import
-    )
+    model = SimpleNamespace(graph=body, ir_version=outer.model.ir_version, opset_import=outer.model.opset_import)
     index = ModelIndex(model, types)
     left.update(index.sizes)
     costs = []

@@ -412,10 +412,16 @@ def _unit_verdict(node: GraphNode, unit: QdqUnit, arch: int) -> NodeVerdict:
         if arch >= _V73:
             return ON_QNN
         return NodeVerdict(
-            "cpu", "quantised-types", f"{pair} needs a V{_V73} or newer", "quantise the float model with int8 weights"
+            "cpu",
+            "quantised-types",
+            f"{pair} needs a V{_V73} or newer",
+            "quantise the float model with int8 weights",
         )
     return NodeVerdict(
-        "cpu", "quantised-types", f"{pair} is not there", "quantise the float model with qnnbridge quantize, which chooses types that are"
+        "cpu",
+        "quantised-types",
+        f"{pair} is not there",
+        "quantise the float model with qnnbridge quantize, which chooses types that are",
     )
 
 

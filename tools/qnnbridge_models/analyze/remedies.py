@@ -154,8 +154,8 @@ def notes_on(prediction: Prediction, model: Any, truth: QnnAnswer | None) -> lis
         notes.append(
             Advice(
                 "Keep values of int64 within 32 bits",
-                f"{len(wide)} {'node on QNN computes' if len(wide) == 1 else 'nodes on QNN compute'} with int64, and "
-                "QNN silently keeps 32 bits of it",
+                f"{len(wide)} {'node on QNN computes' if len(wide) == 1 else 'nodes on QNN compute'} with int64, "
+                "and QNN silently keeps 32 bits of it",
                 tuple(wide),
                 severity="model",
             )
@@ -222,11 +222,10 @@ def advise(
             for index, (verdict, then) in enumerate(zip(verdicts, sized.prediction.verdicts, strict=True))
             if verdict.place in BAD and then.place not in BAD
         ]
-        if waiting:
-            if all(one.code != _DECIDING for one in notes):
-                found.append(_about_sizes(view, verdicts, waiting, sized, dims))
-        # From here on the copy with sizes is judged: what sizes cure is no objection of its own, and what they do not
-        # cure needs another cure.
+        if waiting and all(one.code != _DECIDING for one in notes):
+            found.append(_about_sizes(view, verdicts, waiting, sized, dims))
+        # From here on the copy with sizes is judged: what sizes cure is no objection of its own, and what they do
+        # not cure needs another cure.
         view, costs = sized.prediction.view, sized.costs
         verdicts = [
             dataclasses.replace(one, fix=NO_SHAPE) if one.rule == "free-shape" else one

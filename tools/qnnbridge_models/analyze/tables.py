@@ -12,10 +12,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-from qnnbridge_host.model.qnn_operators import REGISTERED, REPLACED
-
-__all__ = ["REGISTERED", "REPLACED"]
-
 # Operators that the provider knows and the NPU does not have, and what to do instead.
 REFUSED_BY_HTP: Final[Mapping[str, str]] = {
     "ReduceProd": "use Log, ReduceSum and Exp if all values are positive",
