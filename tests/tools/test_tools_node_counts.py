@@ -75,7 +75,10 @@ def test_of_an_if_whose_condition_is_known_the_branch_that_runs_counts(tmp_path:
     made = network_in_an_if()
     del made.graph.input[1:]
     made.graph.initializer.append(models.constant("c", np.asarray(False)))
-    assert shares(offline(made, tmp_path)).macs == 512 + 8 * 64 * 16 + 8 * 16 + 8
+    counted = shares(offline(made, tmp_path))
+    assert counted.macs == 512 + 8 * 64 * 16 + 8 * 16 + 8
+    # Relu, If and three nodes of its branch run; two Constant nodes and the other branch do not.
+    assert (counted.nodes, counted.folded) == (5, 5)
 
 
 @pytest.mark.parametrize(("trips", "times"), [(5, 5), (None, 1)])

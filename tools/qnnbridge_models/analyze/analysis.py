@@ -183,12 +183,12 @@ def shares_of(analysis: Analysis, placed: GraphPlacement) -> Shares:
     live = [*qnn, *cpu, *broken]
     nodes, macs = sum(costs[index].nodes for index in live), sum(costs[index].macs for index in live)
     guessed = sum(costs[index].guessed for index in live)
-    constants = sum(costs[index].constants for index in live)
+    beforehand = sum(costs[index].beforehand for index in live)
     return Shares(
         nodes,
         sum(costs[index].nodes for index in qnn),
         sum(costs[index].nodes for index in cpu),
-        sum(costs[index].nodes + costs[index].constants for index in folded) + constants,
+        sum(costs[index].nodes + costs[index].beforehand for index in folded) + beforehand,
         macs,
         sum(costs[index].macs for index in qnn),
         sum(costs[index].weights for index in live),

@@ -33,7 +33,8 @@ class Cost:
         macs: multiplications with addition; of other operators one for each element.
         guessed: the part of `macs` of nodes whose shapes are not known: there each weight counts once.
         weights, results: bytes.
-        nodes: in the file, without Constant nodes inside of it, which `constants` counts.
+        nodes: in the file, with those inside that run.
+        beforehand: the other nodes inside: Constant nodes, and branches that never run.
         sized: nodes whose results have known shapes.
     """
 
@@ -41,7 +42,7 @@ class Cost:
     weights: int = 0
     results: int = 0
     nodes: int = 1
-    constants: int = 0
+    beforehand: int = 0
     sized: int = 0
     guessed: int = 0
 
@@ -61,10 +62,17 @@ def costs_of(view: ModelIndex, model: Any) -> list[Cost]:
             if costs[index] and view.nodes[index].inner_ops:
                 costs[index] = _with_bodies(costs[index], node, view.nodes[index], view, left)
         for index, node in enumerate(model.graph.node):
-            inner = [one.op_type for body in graphs.graphs_in(node) for one in body.node]
-            constants = inner.count("Constant")
-            costs[index] = dataclasses.replace(costs[index], nodes=1 + len(inner) - constants, constants=constants)
+            inner = sum(len(body.node) for body in graphs.graphs_in(node))
+            running = _running(view.protos[index])
+            costs[index] = dataclasses.replace(costs[index], nodes=1 + running, beforehand=inner - running)
     return costs
+
+
+def _running(proto: Any) -> int:
+    """Count the nodes inside of a node that are neither Constant nor in a branch that never runs."""
+    bodies = {body.SerializeToString(): body for body in graphs.bodies_of(proto)}
+    inner = [one for body in bodies.values() for graph in graphs.subgraphs(body) for one in graph.node]
+    return sum(one.op_type != "Constant" for one in inner)
 
 
 def _cost(node: GraphNode, left: dict[str, int]) -> Cost:
