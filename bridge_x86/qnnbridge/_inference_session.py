@@ -262,7 +262,10 @@ class InferenceSession(BaseSession):
         if remote is None:  # it could not be made, or is being made
             return f"<{type(self).__name__}: not open>"
         facts = ["closed"] if remote.closed else []
-        facts.append(self.placement.summary)
+        placement = self.placement
+        facts.append(placement.nodes_text() if placement.known else "placement unknown")
+        if placement.simulator and placement.qnn_nodes:
+            facts.append("simulator")
         if self._bucketed is not None:
             facts.append("with buckets")
         facts.append(f"cache {self.cache.state}")

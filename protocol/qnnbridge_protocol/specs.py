@@ -255,9 +255,19 @@ class NodeInfo(Record):
     shape: tuple[int | str | None, ...] | None = ()
 
 
+# The two counts of nodes, in the words of all messages. In the file: `qnnbridge_host.model.node_count`. After
+# optimisation: `Placement`.
+IN_FILE: Final = "in the file"
+AFTER_OPTIMISATION: Final = "after optimisation"
+# How the cause of a placement begins that fixed sizes do not change.
+NO_OPERATOR: Final = "QNN has no operator"
+
+
 @record(frozen=True, repr=False, eq=False)
 class Placement(Record):
-    """Where the nodes of the optimized graph run, from ONNX Runtime's own graph assignment.
+    """Where the nodes run that are left after optimisation, from ONNX Runtime's own graph assignment.
+
+    Nodes inside of an If, Loop or Scan on the CPU count. Nodes that ONNX Runtime computes beforehand do not.
 
     known: False where this ONNX Runtime does not report it (before 1.24); the counts are then 0.
     partitions: number of QNN subgraphs. cpu_list: ``[name, op_type]`` of each CPU node, at most 200.
@@ -282,14 +292,15 @@ class Placement(Record):
     npu_bytes: int = 0
     npu_memory: str = ""
 
-    @property
-    def summary(self) -> str:
-        """``102 of 104 nodes on QNN (simulator)``."""
-        if not self.known:
-            return "placement unknown"
-        nodes = self.qnn_nodes + self.cpu_nodes + self.other_nodes
-        where = " (simulator)" if self.simulator and self.qnn_nodes else ""
-        return f"{self.qnn_nodes} of {nodes} node{'' if nodes == 1 else 's'} on QNN{where}"
+    def nodes_text(self) -> str:
+        """Return the counts for a person: "38 nodes on QNN, 0 on the CPU, after optimisation"."""
+        text = f"{self.qnn_nodes} {'node' if self.qnn_nodes == 1 else 'nodes'} on QNN"
+        if self.partitions > 1:
+            text += f" in {self.partitions} parts"
+        text += f", {self.cpu_nodes} on the CPU"
+        if self.other_nodes:
+            text += f", {self.other_nodes} elsewhere"
+        return f"{text}, {AFTER_OPTIMISATION}"
 
 
 @record(frozen=True, repr=False, eq=False)

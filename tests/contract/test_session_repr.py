@@ -17,17 +17,20 @@ X = np.arange(6, dtype=np.float32).reshape(3, 2)
 
 def test_a_session_on_qnn_shows_nodes_cache_and_numbers(host: qnnbridge.Host) -> None:
     with qnnbridge.InferenceSession(MODEL, host=host, cache=False, verify="warn") as session:
-        begin = "<InferenceSession mul_1.onnx: 1 of 1 node on QNN (simulator), cache off, numbers: "
+        begin = "<InferenceSession mul_1.onnx: 1 node on QNN, 0 on the CPU, after optimisation, simulator, cache off, numbers: "
         assert repr(session) == f"{begin}pending>"
         session.run(None, {session.get_inputs()[0].name: X})
         assert session.verify({session.get_inputs()[0].name: X})
         assert repr(session).startswith(f"{begin}agrees on ")
-    assert repr(session).startswith("<InferenceSession mul_1.onnx: closed, 1 of 1 node on QNN")
+    assert repr(session).startswith("<InferenceSession mul_1.onnx: closed, 1 node on QNN")
 
 
 def test_a_session_on_the_cpu_says_that_nothing_is_on_qnn(host: qnnbridge.Host) -> None:
     with qnnbridge.InferenceSession(MODEL, providers=CPU, host=host) as session:
-        assert repr(session) == "<InferenceSession mul_1.onnx: 0 of 1 node on QNN, cache off>"
+        assert (
+            repr(session)
+            == "<InferenceSession mul_1.onnx: 0 nodes on QNN, 1 on the CPU, after optimisation, cache off>"
+        )
 
 
 def test_it_asks_no_host(host: qnnbridge.Host) -> None:

@@ -295,7 +295,9 @@ def test_a_model_that_qnn_cannot_take_with_free_sizes_runs_and_goes_there_with_t
     ran = exec_program("--provider", "qnn", "--report", program(tmp_path, source), cwd=tmp_path)
     assert ran.stdout.strip() == "(5, 1, 1, 8) (5, 1, 1, 8)", ran.stderr
     assert "The first call fixes them" in ran.stderr
-    assert "fixed to the sizes of its first call (b=1, s=5), 2 of 2 nodes run on QNN" in ran.stderr
+    assert (
+        "fixed to the sizes of its first call (b=1, s=5), 2 of 2 nodes after optimisation run on QNN" in ran.stderr
+    )
     report = re.sub(" +", " ", ran.stderr.partition("qnnbridge report")[2])
     assert "CPU, all of 2 nodes 1 0 0 " in report, report  # sessions, calls, failed
     assert "QNN, all of 2 nodes 1 2 0 " in report, report

@@ -71,9 +71,14 @@ SAME = """
 def test_a_program_of_one_size_has_its_nodes_on_qnn_from_the_first_call_on(tmp_path: Path) -> None:
     write(tmp_path)
     said, report = ran(tmp_path, SAME)
-    assert "0 of 3 nodes run on QNN: QNN takes fixed sizes only, and free are batch, time." in said
+    assert (
+        "0 of 3 nodes after optimisation run on QNN: QNN takes fixed sizes only, and free are batch, time." in said
+    )
     assert "qnnbridge exec --dim batch=SIZE --dim time=SIZE" in said
-    assert "m.onnx: fixed to the sizes of its first call (batch=2, time=5), 3 of 3 nodes run on QNN." in said
+    assert (
+        "m.onnx: fixed to the sizes of its first call (batch=2, time=5), 3 of 3 nodes after optimisation run on QNN."
+        in said
+    )
     assert [line.rsplit(" ", 2)[0] for line in report] == [
         "m.onnx CPU, all of 3 nodes 1 0 0",
         "m.onnx QNN, all of 3 nodes 1 3 0",
@@ -172,7 +177,7 @@ def test_feeds_that_are_wrong_or_empty_decide_nothing(tmp_path: Path) -> None:
 def test_axes_without_a_name_of_their_own_are_fixed_as_well(shape: list[int | str | None], tmp_path: Path) -> None:
     write(tmp_path, shape)
     said, report = ran(tmp_path, "\n    for n in (5, 5, 2):\n        call(2, n)\n")
-    assert "its first call (x:0=2, x:1=5), 3 of 3 nodes run on QNN" in said
+    assert "its first call (x:0=2, x:1=5), 3 of 3 nodes after optimisation run on QNN" in said
     assert [line.split()[-4] for line in report] == ["1", "2"]
 
 
@@ -220,7 +225,10 @@ def test_a_program_that_asks_for_qnn_itself_is_told_and_left_as_it_is(tmp_path: 
     write(tmp_path)
     asked = "['QNNExecutionProvider']"
     said, report = ran(tmp_path, SAME, "--provider", "as-requested", providers=asked)
-    assert "0 of 3 nodes run on QNN: QNN takes fixed sizes only, and free are batch, time. To fix them" in said
+    assert (
+        "0 of 3 nodes after optimisation run on QNN: QNN takes fixed sizes only, and free are batch, time. To fix them"
+        in said
+    )
     assert [line.rsplit(" ", 2)[0] for line in report] == ["m.onnx CPU, all of 3 nodes 1 3 0"]
     options = ("--provider", "as-requested", "--dim", "batch=2", "--dim", "time=5")
     _, report = ran(tmp_path, SAME, *options, providers=asked)

@@ -119,7 +119,7 @@ def test_the_refusal_of_the_cpu_is_recognised() -> None:
         ("Failed to generate EP context model since the file 'a' exists already.", "never overwrites"),
         ("Unknown exception occurred while creating QNN EP.", "provider option"),
         ("Need to specify a CSV file via provider option profiling_file_path if ETW", "needs a file"),
-        ("Failed to compose Qnn graph.", "without elements"),
+        ("Failed to compose Qnn graph.", "names no reason"),
     ],
 )
 def test_a_text_that_misleads_gets_a_cause(text: str, word: str) -> None:
@@ -127,6 +127,16 @@ def test_a_text_that_misleads_gets_a_cause(text: str, word: str) -> None:
     assert word in (error.cause or "")
     assert error.fix
     assert error.message == text
+
+
+def test_a_graph_that_qnn_cannot_build_names_the_tensors_without_elements() -> None:
+    given = Circumstances(model_path="/m/my model.onnx", empty_results=("e (1x0x4)",))
+    error = translate(state.Fail("Failed to compose Qnn graph."), given)
+    assert "the model has e (1x0x4)." in (error.cause or "")
+    assert "qnnbridge fix '/m/my model.onnx' -o OUT" in (error.fix or "")
+    error = translate(state.Fail("Failed to compose Qnn graph."), given._replace(empty_inputs=("x (0)",)))
+    assert "the model has x (0), e (1x0x4)." in (error.cause or "")
+    assert "Give x (0) at least one element" in (error.fix or "")
 
 
 def test_an_operator_that_no_registered_library_has_may_be_one_in_python() -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import pytest
 from engine_models import CPU, FLOAT, MODELS, QNN, model, node, relu, relu_then_det, tensor
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from qnnbridge_protocol import errors
-from qnnbridge_protocol.specs import ProviderSpec
+from qnnbridge_protocol.specs import NO_OPERATOR, ProviderSpec
 
 pytestmark = pytest.mark.simulator
 
@@ -37,7 +37,7 @@ def test_a_strict_session_names_the_nodes_that_qnn_does_not_take(create: Any) ->
 def test_a_strict_session_of_a_dynamic_model_names_the_dimensions_to_fix(create: Any) -> None:
     error = refusal_of(create, MODELS / "pnet.onnx")
     assert isinstance(error, errors.PlacementRefused)
-    assert "No node of pnet.onnx can run on the NPU (13 nodes)" in error.message
+    assert "No node of pnet.onnx can run on the NPU (13 nodes after optimisation)" in error.message
     assert "'input_1': N, M1, M2" in (error.cause or "")
     assert "add_free_dimension_override_by_name('M1', SIZE)" in (error.fix or "")
     assert error.details["dynamic_inputs"] == {"input_1": ["N", "M1", "M2"]}
@@ -145,6 +145,39 @@ def test_the_cpu_after_qnn_does_not_weaken_a_strict_session(create: Any) -> None
     assert isinstance(refusal_of(create, relu_then_det(), providers=providers), errors.PlacementRefused)
 
 
+def test_sizes_are_not_advised_where_qnn_has_none_of_the_operators(create: Any) -> None:
+    scaler = helper.make_node("Scaler", ["x"], ["s"], domain="ai.onnx.ml", offset=[0.0, 1.0], scale=[1.0, 2.0])
+
+    def of(*nodes: Any) -> onnx.ModelProto:
+        made = model(list(nodes), [tensor("x", ["N", 2])], [tensor("y", ["N", 2])])
+        made.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+        return made
+
+    error = refusal_of(create, of(scaler, node("Hardmax", ["s"], ["y"])))
+    assert "No node of the model can run on the NPU (2 nodes after optimisation)" in error.message
+    assert (error.cause or "") == "QNN has no operator Hardmax, ai.onnx.ml.Scaler, and the model has no others."
+    assert "dimension" not in (error.fix or "")
+    assert "CPU provider" in (error.fix or "")
+    error = refusal_of(create, of(scaler, node("Relu", ["s"], ["y"])))
+    assert "'x': N. QNN has no operator ai.onnx.ml.Scaler" in (error.cause or "")
+    assert "add_free_dimension_override_by_name('N', SIZE)" in (error.fix or "")
+    placed = create(of(scaler, node("Hardmax", ["s"], ["y"])), fallback="cpu").info.placement
+    assert (placed.cause or "").startswith(NO_OPERATOR)
+
+
+def test_a_quantised_model_is_not_to_be_quantised(create: Any) -> None:
+    quantise = [["QuantizeLinear", "x", "q"], ["DequantizeLinear", "q", "d"], ["Hardmax", "d", "y"]]
+    nodes = [node(op, [given] if op == "Hardmax" else [given, "s", "z"], [made]) for op, given, made in quantise]
+    steps = {"s": np.float32(0.1), "z": np.uint8(128)}
+    error = refusal_of(create, model(nodes, [tensor("x", [1, 8])], [tensor("y", [1, 8])], steps))
+    assert "quantise the float model again" in (error.fix or "")
+    assert "quantize these nodes" not in (error.fix or "")
+    float_one = model(
+        [node("Relu", ["x"], ["r"]), node("Hardmax", ["r"], ["y"])], [tensor("x", [1, 8])], [tensor("y", [1, 8])]
+    )
+    assert "Change or quantize these nodes" in (refusal_of(create, float_one).fix or "")
+
+
 def test_a_finalize_failure_is_explained_by_the_chip(create: Any) -> None:
     # Code 1002 says "memory"; V68 chips have no float InstanceNormalization.
     normalize = model(
@@ -157,7 +190,7 @@ def test_a_finalize_failure_is_explained_by_the_chip(create: Any) -> None:
     assert isinstance(error, errors.EPFail)
     assert error.details["qnn_code"] == 1002
     assert "soc_model=30 (SM8350)" in (error.cause or "")
-    assert "60 (X Elite)" in (error.fix or "")
+    assert "older than HTP V73" in (error.fix or "")
     assert create(normalize).info.placement.cpu_nodes == 0
 
 

@@ -162,6 +162,45 @@ def test_a_death_at_create_names_phase_model_and_cause(
     assert Path(details["report"]).is_file()
 
 
+def test_a_death_of_a_rewritten_copy_names_the_model_that_was_given(host: qnnbridge.Host, tmp_path: Path):
+    data = stft(tmp_path).read_bytes()
+    with pytest.raises(errors.HostCrashed) as caught:
+        qnnbridge.InferenceSession(data, providers=SOC, host=host, fallback="cpu", retry=0, fix=True)
+    assert f"<{len(data)} bytes, sha256 " in caught.value.message
+    assert "model.onnx" not in Path(caught.value.details["report"]).read_text(encoding="utf-8")
+
+
+def test_a_graph_that_qnn_cannot_build_names_its_tensors_without_elements(host: qnnbridge.Host, tmp_path: Path):
+    inside = save(
+        tmp_path / "inside.onnx",
+        [
+            helper.make_node("Relu", ["x"], ["r"]),
+            helper.make_node("Slice", ["r", "s", "s", "axis"], ["a"]),
+            helper.make_node("Relu", ["a"], ["b"]),
+            helper.make_node("Concat", ["b", "r"], ["y"], axis=1),
+        ],
+        [("x", FLOAT, [1, 3, 4])],
+        [("y", FLOAT, [1, 3, 4])],
+        [constant("s", [0]), constant("axis", [1])],
+    )
+    for given in (inside, inside.read_bytes()):
+        with pytest.raises(errors.EPFail) as caught:
+            qnnbridge.InferenceSession(given, providers=SOC, host=host)
+        assert "a (1x0x4), b (1x0x4)" in (caught.value.cause or "")
+        assert "fix=True" in (caught.value.fix or "")
+    with qnnbridge.InferenceSession(inside, providers=SOC, host=host, fix=True) as session:
+        assert not session.placement.cpu_nodes
+    given = save(
+        tmp_path / "given.onnx",
+        helper.make_node("Relu", ["x"], ["y"]),
+        [("x", FLOAT, [1, 0, 4])],
+        [("y", FLOAT, [1, 0, 4])],
+    )
+    with pytest.raises(errors.EPFail) as caught:
+        qnnbridge.InferenceSession(given, providers=SOC, host=host)
+    assert "Give x (1x0x4) at least one element" in (caught.value.fix or "")
+
+
 def test_a_death_at_run_names_phase_model_and_cause(host: qnnbridge.Host, tmp_path: Path):
     session = qnnbridge.InferenceSession(
         damaged(tmp_path, at=36906, value=0x04), providers=SOC, host=host, fallback="cpu"

@@ -71,7 +71,7 @@ def test_what_a_person_sees_of_it() -> None:
     assert "1.2 MiB" in line(text, "size")
     assert "spox" in line(text, "made by")
     assert line(text, "versions").endswith("opset 16; IR 8")
-    assert "167: Constant 98, Slice 18" in line(text, "nodes")
+    assert "167 in the file: Constant 98, Slice 18" in line(text, "nodes")
     assert line(text, "compiled") == "compiled  no"
     assert line(text, "state").split() == ["state", "tensor(float)", "2x1x128"]
 
@@ -106,7 +106,7 @@ def test_functions_are_told(tmp_path: Path) -> None:
     call = helper.make_node("Block", ["x"], ["y"], domain="own")
     path = models.save(models.model_of(call, functions=(models.function_with(relu),)), tmp_path / "m.onnx")
     assert told(path)["functions"] == ["own.Block"]
-    assert "1, with 1 nodes: own.Block" in inspect(path).output
+    assert "1, with 1 node that count above at each call: own.Block" in inspect(path).output
 
 
 def test_names_cannot_command_the_terminal(tmp_path: Path) -> None:

@@ -26,9 +26,11 @@ from tests.fakes.commands import qnnbridge
 
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.numerics.cases import Case
+from qnnbridge_models.analyze import analyze_model
 from qnnbridge_models.verify import Verification, verify_model
 from qnnbridge_models.verify.verifier import VerifyOptions
 from qnnbridge_protocol.errors import ModelChanged
+from qnnbridge_protocol.settings import state_dir
 
 pytestmark = pytest.mark.simulator
 
@@ -411,3 +413,24 @@ def test_a_model_that_is_replaced_between_the_two_sides_is_not_said_to_differ(tm
 
     with pytest.raises(ModelChanged, match=r"m\.onnx or a file beside it changed"):
         verify_model(path, soc_model="60", how=VerifyOptions(bisect=False, extreme=False), on_progress=replace)
+
+
+def test_reports_of_deaths_in_analyze_and_verify_name_the_model(tmp_path: Path) -> None:
+    ins = [("x", [1, 128, 1], models.FLOAT), ("step", [], models.INT64), ("length", [], models.INT64)]
+    made = models.model(
+        [models.helper.make_node("STFT", ["x", "step", "", "length"], ["y"])],
+        [models.value(*one) for one in ins],
+        [models.value("y", [1, 15, 9, 2])],
+    )
+    model = models.saved(made, tmp_path / "stft.onnx")
+    analysis = analyze_model(model, soc_model="60")
+    assert analysis.truth is not None
+    assert analysis.truth.error is not None
+    assert "stft.onnx" in analysis.truth.error.message
+    # The rule that foresaw the death says what to do; the advice about compiled models is not for this one.
+    assert not any("Compiled" in advice.what for advice in analysis.advice)
+    verify_model(model, soc_model="60")
+    reports = [json.loads(path.read_text(encoding="utf-8")) for path in (state_dir() / "crashes").glob("*.json")]
+    named = {name for report in reports for name in report["models"]}
+    assert named
+    assert all(name.startswith("stft.") for name in named), named

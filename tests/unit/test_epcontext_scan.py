@@ -179,14 +179,15 @@ def test_a_weight_that_is_listed_as_an_input_is_none_in_an_old_model() -> None:
     assert [node.name for node in scan(model).inputs] == ["x"]
 
 
-def test_nodes_of_functions_are_counted_apart() -> None:
+def test_a_call_of_a_function_counts_as_the_nodes_of_its_body() -> None:
     inner = helper.make_node("Relu", ["x"], ["y"])
     found = scan(
         models.model_of(
             helper.make_node("Block", ["x"], ["y"], domain="own"), functions=(models.function_with(inner, inner),)
         )
     )
-    assert (found.node_count, found.function_nodes, found.functions) == (1, 2, ("own.Block",))
+    assert (found.node_count, found.function_nodes, found.functions) == (2, 2, ("own.Block",))
+    assert found.ops == {"Relu": 2}
 
 
 def test_training_graphs_are_not_looked_at() -> None:

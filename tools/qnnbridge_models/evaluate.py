@@ -35,7 +35,7 @@ from qnnbridge_models.quantize.quantization import decibel
 from qnnbridge_models.quantize.quantizer import quantize_model
 from qnnbridge_models.quantize.samples import SUFFIXES, list_files, load
 from qnnbridge_protocol.errors import BridgeError, OptionError, PlacementRefused
-from qnnbridge_protocol.specs import NodeInfo, Placement
+from qnnbridge_protocol.specs import AFTER_OPTIMISATION, NodeInfo, Placement
 from qnnbridge_tools import feeds as readers
 from qnnbridge_tools import output
 from qnnbridge_tools.arguments import InputFile
@@ -119,7 +119,14 @@ def print_result(evaluation: Evaluation) -> None:
     rows = evaluation.rows
     metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))
     expects = any(row.against_expected for row in rows)
-    headers = ["model", "on", "nodes", *metrics, *(["SNR, expected"] if expects else []), "SNR, float on CPU"]
+    headers = [
+        "model",
+        "on",
+        f"nodes {AFTER_OPTIMISATION}",
+        *metrics,
+        *(["SNR, expected"] if expects else []),
+        "SNR, float on CPU",
+    ]
     headers += ["largest error", "decisions", "call", "verdict"]
     print(f"{evaluation.samples} samples")
     output.print_table(headers, [_row(row, metrics, expects) for row in rows])

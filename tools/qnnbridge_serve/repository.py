@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVa
 from prometheus_client.metrics_core import Metric
 
 from qnnbridge_protocol.errors import BridgeError, Closed, PlacementRefused
+from qnnbridge_protocol.specs import AFTER_OPTIMISATION
 from qnnbridge_serve.errors import CODE_HEADER, RETRY_AFTER_S, Refused, in_words
 from qnnbridge_serve.infer import PLATFORM, ServedModel, make_contract
 from qnnbridge_serve.options import ModelFile, ServeSessionOptions, Where
@@ -104,7 +105,7 @@ def summary_of(placement: Placement) -> str:
     for count, where in ((placement.qnn_nodes, "QNN"), (placement.cpu_nodes, "the CPU")):
         if count:
             parts.append(f"{count} {'node' if count == 1 else 'nodes'} on {where}")
-    return ", ".join(parts) or "ready"
+    return ", ".join([*parts, AFTER_OPTIMISATION]) if parts else "ready"
 
 
 # As the repository extension of the protocol calls them.

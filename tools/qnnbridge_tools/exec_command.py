@@ -144,6 +144,7 @@ def _count(number: int, noun: str) -> str:
 
 def print_report(folder: str) -> None:
     """On stderr: stdout is the program's."""
+    from qnnbridge_protocol.specs import AFTER_OPTIMISATION
     from qnnbridge_tools import output
 
     records = read_records(folder)
@@ -152,7 +153,7 @@ def print_report(folder: str) -> None:
     if not lines:
         print("  The program made no session.", file=sys.stderr)
         return
-    rows = [["model", "ran on", "sessions", "calls", "failed", "time in calls"]]
+    rows = [["model", f"ran on (nodes {AFTER_OPTIMISATION})", "sessions", "calls", "failed", "time in calls"]]
     rows += [
         [
             output.visible(line.model),

@@ -28,7 +28,7 @@ from qnnbridge_host.model.genai_folder import (
 )
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed
-from qnnbridge_protocol.specs import GenerationModelInfo, StagePlacement
+from qnnbridge_protocol.specs import IN_FILE, GenerationModelInfo, StagePlacement
 from qnnbridge_tools import output, reporting
 from qnnbridge_tools.arguments import read_chip
 
@@ -301,10 +301,11 @@ def model_pairs(facts: ModelFacts) -> list[tuple[str, str]]:
         ("size", output.size_text(scan.size_bytes)),
         ("made by", producer),
         ("versions", f"opset {_opsets(facts)}; IR {scan.ir_version}"),
-        ("nodes", _operators(scan.ops, scan.node_count) or "none"),
+        ("nodes", _operators(scan.ops, scan.node_count, f" {IN_FILE}") or "none"),
     ]
     if scan.functions:
-        count = f"{len(scan.functions)}, with {scan.function_nodes} nodes"
+        bodies = f"{scan.function_nodes} {'node' if scan.function_nodes == 1 else 'nodes'}"
+        count = f"{len(scan.functions)}, with {bodies} that count above at each call"
         pairs.append(("functions", f"{count}: {', '.join(scan.functions[:_SHOWN_FILES])}"))
     if scan.initializer_count:
         pairs.append(("initializers", str(scan.initializer_count)))
@@ -385,14 +386,14 @@ def _opsets(facts: ModelFacts) -> str:
     return ", ".join([str(own) if own is not None else "not named", *others])
 
 
-def _operators(ops: Mapping[str, int], total: int) -> str:
+def _operators(ops: Mapping[str, int], total: int, where: str = "") -> str:
     if not total:
         return ""
     # By count, then by name: the order of the nodes must not show.
     most: Sequence[tuple[str, int]] = sorted(ops.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{name} {count}" for name, count in most[:_SHOWN_OPERATORS])
     more = len(most) - _SHOWN_OPERATORS
-    return f"{total}: {shown}" + (f" and {more} more kinds" if more > 0 else "")
+    return f"{total}{where}: {shown}" + (f" and {more} more kinds" if more > 0 else "")
 
 
 def _targets(facts: ModelFacts) -> str:

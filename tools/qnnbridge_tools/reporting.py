@@ -178,13 +178,7 @@ SHOWN_CPU_NODES = 5
 def placement_text(placement: Placement) -> str:
     if not placement.known:
         return "unknown: this onnxruntime does not tell (1.24 and later do)"
-    text = f"{placement.qnn_nodes} {'node' if placement.qnn_nodes == 1 else 'nodes'} on QNN"
-    if placement.partitions > 1:
-        text += f" in {placement.partitions} parts"
-    text += f", {placement.cpu_nodes} on the CPU"
-    if placement.other_nodes:
-        text += f", {placement.other_nodes} elsewhere"
-    return text
+    return placement.nodes_text()
 
 
 def device_text(placement: Placement) -> str:

@@ -60,7 +60,7 @@ class VariantStatus:
         text = sizes_text(self.sizes)
         if self.placement is None:
             return f"{text}: not made yet"
-        where = f"{self.placement.qnn_nodes} nodes on QNN, {self.placement.cpu_nodes} on the CPU"
+        where = self.placement.nodes_text()
         ahead = ", made at a call" if self.made_at_call else ""
         numbers = (
             "" if self.verified is None or self.verified.state == "off" else f", numbers: {self.verified.state}"

@@ -214,7 +214,7 @@ def _add_nodes(error: BridgeError, nodes: Sequence[NodeReason]) -> None:
             f"{others} others: they are inside of those, belong to them, or are left over between them."
         )
     error.cause = error.cause or f"QNN does not support these nodes as they are: {listed}"
-    error.fix = error.fix or "Change or quantize these nodes, or allow fallback='cpu'."
+    error.fix = error.fix or "Change these nodes, or quantize them if they are float, or allow fallback='cpu'."
     error.evidence += tuple(shorten(str(node)) for node in nodes[:MAX_EVIDENCE] if node.reason)
 
 

@@ -23,6 +23,7 @@ from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.model_records import Notice
+from qnnbridge_protocol.specs import AFTER_OPTIMISATION, NO_OPERATOR
 from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
@@ -174,7 +175,8 @@ def warn_of_share(session: BaseSession, *, first_call_decides: bool) -> bool:
     """Tell, once a model, how much of it is on QNN where free dimensions keep the rest from it. Whether they do."""
     placement, inputs = session.placement, session._remote.info.inputs
     names = list(dict.fromkeys(axis.option for axis in free_dimensions(inputs)))
-    if not names or not placement.cpu_nodes or not placement.known:
+    helps = not (placement.cause or "").startswith(NO_OPERATOR)
+    if not names or not helps or not placement.cpu_nodes or not placement.known:
         return False
     options = " ".join(f"--dim {name}=SIZE" for name in names)
     todo = "The first call fixes them. " if first_call_decides else ""
@@ -193,7 +195,8 @@ def warn_of_share(session: BaseSession, *, first_call_decides: bool) -> bool:
 
 def _share(session: BaseSession) -> str:
     placement = session.placement
-    return f"{placement.qnn_nodes} of {placement.qnn_nodes + placement.cpu_nodes} nodes run on QNN"
+    total = placement.qnn_nodes + placement.cpu_nodes
+    return f"{placement.qnn_nodes} of {total} nodes {AFTER_OPTIMISATION} run on QNN"
 
 
 def _named(inputs: Sequence[NodeInfo], sizes: Seen) -> dict[str, int]:

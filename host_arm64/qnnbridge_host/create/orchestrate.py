@@ -239,8 +239,8 @@ def _warnings(
     if placed is not None and placed.cpu_nodes:
         total = placed.qnn_nodes + placed.cpu_nodes + placed.other_nodes
         found.append(
-            f"{placed.cpu_nodes} of {total} nodes stay on the CPU, so a session of it needs fallback='cpu'. "
-            f"{placed.cause or ''}".rstrip()
+            f"After optimisation, {placed.cpu_nodes} of {total} nodes stay on the CPU, so a session of it needs "
+            f"fallback='cpu'. {placed.cause or ''}".rstrip()
         )
     found += _about_the_chip(job, files)
     known = _known_faults(job, files, hello)

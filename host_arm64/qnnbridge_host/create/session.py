@@ -188,11 +188,13 @@ class SessionMaker:
         settings, folder = creation.settings, creation.folder
         here = rows_of_session(creation.spec, self.host_info.versions, simulator=self.hello.machine != "ARM64")
         copy = replaced.fixed_source(creation.source, asked, settings, folder, creation.order, here.right)
-        refuse_quarantined(copy.source, creation.quarantined)
+        # A model that was given as bytes has a copy with a made-up name, which tells the user nothing.
+        source = copy.source._replace(shown=creation.source.label)
+        refuse_quarantined(source, creation.quarantined)
         # Entries are those of the session: the copy keeps its weights beside it.
         entries = creation.spec.config_entries
-        spec = dataclasses.replace(copy.spec, config_entries=entries, model_path=path_for_qnn(copy.source))
-        made = self._from_model(creation.of_copy(copy.source, spec))
+        spec = dataclasses.replace(copy.spec, config_entries=entries, model_path=path_for_qnn(source))
+        made = self._from_model(creation.of_copy(source, spec))
         return made._replace(changes=copy.changes)
 
     # --- of one source ---

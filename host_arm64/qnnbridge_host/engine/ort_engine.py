@@ -30,12 +30,19 @@ from qnnbridge_host.engine.options import (
     make_tensors,
     without_side_effects,
 )
-from qnnbridge_host.engine.ort_errors import UNEXPLAINED, Circumstances, is_cpu_fallback_refusal, translate
+from qnnbridge_host.engine.ort_errors import (
+    NOT_COMPOSED,
+    UNEXPLAINED,
+    Circumstances,
+    is_cpu_fallback_refusal,
+    translate,
+)
 from qnnbridge_host.engine.providers import ProviderChoice, QnnAdapter
 from qnnbridge_host.engine.qnn_options import DISABLE_COMPILE, DISABLE_CPU_FALLBACK, PROVIDER
 from qnnbridge_host.machine import Installed, parse_version
 from qnnbridge_host.model.external_lengths import EXTERNAL_DATA_FOLDER, file_with_lengths, with_lengths
 from qnnbridge_host.model.scan import lacking_weights
+from qnnbridge_host.model.static_shapes import empty_tensors
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, PlacementRefused
 from qnnbridge_protocol.limits import fitting
@@ -148,6 +155,9 @@ class OrtEngine:
             lacking = _lacking(spec) if circumstances.model_path is not None else ()
             if choice.strict and is_cpu_fallback_refusal(error) and not lacking:
                 raise self._refused(spec, source, choice, tensors, on_phase) from error
+            if NOT_COMPOSED in str(error):
+                inputs, results = empty_tensors(source, spec.free_dimensions_by_name)
+                circumstances = circumstances._replace(empty_inputs=tuple(inputs), empty_results=tuple(results))
             raise translate(error, circumstances._replace(lacking=lacking)) from error
         return OrtSession(self._ort, session, info, circumstances, self._qnn.version, tensors)
 
@@ -233,6 +243,7 @@ class OrtEngine:
                 placement.read(session, choice.target),
                 placement.infos(session.get_inputs()),
                 compiled=placement.is_compiled(session),
+                operators=placement.session_operators(session),
             )
         except Exception as error:  # noqa: BLE001 - the refusal is the caller's error
             return placement.refusal(name, None, (), translate(error))

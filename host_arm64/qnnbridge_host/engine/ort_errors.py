@@ -17,6 +17,7 @@ from qnnbridge_host.engine.qnn_options import arch_of, chip_label, parse_chips
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, OrtError, RemoteError
 from qnnbridge_protocol.records import NamedTuple
+from qnnbridge_protocol.shell import shell_word
 
 _GIT_LFS = b"version https://git-lfs"
 _V73 = 73
@@ -30,6 +31,7 @@ class Circumstances(NamedTuple):
     lacking: what files with weights of the model lack (`scan.lacking_weights`). custom_op_libraries: those that are
     registered for the session.
     on_qnn: operators of the session's nodes on QNN, for an error that QNN itself does not explain.
+    empty_inputs, empty_results: tensors of the model without elements, for an error that does not name them.
     """
 
     model_path: str | None = None
@@ -38,11 +40,14 @@ class Circumstances(NamedTuple):
     lacking: tuple[str, ...] = ()
     custom_op_libraries: tuple[str, ...] = ()
     on_qnn: frozenset[str] = frozenset()
+    empty_inputs: tuple[str, ...] = ()
+    empty_results: tuple[str, ...] = ()
 
 
 Text = str | Callable[[Circumstances], str | None]
 
-# In errors of a run for which QNN gives no reason.
+# In errors of a creation, and of a run, for which QNN gives no reason.
+NOT_COMPOSED = "Failed to compose Qnn graph"
 UNEXPLAINED = "QNN graph execute error"
 
 
@@ -97,20 +102,23 @@ def _finalize_cause(circumstances: Circumstances) -> str:
     cause = "QNN reports memory, but in practice an operator or a data type cannot be placed on this chip"
     if circumstances.soc_model:
         return f"{cause} (soc_model={chip_label(circumstances.soc_model)})."
-    return f"{cause}, and no soc_model was given."
+    return f"{cause}, and no soc_model was given." if circumstances.simulator else f"{cause}."
 
 
 def _finalize_fix(circumstances: Circumstances) -> str:
     chips = parse_chips(circumstances.soc_model) if circumstances.soc_model else ()
     archs = [arch_of(chip) for chip in chips]
-    if not chips or any(arch is not None and arch < _V73 for arch in archs):
+    # A computer with an NPU needs no soc_model: QNN asks the driver.
+    if not chips and circumstances.simulator:
+        return "Set the provider option soc_model to the chip that the model is for, for example 60 (X Elite)."
+    if any(arch is not None and arch < _V73 for arch in archs):
         return (
-            "Set the provider option soc_model to the chip that the model is for, for example 60 (X Elite). "
-            "Chips before HTP V73 cannot run most float operators; quantize the model for them."
+            "This chip is older than HTP V73 and cannot run most float operators. If the model is float, quantize "
+            "it; else run it on the CPU provider."
         )
     return (
         "Run it again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then names the operator. "
-        "Change or quantize that, or run the model on the CPU provider."
+        "Change that, quantize it if it is float, or run the model on the CPU provider."
     )
 
 
@@ -178,21 +186,43 @@ def _execute_fix(circumstances: Circumstances) -> str | None:
     return None
 
 
+_NAMED = 5
+
+
+def _compose_cause(circumstances: Circumstances) -> str:
+    empty = (*circumstances.empty_inputs, *circumstances.empty_results)
+    if not empty:
+        return "QNN accepted every node and could not build its graph from them. It names no reason."
+    more = f" and {len(empty) - _NAMED} more" if len(empty) > _NAMED else ""
+    named = ", ".join(empty[:_NAMED])
+    return f"QNN cannot build a graph with tensors without elements, and the model has {named}{more}."
+
+
+def _compose_fix(circumstances: Circumstances) -> str:
+    if circumstances.empty_inputs:
+        return f"Give {circumstances.empty_inputs[0]} at least one element, or run the model on the CPU provider."
+    if circumstances.empty_results:
+        path = shell_word(circumstances.model_path or "MODEL")
+        return (
+            f"Create the session with fix=True, or run: qnnbridge fix {path} -o OUT. It takes these tensors out of "
+            "the model."
+        )
+    return (
+        "Run it again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change that "
+        "operator, or run the model on the CPU provider."
+    )
+
+
 _RULES: tuple[HintRule, ...] = (
     HintRule(r"Failed to finalize QNN graph.*(?:MEM_ALLOC|Code: 1002)", _finalize_cause, _finalize_fix),
-    HintRule(
-        r"Failed to compose Qnn graph",
-        "QNN could not build its graph from the nodes of this model. A known reason is a tensor without elements "
-        "(a dimension of size 0).",
-        "`qnnbridge analyze` names the node, and `qnnbridge fix` removes tensors without elements.",
-    ),
+    HintRule(NOT_COMPOSED, _compose_cause, _compose_fix),
     HintRule(
         r"was inserted using the NHWC format as requested by .* but was not selected by that EP",
         "QNN asked for this operator in channels-last layout and then refused it (its log names the reason, mostly "
         "error code 3110: a data type, rank or attribute that the chip does not support). ONNX Runtime cannot give "
         "it back to the CPU after that, whatever fallback is allowed.",
-        "Change or quantize the operator so that QNN takes it (weights must be initializers, not Constant nodes), "
-        "or run the model on the CPU provider.",
+        "Change the operator so that QNN takes it (weights must be initializers, not Constant nodes), quantize it "
+        "if it is float, or run the model on the CPU provider.",
     ),
     HintRule(r"is not a registered function/op", _unknown_operator_cause, _unknown_operator_fix),
     HintRule(

@@ -12,10 +12,11 @@ from typing import Any
 
 from qnnbridge_host.engine.qnn_options import PROVIDER
 from qnnbridge_host.model.collector import OP_TYPE
+from qnnbridge_host.model.qnn_operators import lacking, nothing_for_qnn
 from qnnbridge_protocol.config_keys import BACKENDS_WITHOUT_RESULTS
 from qnnbridge_protocol.errors import BridgeError, PlacementRefused
 from qnnbridge_protocol.records import NamedTuple
-from qnnbridge_protocol.specs import NodeInfo, Placement
+from qnnbridge_protocol.specs import AFTER_OPTIMISATION, NO_OPERATOR, NodeInfo, Placement
 
 CPU_PROVIDER = "CPUExecutionProvider"
 MAX_CPU_LIST = 200
@@ -38,6 +39,21 @@ class PlacementTarget(NamedTuple):
     simulator: bool
     soc_model: str | None = None
     edges_on_cpu: bool = False
+
+
+class SessionOperators(NamedTuple):
+    """What the operators of a session mean for advice.
+
+    without_qnn: operators that QNN has for no sizes and types. none_for_qnn: the session has no others.
+    quantised: it has QuantizeLinear or DequantizeLinear.
+    """
+
+    without_qnn: tuple[str, ...] = ()
+    none_for_qnn: bool = False
+    quantised: bool = False
+
+
+_NOT_KNOWN = SessionOperators()
 
 
 def read(session: Any, target: PlacementTarget | None, source: str = "") -> Placement:
@@ -78,7 +94,13 @@ def read(session: Any, target: PlacementTarget | None, source: str = "") -> Plac
         cpu_list=tuple(on_cpu),
     )
     if target is not None and cpu and placed.cause is None:
-        cause = _cause(placed, infos(session.get_inputs()), target.edges_on_cpu, compiled=is_compiled(session))
+        cause = _cause(
+            placed,
+            infos(session.get_inputs()),
+            target.edges_on_cpu,
+            compiled=is_compiled(session),
+            operators=session_operators(session),
+        )
         placed = dataclasses.replace(placed, cause=cause)
     return placed
 
@@ -95,6 +117,18 @@ def operators_on_qnn(session: Any) -> frozenset[str]:
     return frozenset(str(node.op_type) for graph in graphs for node in graph.get_nodes())
 
 
+def session_operators(session: Any) -> SessionOperators:
+    """Return what fixed sizes and other types can change, and what they cannot."""
+    names = {
+        str(node.op_type) if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        for graph in _assignment(session) or ()
+        for node in graph.get_nodes()
+    }
+    return SessionOperators(
+        tuple(sorted(lacking(names))), nothing_for_qnn(names), not names.isdisjoint(_QUANTIZATION)
+    )
+
+
 def infos(nodes: Any) -> tuple[NodeInfo, ...]:
     """Inputs or outputs as their session sees them, free dimension overrides applied."""
     return tuple(NodeInfo(node.name, node.type, tuple(node.shape)) for node in nodes)
@@ -107,11 +141,12 @@ def refusal(
     second_error: BridgeError | None = None,
     *,
     compiled: bool = False,
+    operators: SessionOperators = _NOT_KNOWN,
 ) -> PlacementRefused:
     """The error for a strict session that ONNX Runtime refused.
 
     placement, model_inputs: of the same model with fallback allowed, if it could be made; else `second_error` says
-    why not. compiled: `is_compiled`.
+    why not. compiled: `is_compiled`. operators: `session_operators`.
     """
     free = dynamic_dimensions(model_inputs)
     if placement is None or not placement.cpu_nodes:
@@ -122,11 +157,15 @@ def refusal(
     else:
         total = placement.qnn_nodes + placement.cpu_nodes + placement.other_nodes
         if placement.qnn_nodes == 0:
-            message = f"No node of {model} can run on the NPU ({total} nodes), and this session forbids the CPU."
+            count = "1 node" if total == 1 else f"{total} nodes"
+            message = (
+                f"No node of {model} can run on the NPU ({count} {AFTER_OPTIMISATION}), and this session forbids "
+                "the CPU."
+            )
         else:
             count = f"{placement.cpu_nodes} of {total} nodes"
-            message = f"{count} of {model} would run on the CPU, and this session forbids it."
-        cause = _cause(placement, model_inputs, compiled=compiled)
+            message = f"After optimisation, {count} of {model} would run on the CPU, and this session forbids it."
+        cause = _cause(placement, model_inputs, compiled=compiled, operators=operators)
     details: dict[str, Any] = {"dynamic_inputs": {name: list(dims) for name, dims in free.items()}}
     if placement is not None and placement.known:
         details |= {
@@ -136,8 +175,8 @@ def refusal(
         }
     if second_error is not None:
         details["with_fallback"] = second_error.message
-    operators = {op for _, op in placement.cpu_list} if placement is not None else ()
-    fix = _fix(free, operators, compiled=compiled)
+    on_cpu = {op for _, op in placement.cpu_list} if placement is not None else ()
+    fix = _fix(free, on_cpu, compiled=compiled, operators=operators)
     return PlacementRefused(message, cause=cause, fix=fix, details=details)
 
 
@@ -174,11 +213,18 @@ def _dynamic(free: Mapping[str, Sequence[str]]) -> str | None:
 
 
 def _cause(
-    placement: Placement, model_inputs: Sequence[NodeInfo], edges_on_cpu: bool = False, *, compiled: bool = False
+    placement: Placement,
+    model_inputs: Sequence[NodeInfo],
+    edges_on_cpu: bool = False,
+    *,
+    compiled: bool = False,
+    operators: SessionOperators = _NOT_KNOWN,
 ) -> str:
+    if operators.none_for_qnn:
+        return f"{NO_OPERATOR} {', '.join(operators.without_qnn[:_NAMED_NODES])}, and the model has no others."
     dynamic = _dynamic(dynamic_dimensions(model_inputs))
     if dynamic:
-        return dynamic
+        return f"{dynamic}{_staying(operators)}"
     nodes, count, edges = placement.cpu_list, placement.cpu_nodes, ""
     if edges_on_cpu and placement.qnn_nodes:
         nodes = tuple(node for node in nodes if node[1] not in _QUANTIZATION)
@@ -206,14 +252,31 @@ def _cause(
     return f"QNN took none of these nodes: {listed}. Either it supports none of them, or its backend did not start."
 
 
-def _fix(free: Mapping[str, Sequence[str]], operators: Collection[str] = (), *, compiled: bool = False) -> str:
+def _staying(operators: SessionOperators) -> str:
+    """Name the operators of classical machine learning: of others ONNX Runtime may compute some beforehand."""
+    names = [name for name in operators.without_qnn if name.startswith("ai.onnx.ml.")]
+    return f" {NO_OPERATOR} {', '.join(names)}, and fixed dimensions do not change that." if names else ""
+
+
+def _fix(
+    free: Mapping[str, Sequence[str]],
+    on_cpu: Collection[str] = (),
+    *,
+    compiled: bool = False,
+    operators: SessionOperators = _NOT_KNOWN,
+) -> str:
     allow = "To let such nodes run on the CPU, create the session with fallback='cpu'."
     if compiled:
         return f"Compile the original model again, changed so that QNN takes them, too. {allow}"
-    if not free and not _DYNAMIC.isdisjoint(operators):
-        lacks = f"QNN has no {_named(operators)}"
+    if not free and not _DYNAMIC.isdisjoint(on_cpu):
+        lacks = f"QNN has no {_named(on_cpu)}"
         return f"Use the float model, or quantise that with qnnbridge quantize; {lacks}. {allow}"
+    if operators.none_for_qnn:
+        return f"Run the model on the CPU provider, or replace these operators by others. {allow}"
     if not free:
+        if operators.quantised:
+            # `qnnbridge quantize` refuses a model that is quantised already.
+            return f"Change these nodes, or quantise the float model again with other types. {allow}"
         return f"Change or quantize these nodes so that QNN takes them. {allow}"
     axes = [dim for dims in free.values() for dim in dims]
     # One override sets every axis of that name, so a name that an input uses twice ("?" is one) is no handle.

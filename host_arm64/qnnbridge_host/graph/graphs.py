@@ -9,7 +9,7 @@ import io
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ import numpy as np
 
 from qnnbridge_host.graph.bounds import bytes_of, check_functions, check_nodes, check_tensors, computes_many_sizes
 from qnnbridge_host.graph.files import TOO_LARGE_FOR_ONE_MESSAGE, inside_folder
+from qnnbridge_host.model import node_count
+from qnnbridge_host.model.node_count import Operator, operator_of, written_out
 from qnnbridge_host.model.paths import open_regular
 from qnnbridge_protocol.errors import InvalidGraph, InvalidProtobuf
 
 # TensorProto.DataLocation.
 _EXTERNAL = 1
-ONNX_DOMAINS = ("", "ai.onnx")
+ONNX_DOMAINS = node_count.ONNX_DOMAINS
 _MICROSOFT = "com.microsoft"
 # TensorProto.DataType.
 _FLOAT, _UINT8, _FLOAT16 = 1, 2, 10
@@ -160,9 +162,14 @@ def subgraphs(graph: Any) -> Iterator[Any]:
 
 def graphs_in(node: Any) -> Iterator[Any]:
     """The graphs inside of one node, and those inside of them."""
+    for body in bodies_of(node):
+        yield from subgraphs(body)
+
+
+def bodies_of(node: Any) -> Iterator[Any]:
+    """The graphs that a node has itself: the branches of an If, the body of a loop."""
     for attribute in node.attribute:
-        for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-            yield from subgraphs(inner)
+        yield from [attribute.g] if attribute.HasField("g") else attribute.graphs
 
 
 def nodes(model: Any) -> Iterator[Any]:
@@ -178,9 +185,20 @@ def op_name(node: Any) -> str:
 
 
 def count_ops(model: Any) -> dict[str, int]:
-    """The number of nodes of each operator, most frequent first."""
-    counted = Counter(op_name(node) for node in nodes(model))
+    """Return the number of nodes of each operator in the file (`node_count`), most frequent first."""
+    functions = {operator_of(one.name, one.domain): _operators(one.node) for one in model.functions}
+    counted = written_out(_operators(model.graph.node), functions)
     return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _operators(nodes: Iterable[Any]) -> Counter[Operator]:
+    """Count the operators of these nodes and of the graphs inside of them."""
+    found: Counter[Operator] = Counter()
+    for node in nodes:
+        found[operator_of(node.op_type, node.domain)] += 1
+        for inner in graphs_in(node):
+            found.update(operator_of(one.op_type, one.domain) for one in inner.node)
+    return found
 
 
 def opset_of(model: Any) -> int | None:
@@ -345,7 +363,7 @@ def types_of(model: Any) -> dict[str, TensorType]:
     for value in (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output):
         # A name may stand in several of the lists; the first one that has a shape counts.
         if value.name not in found or found[value.name][1] is None:
-            found[value.name] = _of_value(value)
+            found[value.name] = type_of_value(value)
     return found
 
 
@@ -426,7 +444,8 @@ def _make_inferable(node: Any, elements: Mapping[str, int]) -> None:
         node.op_type = "Identity"
 
 
-def _of_value(value: Any) -> TensorType:
+def type_of_value(value: Any) -> TensorType:
+    """Return the type that an input, an output or a value_info declares."""
     if not value.type.HasField("tensor_type"):
         return 0, None
     tensor = value.type.tensor_type

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, Final, Literal
 
 from qnnbridge_host.model import protobuf as schema
+from qnnbridge_host.model.node_count import Operator, operator_of, written_out
 from qnnbridge_host.model.protobuf import (
     Garbage,
     Message,
@@ -101,9 +102,10 @@ class ModelScan(NamedTuple):
     ep_contexts: the compiled parts, in order of the file. lookalikes: nodes that only look like one.
     files: paths of other files as the model has them, each once, in order: of tensors and of context binaries;
     external_files are those of tensors alone, with the bytes that each must have.
-    inputs: without initializers. node_count, ops: nodes of the main graph and of the graphs inside of it, by
-    operator (with the domain, unless that is ONNX's own); 0 and empty if they were not counted. function_nodes:
-    those in bodies of functions. properties: what the model says of itself by ONNX Runtime's names, and `metadata`.
+    inputs: without initializers. node_count, ops: nodes in the file as `node_count` defines them, by operator (with
+    the domain, unless that is ONNX's own); 0 and empty if they were not counted. function_nodes: those in the
+    bodies of functions, each body once. properties: what the model says of itself by ONNX Runtime's names, and
+    `metadata`.
     """
 
     size_bytes: int
@@ -170,8 +172,10 @@ class _Collector:
         self._opsets: dict[str, int] = {}
         self._metadata: dict[str, str] = {}
         self._functions: list[str] = []
-        self._ops: dict[str, int] = {}
-        self._function_nodes = 0
+        self._operators: dict[Operator, int] = {}
+        self._bodies: dict[Operator, dict[Operator, int]] = {}
+        # Of the function that is being read, by the id of its message.
+        self._in_functions: dict[int, dict[Operator, int]] = {}
         self._initializers: set[str] = set()
         self._initializer_count = 0
         self._graph_name: str | None = None
@@ -189,7 +193,7 @@ class _Collector:
                 return False
             op_type, domain, has_graph = self._glance(window, at, end)
             if not has_graph:
-                self._count(op_type, domain, _in_function(parent))
+                self._count(op_type, domain, parent)
             return has_graph
         if kind is schema.TENSOR:
             if parent.kind is schema.GRAPH and parent.parent is not None and parent.parent.kind is schema.MODEL:
@@ -231,12 +235,12 @@ class _Collector:
             at = stop
         return op_type.decode("utf-8", "replace"), domain.decode("utf-8", "replace"), False
 
-    def _count(self, op_type: str, domain: str, in_function: bool) -> None:
-        if in_function:
-            self._function_nodes += 1
-            return
-        name = f"{domain}.{op_type}" if domain not in ("", "ai.onnx") else op_type
-        self._ops[name] = self._ops.get(name, 0) + 1
+    def _count(self, op_type: str, domain: str, parent: Message | None) -> None:
+        function = _function_around(parent)
+        # By the message: the name of a function may stand behind its nodes.
+        counts = self._operators if function is None else self._in_functions.setdefault(id(function), {})
+        operator = operator_of(op_type, domain)
+        counts[operator] = counts.get(operator, 0) + 1
 
     # --- the meaning of a complete message ---
 
@@ -251,6 +255,7 @@ class _Collector:
     def _close_function(self, function: Message) -> None:
         domain, name = function.text(schema.FUNCTION_DOMAIN) or "", function.text(schema.FUNCTION_NAME) or ""
         self._functions.append(f"{domain}.{name}" if domain else name)
+        self._bodies[operator_of(name, domain)] = self._in_functions.pop(id(function), {})
 
     def _close_opset(self, opset: Message) -> None:
         domain = opset.text(schema.OPSET_DOMAIN) or ""
@@ -306,7 +311,7 @@ class _Collector:
     def _close_node(self, node: Message) -> None:
         op_type, domain = node.text(schema.NODE_TYPE) or "", node.text(schema.NODE_DOMAIN) or ""
         if self._count_nodes:
-            self._count(op_type, domain, _in_function(node.parent))
+            self._count(op_type, domain, node.parent)
         # By its name alone a node is none. `inspect` lists it, so that nobody takes it for a compiled part.
         if op_type != OP_TYPE and node.text(schema.NODE_NAME) != OP_TYPE:
             return
@@ -346,6 +351,7 @@ class _Collector:
         ir_version = model.number(schema.MODEL_IR_VERSION) if model is not None else None
         if model is None or ir_version is None or self._graph_name is None:
             raise Garbage("it has no version or no graph")  # other bytes may by chance be a protobuf
+        ops = written_out(self._operators, self._bodies)
         weights_are_inputs = ir_version < _LEAST_INITIALIZERS_ARE_INPUTS_IR
         return ModelScan(
             size_bytes=size,
@@ -365,10 +371,10 @@ class _Collector:
             graph_name=self._graph_name,
             properties=self._properties(model),
             functions=tuple(self._functions),
-            node_count=sum(self._ops.values()),
-            function_nodes=self._function_nodes,
+            node_count=sum(ops.values()),
+            function_nodes=sum(sum(body.values()) for body in self._bodies.values()),
             initializer_count=self._initializer_count,
-            ops=self._ops,
+            ops=ops,
         )
 
 
@@ -426,12 +432,10 @@ def _count(text: object) -> int:
     return int(text) if isinstance(text, str) and text.isdecimal() and len(text) < _MOST_DIGITS else 0
 
 
-def _in_function(message: Message | None) -> bool:
-    while message is not None:
-        if message.kind is schema.FUNCTION:
-            return True
+def _function_around(message: Message | None) -> Message | None:
+    while message is not None and message.kind is not schema.FUNCTION:
         message = message.parent
-    return False
+    return message
 
 
 def _where(node: Message) -> str:

@@ -8,9 +8,12 @@ rules about operators look at its records. Nodes inside of If, Loop and Scan cou
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import functools
+import io
 import math
+import os
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final, Protocol, TypeVar, cast
@@ -18,6 +21,7 @@ from typing import Any, BinaryIO, Final, Protocol, TypeVar, cast
 from qnnbridge_host.model import protobuf as schema
 from qnnbridge_host.model.protobuf import (
     MAX_KEPT_VALUES,
+    Garbage,
     Message,
     MessageKind,
     close_type,
@@ -335,6 +339,17 @@ def read_graph(file: BinaryIO, size: int, sizes: Mapping[str, int] | None = None
     reader = _Reader(sizes or {})
     walk(file, size, schema.MODEL, _SCHEMA, reader)
     return reader.graph()
+
+
+def read_model(source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int] | None = None) -> FileGraph | None:
+    """Return the graph of a model file, or of a model's bytes; None for what is no model or cannot be read."""
+    with contextlib.suppress(Garbage, OSError):
+        if isinstance(source, bytes):
+            return read_graph(io.BytesIO(source), len(source), sizes)
+        # Unbuffered: `walk` reads windows of its own.
+        with open(source, "rb", buffering=0) as file:
+            return read_graph(file, os.fstat(file.fileno()).st_size, sizes)
+    return None
 
 
 # In `Message.notes`, beside attributes by their names.

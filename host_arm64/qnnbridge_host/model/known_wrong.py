@@ -10,13 +10,12 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-import io
 import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.model.chips import chip_named, chip_of, chip_of_this_computer, simulated_chip
 from qnnbridge_host.model.graph_index import (
@@ -25,12 +24,11 @@ from qnnbridge_host.model.graph_index import (
     GraphNode,
     GraphTensor,
     Unknown,
-    read_graph,
+    read_model,
     rules_about,
     sizes_of,
 )
 from qnnbridge_host.model.merged import gelu_of, l2_offset, repeats_rows, softmax_factor
-from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_host.model.static_shapes import complete, in_float32, scaled_sizes, slid_sizes, window_of
 from qnnbridge_protocol.shell import shell_word
 from qnnbridge_protocol.specs import QNN
@@ -172,22 +170,8 @@ def find_in_model(
     """
     if rows is None:
         rows = rows_for(arch, release)
-    if isinstance(source, bytes):
-        return _find_in(io.BytesIO(source), len(source), rows, sizes)
-    try:
-        # Unbuffered: `walk` reads windows of its own.
-        with open(source, "rb", buffering=0) as file:
-            return _find_in(file, os.fstat(file.fileno()).st_size, rows, sizes)
-    except OSError:
-        return ()
-
-
-def _find_in(
-    file: BinaryIO, size: int, rows: Sequence[WrongOperator], sizes: Mapping[str, int] | None
-) -> tuple[KnownWrong, ...]:
-    try:
-        graph = read_graph(file, size, sizes)
-    except Garbage:
+    graph = read_model(source, sizes)
+    if graph is None:
         return ()
     # The quick answer: without an operator of the table no shapes are needed.
     wanted = operators()

@@ -183,6 +183,7 @@ class ModelSource(NamedTuple):
     known: the model file (if it is one), then the files that it names.
     scan: its contents, without a count of its nodes; ``None`` if it is not recognised as an ONNX model.
     binary: absolute path of the context binary, if the model was made around a bare one (`qnnbridge_host.wrap`).
+    shown: label of the model that this is a copy of; "" for a model that is no copy.
     """
 
     path: str | None
@@ -191,10 +192,13 @@ class ModelSource(NamedTuple):
     known: tuple[KnownFile, ...] = ()
     scan: ModelScan | None = None
     binary: str | None = None
+    shown: str = ""
 
     @property
     def label(self) -> str:
         """How messages call it."""
+        if self.shown:
+            return self.shown
         if self.binary is not None:
             return os.path.basename(self.binary)
         if self.path is None:

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import math
 import operator
+import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -21,6 +22,7 @@ from qnnbridge_host.model.graph_index import (
     Shape,
     Sizes,
     Unknown,
+    read_model,
     sizes_of,
 )
 from qnnbridge_protocol.element_types import text_of
@@ -55,6 +57,28 @@ def complete(graph: FileGraph) -> None:
                 with contextlib.suppress(*DOES_NOT_FOLLOW):
                     made = dataclasses.replace(made, values=_values_of(op, given, attributes, made.fixed))
             graph.known[name] = made
+
+
+def empty_tensors(
+    source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int] | None = None
+) -> tuple[list[str], list[str]]:
+    """Return the inputs and the results of nodes that have no elements: "x (1x0x4)".
+
+    Args:
+        sizes: of free dimensions by name, as a session fixes them.
+    """
+    given: dict[str, None] = {}
+    made: dict[str, None] = {}
+    graph = read_model(source, sizes)
+    if graph is not None:
+        complete(graph)
+        for node in graph.nodes:
+            for tensor in (*node.given, *node.made):
+                # An empty constant is a list of sizes or axes that was left out.
+                if tensor.is_empty and not tensor.constant:
+                    text = f"{tensor.name} ({'x'.join(map(str, tensor.shape or ()))})"
+                    (made if tensor.name in graph.makers else given)[text] = None
+    return list(given), list(made)
 
 
 def _type_of(op: str, number: int, given: Inputs, attributes: Attributes) -> str:

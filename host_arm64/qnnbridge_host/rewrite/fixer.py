@@ -580,6 +580,20 @@ def what_would_change(source: str, sizes: Mapping[str, int]) -> tuple[list[str],
     return [change for change in changes if "nodes computed" not in change], constants
 
 
+# They pass one number on as it is.
+_PASSING_ONE = frozenset({"Cast", "Flatten", "Gather", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+
+
+def _source_of(index: ModelIndex, name: str) -> str:
+    """Return the tensor that a single number comes from, through operators that only change its shape or type."""
+    for _ in range(_MOST_STEPS):
+        maker = index.maker(name)
+        if maker is None or maker.op_type not in _PASSING_ONE:
+            break
+        name = maker.input[0]
+    return name
+
+
 def deciding_inputs(model: Any) -> dict[str, float]:
     """Scalar inputs that the condition of an If follows from, with a number that they are compared with."""
     index = ModelIndex(model)
@@ -599,7 +613,7 @@ def deciding_inputs(model: Any) -> dict[str, float]:
             maker = index.maker(waiting.pop())
             if maker is None:
                 continue
-            inputs = [name for name in maker.input if name in scalars]
+            inputs = [source for name in maker.input if (source := _source_of(index, name)) in scalars]
             numbers = [value for name in maker.input if (value := index.constant(name, 1)) is not None]
             if maker.op_type == "Equal" and inputs and numbers and numbers[0].size == 1:
                 found.setdefault(inputs[0], float(numbers[0].reshape(())))

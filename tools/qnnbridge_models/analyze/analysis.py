@@ -8,16 +8,17 @@ from __future__ import annotations
 import dataclasses
 import importlib.resources
 import json
-import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from qnnbridge_host.graph.model_index import ModelIndex
-from qnnbridge_host.model.graph_index import GraphNode, GraphTensor
+from qnnbridge_host.model.graph_index import GraphTensor
 from qnnbridge_host.model.known_wrong import CODE as KNOWN_WRONG
+from qnnbridge_models.analyze.costs import Cost
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.specs import IN_FILE, Placement
 from qnnbridge_tools import output
 from qnnbridge_tools.output import percent
 
@@ -26,14 +27,6 @@ from qnnbridge_tools.output import percent
 NodePlace = Literal["qnn", "cpu", "folded", "fails", "crash"]
 
 BAD: Final = ("cpu", "fails", "crash")
-
-# Of an element. Those that are not listed (int8, uint8, bool) have one.
-_BYTES: Final[Mapping[str, float]] = {
-    **dict.fromkeys(("float", "int32", "uint32"), 4),
-    **dict.fromkeys(("double", "int64", "uint64", "complex64"), 8),
-    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
-    **dict.fromkeys(("int4", "uint4"), 0.5),
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,98 +46,6 @@ class NodeVerdict:
 
 
 ON_QNN: Final = NodeVerdict("qnn")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Cost:
-    """The cost of one node.
-
-    Args:
-        macs: multiplications with addition; of other operators one for each element.
-        weights, results: bytes.
-    """
-
-    macs: int = 0
-    weights: int = 0
-    results: int = 0
-
-
-def costs_of(view: ModelIndex) -> list[Cost]:
-    """Of all nodes. The bytes of a constant count once, for the first node that takes it."""
-    costs, left = [], dict(view.sizes)
-    for node in view.nodes:
-        # Without the domain: com.microsoft.Attention costs what Attention costs.
-        formula = _FORMULAS.get(node.op.rpartition(".")[2])
-        macs = formula(node) if formula else None
-        if macs is None:
-            macs = sum([tensor.elements or 0 for tensor in node.made])
-        weights = sum([left.pop(tensor.name, 0) for tensor in node.given])
-        results = sum([int((tensor.elements or 0) * _BYTES.get(tensor.type, 1)) for tensor in node.made])
-        costs.append(Cost(macs, weights, results))
-    return costs
-
-
-def _convolution(node: GraphNode) -> int | None:
-    weight, made = node.input(1), node.made[0]
-    if weight is None or weight.fixed is None or made.elements is None:
-        return None
-    # Weights of Conv: outputs, inputs of a group, kernel. Each result takes one product for each of the latter two.
-    return made.elements * math.prod(weight.fixed[1:])
-
-
-def _transposed(node: GraphNode) -> int | None:
-    data, weight = node.input(0), node.input(1)
-    if data is None or weight is None or data.elements is None or weight.fixed is None:
-        return None
-    # Weights of ConvTranspose begin with the inputs: each element that goes in is multiplied with all the rest.
-    return data.elements * math.prod(weight.fixed[1:])
-
-
-def _matmul(node: GraphNode) -> int | None:
-    data, made = node.input(0), node.made[0]
-    if data is None or not data.fixed or made.elements is None:
-        return None
-    return made.elements * data.fixed[-1]
-
-
-def _gemm(node: GraphNode) -> int | None:
-    data, made = node.input(0), node.made[0]
-    if data is None or not data.fixed or len(data.fixed) != 2 or made.elements is None:
-        return None
-    return made.elements * data.fixed[0 if node.get("transA", 0) else 1]
-
-
-def _recurrent(node: GraphNode) -> int | None:
-    data, weight, again = node.input(0), node.input(1), node.input(2)
-    if data is None or weight is None or again is None:
-        return None
-    if not data.fixed or weight.elements is None or again.elements is None or len(data.fixed) < 2:
-        return None
-    # Each step of each sequence uses all weights of both matrices once.
-    return data.fixed[0] * data.fixed[1] * (weight.elements + again.elements)
-
-
-def _attention(node: GraphNode) -> int | None:
-    query, key = node.input(0), node.input(1)
-    if query is None or key is None or query.elements is None or not key.fixed or len(key.fixed) < 2:
-        return None
-    # Two products: query with key gives the scores, and the scores are multiplied with the values.
-    return 2 * query.elements * key.fixed[-2]
-
-
-_FORMULAS: Final[Mapping[str, Callable[[GraphNode], int | None]]] = {
-    "Conv": _convolution,
-    "ConvInteger": _convolution,
-    "ConvTranspose": _transposed,
-    "MatMul": _matmul,
-    "MatMulInteger": _matmul,
-    "FusedMatMul": _matmul,
-    "Gemm": _gemm,
-    "LSTM": _recurrent,
-    "GRU": _recurrent,
-    "RNN": _recurrent,
-    "Attention": _attention,
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -171,6 +72,7 @@ class QnnAnswer:
         error: why there is no session.
         placed: None if not even a part of it is known.
         disagreements: nodes that the rules had elsewhere.
+        session: the placement of the session that was made, which counts nodes after optimisation.
         versions: of the packages on the host.
     """
 
@@ -179,6 +81,7 @@ class QnnAnswer:
     disagreements: tuple[int, ...] = ()
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     simulator: bool = False
+    session: Placement | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -207,6 +110,7 @@ class Analysis:
 
     Args:
         truth: QNN's answer; None without a host, `no_truth` says why.
+        sizes_free: inputs have dimensions without a size.
         enough_with_sizes: its dimensions are free, and by the rules all of it runs on the NPU once they have sizes.
     """
 
@@ -222,6 +126,7 @@ class Analysis:
     seconds_offline: float = 0.0
     seconds_truth: float = 0.0
     enough_with_sizes: bool = False
+    sizes_free: bool = False
 
     @property
     def best(self) -> GraphPlacement:
@@ -235,7 +140,14 @@ class Analysis:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shares:
-    """Counts without what is folded. Bytes are those of weights."""
+    """Counts of nodes in the file (`qnnbridge_host.model.node_count`), their work, and the bytes of their weights.
+
+    Args:
+        nodes: all that are not folded; a node with graphs inside counts with the nodes in them.
+        folded: nodes that are computed or taken out before anything is placed.
+        work_known: False if most of the work has no fixed shape, so that its amount is unknown.
+        sizes_free: that may be because dimensions of inputs are free.
+    """
 
     nodes: int
     on_qnn: int
@@ -247,36 +159,44 @@ class Shares:
     bytes_on_qnn: int
     parts: int
     fails: bool
-    # False if most of the work has no fixed shape, so that its amount is unknown.
     work_known: bool
-
-    @property
-    def node_share(self) -> float:
-        return self.on_qnn / self.nodes if self.nodes else 0.0
+    sizes_free: bool = False
 
     @property
     def mac_share(self) -> float:
         return self.macs_on_qnn / self.macs if self.macs else 0.0
 
+    @property
+    def useful_share(self) -> tuple[float, str]:
+        """The share of the model that is on the NPU, and the measure: its work, its weights, or only its nodes."""
+        if self.work_known and self.macs:
+            return self.mac_share, "work"
+        if self.bytes:
+            return self.bytes_on_qnn / self.bytes, "weights"
+        return self.on_qnn / self.nodes if self.nodes else 0.0, "nodes"
+
 
 def shares_of(analysis: Analysis, placed: GraphPlacement) -> Shares:
     qnn, cpu = placed.indexes("qnn"), placed.indexes("cpu")
     broken, folded = placed.indexes("fails", "crash"), placed.indexes("folded")
-    costs, nodes = analysis.costs, analysis.view.nodes
+    costs = analysis.costs
     live = [*qnn, *cpu, *broken]
-    sized = [index for index in live if all(tensor.fixed is not None for tensor in nodes[index].made)]
+    nodes, macs = sum(costs[index].nodes for index in live), sum(costs[index].macs for index in live)
+    guessed = sum(costs[index].guessed for index in live)
+    beforehand = sum(costs[index].beforehand for index in live)
     return Shares(
-        len(live),
-        len(qnn),
-        len(cpu),
-        len(folded),
-        sum(costs[index].macs for index in live),
+        nodes,
+        sum(costs[index].nodes for index in qnn),
+        sum(costs[index].nodes for index in cpu),
+        sum(costs[index].nodes + costs[index].beforehand for index in folded) + beforehand,
+        macs,
         sum(costs[index].macs for index in qnn),
         sum(costs[index].weights for index in live),
         sum(costs[index].weights for index in qnn),
         len(placed.parts),
         bool(broken),
-        2 * len(sized) > len(live),
+        2 * sum(costs[index].sized for index in live) > nodes and 2 * guessed <= macs,
+        analysis.sizes_free,
     )
 
 
@@ -302,17 +222,37 @@ def verdict_text(analysis: Analysis, placed: GraphPlacement) -> str:
         return "all of it runs on the NPU once its sizes are fixed, by the rules"
     if not shares.on_qnn:
         return "nothing runs on the NPU"
-    return f"{percent(shares.node_share)} of the nodes run on the NPU" + pieces
+    share, measure = shares.useful_share
+    if share < _NEARLY_NOTHING:
+        return f"nearly nothing runs on the NPU, {_share_text(share)} of the {measure}{pieces}"
+    return f"{_share_text(share)} of the {measure} {_VERBS[measure]} on the NPU{pieces}"
+
+
+_NEARLY_NOTHING: Final = 0.01
+_VERBS: Final = {"work": "runs", "weights": "are used", "nodes": "run"}
+
+
+def _share_text(share: float) -> str:
+    # "0.0 %" would say none, and "100.0 %" all.
+    if 0 < share < _LEAST_SHOWN:
+        return "less than 0.1 %"
+    return "more than 99.9 %" if 1 - _LEAST_SHOWN < share < 1 else percent(share)
+
+
+_LEAST_SHOWN: Final = 0.0005
 
 
 def nodes_text(shares: Shares) -> str:
-    return f"{shares.on_qnn} of {shares.nodes} on the NPU, {shares.on_cpu} on the CPU"
+    broken = shares.nodes - shares.on_qnn - shares.on_cpu
+    text = f"{shares.nodes + shares.folded} {IN_FILE}: {shares.on_qnn} on the NPU, {shares.on_cpu} on the CPU"
+    text += f", {broken} that QNN fails with" if broken else ""
+    return text + (f", {shares.folded} computed beforehand" if shares.folded else "")
 
 
 def work_text(shares: Shares) -> str:
     if not shares.work_known:
-        return "not known before the sizes are fixed"
-    return f"{percent(shares.mac_share)} of {times(shares.macs)} multiplications"
+        return "not known before the sizes are fixed" if shares.sizes_free else "not known from the shapes"
+    return f"{_share_text(shares.mac_share)} of {times(shares.macs)} multiplications"
 
 
 def times(number: int) -> str:
@@ -366,6 +306,9 @@ def document(analysis: Analysis, html: Path | None = None) -> dict[str, Any]:
             "error": truth.error.to_wire() if truth.error else None,
             "versions": dict(truth.versions),
             "simulator": truth.simulator,
+            "nodes_after_optimisation": None
+            if truth.session is None or not truth.session.known
+            else {"qnn": truth.session.qnn_nodes, "cpu": truth.session.cpu_nodes},
             "rules_wrong": [analysis.view.nodes[index].label for index in truth.disagreements],
         },
         "not_asked": analysis.no_truth or None,
@@ -388,6 +331,7 @@ def _node_document(analysis: Analysis, index: int) -> dict[str, Any]:
             "reason": rule.reason or None,
             "fix": rule.fix or None,
         },
+        "nodes": cost.nodes,
         "macs": cost.macs,
         "weight_bytes": cost.weights,
     }
@@ -407,8 +351,9 @@ def _pairs(analysis: Analysis, placed: GraphPlacement) -> list[tuple[str, str]]:
     error = analysis.truth.error if analysis.truth is not None else None
     pairs += [("because", error.cause)] if error is not None and error.cause else []
     pairs.append(("nodes", nodes_text(shares)))
-    if shares.folded:
-        pairs.append(("", f"{shares.folded} more are computed beforehand"))
+    session = analysis.truth.session if analysis.truth is not None else None
+    if session is not None and session.known:
+        pairs.append(("", session.nodes_text()))
     pairs.append(("work", work_text(shares)))
     if shares.bytes:
         on_npu = f"{output.size_text(shares.bytes_on_qnn)} of {output.size_text(shares.bytes)}"
@@ -455,9 +400,12 @@ def _agreement(analysis: Analysis) -> list[tuple[str, str]]:
     truth = analysis.truth
     if truth is None or truth.placed is None:
         return []
-    judged = len([v for v in truth.placed.verdicts if v.place != "folded" and v.rule != "merged"])
-    wrong = truth.disagreements
-    same = f"all {judged}" if not wrong else f"{judged - len(wrong)} of {judged}"
+    counted = [
+        cost.nodes if verdict.place != "folded" and verdict.rule != "merged" else 0
+        for cost, verdict in zip(analysis.costs, truth.placed.verdicts, strict=True)
+    ]
+    judged, wrong = sum(counted), truth.disagreements
+    same = f"all {judged}" if not wrong else f"{judged - sum(counted[index] for index in wrong)} of {judged}"
     pairs = [
         ("both", f"what is shown above is QNN's answer; the rules alone (--offline) say the same of {same} nodes")
     ]

@@ -33,10 +33,11 @@ from qnnbridge_models.analyze.analysis import (
     GraphPlacement,
     NodeVerdict,
     QnnAnswer,
-    costs_of,
 )
+from qnnbridge_models.analyze.costs import costs_of
 from qnnbridge_models.analyze.predict import parts_of, predict_model
 from qnnbridge_models.analyze.remedies import (
+    NO_SHAPE,
     SEQUENCE_PARTS,
     about_deciding_inputs,
     advise,
@@ -51,7 +52,6 @@ from qnnbridge_tools.arguments import read_chip, with_chip
 from qnnbridge_tools.sessions import QNN, SessionSettings, opened
 
 COMMAND = "qnnbridge analyze"
-_NO_SHAPE = "replace the operator before them from where on the shape is not known, or depends on the values"
 
 
 def analyze_model(
@@ -100,7 +100,7 @@ def analyze_model(
     prediction = predict_model(model, arch, path.parent)
     view = prediction.view
     predicted = _with_parts(view, prediction.verdicts)
-    costs = costs_of(view)
+    costs = costs_of(view, model)
     offline_s = time.perf_counter() - begun
     truth: QnnAnswer | None = None
     reason = "only the rules were asked"
@@ -164,6 +164,7 @@ def analyze_model(
         offline_s,
         seconds_truth,
         sized is not None and sized.all_on_qnn,
+        bool(free),
     )
 
 
@@ -210,7 +211,7 @@ def _disagreements(predicted: GraphPlacement, truth: QnnAnswer) -> tuple[int, ..
 
 def _explained(predicted: GraphPlacement, truth: QnnAnswer | None, sizes: str) -> list[NodeVerdict]:
     """The true places; where the rules agree, with what they know to do about it. sizes: options that fix them."""
-    what = f"qnnbridge fix MODEL -o OUT {sizes}" if sizes else _NO_SHAPE
+    what = f"qnnbridge fix MODEL -o OUT {sizes}" if sizes else NO_SHAPE
     rules = [dataclasses.replace(v, fix=what) if v.rule == "free-shape" else v for v in predicted.verdicts]
     predicted = dataclasses.replace(predicted, verdicts=tuple(rules))
     if truth is None or truth.placed is None:
@@ -298,7 +299,7 @@ def ask(
         placed = _placed(view, trace, placement, predicted)
     elif placement is not None and placement.known:
         placed = _without_trace(view, predicted, placement)
-    return QnnAnswer(placed, error, versions=versions, simulator=simulator)
+    return QnnAnswer(placed, error, versions=versions, simulator=simulator, session=placement)
 
 
 def _named_copy(model: Any, path: Path, external_files: Iterable[str], folder: Path) -> Path:
@@ -307,7 +308,7 @@ def _named_copy(model: Any, path: Path, external_files: Iterable[str], folder: P
     for index, node in enumerate(copy.graph.node):
         # QNN's answers name nodes, and names in models are missing or double.
         node.name = f"qnnbridge_node_{index}"
-    return files.changed_copy(copy, path.with_name("model.onnx"), external_files, folder / "named")
+    return files.changed_copy(copy, path, external_files, folder / "named")
 
 
 def _make(

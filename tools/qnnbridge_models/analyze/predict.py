@@ -237,7 +237,12 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
     decided = _drop_untaken_branches(editor)
     if _has_folded(light, model):
         left = ModelIndex(light, editor.types)
-        whole = ModelIndex(graphs.without_weights(model), editor.types, follows=left)
+        original = graphs.without_weights(model)
+        for node in light.graph.node:
+            if int(node.name) in decided:
+                del original.graph.node[int(node.name)].attribute[:]
+                original.graph.node[int(node.name)].attribute.extend(node.attribute)
+        whole = ModelIndex(original, editor.types, follows=left)
         found = dict(zip((int(node.name) for node in left.nodes), predict(left, arch), strict=True))
         verdicts = tuple(found.get(node.index, _COMPUTED) for node in whole.nodes)
     else:
@@ -394,7 +399,7 @@ def _unit_verdict(node: GraphNode, unit: QdqUnit, arch: int) -> NodeVerdict:
             "cpu",
             "quantised-types",
             f"{node.op} is not there for int16 activations",
-            "quantise with uint16 activations",
+            "quantise the float model with uint16 activations",
         )
     if table is None or unit.activation not in table or not unit.weight:
         return ON_QNN
@@ -407,10 +412,16 @@ def _unit_verdict(node: GraphNode, unit: QdqUnit, arch: int) -> NodeVerdict:
         if arch >= _V73:
             return ON_QNN
         return NodeVerdict(
-            "cpu", "quantised-types", f"{pair} needs a V{_V73} or newer", "quantise with int8 weights"
+            "cpu",
+            "quantised-types",
+            f"{pair} needs a V{_V73} or newer",
+            "quantise the float model with int8 weights",
         )
     return NodeVerdict(
-        "cpu", "quantised-types", f"{pair} is not there", "qnnbridge quantize chooses types that are"
+        "cpu",
+        "quantised-types",
+        f"{pair} is not there",
+        "quantise the float model with qnnbridge quantize, which chooses types that are",
     )
 
 

@@ -17,10 +17,12 @@ from qnnbridge_host.graph.model_index import Editor, ModelIndex
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.rewrite.fixer import chosen, deciding_inputs
 from qnnbridge_models.analyze import tables
-from qnnbridge_models.analyze.analysis import BAD, Advice, Cost, NodePlace, NodeVerdict, QnnAnswer, costs_of
+from qnnbridge_models.analyze.analysis import BAD, Advice, NodePlace, NodeVerdict, QnnAnswer
+from qnnbridge_models.analyze.costs import Cost, costs_of
 from qnnbridge_models.analyze.predict import Prediction, parts_of, predict_model
 from qnnbridge_protocol.errors import BridgeError
 
+NO_SHAPE: Final = "replace the operator before them from where on the shape is not known, or depends on the values"
 _NAMED = 3
 # Kinds of objections for which the parts are counted again; each takes a walk over the graph.
 _MOST_TRIED = 40
@@ -58,7 +60,7 @@ class Sized:
 
 
 def with_sizes(model: Any, arch: int, folder: Path) -> Sized | None:
-    """The best of some sizes; None for a model without free dimensions, or of which they make no difference."""
+    """The best of some sizes; None for a model without free dimensions."""
     free = model_shapes.free_dimensions(model.graph)
     best: Sized | None = None
     for sizes in _possible(free, large=len(model.graph.node) > _LARGE):
@@ -67,12 +69,12 @@ def with_sizes(model: Any, arch: int, folder: Path) -> Sized | None:
         model_shapes.fix(copy, sizes)
         model_shapes.forget_inferred(copy.graph)
         prediction = predict_model(copy, arch, folder)
-        found = Sized(prediction, costs_of(prediction.view), sizes)
+        found = Sized(prediction, costs_of(prediction.view, copy), sizes)
         if best is None or _placed(found) > _placed(best):
             best = found
         if best.all_on_qnn:
             break
-    return best if best is not None and _placed(best) else None
+    return best
 
 
 def _placed(sized: Sized) -> int:
@@ -162,12 +164,15 @@ def notes_on(prediction: Prediction, model: Any, truth: QnnAnswer | None) -> lis
         notes.append(
             Advice(
                 "Keep values of int64 within 32 bits",
-                f"{len(wide)} nodes on QNN compute with int64, and QNN silently keeps 32 bits of it",
+                f"{len(wide)} {'node on QNN computes' if len(wide) == 1 else 'nodes on QNN compute'} with int64, "
+                "and QNN silently keeps 32 bits of it",
                 tuple(wide),
                 severity="model",
             )
         )
-    if truth is not None and isinstance(truth.error, BridgeError):
+    # A node that the rules foresaw explains the error better than the error itself.
+    foreseen = any(verdict.place in ("crash", "fails") for verdict in prediction.verdicts)
+    if truth is not None and isinstance(truth.error, BridgeError) and not foreseen:
         notes.append(Advice(truth.error.fix or "See the error above", truth.error.message, severity="fails"))
     return notes
 
@@ -227,11 +232,15 @@ def advise(
             for index, (verdict, then) in enumerate(zip(verdicts, sized.prediction.verdicts, strict=True))
             if verdict.place in BAD and then.place not in BAD
         ]
-        if waiting:
-            if all(one.code != _DECIDING for one in notes):
-                found.append(_about_sizes(view, verdicts, waiting, sized, dims))
-            # From here on the copy with sizes is judged: what sizes cure is no objection of its own.
-            view, verdicts, costs = sized.prediction.view, sized.prediction.verdicts, sized.costs
+        if waiting and all(one.code != _DECIDING for one in notes):
+            found.append(_about_sizes(view, verdicts, waiting, sized, dims))
+        # From here on the copy with sizes is judged: what sizes cure is no objection of its own, and what they do
+        # not cure needs another cure.
+        view, costs = sized.prediction.view, sized.costs
+        verdicts = [
+            dataclasses.replace(one, fix=NO_SHAPE) if one.rule == "free-shape" else one
+            for one in sized.prediction.verdicts
+        ]
     kinds: dict[tuple[str, str, str], list[int]] = {}
     decided = {index for one in notes if one.code == _DECIDING for index in one.nodes}
     for index, verdict in enumerate(verdicts):
@@ -251,8 +260,9 @@ def advise(
 def _about_sizes(
     view: ModelIndex, verdicts: Sequence[NodeVerdict], waiting: Sequence[int], sized: Sized, dims: str
 ) -> Advice:
-    live = sum(verdict.place != "folded" for verdict in sized.prediction.verdicts)
-    on_qnn = _placed(sized)
+    pairs = list(zip(sized.prediction.verdicts, sized.costs, strict=True))
+    live = sum(cost.nodes for verdict, cost in pairs if verdict.place != "folded")
+    on_qnn = sum(cost.nodes for verdict, cost in pairs if verdict.place == "qnn")
     count = f"all {live} nodes run" if sized.all_on_qnn else f"{on_qnn} of {live} nodes run"
     alone = "that alone is enough: " if sized.all_on_qnn else ""
     tried = ", ".join(f"{name}:{axis}={size}" for (name, axis), size in list(sized.sizes.by_axis.items())[:4])

@@ -16,6 +16,7 @@ from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.graph_index import GraphNode, GraphTensor, rules_about
 from qnnbridge_host.model.known_wrong import KnownWrong, WrongOperator
+from qnnbridge_host.model.qnn_operators import REGISTERED, REPLACED
 from qnnbridge_models.analyze import tables
 from qnnbridge_models.analyze.analysis import Advice, NodePlace, NodeVerdict
 from qnnbridge_protocol.shell import shell_word
@@ -115,7 +116,7 @@ def _type_fix(element: str) -> str:
     if element in ("double", "bfloat16"):
         return "convert the model to float"
     if element in ("int8", "uint8", "int16", "uint16"):
-        return "give it Quantize and Dequantize around it (qnnbridge quantize), or compute in int32"
+        return "put a DequantizeLinear before it and a QuantizeLinear behind it, or compute in int32"
     if element == "uint64":
         return "compute in int32"
     return "compute this part outside of the model"
@@ -197,7 +198,7 @@ def _pooling(node: GraphNode, context: RuleContext) -> Objection:
 def _if(node: GraphNode, context: RuleContext) -> Objection:
     # What a branch computes is placed with the If, so one unknown operator keeps all of it on the CPU.
     for op in node.inner_ops:
-        if op not in tables.REGISTERED and op not in tables.REPLACED and op != "Constant":
+        if op not in REGISTERED and op not in REPLACED and op != "Constant":
             return f"one of its branches has {op}, which QNN does not have"
     return None
 
@@ -255,7 +256,13 @@ def empty_tensors(node: GraphNode) -> list[GraphTensor]:
 def _zero_size(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in empty_tensors(node):
         if tensor.name not in _parameters(node):
-            return f"{tensor.name} has no elements (shape {_shape_text(tensor.shape)}); QNN divides by zero"
+            reason = f"{tensor.name} has no elements (shape {_shape_text(tensor.shape)}); QNN divides by zero"
+            # Taking out what computes nothing from an empty input leaves a model that computes nothing.
+            return (
+                (reason, f"give {tensor.name} at least one element")
+                if tensor.name in context.view.inputs
+                else reason
+            )
     return None
 
 
@@ -273,7 +280,7 @@ def _crashes(node: GraphNode, context: RuleContext) -> Objection:
 
 
 def _not_registered(node: GraphNode, context: RuleContext) -> Objection:
-    if node.op in tables.REGISTERED or node.op in tables.REFUSED_BY_HTP or node.op in tables.REPLACED:
+    if node.op in REGISTERED or node.op in tables.REFUSED_BY_HTP or node.op in REPLACED:
         return None
     otherwise = f"replace {node.op}, or let the application compute it before or after the model"
     return f"QNN has no operator {node.op}", _INSTEAD.get(node.op, otherwise)
@@ -377,7 +384,11 @@ def _chip(node: GraphNode, context: RuleContext) -> Objection:
         return None
     if all(tensor.type not in ("float", "float16") for tensor in node.given):
         return None
-    return f"{node.op} of float needs a V{tables.FIRST_FLOAT_ARCH} or newer; this chip has a V{context.arch}"
+    reason = f"{node.op} of float needs a V{tables.FIRST_FLOAT_ARCH} or newer; this chip has a V{context.arch}"
+    # `qnnbridge quantize` refuses a model that is quantised already.
+    if not context.view.operators.isdisjoint(_PAIRS):
+        return reason, "quantise this operator as the others are, or choose a newer chip with --soc-model"
+    return reason
 
 
 _SHAPES_FIX = "fix the sizes of the inputs: qnnbridge fix --shape INPUT=..."

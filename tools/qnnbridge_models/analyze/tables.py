@@ -12,28 +12,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-REGISTERED: Final = frozenset(
-    """
-    Abs Add And ArgMax ArgMin ArrayFeatureExtractor Atan Attention AveragePool BatchNormalization Bernoulli Cast
-    CastLike Ceil Clip Concat Conv ConvTranspose Cos CumSum DepthToSpace DequantizeLinear Div Einsum Elu Equal Exp
-    Expand Flatten Floor GRU Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater
-    GreaterOrEqual GridSample GroupNormalization HardSigmoid HardSwish Identity If InstanceNormalization IsNaN LRN
-    LSTM LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization LpPool MatMul Max MaxPool
-    Mean Min Mod Mul Neg NonMaxSuppression NonZero Not OneHot Or PRelu Pad Pow QLinearConv QLinearMatMul
-    QuantizeLinear RMSNormalization RandomNormalLike RandomUniformLike Range Reciprocal ReduceL2 ReduceLogSumExp
-    ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Resize RoiAlign RotaryEmbedding Round ScatterElements
-    ScatterND Selu Shape Sigmoid Sign Sin Slice Softmax Softplus SpaceToDepth Split Sqrt Squeeze Sub Sum Tan Tanh
-    ThresholdedRelu Tile TopK Transpose Unsqueeze Upsample Where Xor MaxRoiPool STFT
-    com.microsoft.FusedMatMul com.microsoft.Gelu com.microsoft.GroupQueryAttention com.microsoft.MatMulNBits
-    com.microsoft.QuickGelu com.microsoft.RotaryEmbedding com.microsoft.QuantizeLinear
-    com.microsoft.DequantizeLinear com.microsoft.Inverse com.microsoft.GatherBlockQuantized
-    SimplifiedLayerNormalization com.microsoft.SimplifiedLayerNormalization ai.onnx.ml.ArrayFeatureExtractor
-    """.split()
-)
-
-# Operators that QNN never sees: ONNX Runtime has none of its own and puts their definition in their place.
-REPLACED: Final = frozenset({"Mish", "Swish", "SwiGLU", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})
-
 # Operators that the provider knows and the NPU does not have, and what to do instead.
 REFUSED_BY_HTP: Final[Mapping[str, str]] = {
     "ReduceProd": "use Log, ReduceSum and Exp if all values are positive",

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from qnnbridge_host.graph.files import write_whole
 from qnnbridge_host.model import chips
 from qnnbridge_models.journals import PrepareJournal
+from qnnbridge_protocol.specs import AFTER_OPTIMISATION
 from qnnbridge_tools import output
 
 StepState = Literal["done", "kept", "failed", "skipped"]
@@ -167,7 +168,7 @@ def _chips(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
                 _decibel(verified.document.get("snr_db")),
             ]
         )
-    headers = ["chip", "nodes on the NPU", "compiled", "against the CPU", "lowest SNR"]
+    headers = ["chip", f"nodes on the NPU, {AFTER_OPTIMISATION}", "compiled", "against the CPU", "lowest SNR"]
     return "## Chips\n\n" + _table(headers, rows)
 
 
@@ -373,7 +374,7 @@ def print_result(prepared: PreparedFolder) -> None:
     print()
     figures = summary(prepared)
     output.print_table(
-        ["chip", "nodes", "verified", "lowest SNR", "compiled"],
+        ["chip", f"nodes {AFTER_OPTIMISATION}", "verified", "lowest SNR", "compiled"],
         [
             [
                 chip["name"] + (f", {chip['bucket']}" if chip["bucket"] else ""),

@@ -55,6 +55,8 @@ class Cutter:
     def __init__(self, model: Any, source: Path, external_files: Iterable[str], folder: Path) -> None:
         self._model = model
         self._folder = folder
+        # The name of a cut is in crash reports, where it has to tell which model was cut.
+        self._stem = source.stem
         self._index = ModelIndex(model)
         self._count = 0
         # Each cut names the weight files of the model: they are linked once, beside all cuts.
@@ -229,7 +231,7 @@ class Cutter:
                 else helper.make_tensor_value_info(name, self._index.element(name) or 1, known)
             )
         self._count += 1
-        path = self._folder / f"cut_{self._count}.onnx"
+        path = self._folder / f"{self._stem}.cut_{self._count}.onnx"
         path.write_bytes(cut.SerializeToString())
         return path
 

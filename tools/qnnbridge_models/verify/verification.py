@@ -394,11 +394,6 @@ def divergence_pairs(found: Divergence) -> list[tuple[str, str]]:
 
 def _how_pairs(result: Verification) -> list[tuple[str, str]]:
     pairs = reporting.placement_pairs(result.placement) if result.placement is not None else []
-    if result.nodes is not None and result.placement is not None and result.placement.known:
-        # As `analyze` counts: what was merged into a node on QNN is on QNN.
-        # ONNX Runtime counts after its optimisations: its number may be larger than the file's.
-        on_cpu = result.placement.cpu_nodes
-        pairs.insert(0, ("of the file", f"{max(0, result.nodes - on_cpu)} of {result.nodes} nodes on QNN"))
     computes = "half floats" if result.number_format == "fp16" else "quantised steps"
     pairs.append(("allowed", f"{result.limits} ({computes})"))
     if result.given:

@@ -420,7 +420,7 @@ def _manifest_pairs(manifest: EntryManifest) -> list[tuple[str, str]]:
     pairs = [
         ("model", f"{manifest.source_path or 'given as bytes'}, {size_text(manifest.source_bytes)}"),
         ("compiled", took),
-        ("nodes", f"{placement.qnn_nodes} on QNN, {placement.cpu_nodes} on the CPU"),
+        ("nodes", placement.nodes_text()),
         ("for", f"{host.get('machine', '?')}, chip {placement.soc_model or 'of the device'}"),
         ("with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
     ]

@@ -22,6 +22,7 @@ from qnnbridge_host.model.compatibility import HostTraits, examine
 from qnnbridge_host.model.manifest import CompiledManifest, manifest_path, write_manifest
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.errors import CompileFailed, OptionError
+from qnnbridge_protocol.specs import AFTER_OPTIMISATION
 from qnnbridge_tools import arguments, output, reporting
 
 if TYPE_CHECKING:
@@ -366,7 +367,7 @@ def outcome_text(outcome: CellOutcome) -> str:
 
 def print_outcomes(outcomes: Sequence[CellOutcome]) -> None:
     """The table, then the errors in full and the warnings."""
-    headers = ("model", "chip", "state", "nodes", "size", "difference", "time", "file")
+    headers = ("model", "chip", "state", f"nodes {AFTER_OPTIMISATION}", "size", "difference", "time", "file")
     output.print_table(headers, [_row(outcome) for outcome in outcomes])
     for outcome in outcomes:
         if outcome.error is not None:

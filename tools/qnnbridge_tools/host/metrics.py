@@ -231,7 +231,7 @@ def _models(figures: Figures) -> Iterator[Metric]:
     yield from _columns(_MODEL_COLUMNS, rows)
     yield gauge(
         "qnnbridge_model_nodes",
-        "Nodes of a model, by where they run.",
+        "Nodes of a model after optimisation, by where they run.",
         [
             ({**labels, "device": device}, number)
             for labels, model in rows

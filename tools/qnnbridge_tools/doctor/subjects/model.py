@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final, cast
 
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.specs import AFTER_OPTIMISATION
 from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.facts import Distribution, ExaminedModel, Facts, Packages, ProbeResult
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
@@ -25,6 +26,7 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
         return _survey_folder(path)
     if kind != "file":
         return ExaminedModel(path, exists=False, is_folder=kind == "folder")
+    from qnnbridge_host.model.qnn_operators import nothing_for_qnn
     from qnnbridge_host.model.scan import scan_model
 
     try:
@@ -33,6 +35,8 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
         return ExaminedModel(path, problem=getattr(error, "message", str(error)))
     paths = paths_of(machine.system)
     name, folder = paths.basename(path), paths.dirname(path)
+    # Sizes change nothing where QNN has no operator of the model.
+    inputs = () if nothing_for_qnn(scan.ops) else scan.inputs
     known = ExaminedModel(
         path,
         size_bytes=scan.size_bytes,
@@ -40,13 +44,13 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
         node_count=scan.node_count,
         dynamic=tuple(
             f"{node.name}: {', '.join('?' if dim is None else str(dim) for _, dim in free)}"
-            for node in scan.inputs
+            for node in inputs
             if (free := _free(node.shape))
         ),
         # As `--dim` takes them: by name, or by input and axis where they have none.
         free=tuple(
             dim if isinstance(dim, str) else f"{node.name}:{axis}"
-            for node in scan.inputs
+            for node in inputs
             for axis, dim in _free(node.shape)
         ),
         # Inputs and outputs alone: what is empty inside of the model is found by `qnnbridge analyze`.
@@ -265,7 +269,7 @@ def healthy(facts: Facts) -> str | None:
     if model.is_compiled:
         text += f", compiled: {model.verdict}"
     if model.probe and not model.probe.failed and not model.probe.skipped:
-        text += f"; {model.probe.qnn_nodes} nodes on QNN, {model.probe.cpu_nodes} on the CPU"
+        text += f"; {model.probe.qnn_nodes} nodes on QNN, {model.probe.cpu_nodes} on the CPU, {AFTER_OPTIMISATION}"
     return text
 
 

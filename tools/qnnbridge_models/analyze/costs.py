@@ -1,0 +1,205 @@
+"""The cost of each node: its work, the constants that it takes, and how many nodes in the file it stands for.
+
+Estimates from shapes. A node with graphs inside (If, Loop, Scan) costs what is inside of it: QNN takes such a node
+whole or leaves all of it to the CPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Final
+
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.model_index import ModelIndex
+from qnnbridge_host.model.graph_index import GraphNode
+
+# Of an element. Those that are not listed (int8, uint8, bool) have one.
+_BYTES: Final[Mapping[str, float]] = {
+    **dict.fromkeys(("float", "int32", "uint32"), 4),
+    **dict.fromkeys(("double", "int64", "uint64", "complex64"), 8),
+    **dict.fromkeys(("float16", "bfloat16", "int16", "uint16"), 2),
+    **dict.fromkeys(("int4", "uint4"), 0.5),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost of one node, with all that is inside of it.
+
+    Args:
+        macs: multiplications with addition; of other operators one for each element.
+        guessed: the part of `macs` of nodes whose shapes are not known: there each weight counts once.
+        weights, results: bytes.
+        nodes: in the file, with those inside that run.
+        beforehand: the other nodes inside: Constant nodes, and branches that never run.
+        sized: nodes whose results have known shapes.
+    """
+
+    macs: int = 0
+    weights: int = 0
+    results: int = 0
+    nodes: int = 1
+    beforehand: int = 0
+    sized: int = 0
+    guessed: int = 0
+
+
+def costs_of(view: ModelIndex, model: Any) -> list[Cost]:
+    """Return the cost of each node. The bytes of a constant count once, for the first node that takes it.
+
+    Args:
+        view: the index that the rules looked at; an If whose condition is known has the branch that it takes twice.
+        model: the `ModelProto` as it was read, for the number of nodes.
+    """
+    left = dict(view.sizes)
+    costs = [_cost(node, left) for node in view.nodes]
+    if any(node.inner_ops for node in view.nodes):
+        # onnx writes the types inside of bodies into the bodies.
+        for index, node in enumerate(graphs.infer(view.model).graph.node):
+            if costs[index] and view.nodes[index].inner_ops:
+                costs[index] = _with_bodies(costs[index], node, view.nodes[index], view, left)
+        for index, node in enumerate(model.graph.node):
+            inner = sum(len(body.node) for body in graphs.graphs_in(node))
+            running = _running(view.protos[index])
+            costs[index] = dataclasses.replace(costs[index], nodes=1 + running, beforehand=inner - running)
+    return costs
+
+
+def _running(proto: Any) -> int:
+    """Count the nodes inside of a node that are neither Constant nor in a branch that never runs."""
+    bodies = {body.SerializeToString(): body for body in graphs.bodies_of(proto)}
+    inner = [one for body in bodies.values() for graph in graphs.subgraphs(body) for one in graph.node]
+    return sum(one.op_type != "Constant" for one in inner)
+
+
+def _cost(node: GraphNode, left: dict[str, int]) -> Cost:
+    # Without the domain: com.microsoft.Attention costs what Attention costs.
+    formula = _FORMULAS.get(node.op.rpartition(".")[2])
+    macs, guessed = formula(node) if formula else None, 0
+    if macs is None:
+        macs = sum([tensor.elements or 0 for tensor in node.made])
+        if formula:
+            macs = guessed = max(macs, sum([tensor.elements or 0 for tensor in node.given if tensor.constant]))
+    weights = sum([left.pop(tensor.name, 0) for tensor in node.given])
+    results = sum([int((tensor.elements or 0) * _BYTES.get(tensor.type, 1)) for tensor in node.made])
+    sized = all(tensor.fixed is not None for tensor in node.made)
+    return Cost(macs, weights, results, sized=sized, guessed=guessed)
+
+
+def _with_bodies(cost: Cost, proto: Any, node: GraphNode, outer: ModelIndex, left: dict[str, int]) -> Cost:
+    """Add the work and the constants of the graphs inside of a node. Their results do not leave it."""
+    bodies = [_of_body(body, outer, left) for body in graphs.bodies_of(proto)]
+    works = [sum([one.macs for one in body]) for body in bodies]
+    guesses = [sum([one.guessed for one in body]) for body in bodies]
+    # One branch of an If runs. The body of a loop runs for each step.
+    if node.op == "If":
+        macs, guessed = max(zip(works, guesses, strict=True), default=(0, 0))
+    else:
+        steps = _steps(node)
+        macs, guessed = sum(works) * steps, sum(guesses) * steps
+    inner = [one for body in bodies for one in body]
+    return dataclasses.replace(
+        cost,
+        macs=macs,
+        guessed=guessed,
+        weights=cost.weights + sum([one.weights for one in inner]),
+        sized=cost.sized + sum([one.sized for one in inner]),
+    )
+
+
+def _of_body(body: Any, outer: ModelIndex, left: dict[str, int]) -> list[Cost]:
+    types = dict(outer.types)
+    for tensor in body.initializer:
+        types[tensor.name] = (tensor.data_type, tuple(tensor.dims))
+    for value in (*body.value_info, *body.input, *body.output):
+        types[value.name] = graphs.type_of_value(value)
+    # The index asks a model for its graph and its versions, and a copy would have all weights of the body.
+    model = SimpleNamespace(graph=body, ir_version=outer.model.ir_version, opset_import=outer.model.opset_import)
+    index = ModelIndex(model, types)
+    left.update(index.sizes)
+    costs = []
+    for node, proto in zip(index.nodes, index.protos, strict=True):
+        if node.op == "Constant":
+            continue
+        cost = _cost(node, left)
+        costs.append(_with_bodies(cost, proto, node, index, left) if node.inner_ops else cost)
+    return costs
+
+
+def _steps(node: GraphNode) -> int:
+    """How often the body of a loop runs, as far as that is known; else 1."""
+    if node.op == "Loop":
+        most = node.input(0)
+        values = most.values if most is not None else None
+        return max(1, int(values[0])) if values else 1
+    scanned = int(node.get("num_scan_inputs", 0))
+    first = node.given[-scanned] if 0 < scanned <= len(node.given) else None
+    axes: Sequence[int] = node.get("scan_input_axes", ()) or (0,)
+    sizes = first.fixed if first is not None else None
+    return max(1, sizes[axes[0]]) if sizes and -len(sizes) <= axes[0] < len(sizes) else 1
+
+
+def _convolution(node: GraphNode) -> int | None:
+    weight, made = node.input(1), node.made[0]
+    if weight is None or weight.fixed is None or made.elements is None:
+        return None
+    # Weights of Conv: outputs, inputs of a group, kernel. Each result takes one product for each of the latter two.
+    return made.elements * math.prod(weight.fixed[1:])
+
+
+def _transposed(node: GraphNode) -> int | None:
+    data, weight = node.input(0), node.input(1)
+    if data is None or weight is None or data.elements is None or weight.fixed is None:
+        return None
+    # Weights of ConvTranspose begin with the inputs: each element that goes in is multiplied with all the rest.
+    return data.elements * math.prod(weight.fixed[1:])
+
+
+def _matmul(node: GraphNode) -> int | None:
+    data, made = node.input(0), node.made[0]
+    if data is None or not data.fixed or made.elements is None:
+        return None
+    return made.elements * data.fixed[-1]
+
+
+def _gemm(node: GraphNode) -> int | None:
+    data, made = node.input(0), node.made[0]
+    if data is None or not data.fixed or len(data.fixed) != 2 or made.elements is None:
+        return None
+    return made.elements * data.fixed[0 if node.get("transA", 0) else 1]
+
+
+def _recurrent(node: GraphNode) -> int | None:
+    data, weight, again = node.input(0), node.input(1), node.input(2)
+    if data is None or weight is None or again is None:
+        return None
+    if not data.fixed or weight.elements is None or again.elements is None or len(data.fixed) < 2:
+        return None
+    # Each step of each sequence uses all weights of both matrices once.
+    return data.fixed[0] * data.fixed[1] * (weight.elements + again.elements)
+
+
+def _attention(node: GraphNode) -> int | None:
+    query, key = node.input(0), node.input(1)
+    if query is None or key is None or query.elements is None or not key.fixed or len(key.fixed) < 2:
+        return None
+    # Two products: query with key gives the scores, and the scores are multiplied with the values.
+    return 2 * query.elements * key.fixed[-2]
+
+
+_FORMULAS: Final[Mapping[str, Callable[[GraphNode], int | None]]] = {
+    "Conv": _convolution,
+    "ConvInteger": _convolution,
+    "ConvTranspose": _transposed,
+    "MatMul": _matmul,
+    "MatMulInteger": _matmul,
+    "FusedMatMul": _matmul,
+    "Gemm": _gemm,
+    "LSTM": _recurrent,
+    "GRU": _recurrent,
+    "RNN": _recurrent,
+    "Attention": _attention,
+}
