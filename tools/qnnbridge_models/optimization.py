@@ -39,7 +39,7 @@ from qnnbridge_host.numerics.comparing import ModelCheck, Reference, check_lines
 from qnnbridge_host.numerics.sampling import knowledge_of
 from qnnbridge_host.rewrite.removals import strip_inserted_casts
 from qnnbridge_models import progress
-from qnnbridge_models.analyze.tables import REGISTERED
+from qnnbridge_host.model.operator_tables import REGISTERED
 from qnnbridge_models.progress import OnProgress
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 from qnnbridge_tools import output

@@ -312,11 +312,14 @@ class SessionMaker:
         Raises `ModelChanged` if files of the model were written to meanwhile, whatever they hold now.
         """
         from qnnbridge_host.cache.key import size_of
+        from qnnbridge_host.create.beforehand import refuse_beforehand
         from qnnbridge_host.model.source import are_same
 
         source, request = creation.source, creation.request
         if loadable is None:
             self._refuse_curable(creation)
+            if self.host_info.simulator is not None and not _writes(creation.spec):
+                refuse_beforehand(source, creation.spec, creation.initializers, creation.order)
             # For the report of a death: what is known explains it better than how it looks.
             known = self._known_faults(creation)
             request.blame = {**_blame(creation), "known": known} if known else _blame(creation)
