@@ -314,6 +314,7 @@ class SessionMaker:
         from qnnbridge_host.cache.key import size_of
         from qnnbridge_host.create.beforehand import refuse_beforehand
         from qnnbridge_host.model.source import are_same
+        from qnnbridge_host.request.slow_calls import SlowCallReport
 
         source, request = creation.source, creation.request
         if loadable is None:
@@ -347,6 +348,9 @@ class SessionMaker:
         for _ in range(1 if _writes(spec) else ATTEMPTS):
             before = source.stamps() if loadable is None else ()
             session = self._loaded(creation, spec, create, size)
+            if session.info.placement.qnn_nodes and session.info.placement.simulator:
+                sizes = creation.spec.free_dimensions_by_name
+                session.slow_calls = SlowCallReport(creation.order.label, source.given, sizes)
             # The files of an entry are checked by `SessionCache.loaded`.
             if loadable is not None:
                 return session, session.info

@@ -8,15 +8,14 @@ from __future__ import annotations
 import dataclasses
 import importlib.resources
 import json
-import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from qnnbridge_host.graph.model_index import ModelIndex
-from qnnbridge_host.model.graph_index import GraphNode, GraphTensor
 from qnnbridge_host.model.known_wrong import CODE as KNOWN_WRONG
+from qnnbridge_host.model.work import products_of
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools import output
 from qnnbridge_tools.output import percent
@@ -73,78 +72,13 @@ def costs_of(view: ModelIndex) -> list[Cost]:
     """Of all nodes. The bytes of a constant count once, for the first node that takes it."""
     costs, left = [], dict(view.sizes)
     for node in view.nodes:
-        # Without the domain: com.microsoft.Attention costs what Attention costs.
-        formula = _FORMULAS.get(node.op.rpartition(".")[2])
-        macs = formula(node) if formula else None
+        macs = products_of(node)
         if macs is None:
             macs = sum([tensor.elements or 0 for tensor in node.made])
         weights = sum([left.pop(tensor.name, 0) for tensor in node.given])
         results = sum([int((tensor.elements or 0) * _BYTES.get(tensor.type, 1)) for tensor in node.made])
         costs.append(Cost(macs, weights, results))
     return costs
-
-
-def _convolution(node: GraphNode) -> int | None:
-    weight, made = node.input(1), node.made[0]
-    if weight is None or weight.fixed is None or made.elements is None:
-        return None
-    # Weights of Conv: outputs, inputs of a group, kernel. Each result takes one product for each of the latter two.
-    return made.elements * math.prod(weight.fixed[1:])
-
-
-def _transposed(node: GraphNode) -> int | None:
-    data, weight = node.input(0), node.input(1)
-    if data is None or weight is None or data.elements is None or weight.fixed is None:
-        return None
-    # Weights of ConvTranspose begin with the inputs: each element that goes in is multiplied with all the rest.
-    return data.elements * math.prod(weight.fixed[1:])
-
-
-def _matmul(node: GraphNode) -> int | None:
-    data, made = node.input(0), node.made[0]
-    if data is None or not data.fixed or made.elements is None:
-        return None
-    return made.elements * data.fixed[-1]
-
-
-def _gemm(node: GraphNode) -> int | None:
-    data, made = node.input(0), node.made[0]
-    if data is None or not data.fixed or len(data.fixed) != 2 or made.elements is None:
-        return None
-    return made.elements * data.fixed[0 if node.get("transA", 0) else 1]
-
-
-def _recurrent(node: GraphNode) -> int | None:
-    data, weight, again = node.input(0), node.input(1), node.input(2)
-    if data is None or weight is None or again is None:
-        return None
-    if not data.fixed or weight.elements is None or again.elements is None or len(data.fixed) < 2:
-        return None
-    # Each step of each sequence uses all weights of both matrices once.
-    return data.fixed[0] * data.fixed[1] * (weight.elements + again.elements)
-
-
-def _attention(node: GraphNode) -> int | None:
-    query, key = node.input(0), node.input(1)
-    if query is None or key is None or query.elements is None or not key.fixed or len(key.fixed) < 2:
-        return None
-    # Two products: query with key gives the scores, and the scores are multiplied with the values.
-    return 2 * query.elements * key.fixed[-2]
-
-
-_FORMULAS: Final[Mapping[str, Callable[[GraphNode], int | None]]] = {
-    "Conv": _convolution,
-    "ConvInteger": _convolution,
-    "ConvTranspose": _transposed,
-    "MatMul": _matmul,
-    "MatMulInteger": _matmul,
-    "FusedMatMul": _matmul,
-    "Gemm": _gemm,
-    "LSTM": _recurrent,
-    "GRU": _recurrent,
-    "RNN": _recurrent,
-    "Attention": _attention,
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
