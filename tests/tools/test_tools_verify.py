@@ -26,7 +26,7 @@ from tests.fakes.commands import qnnbridge
 
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.numerics.cases import Case
-from qnnbridge_models.verify import Verification, verify_model
+from qnnbridge_models.verify import Verification, verifier, verify_model
 from qnnbridge_models.verify.verifier import VerifyOptions
 from qnnbridge_protocol.errors import ModelChanged
 
@@ -411,3 +411,33 @@ def test_a_model_that_is_replaced_between_the_two_sides_is_not_said_to_differ(tm
 
     with pytest.raises(ModelChanged, match=r"m\.onnx or a file beside it changed"):
         verify_model(path, soc_model="60", how=VerifyOptions(bisect=False, extreme=False), on_progress=replace)
+
+
+def test_two_chips_share_the_cpus_answers_and_another_model_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_cpu: list[str] = []
+    run = verifier.trying.prepare_trials
+
+    def counted(side: Any, *arguments: Any) -> Any:
+        on_cpu.append(side.fingerprint)
+        return run(side, *arguments)
+
+    monkeypatch.setattr(verifier.trying, "prepare_trials", counted)
+    model = models.saved(models.conv_net(), tmp_path / "m.onnx")
+    reference = verifier.CpuReference()
+
+    def found(chip: str, how: VerifyOptions = ORDINARY) -> Verification:
+        return verify_model(model, soc_model=chip, how=how, reference=reference)
+
+    first, second = found("60"), found("88")
+    assert len(on_cpu) == 1
+    assert (first.verdict, second.verdict) == ("agrees", "agrees")
+    assert [row.name for row in first.rows] == [row.name for row in second.rows]
+    found("88", VerifyOptions(extreme=False, seed=1))
+    assert len(on_cpu) == 2, "other inputs"
+    changed = models.conv_net()
+    changed.graph.node[0].name = "another"
+    models.saved(changed, model)
+    found("60")
+    assert len(set(on_cpu)) == 2, "another model"

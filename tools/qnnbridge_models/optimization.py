@@ -34,12 +34,12 @@ from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model import optimizers
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.manifest import manifest_path
+from qnnbridge_host.model.operator_tables import REGISTERED
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, check_lines, evidence, is_random, tolerance_of
 from qnnbridge_host.numerics.sampling import knowledge_of
 from qnnbridge_host.rewrite.removals import strip_inserted_casts
 from qnnbridge_models import progress
-from qnnbridge_host.model.operator_tables import REGISTERED
 from qnnbridge_models.progress import OnProgress
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 from qnnbridge_tools import output

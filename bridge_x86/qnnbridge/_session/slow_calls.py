@@ -14,17 +14,17 @@ def log_slow_call(frame: Frame) -> None:
     header = frame.header
     if header.get("event") != "slow_call":
         return
-    least, most = header.get("least_s"), header.get("most_s")
+    needed, seconds = header.get("processor_s"), header.get("seconds")
     estimate = ""
-    if isinstance(least, (int, float)) and isinstance(most, (int, float)):
-        estimate = f" By the size of the model one call takes roughly {_text(least)} to {_text(most)}."
+    if isinstance(needed, (int, float)):
+        estimate = f" It needs roughly {_text(needed)} of processor time, and longer on a busy computer."
     _log.warning(
         "%s: this call computes on QNN's simulator, not on an NPU, and takes longer than %.0f s.%s",
         header.get("label"),
-        header.get("seconds") if isinstance(header.get("seconds"), (int, float)) else 0.0,
+        seconds if isinstance(seconds, (int, float)) else 0.0,
         estimate,
     )
 
 
 def _text(seconds: float) -> str:
-    return f"{max(1.0, seconds):.0f} s" if seconds < 2 * _MINUTE_S else f"{seconds / _MINUTE_S:.0f} min"
+    return f"{seconds:.0f} s" if seconds < 2 * _MINUTE_S else f"{seconds / _MINUTE_S:.0f} min"

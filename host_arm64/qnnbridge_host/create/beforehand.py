@@ -1,12 +1,12 @@
 """Refuse a model in seconds whose compilation takes long and ends in a refusal.
 
 ONNX Runtime asks QNN which nodes it takes, lets QNN compile these, and only then refuses a session that forbids the
-CPU. Where the tables know an operator that QNN refuses (`qnnbridge_host.model.doubts`), a worker makes a session whose
-graphs QNN writes to files (with its IR library) instead of compiling them. The NPU's own library still checks each
-node, so the placement is the same.
+CPU. Where the tables list an operator that QNN refuses (`qnnbridge_host.model.doubts`), a worker makes a session in
+which QNN writes the graphs to files (with its IR library) instead of compiling them. The NPU's own library still
+checks each node, so the placement is the same.
 
-Invariant: the model is refused only if QNN left an operator to the CPU that the tables doubt, too. In every other case
-(no such library, an error, a worker that dies) nothing is raised, and the model is compiled. Any thread.
+Invariant: the model is refused only if QNN leaves an operator to the CPU that the tables doubt, too. In every other
+case (no such library, an error, a worker that dies) nothing is raised, and the model is compiled. Any thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.cache.files import work_folder
@@ -25,7 +25,7 @@ from qnnbridge_host.engine.placement import refusal
 from qnnbridge_host.engine.qnn_options import placement_only
 from qnnbridge_host.model.doubts import refused_operators
 from qnnbridge_host.model.op_trace import read_trace, reason_of, tracing
-from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, PlacementRefused
+from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded
 from qnnbridge_protocol.specs import QNN, ProviderSpec, SessionInfo, SessionSpec
 
 if TYPE_CHECKING:
@@ -76,16 +76,16 @@ def refuse_beforehand(
         return
     name = os.path.basename(source.path) if source.path is not None else "the model"
     refused = refusal(name, placed, info.inputs)
-    refused.evidence = tuple(
-        f"{one.get('op_type')} ({one.get('node_name')}): {reason_of(one)}"
-        for one in trace.get("unsupported_nodes", ())[:_MOST_EVIDENCE]
-    )
+    refused.evidence = tuple(map(_evidence, trace.get("unsupported_nodes", ())[:_MOST_EVIDENCE]))
     raise refused
 
 
-def _placed(
-    source: ModelSource, spec: SessionSpec, initializers: Sequence[Any], order: WorkOrder
-) -> SessionInfo:
+def _evidence(node: Mapping[str, Any]) -> str:
+    name = node.get("node_name")
+    return f"{node.get('op_type')}{f' ({name})' if name else ''}: {reason_of(node)}"
+
+
+def _placed(source: ModelSource, spec: SessionSpec, initializers: Sequence[Any], order: WorkOrder) -> SessionInfo:
     with Worker(order).running() as worker:
         return WorkerSession(worker, spec, initializers, source.data).info
 

@@ -1,7 +1,7 @@
 """Operators of a model that QNN refuses by the tables, found without `onnx` and without QNN. Pure functions.
 
-The tables alone refuse nothing: ONNX Runtime computes some nodes beforehand and QNN merges others, which a look at the
-file does not show. They decide whether it pays to ask QNN for the placement before minutes of compilation
+The tables alone refuse nothing: ONNX Runtime computes some nodes beforehand and QNN merges others, which the file does
+not show. The tables decide whether QNN is asked for the placement before minutes of compilation
 (`qnnbridge_host.create.beforehand`).
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Mapping
-from typing import Any, BinaryIO, Final
+from collections.abc import Collection, Mapping
+from typing import BinaryIO, Final
 
 from qnnbridge_host.model.graph_index import DOES_NOT_FOLLOW, FileGraph, GraphIndex, GraphNode, read_graph
 from qnnbridge_host.model.merged import gelu_of
@@ -54,17 +54,19 @@ def _refused_in(file: BinaryIO, size: int, sizes: Mapping[str, int]) -> frozense
     graph = read_graph(file, size, sizes)
     complete(graph)
     found = set()
-    for node in _computed_by_session(graph):
+    nodes, known = _computed_by_session(graph)
+    for node in nodes:
         # A malformed node is reported by others.
         with contextlib.suppress(*DOES_NOT_FOLLOW):
-            if _is_refused(node, graph):
+            if _is_refused(node, graph, known):
                 found.add(node.op.rpartition(".")[2])
     return frozenset(found)
 
 
-def _computed_by_session(graph: FileGraph) -> list[GraphNode]:
-    """Return the nodes that ONNX Runtime does not compute when it loads the model."""
-    known: set[Any] = {name for name, tensor in graph.known.items() if tensor.constant or tensor.values is not None}
+def _computed_by_session(graph: FileGraph) -> tuple[list[GraphNode], set[str]]:
+    """Return the nodes that ONNX Runtime does not compute when it loads the model, and the tensors that are constant
+    for them."""
+    known = {name for name, tensor in graph.known.items() if tensor.constant or tensor.values is not None}
     left = []
     for entry, node in zip(graph.entries, graph.nodes, strict=True):
         outputs = [name for name in entry.outputs if name]
@@ -72,10 +74,10 @@ def _computed_by_session(graph: FileGraph) -> list[GraphNode]:
             known.update(outputs)
         elif node.op not in _NOT_JUDGED:
             left.append(node)
-    return left
+    return left, known
 
 
-def _is_refused(node: GraphNode, graph: GraphIndex) -> bool:
+def _is_refused(node: GraphNode, graph: GraphIndex, known: Collection[str]) -> bool:
     if is_missing(node.op):
         # QNN takes a Gelu that is written out.
         return node.op != "Erf" or not gelu_of(graph, node)
@@ -85,7 +87,7 @@ def _is_refused(node: GraphNode, graph: GraphIndex) -> bool:
         return True
     for number in CONSTANT_INPUTS.get(node.op, ()):
         needed = node.input(number)
-        if needed is not None and not needed.constant and needed.values is None and needed.elements != 0:
+        if needed is not None and needed.name not in known and needed.elements != 0:
             return True
     wrong = refused_cast(node) if node.op in ("Cast", "CastLike") else refused_type(node)
     return wrong is not None or refused_attribute(node) is not None

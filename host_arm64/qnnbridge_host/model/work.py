@@ -12,9 +12,10 @@ from qnnbridge_host.model.graph_index import GraphNode, read_graph
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_host.model.static_shapes import complete
 
-# Seconds that the simulator of onnxruntime-qnn 2.7.0 takes for 10**9 products of floats: from a network of large
-# matrix products on a free core to one of many small convolutions on a busy one (docs/performance.md).
-_SIMULATOR_S: Final = (8.0, 30.0)
+# Processor time of one call on the simulator of onnxruntime-qnn 2.7.0, fitted to five float models of 0.01 to 1.5
+# billion products; it was right within a factor of 1.6 (docs/performance.md).
+_S_FOR_1E9_PRODUCTS: Final = 3.5
+_S_FOR_A_NODE: Final = 0.005
 _QUANTISED: Final = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLinear"})
 
 
@@ -25,8 +26,8 @@ def products_of(node: GraphNode) -> int | None:
     return formula(node) if formula else None
 
 
-def seconds_on_simulator(model: str | bytes, sizes: Mapping[str, int]) -> tuple[int, float, float] | None:
-    """Return the products of a float model, and the seconds that one call takes on the simulator: least and most.
+def seconds_on_simulator(model: str | bytes, sizes: Mapping[str, int]) -> float | None:
+    """Return the processor time, in seconds, that one call of a float model takes on the simulator, estimated.
 
     None for a quantised model, whose rate is not known, and for one whose shapes do not follow from its file.
 
@@ -44,11 +45,10 @@ def seconds_on_simulator(model: str | bytes, sizes: Mapping[str, int]) -> tuple[
         return None
     complete(graph)
     found = [products_of(node) for node in graph.nodes if node.op.rpartition(".")[2] in _FORMULAS]
-    products = sum(one for one in found if one is not None)
-    if not products or None in found:
+    if None in found:
         return None
-    least, most = (products / 1e9 * rate for rate in _SIMULATOR_S)
-    return products, least, most
+    products = sum(one for one in found if one is not None)
+    return products / 1e9 * _S_FOR_1E9_PRODUCTS + len(graph.nodes) * _S_FOR_A_NODE
 
 
 def _convolution(node: GraphNode) -> int | None:

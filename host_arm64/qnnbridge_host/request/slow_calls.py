@@ -1,8 +1,8 @@
 """Report a call that computes on QNN's simulator for longer than two seconds, once for each session.
 
 The simulator takes seconds for what an NPU does in milliseconds, so a call of minutes looks like a hang. On an NPU
-nothing is reported. Only calls that arrive as requests are watched, and only until the first one has ended: repeated
-calls take the fast path, which this module does not touch.
+nothing is reported. Only the first call of a session is watched: repeated calls take the fast path, which this module
+does not touch.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any, Final
 from qnnbridge_host.model.work import seconds_on_simulator
 
 SLOW_S: Final = 2.0
+# For a call whose estimate is less than that.
+LATE_S: Final = 10.0
 
 
 class SlowCallReport:
@@ -33,26 +35,33 @@ class SlowCallReport:
 
     @contextlib.contextmanager
     def watching(self, emit: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-        """Send the event `slow_call` if the block takes longer than `SLOW_S`."""
+        """Send the event `slow_call` if the block takes longer than `SLOW_S`, or `LATE_S` for a small model."""
         # The bytes of a model are not kept for longer than they are needed.
         model, self._model = self._model, None
         if model is None:
             yield
             return
-        timer = threading.Timer(SLOW_S, self._report, (model, emit))
-        timer.name, timer.daemon = "qnnbridge slow call", True
-        timer.start()
+        done = threading.Event()
+        arguments = (model, emit, done)
+        watch = threading.Thread(target=self._watch, args=arguments, name="qnnbridge slow call", daemon=True)
+        watch.start()
         try:
             yield
         finally:
-            timer.cancel()
+            done.set()
             # An event must not follow the answer of its request.
-            timer.join()
+            watch.join()
 
-    def _report(self, model: str | bytes, emit: Callable[[dict[str, Any]], None]) -> None:
-        event: dict[str, Any] = {"event": "slow_call", "seconds": SLOW_S, "label": self._label}
-        estimate = seconds_on_simulator(model, self._sizes)
+    def _watch(self, model: str | bytes, emit: Callable[[dict[str, Any]], None], done: threading.Event) -> None:
+        if done.wait(SLOW_S):
+            return
+        waited, estimate = SLOW_S, seconds_on_simulator(model, self._sizes)
+        if estimate is not None and estimate < SLOW_S:
+            # Most likely the computer is busy, and the answer comes at once.
+            if done.wait(LATE_S - SLOW_S):
+                return
+            waited, estimate = LATE_S, None
+        event: dict[str, Any] = {"event": "slow_call", "seconds": waited, "label": self._label}
         if estimate is not None:
-            products, least, most = estimate
-            event |= {"products": products, "least_s": least, "most_s": most}
+            event["processor_s"] = estimate
         emit(event)

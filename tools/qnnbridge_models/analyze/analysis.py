@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from qnnbridge_host.graph.model_index import ModelIndex
+from qnnbridge_host.model.graph_index import GraphTensor
 from qnnbridge_host.model.known_wrong import CODE as KNOWN_WRONG
 from qnnbridge_host.model.work import products_of
 from qnnbridge_protocol.errors import BridgeError

@@ -18,6 +18,7 @@ from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions
+from qnnbridge_host.model import operator_tables as tables
 from qnnbridge_host.model.chips import (
     DEFAULT_SIMULATED_CHIP,
     chip_label,
@@ -27,7 +28,6 @@ from qnnbridge_host.model.chips import (
 )
 from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_host.model.op_trace import read_trace, reason_of, tracing
-from qnnbridge_host.model import operator_tables as tables
 from qnnbridge_models.analyze.analysis import (
     Analysis,
     GraphPlacement,

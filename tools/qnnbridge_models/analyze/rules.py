@@ -14,9 +14,9 @@ from typing import Final
 
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.model import known_wrong
+from qnnbridge_host.model import operator_tables as tables
 from qnnbridge_host.model.graph_index import GraphNode, GraphTensor, rules_about
 from qnnbridge_host.model.known_wrong import KnownWrong, WrongOperator
-from qnnbridge_host.model import operator_tables as tables
 from qnnbridge_models.analyze.analysis import Advice, NodePlace, NodeVerdict
 from qnnbridge_protocol.shell import shell_word
 from qnnbridge_tools import output
