@@ -324,7 +324,7 @@ def test_without_a_trace_the_placement_alone_is_told(tmp_path: Path, monkeypatch
     pytest.importorskip("onnxruntime_qnn")
     from qnnbridge_models.analyze import analyzer
 
-    monkeypatch.setattr(analyzer, "_read", lambda path: {})
+    monkeypatch.setattr(analyzer, "read_trace", lambda folder: {})
     found = analyze_model(models.saved(chain_of("Relu", "Hardmax", "Sigmoid"), tmp_path / "m.onnx"), soc_model="60")
     assert found.truth is not None
     assert found.truth.placed is not None

@@ -1,7 +1,7 @@
 """Operators of a model that QNN refuses by the tables, found without `onnx` and without QNN. Pure functions.
 
-The tables alone refuse nothing: ONNX Runtime computes some nodes beforehand and QNN merges others, which the file does
-not show. The tables decide whether QNN is asked for the placement before minutes of compilation
+The tables alone refuse nothing: ONNX Runtime computes some nodes beforehand and QNN merges others, which the file
+does not show. The tables decide whether QNN is asked for the placement before minutes of compilation
 (`qnnbridge_host.create.beforehand`).
 """
 
@@ -64,8 +64,7 @@ def _refused_in(file: BinaryIO, size: int, sizes: Mapping[str, int]) -> frozense
 
 
 def _computed_by_session(graph: FileGraph) -> tuple[list[GraphNode], set[str]]:
-    """Return the nodes that ONNX Runtime does not compute when it loads the model, and the tensors that are constant
-    for them."""
+    """Return the nodes that ONNX Runtime leaves to the session, and the names of the constants."""
     known = {name for name, tensor in graph.known.items() if tensor.constant or tensor.values is not None}
     left = []
     for entry, node in zip(graph.entries, graph.nodes, strict=True):

@@ -1,8 +1,8 @@
 """Report a call that computes on QNN's simulator for longer than two seconds, once for each session.
 
 The simulator takes seconds for what an NPU does in milliseconds, so a call of minutes looks like a hang. On an NPU
-nothing is reported. Only the first call of a session is watched: repeated calls take the fast path, which this module
-does not touch.
+nothing is reported. Only the first call of a session is watched: repeated calls take the fast path, which this
+module does not touch.
 """
 
 from __future__ import annotations
