@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 # A smaller model is compiled before a worker has started.
 LEAST_BYTES: Final = 2**20
 _MOST_EVIDENCE: Final = 10
+# The trace's reason where the NPU's library refused the node (code 3110, which only the log has).
+_GENERAL: Final = "Failed to add node"
 # The name alone: the host looks for it beside the provider.
 _IR_LIBRARY: Final = "QnnIr.dll" if sys.platform == "win32" else "libQnnIr.so"
 _WRITES_FILES: Final = ("enable_profiling", "optimized_model_filepath")
@@ -81,8 +83,10 @@ def refuse_beforehand(
 
 
 def _evidence(node: Mapping[str, Any]) -> str:
-    name = node.get("node_name")
-    return f"{node.get('op_type')}{f' ({name})' if name else ''}: {reason_of(node)}"
+    name, reason = node.get("node_name"), reason_of(node)
+    if reason.startswith(_GENERAL):
+        reason = "the backend refuses this operator, data type or rank on this target"
+    return f"{node.get('op_type')}{f' ({name})' if name else ''}: {reason}"
 
 
 def _placed(source: ModelSource, spec: SessionSpec, initializers: Sequence[Any], order: WorkOrder) -> SessionInfo:
