@@ -17,11 +17,11 @@ from tests.fakes.commands import qnnbridge
 pytest.importorskip("onnxruntime")
 
 from qnnbridge_host.graph.model_index import ModelIndex
+from qnnbridge_host.model.operator_tables import NEWEST_IR_VERSION, NEWEST_OPSET, NEWEST_ORT
 from qnnbridge_models.analyze import Analysis, analyze_model
 from qnnbridge_models.analyze import analysis as report
 from qnnbridge_models.analyze.analysis import shares_of, verdict_text, work_text
 from qnnbridge_models.analyze.predict import parts_of
-from qnnbridge_models.analyze.tables import NEWEST_IR_VERSION, NEWEST_OPSET, NEWEST_ORT
 from qnnbridge_models.fix import fix_model
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, NoSuchFile, OptionError
 
@@ -324,7 +324,7 @@ def test_without_a_trace_the_placement_alone_is_told(tmp_path: Path, monkeypatch
     pytest.importorskip("onnxruntime_qnn")
     from qnnbridge_models.analyze import analyzer
 
-    monkeypatch.setattr(analyzer, "_read", lambda path: {})
+    monkeypatch.setattr(analyzer, "read_trace", lambda folder: {})
     found = analyze_model(models.saved(chain_of("Relu", "Hardmax", "Sigmoid"), tmp_path / "m.onnx"), soc_model="60")
     assert found.truth is not None
     assert found.truth.placed is not None

@@ -27,7 +27,7 @@ from tests.fakes.commands import qnnbridge
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.numerics.cases import Case
 from qnnbridge_models.analyze import analyze_model
-from qnnbridge_models.verify import Verification, verify_model
+from qnnbridge_models.verify import Verification, verifier, verify_model
 from qnnbridge_models.verify.verifier import VerifyOptions
 from qnnbridge_protocol.errors import ModelChanged
 from qnnbridge_protocol.settings import state_dir
@@ -434,3 +434,33 @@ def test_reports_of_deaths_in_analyze_and_verify_name_the_model(tmp_path: Path) 
     named = {name for report in reports for name in report["models"]}
     assert named
     assert all(name.startswith("stft.") for name in named), named
+
+
+def test_two_chips_share_the_cpus_answers_and_another_model_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_cpu: list[str] = []
+    run = verifier.trying.prepare_trials
+
+    def counted(side: Any, *arguments: Any) -> Any:
+        on_cpu.append(side.fingerprint)
+        return run(side, *arguments)
+
+    monkeypatch.setattr(verifier.trying, "prepare_trials", counted)
+    model = models.saved(models.conv_net(), tmp_path / "m.onnx")
+    reference = verifier.CpuReference()
+
+    def found(chip: str, how: VerifyOptions = ORDINARY) -> Verification:
+        return verify_model(model, soc_model=chip, how=how, reference=reference)
+
+    first, second = found("60"), found("88")
+    assert len(on_cpu) == 1
+    assert (first.verdict, second.verdict) == ("agrees", "agrees")
+    assert [row.name for row in first.rows] == [row.name for row in second.rows]
+    found("88", VerifyOptions(extreme=False, seed=1))
+    assert len(on_cpu) == 2, "other inputs"
+    changed = models.conv_net()
+    changed.graph.node[0].name = "another"
+    models.saved(changed, model)
+    found("60")
+    assert len(set(on_cpu)) == 2, "another model"

@@ -293,13 +293,18 @@ def hashes_of(paths: Iterable[Path]) -> list[tuple[str, str]]:
 
 
 def _name_of(feeds: Mapping[str, Any]) -> str:
+    return f"{feeds_digest(feeds)}.npz"
+
+
+def feeds_digest(feeds: Mapping[str, Any]) -> str:
+    """Return a hash of names, types, shapes and values."""
     digest = hashlib.sha256()
     for name in sorted(feeds):
         value = np.ascontiguousarray(feeds[name])
         digest.update(f"{name}:{value.dtype.str}:{value.shape}:".encode())
         # The bytes of text arrays are addresses of Python objects.
         digest.update(repr(value.tolist()).encode() if value.dtype == object else value.tobytes())
-    return f"{digest.hexdigest()[:32]}.npz"
+    return digest.hexdigest()[:32]
 
 
 def _drop_old(folder: Path) -> None:

@@ -28,6 +28,7 @@ from qnnbridge._session.create import (
     too_late,
 )
 from qnnbridge._session.replay import Live, ReplayingSession
+from qnnbridge._session.slow_calls import log_slow_call
 from qnnbridge._supervision.host_process import OnDeadline, deadline_after
 from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
@@ -330,7 +331,8 @@ class RemoteSession(ReplayingSession):
             # `isolate` first: a suspect that waits for its turn to run alone has no request yet that could be
             # cancelled.
             with self.host.isolate(context, deadline), TerminateRelay(stop, process.channel, terminates) as on_sent:
-                return self.host.call_with_functions(process, (request, buffers), deadline, context, on_sent)
+                message = (request, buffers)
+                return self.host.call_with_functions(process, message, deadline, context, on_sent, log_slow_call)
 
         if self._closed:
             raise Closed("The session is closed.", fix="Create a new one.")

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from qnnbridge_host.cache.files import work_folder
+from qnnbridge_host.create.beforehand import refuse_beforehand
 from qnnbridge_host.create.order import WorkOrder
 from qnnbridge_host.create.publish import MODEL_SUFFIX, CompiledFiles, CompilerInput, blob_of, compiled_spec
 from qnnbridge_host.create.worker import Worker
@@ -65,6 +66,8 @@ def compile_together(jobs: Sequence[CompilerInput], folder: str, order: WorkOrde
         Cancelled, DeadlineExceeded: the worker was ended.
         BridgeError: the errors of creating a session.
     """
+    for job in jobs:
+        refuse_beforehand(job.source, job.spec, job.initializers, order)
     try:
         made = _compiled(jobs, folder, order)
         if made is None:

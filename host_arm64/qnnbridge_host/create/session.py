@@ -314,11 +314,15 @@ class SessionMaker:
         Raises `ModelChanged` if files of the model were written to meanwhile, whatever they hold now.
         """
         from qnnbridge_host.cache.key import size_of
+        from qnnbridge_host.create.beforehand import refuse_beforehand
         from qnnbridge_host.model.source import are_same
+        from qnnbridge_host.request.slow_calls import SlowCallReport
 
         source, request = creation.source, creation.request
         if loadable is None:
             self._refuse_curable(creation)
+            if self.host_info.simulator is not None and not _writes(creation.spec):
+                refuse_beforehand(source, creation.spec, creation.initializers, creation.order)
             # For the report of a death: what is known explains it better than how it looks.
             known = self._known_faults(creation)
             request.blame = {**_blame(creation), "known": known} if known else _blame(creation)
@@ -346,6 +350,9 @@ class SessionMaker:
         for _ in range(1 if _writes(spec) else ATTEMPTS):
             before = source.stamps() if loadable is None else ()
             session = self._loaded(creation, spec, create, size)
+            if session.info.placement.qnn_nodes and session.info.placement.simulator:
+                sizes = creation.spec.free_dimensions_by_name
+                session.slow_calls = SlowCallReport(creation.order.label, source.given, sizes)
             # The files of an entry are checked by `SessionCache.loaded`.
             if loadable is not None:
                 return session, session.info

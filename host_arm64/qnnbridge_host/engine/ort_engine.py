@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import os
 import platform
+import tempfile
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -227,16 +228,20 @@ class OrtEngine:
         tensors: Tensors,
         on_phase: Callable[[str], None],
     ) -> PlacementRefused:
-        """ONNX Runtime says only that some node is not on QNN. Make the session again with the CPU allowed and
-        everything logged, look where the nodes are, and throw it away."""
+        """Look where the nodes are, since ONNX Runtime says only that some node is not on QNN.
+
+        The session is made again with the CPU allowed and everything logged, and thrown away. On the simulator QNN
+        writes its graphs to files instead of compiling them a second time.
+        """
         name = os.path.basename(spec.model_path) if spec.model_path else "the model"
         second, entries = without_side_effects(spec, choice.entries)
         entries[DISABLE_CPU_FALLBACK] = "0"
         assert choice.qnn is not None
         # A strict session keeps quantization at the graph's edges on QNN; without this the CPU would get it here.
         qnn = {"offload_graph_io_quantization": "0", **choice.qnn}
-        try:
-            allowed = ProviderChoice(qnn, choice.others, entries, choice.target, strict=False)
+
+        def made_with(options: dict[str, str]) -> PlacementRefused:
+            allowed = ProviderChoice(options, choice.others, entries, choice.target, strict=False)
             session = self._make(second, source, allowed, entries, tensors, on_phase)
             return placement.refusal(
                 name,
@@ -245,6 +250,16 @@ class OrtEngine:
                 compiled=placement.is_compiled(session),
                 operators=placement.session_operators(session),
             )
+
+        if choice.target is not None and choice.target.simulator:
+            with contextlib.suppress(Exception), tempfile.TemporaryDirectory() as folder:
+                library = qnn_options.backend_library("ir", self._qnn.library_folder)
+                written = qnn_options.placement_only(qnn, folder, library)
+                found = made_with({**qnn, **written}) if written else None
+                if found is not None and found.details.get("cpu_nodes"):
+                    return found
+        try:
+            return made_with(qnn)
         except Exception as error:  # noqa: BLE001 - the refusal is the caller's error
             return placement.refusal(name, None, (), translate(error))
 

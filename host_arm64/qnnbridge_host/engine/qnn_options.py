@@ -299,6 +299,23 @@ def backend_library(kind: str, folder: str | None) -> str | None:
     return None
 
 
+# They say themselves what QNN writes instead of compiling.
+_OWN_WAY = ("dump_qnn_ir_dlc", "qnn_ir_backend_path", "qnn_saver_path")
+
+
+def placement_only(options: Mapping[str, str], folder: str, library: str | None) -> dict[str, str]:
+    """Return the options that make QNN place a model for the NPU and write its graphs to `folder`, not compiled.
+
+    The NPU's own library checks each node all the same, so the placement is that of the compiled model. Empty
+    without a library, or where `options` choose another backend or another way.
+
+    library: QNN's IR library, as a path or by its name.
+    """
+    if library is None or backend_of(options) != "htp" or any(name in options for name in _OWN_WAY):
+        return {}
+    return {"dump_qnn_ir_dlc": "1", "dump_qnn_ir_dlc_dir": folder, "qnn_ir_backend_path": library}
+
+
 def backend_of(options: Mapping[str, str]) -> str:
     """Which backend the (checked) options choose: htp, gpu, cpu, saver, ir or genie; else the file's name."""
     path = options.get("backend_path")

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.engine.calls import BoundCall
     from qnnbridge_host.model.source import KnownFile
     from qnnbridge_host.request.client import StopSignal
+    from qnnbridge_host.request.slow_calls import SlowCallReport
     from qnnbridge_protocol.specs import CompileSpec
 
 # Declares the native step that a request is about to enter.
@@ -113,6 +114,8 @@ class ResettableSession:
         self._session: EngineSession | None = session
         self._made_at_reset = self._seen_resets
         self._closed = False
+        # On the simulator, what reports that the first call takes long.
+        self.slow_calls: SlowCallReport | None = None
         self.info: SessionInfo = session.info
         placement = self.info.placement
         # Before onnxruntime 1.24 nothing says where the nodes are.

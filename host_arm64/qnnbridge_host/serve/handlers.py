@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -171,7 +172,9 @@ class HostHandlers:
         options = header.get("options")
         run = RunSpec.from_wire(options) if options is not None else None
         request.stopper = stop = StopHandle()
-        outputs = session.run(None if names is None else list(names), feeds, run, stop, enter)
+        slow = session.slow_calls
+        with contextlib.nullcontext() if slow is None else slow.watching(request.emit):
+            outputs = session.run(None if names is None else list(names), feeds, run, stop, enter)
         encoder = Encoder()
         described = [encoder.add(value) for value in outputs]
         return {"outputs": described}, tuple(encoder.buffers)

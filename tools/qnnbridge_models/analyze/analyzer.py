@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import time
@@ -19,6 +18,7 @@ from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions
+from qnnbridge_host.model import operator_tables as tables
 from qnnbridge_host.model.chips import (
     DEFAULT_SIMULATED_CHIP,
     chip_label,
@@ -27,7 +27,7 @@ from qnnbridge_host.model.chips import (
     simulated_chip,
 )
 from qnnbridge_host.model.graph_index import GraphNode
-from qnnbridge_models.analyze import tables
+from qnnbridge_host.model.op_trace import read_trace, reason_of, tracing
 from qnnbridge_models.analyze.analysis import (
     Analysis,
     GraphPlacement,
@@ -255,11 +255,8 @@ def _with_rewrites(
 # writes while it compiles which nodes each operator was made from, and QNN's reason for the rest. All nodes are
 # renamed in a copy before: names may be missing in a model, or be there twice.
 
-_TRACE_FILE = "qnn_op_trace.json"
 # ONNX Runtime appends "_token_" and a number to the name of a node that it remakes in another layout.
 _NAME = re.compile(r"qnnbridge_node_(\d+)(?:_token_\d+)?$")
-# The provider writes it behind each reason, without a space: it only repeats the node and its place.
-_REPEATED = re.compile(r"(?<=\.)\w+ node `[^`]*` will not be assigned to QNN EP\.")
 _OWN_NAME = re.compile(r"qnnbridge_node_\d+(?:_token_\d+)?")
 
 
@@ -293,7 +290,7 @@ def ask(
             placement, error = _make(host, copy, Path(folder), options, timeout_s)
             versions, simulator = dict(info.versions), bool(info.simulator)
         # When the host has ended, so that nothing writes to the trace any more.
-        trace = _read(Path(folder) / _TRACE_FILE)
+        trace = read_trace(str(folder))
     placed = None
     if trace:
         placed = _placed(view, trace, placement, predicted)
@@ -315,11 +312,10 @@ def _make(
     host: Any, model: Path, folder: Path, options: Mapping[str, str], timeout_s: float | None
 ) -> tuple[Any, BridgeError | None]:
     """The placement of a session with tracing, or why there is none."""
-    tracing = {"enable_framework_op_trace": "1", "framework_op_trace_dir": str(folder)}
     # Its default leaves Quantize and Dequantize at the edges of the model to the CPU.
     whole = {"offload_graph_io_quantization": "0", **options}
     # With the trace first; without it where the provider refuses its options.
-    for extra in (tracing, {}):
+    for extra in (tracing(str(folder)), {}):
         try:
             with opened(host, model, QNN, SessionSettings({**whole, **extra}, {}, timeout_s)) as session:
                 return session.placement, None
@@ -332,15 +328,6 @@ def _make(
     return None, None
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        # An onnxruntime-qnn before 2.4 writes no trace.
-        return {}
-    return found
-
-
 def _placed(
     view: ModelIndex, trace: Mapping[str, Any], placement: Any, predicted: GraphPlacement
 ) -> GraphPlacement:
@@ -349,7 +336,7 @@ def _placed(
     for node in trace.get("unsupported_nodes", ()):
         index = _index(node.get("node_name", ""))
         if index is not None:
-            verdicts[index] = NodeVerdict("cpu", "qnn", _reason(view, str(node.get("reason", ""))))
+            verdicts[index] = NodeVerdict("cpu", "qnn", _reason(view, reason_of(node)))
     for name, _ in placement.cpu_list if placement is not None else ():
         index = _index(name)
         if index is not None:
@@ -446,5 +433,4 @@ def _reason(view: ModelIndex, text: str) -> str:
         index = _index(match[0])
         return view.nodes[index].label if index is not None and index < len(view.nodes) else match[0]
 
-    text = _REPEATED.sub("", text).strip()
     return _OWN_NAME.sub(real, text) or "QNN gives no reason"

@@ -7,14 +7,14 @@ whole or leaves all of it to the CPU.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.model.graph_index import GraphNode
+from qnnbridge_host.model.work import makes_products, products_of
 
 # Of an element. Those that are not listed (int8, uint8, bool) have one.
 _BYTES: Final[Mapping[str, float]] = {
@@ -76,12 +76,10 @@ def _running(proto: Any) -> int:
 
 
 def _cost(node: GraphNode, left: dict[str, int]) -> Cost:
-    # Without the domain: com.microsoft.Attention costs what Attention costs.
-    formula = _FORMULAS.get(node.op.rpartition(".")[2])
-    macs, guessed = formula(node) if formula else None, 0
+    macs, guessed = products_of(node), 0
     if macs is None:
         macs = sum([tensor.elements or 0 for tensor in node.made])
-        if formula:
+        if makes_products(node):
             macs = guessed = max(macs, sum([tensor.elements or 0 for tensor in node.given if tensor.constant]))
     weights = sum([left.pop(tensor.name, 0) for tensor in node.given])
     results = sum([int((tensor.elements or 0) * _BYTES.get(tensor.type, 1)) for tensor in node.made])
@@ -140,66 +138,3 @@ def _steps(node: GraphNode) -> int:
     axes: Sequence[int] = node.get("scan_input_axes", ()) or (0,)
     sizes = first.fixed if first is not None else None
     return max(1, sizes[axes[0]]) if sizes and -len(sizes) <= axes[0] < len(sizes) else 1
-
-
-def _convolution(node: GraphNode) -> int | None:
-    weight, made = node.input(1), node.made[0]
-    if weight is None or weight.fixed is None or made.elements is None:
-        return None
-    # Weights of Conv: outputs, inputs of a group, kernel. Each result takes one product for each of the latter two.
-    return made.elements * math.prod(weight.fixed[1:])
-
-
-def _transposed(node: GraphNode) -> int | None:
-    data, weight = node.input(0), node.input(1)
-    if data is None or weight is None or data.elements is None or weight.fixed is None:
-        return None
-    # Weights of ConvTranspose begin with the inputs: each element that goes in is multiplied with all the rest.
-    return data.elements * math.prod(weight.fixed[1:])
-
-
-def _matmul(node: GraphNode) -> int | None:
-    data, made = node.input(0), node.made[0]
-    if data is None or not data.fixed or made.elements is None:
-        return None
-    return made.elements * data.fixed[-1]
-
-
-def _gemm(node: GraphNode) -> int | None:
-    data, made = node.input(0), node.made[0]
-    if data is None or not data.fixed or len(data.fixed) != 2 or made.elements is None:
-        return None
-    return made.elements * data.fixed[0 if node.get("transA", 0) else 1]
-
-
-def _recurrent(node: GraphNode) -> int | None:
-    data, weight, again = node.input(0), node.input(1), node.input(2)
-    if data is None or weight is None or again is None:
-        return None
-    if not data.fixed or weight.elements is None or again.elements is None or len(data.fixed) < 2:
-        return None
-    # Each step of each sequence uses all weights of both matrices once.
-    return data.fixed[0] * data.fixed[1] * (weight.elements + again.elements)
-
-
-def _attention(node: GraphNode) -> int | None:
-    query, key = node.input(0), node.input(1)
-    if query is None or key is None or query.elements is None or not key.fixed or len(key.fixed) < 2:
-        return None
-    # Two products: query with key gives the scores, and the scores are multiplied with the values.
-    return 2 * query.elements * key.fixed[-2]
-
-
-_FORMULAS: Final[Mapping[str, Callable[[GraphNode], int | None]]] = {
-    "Conv": _convolution,
-    "ConvInteger": _convolution,
-    "ConvTranspose": _transposed,
-    "MatMul": _matmul,
-    "MatMulInteger": _matmul,
-    "FusedMatMul": _matmul,
-    "Gemm": _gemm,
-    "LSTM": _recurrent,
-    "GRU": _recurrent,
-    "RNN": _recurrent,
-    "Attention": _attention,
-}

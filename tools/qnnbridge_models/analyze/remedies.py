@@ -15,8 +15,8 @@ from typing import Any, Final
 from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.model_index import Editor, ModelIndex
 from qnnbridge_host.graph.shapes import Dimensions
+from qnnbridge_host.model import operator_tables as tables
 from qnnbridge_host.rewrite.fixer import chosen, deciding_inputs
-from qnnbridge_models.analyze import tables
 from qnnbridge_models.analyze.analysis import BAD, Advice, NodePlace, NodeVerdict, QnnAnswer
 from qnnbridge_models.analyze.costs import Cost, costs_of
 from qnnbridge_models.analyze.predict import Prediction, parts_of, predict_model

@@ -14,10 +14,9 @@ from typing import Final
 
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.model import known_wrong
+from qnnbridge_host.model import operator_tables as tables
 from qnnbridge_host.model.graph_index import GraphNode, GraphTensor, rules_about
 from qnnbridge_host.model.known_wrong import KnownWrong, WrongOperator
-from qnnbridge_host.model.qnn_operators import REGISTERED, REPLACED
-from qnnbridge_models.analyze import tables
 from qnnbridge_models.analyze.analysis import Advice, NodePlace, NodeVerdict
 from qnnbridge_protocol.shell import shell_word
 from qnnbridge_tools import output
@@ -27,15 +26,7 @@ Objection = str | tuple[str, str] | None
 
 _FLOATS = ("float", "float16")
 
-_PAIRS: Final = (
-    *("QuantizeLinear", "DequantizeLinear"),
-    *("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"),
-)
 _REDUCTIONS: Final = ("ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum")
-# They take every type, and then fail with some.
-_WIDE: Final = ("Bernoulli", "Mod", "RandomNormalLike", "RandomUniformLike")
-_OWN_TYPES: Final = frozenset({*_PAIRS, "QLinearConv", "QLinearMatMul", "Shape"})
-
 _INSTEAD: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("ReduceL1", "ReduceSumSquare", "ReduceLogSum", "Softsign", "Celu", "Sinh", "Cosh"),
@@ -98,16 +89,10 @@ def _wrong_type(node: GraphNode, context: RuleContext) -> Objection:
     """Types that QNN does not have at all, and those that this operator is not made for."""
     if node.op in ("Cast", "CastLike"):
         return _cast(node)
-    # They have checks of their own.
-    if node.op in _OWN_TYPES or node.op in _WIDE:
+    found = tables.refused_type(node)
+    if found is None:
         return None
-    number = tables.DATA_INPUT.get(node.op, 0)
-    data = node.input(number)
-    if data is None or not data.type:
-        return None
-    allowed = tables.TYPES.get(node.op, _FLOATS)
-    if data.type in allowed:
-        return None
+    data, allowed = found
     words = " and ".join([", ".join(allowed[:-1]), allowed[-1]] if len(allowed) > 1 else allowed)
     return f"{data.name} is {data.type}; {node.op} takes {words}", _type_fix(data.type)
 
@@ -123,13 +108,11 @@ def _type_fix(element: str) -> str:
 
 
 def _cast(node: GraphNode) -> Objection:
-    source, made = node.input(0), node.made[0] if node.made else None
-    if source is None or made is None or not source.type or not made.type:
+    types = tables.refused_cast(node)
+    if types is None:
         return None
-    if made.type in tables.CASTS.get(source.type, ()):
-        return None
-    fix = "give an int32 instead" if made.type == "int64" else ""
-    return f"QNN does not convert {source.type} to {made.type}", fix
+    source, made = types
+    return f"QNN does not convert {source} to {made}", "give an int32 instead" if made == "int64" else ""
 
 
 def _layer_normalization(node: GraphNode, context: RuleContext) -> Objection:
@@ -198,7 +181,7 @@ def _pooling(node: GraphNode, context: RuleContext) -> Objection:
 def _if(node: GraphNode, context: RuleContext) -> Objection:
     # What a branch computes is placed with the If, so one unknown operator keeps all of it on the CPU.
     for op in node.inner_ops:
-        if op not in REGISTERED and op not in REPLACED and op != "Constant":
+        if op not in tables.REGISTERED and op not in tables.REPLACED and op != "Constant":
             return f"one of its branches has {op}, which QNN does not have"
     return None
 
@@ -235,7 +218,7 @@ def _pow(node: GraphNode, context: RuleContext) -> Objection:
 
 
 # A graph of these and nothing else stays on the CPU.
-_ALONE: Final = frozenset((*_PAIRS, "Constant"))
+_ALONE: Final = frozenset((*tables.PAIRS, "Constant"))
 
 
 def _wide_type(node: GraphNode, context: RuleContext) -> Objection:
@@ -280,7 +263,7 @@ def _crashes(node: GraphNode, context: RuleContext) -> Objection:
 
 
 def _not_registered(node: GraphNode, context: RuleContext) -> Objection:
-    if node.op in REGISTERED or node.op in tables.REFUSED_BY_HTP or node.op in REPLACED:
+    if not tables.is_missing(node.op):
         return None
     otherwise = f"replace {node.op}, or let the application compute it before or after the model"
     return f"QNN has no operator {node.op}", _INSTEAD.get(node.op, otherwise)
@@ -344,24 +327,12 @@ def _counts(node: GraphNode, context: RuleContext) -> Objection:
     return None
 
 
-# By operator: a model has thousands of nodes, and few operators.
-_attribute_rules = functools.cache(functools.partial(rules_about, tables.ATTRIBUTES))
-
-
 def _attributes(node: GraphNode, context: RuleContext) -> Objection:
-    for one in _attribute_rules(node.op):
-        value = node.get(one.name, one.default)
-        if any(part not in one.allowed for part in (value if isinstance(value, (list, tuple)) else [value])):
-            # beta multiplies C: without C it does nothing.
-            if one.name == "beta" and node.input(2) is None:
-                continue
-            shown = (
-                [part.decode("utf-8", "replace") if isinstance(part, bytes) else part for part in value]
-                if isinstance(value, (list, tuple))
-                else value
-            )
-            return f"{one.name} is {shown}: {one.reason}", one.fix
-    return None
+    found = tables.refused_attribute(node)
+    if found is None:
+        return None
+    rule, value = found
+    return f"{rule.name} is {value}: {rule.reason}", rule.fix
 
 
 def _wide_integers(node: GraphNode, context: RuleContext) -> Objection:
@@ -386,7 +357,7 @@ def _chip(node: GraphNode, context: RuleContext) -> Objection:
         return None
     reason = f"{node.op} of float needs a V{tables.FIRST_FLOAT_ARCH} or newer; this chip has a V{context.arch}"
     # `qnnbridge quantize` refuses a model that is quantised already.
-    if not context.view.operators.isdisjoint(_PAIRS):
+    if not context.view.operators.isdisjoint(tables.PAIRS):
         return reason, "quantise this operator as the others are, or choose a newer chip with --soc-model"
     return reason
 
@@ -426,7 +397,7 @@ RULES: Final = (
     PlacementRule("special", "cpu", _if, operators=("If",)),
     PlacementRule("special", "cpu", _pow, operators=("Pow",)),
     PlacementRule("special", "cpu", _rotary, operators=("RotaryEmbedding",)),
-    PlacementRule("special", "cpu", _standalone, operators=_PAIRS),
+    PlacementRule("special", "cpu", _standalone, operators=tables.PAIRS),
     # From here on only for nodes that no rule above leaves to the CPU: what QNN takes can fail or end the process.
     PlacementRule("rearranged", "fails", _wrong_type, operators=tables.FAILS_UNLESS_FLOAT),
     PlacementRule(
@@ -439,7 +410,7 @@ RULES: Final = (
     PlacementRule("zero-size", "crash", _zero_size, "qnnbridge fix (zero-size) takes it out"),
     PlacementRule("fails", "fails", _fails, operators=tables.FAILS_BEYOND),
     # QNN accepts the node first and refuses it when it is too late.
-    PlacementRule("fails", "fails", _wide_type, operators=_WIDE),
+    PlacementRule("fails", "fails", _wide_type, operators=tables.WIDE),
     PlacementRule(
         "chip",
         "fails",

@@ -37,7 +37,7 @@ from qnnbridge_models.quantize.quantizer import quantize_model
 from qnnbridge_models.quantize.samples import load
 from qnnbridge_models.verify import trying
 from qnnbridge_models.verify import verification as verify_report
-from qnnbridge_models.verify.verifier import verify_model
+from qnnbridge_models.verify.verifier import CpuReference, verify_model
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -191,8 +191,14 @@ def compile_for(
 
 
 def verify_on(
-    chip: str, model: Path, model_hash: str, folder: Path, options: PrepareOptions, versions: Mapping[str, str]
+    chip: str,
+    model: Path,
+    model_hash: str,
+    options: PrepareOptions,
+    versions: Mapping[str, str],
+    reference: CpuReference,
 ) -> StepWork:
+    """reference: the CPU's answers, which all chips share."""
     # What was given to calibrate is as real as inputs are.
     with_samples = bool(options.calibration) and not options.inputs
 
@@ -209,6 +215,7 @@ def verify_on(
                 timeout_s=options.timeout_s,
                 host_python=options.host_python,
             ),
+            reference=reference,
         )
         return [], verify_report.document(result)
 
@@ -478,13 +485,14 @@ def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOpt
     compiled = {
         chip: steps.do(compile_for(chip, model, hashed, folder, options, versions), may_fail=True) for chip in chips
     }
+    reference = CpuReference()
     for chip in chips:
         problem = _not_this_chip(chip, info)
         if problem:
             steps.skip("verify", chip, problem)
         else:
             # Also where compiling failed: the verification makes a session of its own, from `model`.
-            verified = steps.do(verify_on(chip, model, hashed, folder, options, versions), may_fail=True)
+            verified = steps.do(verify_on(chip, model, hashed, options, versions, reference), may_fail=True)
             steps.ship_verdict(compiled[chip], verified)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.cache.files import work_folder
 from qnnbridge_host.graph.shapes import Dimensions
+from qnnbridge_host.model.op_trace import TRACE_FILE
 from qnnbridge_host.model.paths import native_path
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_models.command_options import ProfileRequest
@@ -208,7 +209,7 @@ def _size(value: Any) -> int:
 MAX_PROFILE_BYTES: Final = 256 << 20
 
 # The provider gives the name.
-OP_TRACE_FILE: Final = "qnn_op_trace.json"
+OP_TRACE_FILE: Final = TRACE_FILE
 MAX_TRACE_BYTES: Final = 64 << 20
 
 

@@ -24,7 +24,7 @@ from qnnbridge_host.numerics.measuring import same_results
 from qnnbridge_host.numerics.sampling import NOTHING_KNOWN, InputKnowledge, NamedFeeds, knowledge_of
 from qnnbridge_models import progress
 from qnnbridge_models.command_options import VerifyOptions
-from qnnbridge_models.journals import AnswerJournal, hashes_of
+from qnnbridge_models.journals import AnswerJournal, feeds_digest, hashes_of
 from qnnbridge_models.progress import OnProgress
 from qnnbridge_models.verify import trying
 from qnnbridge_models.verify.bisection import Cutter, DivergenceNotFound, DivergenceSearch
@@ -75,6 +75,7 @@ def verify_model(
     how: VerifyOptions | None = None,
     on_progress: OnProgress = progress.ignore,
     on_rows: OnRows | None = None,
+    reference: CpuReference | None = None,
 ) -> Verification:
     """Runs a model on QNN and on the CPU of the host, and reports where they differ, and why.
 
@@ -89,6 +90,7 @@ def verify_model(
         how: seed, extremes, search, deadlines and options of QNN.
         on_progress: called with the stage and how far it is.
         on_rows: called with the names of all sets of inputs and of the outputs; gives what is called with each row.
+        reference: keeps the CPU's answers, for the verification of the same model on another chip.
 
     Raises:
         CompiledModelRefused: the model is compiled.
@@ -116,7 +118,8 @@ def verify_model(
         known, nodes, constant = _known_of(path, sizes, soc_model)
         steps = quantised_steps(str(path))
         work = _Work(
-            *(model, scan, given, settings, number_format, known, constant, steps, how, on_progress, on_rows)
+            *(model, scan, given, settings, number_format, known, constant, steps, how, on_progress, on_rows),
+            reference or CpuReference(),
         )
         # Without names: a model that was renamed is the same one.
         hashes = [digest for _, digest in hashes_of([path, *others])]
@@ -229,6 +232,27 @@ def _with_sizes(path: Path, scan: ModelScan, sizes: FixedSizes, folder: Path) ->
     return files.changed_copy(model, path, scan.external_files, folder)
 
 
+class CpuReference:
+    """The inputs of a verification with the CPU's answers, kept for the same model on another chip. One thread."""
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._kept: tuple[str, TrialSet] | None = None
+
+    def answers(self, key: object, compute: Callable[[], tuple[str, TrialSet]]) -> tuple[str, TrialSet]:
+        """Return the fingerprint of the model and its trials; `compute` makes them unless they are kept.
+
+        key: all that the answers depend on.
+        """
+        if self._kept is not None and self._key == key:
+            return self._kept
+        found = compute()
+        # A death of the host says nothing about the model: the next chip runs the CPU again.
+        if not any(trial.expected.died for trial in found[1].trials):
+            self._key, self._kept = key, found
+        return found
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Work:
     """One model on both sides of one host."""
@@ -244,6 +268,7 @@ class _Work:
     how: VerifyOptions
     on_progress: OnProgress
     on_rows: OnRows | None
+    reference: CpuReference
 
     def tried(self, what: Mapping[str, Any]) -> _Tried:
         """Runs all sets of inputs. what: all that QNN's answers depend on, for the journal."""
@@ -253,11 +278,7 @@ class _Work:
         with Host(python=how.host_python) as host:
             self.on_progress("running on the CPU", 0, 0)
             versions = dict(host.info.versions)
-            with opened(host, self.model, CPU, self.settings) as side:
-                original = side.fingerprint
-                prepared = trying.prepare_trials(
-                    side, self.given, self.scan.ops, self.known, self.number_format, how
-                )
+            original, prepared = self.reference.answers(self._cpu_key(what, versions), lambda: self._on_cpu(host))
             prepared = dataclasses.replace(prepared, constant=self.constant, steps=self.steps)
             # Where the CPU disagrees with itself, a comparison with QNN says nothing.
             if not prepared.stable:
@@ -290,6 +311,19 @@ class _Work:
         if journal is not None:
             journal.over()
         return _Tried(prepared, rows, found, placement, versions, left_out=left_out)
+
+    def _on_cpu(self, host: Host) -> tuple[str, TrialSet]:
+        with opened(host, self.model, CPU, self.settings) as side:
+            return side.fingerprint, trying.prepare_trials(
+                side, self.given, self.scan.ops, self.known, self.number_format, self.how
+            )
+
+    def _cpu_key(self, what: Mapping[str, Any], versions: Mapping[str, str]) -> object:
+        """Return all that the CPU's answers depend on: no chip, and no option of QNN."""
+        how = self.how
+        given = [(one.name, feeds_digest(one.feeds)) for one in self.given]
+        made_up = (how.seed, how.extreme, how.strict, how.timeout_s, how.host_python)
+        return what["model"], what["sizes"], given, made_up, dict(versions)
 
     def _tried_twice(self, host: Host, prepared: TrialSet, versions: Mapping[str, str]) -> _Tried:
         """Run a model with random numbers twice on QNN and report whether the results repeat."""

@@ -2,15 +2,20 @@
 """Operators, types and sizes that QNN takes, as data: measured with onnxruntime-qnn 2.7 and its HTP simulator, one
 operator at a time.
 
-Every table speaks of float and integer tensors as they are; quantised operators have their own (`quantized`). How
-often the rules are right is in docs/verification.md.
+Every table speaks of float and integer tensors as they are; quantised operators have their own
+(`qnnbridge_models.analyze.predict`). How often the rules are right is in docs/verification.md. The look-ups at the
+end are pure functions; any thread.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, Final
+
+from qnnbridge_host.model.graph_index import GraphNode, GraphTensor, rules_about
+from qnnbridge_host.model.qnn_operators import REGISTERED, REPLACED
 
 # Operators that the provider knows and the NPU does not have, and what to do instead.
 REFUSED_BY_HTP: Final[Mapping[str, str]] = {
@@ -207,3 +212,58 @@ ATTRIBUTES: Final = (
         "qnnbridge fix (default-activations) takes the defaults away",
     ),
 )
+
+
+PAIRS: Final = (
+    *("QuantizeLinear", "DequantizeLinear"),
+    *("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"),
+)
+# They take every type, and then fail with some.
+WIDE: Final = ("Bernoulli", "Mod", "RandomNormalLike", "RandomUniformLike")
+# They have checks of their own.
+_OWN_TYPES: Final = frozenset({*PAIRS, *WIDE, "QLinearConv", "QLinearMatMul", "Shape", "Cast", "CastLike"})
+
+# By operator: a model has thousands of nodes, and few operators.
+_attribute_rules = functools.cache(functools.partial(rules_about, ATTRIBUTES))
+
+
+def is_missing(op: str) -> bool:
+    """Return whether QNN has no such operator."""
+    return op not in REGISTERED and op not in REFUSED_BY_HTP and op not in REPLACED
+
+
+def refused_type(node: GraphNode) -> tuple[GraphTensor, tuple[str, ...]] | None:
+    """Return the tensor whose type the operator does not take, and the types that it takes."""
+    if node.op in _OWN_TYPES:
+        return None
+    data = node.input(DATA_INPUT.get(node.op, 0))
+    if data is None or not data.type:
+        return None
+    allowed = TYPES.get(node.op, _FLOATS)
+    return None if data.type in allowed else (data, allowed)
+
+
+def refused_cast(node: GraphNode) -> tuple[str, str] | None:
+    """Return the two types between which QNN does not convert."""
+    source, made = node.input(0), node.made[0] if node.made else None
+    if source is None or made is None or not source.type or not made.type:
+        return None
+    return None if made.type in CASTS.get(source.type, ()) else (source.type, made.type)
+
+
+def refused_attribute(node: GraphNode) -> tuple[AttributeRule, Any] | None:
+    """Return the rule that an attribute breaks, and the value of the attribute."""
+    for one in _attribute_rules(node.op):
+        value = node.get(one.name, one.default)
+        if any(part not in one.allowed for part in (value if isinstance(value, (list, tuple)) else [value])):
+            # beta multiplies C: without C it does nothing.
+            if one.name == "beta" and node.input(2) is None:
+                continue
+            # Texts in a list are bytes.
+            texts = (
+                [part.decode("utf-8", "replace") if isinstance(part, bytes) else part for part in value]
+                if isinstance(value, (list, tuple))
+                else value
+            )
+            return one, texts
+    return None

@@ -1,0 +1,92 @@
+"""Operators of a model that QNN refuses by the tables, found without `onnx` and without QNN. Pure functions.
+
+The tables alone refuse nothing: ONNX Runtime computes some nodes beforehand and QNN merges others, which the file
+does not show. The tables decide whether QNN is asked for the placement before minutes of compilation
+(`qnnbridge_host.create.beforehand`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Collection, Mapping
+from typing import BinaryIO, Final
+
+from qnnbridge_host.model.graph_index import DOES_NOT_FOLLOW, FileGraph, GraphIndex, GraphNode, read_graph
+from qnnbridge_host.model.merged import gelu_of
+from qnnbridge_host.model.operator_tables import (
+    CONSTANT_INPUTS,
+    MOST_DIMENSIONS,
+    PAIRS,
+    REFUSED_BY_HTP,
+    is_missing,
+    refused_attribute,
+    refused_cast,
+    refused_type,
+)
+from qnnbridge_host.model.protobuf import Garbage
+from qnnbridge_host.model.static_shapes import complete
+
+# They make no work on QNN by themselves, or hold what was judged with them.
+_NOT_JUDGED: Final = frozenset({*PAIRS, "Constant", "Dropout", "Identity", "If"})
+# QNN takes some equations only, and no table has them all.
+_BY_EQUATION: Final = frozenset({"Einsum"})
+
+
+def refused_operators(source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int]) -> frozenset[str]:
+    """Return the operators, without domains, of nodes that QNN refuses by type, attribute or name.
+
+    Args:
+        source: path of the model, or its bytes. A file that is no model gives nothing: others report it.
+        sizes: of free dimensions by name, as the session fixes them.
+    """
+    try:
+        if isinstance(source, bytes):
+            return _refused_in(io.BytesIO(source), len(source), sizes)
+        with open(source, "rb", buffering=0) as file:
+            return _refused_in(file, os.fstat(file.fileno()).st_size, sizes)
+    except (Garbage, OSError):
+        return frozenset()
+
+
+def _refused_in(file: BinaryIO, size: int, sizes: Mapping[str, int]) -> frozenset[str]:
+    graph = read_graph(file, size, sizes)
+    complete(graph)
+    found = set()
+    nodes, known = _computed_by_session(graph)
+    for node in nodes:
+        # A malformed node is reported by others.
+        with contextlib.suppress(*DOES_NOT_FOLLOW):
+            if _is_refused(node, graph, known):
+                found.add(node.op.rpartition(".")[2])
+    return frozenset(found)
+
+
+def _computed_by_session(graph: FileGraph) -> tuple[list[GraphNode], set[str]]:
+    """Return the nodes that ONNX Runtime leaves to the session, and the names of the constants."""
+    known = {name for name, tensor in graph.known.items() if tensor.constant or tensor.values is not None}
+    left = []
+    for entry, node in zip(graph.entries, graph.nodes, strict=True):
+        outputs = [name for name in entry.outputs if name]
+        if all(name in known for name in outputs) or all(name in known for name in entry.inputs if name):
+            known.update(outputs)
+        elif node.op not in _NOT_JUDGED:
+            left.append(node)
+    return left, known
+
+
+def _is_refused(node: GraphNode, graph: GraphIndex, known: Collection[str]) -> bool:
+    if is_missing(node.op):
+        # QNN takes a Gelu that is written out.
+        return node.op != "Erf" or not gelu_of(graph, node)
+    if node.op in REFUSED_BY_HTP or node.op in _BY_EQUATION:
+        return True
+    if any((tensor.rank or 0) > MOST_DIMENSIONS for tensor in (*node.given, *node.made)):
+        return True
+    for number in CONSTANT_INPUTS.get(node.op, ()):
+        needed = node.input(number)
+        if needed is not None and needed.name not in known and needed.elements != 0:
+            return True
+    wrong = refused_cast(node) if node.op in ("Cast", "CastLike") else refused_type(node)
+    return wrong is not None or refused_attribute(node) is not None

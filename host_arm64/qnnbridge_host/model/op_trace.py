@@ -1,0 +1,32 @@
+"""The trace of onnxruntime-qnn (2.4 and later): a file with what became of each node, and why QNN refused some."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any, Final
+
+TRACE_FILE: Final = "qnn_op_trace.json"
+# The provider writes it behind each reason, without a space: it only repeats the node and its place.
+_REPEATED: Final = re.compile(r"(?<=\.)\w+ node `[^`]*` will not be assigned to QNN EP\.")
+
+
+def tracing(folder: str) -> dict[str, str]:
+    """Return the options of QNN that write the trace into a folder."""
+    return {"enable_framework_op_trace": "1", "framework_op_trace_dir": folder}
+
+
+def read_trace(folder: str) -> dict[str, Any]:
+    """Return the trace in a folder; empty if there is none, or if it cannot be read."""
+    try:
+        with open(os.path.join(folder, TRACE_FILE), encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def reason_of(refused: Any) -> str:
+    """Return QNN's reason of one of `unsupported_nodes`."""
+    return _REPEATED.sub("", str(refused.get("reason", ""))).strip()
