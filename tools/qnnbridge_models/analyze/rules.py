@@ -17,6 +17,7 @@ from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model import operator_tables as tables
 from qnnbridge_host.model.graph_index import GraphNode, GraphTensor, rules_about
 from qnnbridge_host.model.known_wrong import KnownWrong, WrongOperator
+from qnnbridge_host.model.qnn_operators import REGISTERED, REPLACED
 from qnnbridge_models.analyze.analysis import Advice, NodePlace, NodeVerdict
 from qnnbridge_protocol.shell import shell_word
 from qnnbridge_tools import output
@@ -181,7 +182,7 @@ def _pooling(node: GraphNode, context: RuleContext) -> Objection:
 def _if(node: GraphNode, context: RuleContext) -> Objection:
     # What a branch computes is placed with the If, so one unknown operator keeps all of it on the CPU.
     for op in node.inner_ops:
-        if op not in tables.REGISTERED and op not in tables.REPLACED and op != "Constant":
+        if op not in REGISTERED and op not in REPLACED and op != "Constant":
             return f"one of its branches has {op}, which QNN does not have"
     return None
 
