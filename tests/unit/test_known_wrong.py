@@ -683,6 +683,44 @@ def test_repeated_rows_are_right_before_relu_and_as_a_gate_of_themselves() -> No
 
 
 @pytest.mark.parametrize(
+    ("front", "shape", "behind", "is_wrong"),
+    [
+        (["Transpose"], [-1], ["Relu", "Transpose"], True),
+        (["Transpose", "Softmax"], [-1], ["Sigmoid", "Gather", "Transpose"], True),
+        (["Transpose", "Reshape"], [48], ["Relu", "MaxPool"], True),
+        (["MaxPool"], [-1], ["Relu", "MaxPool"], True),
+        (["Transpose"], [1, -1], ["Relu", "Transpose"], False),  # two dimensions
+        (["Transpose"], [-1], ["Relu"], False),
+        (["Relu"], [-1], ["Relu", "Transpose"], False),
+        (["Transpose", "MatMul"], [-1], ["Relu", "Transpose"], False),
+        (["Transpose", "Flatten"], [-1], ["Relu", "Transpose"], False),
+        (["Transpose", "Concat"], [-1], ["Relu", "Transpose"], False),
+        (["Transpose"], [-1], ["Reshape", "Transpose"], False),
+        (["Transpose"], [-1], ["Relu", "Expand", "Transpose"], False),
+    ],
+)
+def test_the_limits_of_vectors_between_transposes_are_those_that_were_measured(
+    front: Sequence[str], shape: Sequence[int], behind: Sequence[str], is_wrong: bool
+) -> None:
+    ops = [*front, "Reshape", *behind]
+    second = {"Reshape": ["other"], "Gather": ["i"], "MatMul": ["m"], "Expand": ["other"]}
+    names = ["x", *(f"t{number}" for number in range(len(ops)))]
+    nodes = []
+    for number, op in enumerate(ops):
+        more = ["s"] if number == len(front) else second.get(op, [])
+        kernel = {"kernel_shape": [1, 1]} if op == "MaxPool" else {}
+        nodes.append(helper.make_node(op, [names[number], *more], [names[number + 1]], name=f"n{number}", **kernel))
+    constants = {
+        "s": np.array(shape),
+        "other": np.array([2, 24]),
+        "i": np.zeros((2, 2), np.int64),
+        "m": np.ones((1, 1), np.float32),
+    }
+    found = names_in(model_of(nodes, {"x": [1, 2, 3, 8]}, constants))
+    assert found == ["vector-between-transposes"] * is_wrong
+
+
+@pytest.mark.parametrize(
     ("scale", "shift", "factor", "found"),
     [
         (2**0.5, 1.0, 0.5, []),

@@ -29,7 +29,7 @@ from qnnbridge_host.model.graph_index import (
     rules_about,
     sizes_of,
 )
-from qnnbridge_host.model.merged import gelu_of, l2_offset, repeats_rows, softmax_factor
+from qnnbridge_host.model.merged import gelu_of, l2_offset, parts_transposes, repeats_rows, softmax_factor
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_host.model.static_shapes import complete, in_float32, scaled_sizes, slid_sizes, window_of
 from qnnbridge_protocol.shell import shell_word
@@ -510,6 +510,7 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "merged_factor": softmax_factor,
     "merged_offset": l2_offset,
     "repeats_rows": repeats_rows,
+    "parts_transposes": parts_transposes,
 }
 _OF_NODE: Final[Mapping[str, Callable[[GraphIndex, GraphNode], Any]]] = {
     "users": lambda graph, node: [user.op for user in _users(graph, node)],

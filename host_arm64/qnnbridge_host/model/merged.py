@@ -1,13 +1,14 @@
-"""Find patterns of operators that QNN merges, or computes in another order, although the result is another.
+"""Find patterns of operators that QNN merges or computes in another order, although the result is another.
 
-The provider's `qnn_node_group` (onnxruntime-qnn 2.7) merges Gelu, Softmax and L2 normalization. The
+The provider's `qnn_node_group` (onnxruntime-qnn 2.7) merges Gelu, Softmax and L2 normalization. ONNX Runtime's
+own fault with vectors between transposes is here, too: it shows only where QNN asks for another layout. The
 functions are pure; they take a graph's index and raise what `DOES_NOT_FOLLOW` lists where something is not known.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Literal
 
 from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, GraphTensor, Unknown, sizes_of
@@ -144,6 +145,61 @@ def _reaches(graph: GraphIndex, node: GraphNode, steps: int) -> bool:
         if reader.op in _READERS_OF_ROWS and not (reader.op == "Sigmoid" and own and own <= products):
             return True
     return steps > 0 and any(_reaches(graph, reader, steps - 1) for reader in readers if reader.op in _PASS_ROWS)
+
+
+# ONNX Runtime puts a Transpose in front of these and behind them, since QNN computes them in another layout.
+_LAYOUTS: Final = frozenset(
+    "AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool GlobalMaxPool "
+    "GridSample InstanceNormalization LpPool LRN MaxPool Resize SpaceToDepth Transpose Upsample".split()
+)
+# ONNX Runtime moves a Transpose past these.
+_MOVES_PAST: Final = frozenset(
+    "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift Cast CastLike Ceil Celu Clip Concat Cos Cosh "
+    "DequantizeLinear Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Hardmax Identity "
+    "IsInf IsNaN LeakyRelu Less LessOrEqual Log LogSoftmax Max Mean Min Mod Mul Neg Not Or PRelu Pad Pow "
+    "QuantizeLinear Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
+    "ReduceProd ReduceSum ReduceSumSquare Relu Round Selu Shrink Sigmoid Sign Sin Sinh Slice Softmax Softplus "
+    "Softsign Split Sqrt Squeeze Sub Sum Tan Tanh ThresholdedRelu Tile Unsqueeze Where Xor".split()
+)
+# Two Reshapes behind each other become one. Gather takes part behind the vector since ONNX Runtime 1.28.
+_MOVES_PAST_IN_FRONT: Final = (_MOVES_PAST | {"Reshape"}) - {"Concat"}
+_MOVES_PAST_BEHIND: Final = _MOVES_PAST | {"Gather"}
+# More nodes are no longer looked at in each direction.
+_MOST_BETWEEN: Final = 64
+
+
+def parts_transposes(graph: GraphIndex, node: GraphNode) -> bool:
+    """Return whether a node stands between two transposes, with operators in between that ONNX Runtime moves a
+    Transpose past.
+
+    A Reshape to a vector there ends the process: the optimizer for layouts takes the vector for a tensor that has
+    the dimensions of the Transpose (ONNX Runtime 1.24 to 1.32).
+    """
+
+    def makers(one: GraphNode) -> list[GraphNode]:
+        found = (graph.origin(tensor.name) for tensor in one.given if not tensor.constant)
+        return [maker for maker in found if maker is not None]
+
+    def readers(one: GraphNode) -> list[GraphNode]:
+        return [reader for tensor in one.made for reader in graph.readers(tensor.name)]
+
+    return _leads_to_layout(node, makers, _MOVES_PAST_IN_FRONT) and _leads_to_layout(
+        node, readers, _MOVES_PAST_BEHIND
+    )
+
+
+def _leads_to_layout(
+    node: GraphNode, following: Callable[[GraphNode], list[GraphNode]], passed: frozenset[str]
+) -> bool:
+    waiting, seen = following(node), {node.index}
+    while waiting and len(seen) <= _MOST_BETWEEN:
+        one = waiting.pop()
+        if one.op in _LAYOUTS:
+            return True
+        if one.op in passed and one.index not in seen:
+            seen.add(one.index)
+            waiting += following(one)
+    return False
 
 
 def _only_reader(graph: GraphIndex, node: GraphNode) -> GraphNode | None:

@@ -195,6 +195,11 @@ REWRITES: Final = (
         "Max follows a sum or product that repeats rows in front of a normalization or Sigmoid",
         wrong_values.limit_repeated_rows,
     ),
+    Rewrite(
+        "vector-reshape",
+        "Flatten stands in front of a Reshape to one dimension that would end ONNX Runtime's process",
+        wrong_values.flatten_before_vector,
+    ),
     Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", wrong_values.zero_instead_of_softmax),
     Rewrite(
         "rms-rank", "RMSNormalization of four dimensions becomes one of three", wrong_values.normalise_in_three
