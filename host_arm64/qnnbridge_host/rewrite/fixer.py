@@ -69,6 +69,13 @@ REWRITES: Final = (
         exported.write_out_definitions,
     ),
     Rewrite(
+        "body-weights",
+        "weights that the bodies of Loop, Scan and If read reach them through a sequence, so that the model can be "
+        "compiled; with --only alone",
+        exported.weights_by_sequence,
+        by_name_only=True,
+    ),
+    Rewrite(
         "shape-computations",
         "what follows from fixed shapes alone is computed once, here",
         constants.compute_shapes,
