@@ -135,7 +135,12 @@ def body_with_a_weight(op: str, *, shared: bool = True) -> Any:
     product = node("MatMul", ["state" if op != "If" else "a", "w"], ["p"], name="inner")
     state, made, flag = value("state", [1, 8]), value("t", [1, 8]), TensorProto.BOOL
     tanh = node("Tanh", ["p"], ["t"])
-    constants = [weights("w", 8, 8), weights("v", 8, 8), constant("three", np.array(3)), constant("yes", np.array(True))]
+    constants = [
+        weights("w", 8, 8),
+        weights("v", 8, 8),
+        constant("three", np.array(3)),
+        constant("yes", np.array(True)),
+    ]
     inputs = [value("x", [1, 8])]
     if op == "If":
         other = models.helper.make_graph([node("Relu", ["a"], ["u"])], "else", [], [value("u", [1, 8])])
@@ -144,7 +149,10 @@ def body_with_a_weight(op: str, *, shared: bool = True) -> Any:
         inputs.append(value("c", [], flag))
     elif op == "Loop":
         goes_on = node("Identity", ["go"], ["go_on"])
-        begin, end = [value("i", [], TensorProto.INT64), value("go", [], flag), state], [value("go_on", [], flag), made]
+        begin, end = (
+            [value("i", [], TensorProto.INT64), value("go", [], flag), state],
+            [value("go_on", [], flag), made],
+        )
         inner = models.helper.make_graph([product, tanh, goes_on], "loop", begin, end)
         body = node("Loop", ["three", "yes", "a"], ["b"], name="body", body=inner)
     else:

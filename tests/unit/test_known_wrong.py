@@ -721,6 +721,34 @@ def test_the_limits_of_vectors_between_transposes_are_those_that_were_measured(
 
 
 @pytest.mark.parametrize(
+    ("ops", "attributes", "is_wrong"),
+    [
+        (["MaxPool", "ArgMax"], {"axis": 1}, True),
+        (["MaxPool", "ArgMin"], {"axis": 3, "keepdims": 0}, True),
+        (["MaxPool", "Relu", "ArgMax"], {"axis": 1}, True),
+        (["MaxPool", "ArgMax"], {"axis": 1, "keepdims": 0}, False),  # the rest is in the same order
+        (["MaxPool", "Cast"], {"to": 7}, True),
+        (["MaxPool", "Cast"], {"to": 6}, False),
+        (["ArgMax", "Transpose"], {"perm": [0, 3, 1, 2]}, True),
+        (["Relu", "Transpose"], {"perm": [0, 3, 1, 2]}, False),
+        (["Relu", "ArgMax"], {"axis": 1}, False),
+        (["MaxPool", "MatMul", "ArgMax"], {"axis": 1}, False),
+    ],
+)
+def test_an_int64_output_fails_where_it_is_transposed(
+    ops: Sequence[str], attributes: Mapping[str, Any], is_wrong: bool
+) -> None:
+    names = ["x", *(f"t{number}" for number in range(len(ops)))]
+    nodes = []
+    for number, op in enumerate(ops):
+        own = attributes if number == len(ops) - 1 else {"kernel_shape": [1, 1]} if op == "MaxPool" else {}
+        given = [names[number], "m"] if op == "MatMul" else [names[number]]
+        nodes.append(helper.make_node(op, given, [names[number + 1]], name=f"n{number}", **own))
+    model = model_of(nodes, {"x": [1, 3, 6, 6]}, {"m": np.ones((6, 6), np.float32)})
+    assert names_in(model) == ["int64-output-transposed"] * is_wrong
+
+
+@pytest.mark.parametrize(
     ("scale", "shift", "factor", "found"),
     [
         (2**0.5, 1.0, 0.5, []),

@@ -7,6 +7,7 @@ functions are pure; they take a graph's index and raise what `DOES_NOT_FOLLOW` l
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Final, Literal
@@ -148,19 +149,22 @@ def _reaches(graph: GraphIndex, node: GraphNode, steps: int) -> bool:
 
 
 # ONNX Runtime puts a Transpose in front of these and behind them, since QNN computes them in another layout.
-_LAYOUTS: Final = frozenset(
-    "AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool GlobalMaxPool "
-    "GridSample InstanceNormalization LpPool LRN MaxPool Resize SpaceToDepth Transpose Upsample".split()
-)
+_LAYOUT_NAMES: Final = """
+AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool
+GlobalMaxPool GridSample InstanceNormalization LpPool LRN MaxPool Resize SpaceToDepth Transpose Upsample
+"""
+_LAYOUTS: Final = frozenset(_LAYOUT_NAMES.split())
 # ONNX Runtime moves a Transpose past these.
-_MOVES_PAST: Final = frozenset(
-    "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift Cast CastLike Ceil Celu Clip Concat Cos Cosh "
-    "DequantizeLinear Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Hardmax Identity "
-    "IsInf IsNaN LeakyRelu Less LessOrEqual Log LogSoftmax Max Mean Min Mod Mul Neg Not Or PRelu Pad Pow "
-    "QuantizeLinear Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
-    "ReduceProd ReduceSum ReduceSumSquare Relu Round Selu Shrink Sigmoid Sign Sin Sinh Slice Softmax Softplus "
-    "Softsign Split Sqrt Squeeze Sub Sum Tan Tanh ThresholdedRelu Tile Unsqueeze Where Xor".split()
-)
+_MOVES_PAST_NAMES: Final = """
+Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh BitShift Cast CastLike Ceil Celu Clip Concat
+Cos Cosh DequantizeLinear Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish
+Hardmax Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log LogSoftmax Max Mean Min Mod Mul Neg Not Or
+PRelu Pad Pow QuantizeLinear Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax
+ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Round Selu Shrink Sigmoid Sign Sin Sinh
+Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tan Tanh ThresholdedRelu Tile Unsqueeze Where
+Xor
+"""
+_MOVES_PAST: Final = frozenset(_MOVES_PAST_NAMES.split())
 # Two Reshapes behind each other become one. Gather takes part behind the vector since ONNX Runtime 1.28.
 _MOVES_PAST_IN_FRONT: Final = (_MOVES_PAST | {"Reshape"}) - {"Concat"}
 _MOVES_PAST_BEHIND: Final = _MOVES_PAST | {"Gather"}
@@ -176,25 +180,60 @@ def parts_transposes(graph: GraphIndex, node: GraphNode) -> bool:
     the dimensions of the Transpose (ONNX Runtime 1.24 to 1.32).
     """
 
-    def makers(one: GraphNode) -> list[GraphNode]:
-        found = (graph.origin(tensor.name) for tensor in one.given if not tensor.constant)
-        return [maker for maker in found if maker is not None]
-
     def readers(one: GraphNode) -> list[GraphNode]:
         return [reader for tensor in one.made for reader in graph.readers(tensor.name)]
 
-    return _leads_to_layout(node, makers, _MOVES_PAST_IN_FRONT) and _leads_to_layout(
-        node, readers, _MOVES_PAST_BEHIND
+    in_front = _leads_to(node, functools.partial(_makers_of, graph), _LAYOUTS, _MOVES_PAST_IN_FRONT)
+    return in_front and _leads_to(node, readers, _LAYOUTS, _MOVES_PAST_BEHIND)
+
+
+# TensorProto.INT64.
+_INT64: Final = 7
+# Smaller results have the same layout after a Conv, whatever ONNX Runtime asks for.
+_FEWEST_MOVED: Final = 3
+
+
+def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
+    """Return whether an output of the model, of int64, comes from a Transpose: of the model, or of ONNX Runtime.
+
+    QNN computes 64-bit integers in 32 bits, and the provider does not count such an output as one of 64.
+    """
+    if graph.readers(node.made[0].name):
+        return False
+    if node.op == "Transpose":
+        return node.given[0].type == "int64" and graph.origin(node.given[0].name) is not None
+    if node.op == "Cast":
+        rank, moves = len(sizes_of(node.given[0])), node.attributes.get("to") == _INT64
+    else:
+        keeps = node.attributes.get("keepdims", 1) == 1
+        rank = len(sizes_of(node.given[0]))
+        axis = int(node.attributes.get("axis", 0)) % rank
+        # Without the channels the rest is in the same order.
+        moves, rank = keeps or axis != 1, rank - (not keeps)
+    layouts = _LAYOUTS - {"Transpose"}
+    return (
+        moves
+        and rank >= _FEWEST_MOVED
+        and _leads_to(node, functools.partial(_makers_of, graph), layouts, _MOVES_PAST)
     )
 
 
-def _leads_to_layout(
-    node: GraphNode, following: Callable[[GraphNode], list[GraphNode]], passed: frozenset[str]
+def _makers_of(graph: GraphIndex, node: GraphNode) -> list[GraphNode]:
+    found = (graph.origin(tensor.name) for tensor in node.given if not tensor.constant)
+    return [maker for maker in found if maker is not None]
+
+
+def _leads_to(
+    node: GraphNode,
+    following: Callable[[GraphNode], list[GraphNode]],
+    wanted: frozenset[str],
+    passed: frozenset[str],
 ) -> bool:
+    """Return whether one of the wanted operators follows a node, directly or behind operators that are passed."""
     waiting, seen = following(node), {node.index}
     while waiting and len(seen) <= _MOST_BETWEEN:
         one = waiting.pop()
-        if one.op in _LAYOUTS:
+        if one.op in wanted:
             return True
         if one.op in passed and one.index not in seen:
             seen.add(one.index)

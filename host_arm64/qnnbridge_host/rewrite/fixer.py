@@ -207,6 +207,11 @@ REWRITES: Final = (
         "Flatten stands in front of a Reshape to one dimension that would end ONNX Runtime's process",
         wrong_values.flatten_before_vector,
     ),
+    Rewrite(
+        "int64-output",
+        "Flatten and Reshape stand behind a transposed int64 result that is an output of the model",
+        wrong_values.flatten_before_output,
+    ),
     Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", wrong_values.zero_instead_of_softmax),
     Rewrite(
         "rms-rank", "RMSNormalization of four dimensions becomes one of three", wrong_values.normalise_in_three

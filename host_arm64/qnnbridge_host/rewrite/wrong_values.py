@@ -223,6 +223,21 @@ def flatten_before_vector(editor: Editor, node: Any, record: GraphNode) -> list[
     return [*chain.made, node]
 
 
+@for_matches(("ArgMax", "ArgMin", "Cast", "Transpose"), ("int64-output-transposed",), "int64 output")
+def flatten_before_output(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Put Flatten and Reshape behind an int64 result that is an output of the model and is transposed.
+
+    ONNX Runtime moves no Transpose past a Flatten, so that the output does not come from one.
+    """
+    shape = editor.shape(node.output[0])
+    if shape is None:
+        return None
+    last = _reshaped(editor, node, shape)
+    flat = editor.make("Flatten", [node.output[0]], node)
+    last.input[0] = flat.output[0]
+    return [node, flat, last]
+
+
 @for_matches("RMSNormalization", ("rms-normalization-4d",), "RMSNormalization")
 def normalise_in_three(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """RMSNormalization of four dimensions becomes one of three."""
