@@ -720,6 +720,19 @@ def test_the_limits_of_vectors_between_transposes_are_those_that_were_measured(
     assert found == ["vector-between-transposes"] * is_wrong
 
 
+def test_a_vector_of_pads_is_not_between_transposes() -> None:
+    """As the older exporter of PyTorch writes pads: it is a constant, which no optimizer for layouts sees."""
+    nodes = [
+        helper.make_node("ConstantOfShape", ["n"], ["rows"], value=numpy_helper.from_array(np.zeros(1, np.int64))),
+        helper.make_node("Transpose", ["rows"], ["columns"], perm=[1, 0]),
+        helper.make_node("Reshape", ["columns", "s"], ["pads"]),
+        helper.make_node("Pad", ["x", "pads"], ["p"]),
+        helper.make_node("MaxPool", ["p"], ["y"], kernel_shape=[1, 1]),
+    ]
+    model = model_of(nodes, {"x": [1, 3, 6, 6]}, {"n": np.array([4, 2]), "s": np.array([-1])})
+    assert names_in(model) == []
+
+
 @pytest.mark.parametrize(
     ("ops", "attributes", "is_wrong"),
     [

@@ -165,6 +165,12 @@ Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tan Tanh ThresholdedR
 Xor
 """
 _MOVES_PAST: Final = frozenset(_MOVES_PAST_NAMES.split())
+# All their inputs are data. Of the others the first alone is: pads, sizes and indices are no way of a Transpose.
+_ALL_DATA_NAMES: Final = """
+Add And BitShift Concat Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or Pow PRelu Sub Sum
+Where Xor
+"""
+_ALL_DATA: Final = frozenset(_ALL_DATA_NAMES.split())
 # Two Reshapes behind each other become one. Gather takes part behind the vector since ONNX Runtime 1.28.
 _MOVES_PAST_IN_FRONT: Final = (_MOVES_PAST | {"Reshape"}) - {"Concat"}
 _MOVES_PAST_BEHIND: Final = _MOVES_PAST | {"Gather"}
@@ -181,7 +187,8 @@ def parts_transposes(graph: GraphIndex, node: GraphNode) -> bool:
     """
 
     def readers(one: GraphNode) -> list[GraphNode]:
-        return [reader for tensor in one.made for reader in graph.readers(tensor.name)]
+        found = ((tensor, reader) for tensor in one.made for reader in graph.readers(tensor.name))
+        return [reader for tensor, reader in found if tensor.name in {data.name for data in _data_of(reader)}]
 
     in_front = _leads_to(node, functools.partial(_makers_of, graph), _LAYOUTS, _MOVES_PAST_IN_FRONT)
     return in_front and _leads_to(node, readers, _LAYOUTS, _MOVES_PAST_BEHIND)
@@ -219,8 +226,12 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
 
 
 def _makers_of(graph: GraphIndex, node: GraphNode) -> list[GraphNode]:
-    found = (graph.origin(tensor.name) for tensor in node.given if not tensor.constant)
+    found = (graph.origin(tensor.name) for tensor in _data_of(node) if not tensor.constant)
     return [maker for maker in found if maker is not None]
+
+
+def _data_of(node: GraphNode) -> tuple[GraphTensor, ...]:
+    return node.given if node.op in _ALL_DATA else node.given[:1]
 
 
 def _leads_to(
