@@ -165,6 +165,40 @@ def unfolding() -> Any:
     return models.model(nodes, [value("x", [1, 8, 12, 1])], [value("y", [1, 72, 4])], constants)
 
 
+def body_with_a_weight(op: str, *, shared: bool = True) -> Any:
+    """A Loop, Scan or If whose body multiplies by a weight. shared: QNN multiplies by it, too."""
+    product = node("MatMul", ["state" if op != "If" else "a", "w"], ["p"], name="inner")
+    state, made, flag = value("state", [1, 8]), value("t", [1, 8]), TensorProto.BOOL
+    tanh = node("Tanh", ["p"], ["t"])
+    constants = [
+        weights("w", 8, 8),
+        weights("v", 8, 8),
+        constant("three", np.array(3)),
+        constant("yes", np.array(True)),
+    ]
+    inputs = [value("x", [1, 8])]
+    if op == "If":
+        other = models.helper.make_graph([node("Relu", ["a"], ["u"])], "else", [], [value("u", [1, 8])])
+        then = models.helper.make_graph([product, tanh], "then", [], [made])
+        body = node("If", ["c"], ["b"], name="body", then_branch=then, else_branch=other)
+        inputs.append(value("c", [], flag))
+    elif op == "Loop":
+        goes_on = node("Identity", ["go"], ["go_on"])
+        begin, end = (
+            [value("i", [], TensorProto.INT64), value("go", [], flag), state],
+            [value("go_on", [], flag), made],
+        )
+        inner = models.helper.make_graph([product, tanh, goes_on], "loop", begin, end)
+        body = node("Loop", ["three", "yes", "a"], ["b"], name="body", body=inner)
+    else:
+        summed = node("Add", ["p", "e"], ["t"])
+        inner = models.helper.make_graph([product, summed], "scan", [state, value("e", [1, 8])], [made])
+        body = node("Scan", ["a", "rows"], ["b"], name="body", body=inner, num_scan_inputs=1)
+        inputs.append(value("rows", [3, 1, 8]))
+    nodes = [node("MatMul", ["x", "w" if shared else "v"], ["a"], name="outer"), body, node("Relu", ["b"], ["y"])]
+    return models.model(nodes, inputs, [value("y", [1, 8])], constants, opset=17)
+
+
 # What it is -> the rewrite that is about it, and the model.
 ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     **{

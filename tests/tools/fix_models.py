@@ -395,6 +395,7 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "gate": ("gates", gate),
     "gate of a Tanh with a bias": ("gates", lambda: gate("Tanh", bias=True)),
     "rest of a gate": ("gates", lambda: gate(rest=True)),
+    "weight in a Loop": ("body-weights", lambda: exported_models.body_with_a_weight("Loop")),
     **exported_models.ONE_OF_EACH,
     "mask": ("masks", lambda: models.attention(-3.4e38)),
     **{

@@ -145,3 +145,25 @@ def test_compile_names_the_rewrite_that_lets_a_model_be_compiled(tmp_path: Path)
     assert qnnbridge_command("fix", path, "-o", written, "--only", "definitions").returncode == 0
     compiled = qnnbridge_command("compile", written, "-o", tmp_path / "c.onnx", "--soc-model", "60")
     assert compiled.returncode == 0, compiled.output
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize(("op", "shared"), [("Loop", True), ("Scan", True), ("If", True), ("If", False)])
+def test_a_body_that_reads_a_weight_of_the_model_can_be_compiled_after_the_rewrite(
+    op: str, shared: bool, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    path = models.saved(exported_models.body_with_a_weight(op, shared=shared), tmp_path / "m.onnx")
+    refused = qnnbridge_command("compile", path, "-o", tmp_path / "c.onnx", "--soc-model", "60")
+    assert refused.returncode == 2
+    assert "--only body-weights" in refused.output
+    written = tmp_path / "written.onnx"
+    assert qnnbridge_command("fix", path, "-o", written, "--only", "body-weights").returncode == 0
+    compiled = qnnbridge_command("compile", written, "-o", tmp_path / "c.onnx", "--soc-model", "60")
+    assert compiled.returncode == 0, compiled.output
+
+
+def test_weights_of_bodies_are_left_alone_unless_it_is_asked_for(tmp_path: Path) -> None:
+    path = models.saved(exported_models.body_with_a_weight("Loop"), tmp_path / "m.onnx")
+    assert "SequenceAt" not in fix_model(path, tmp_path / "o.onnx").nodes_after
+    assert "SequenceAt" in fix_model(path, tmp_path / "p.onnx", only=["body-weights"]).nodes_after

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qnnbridge_host.graph.shapes import Dimensions
-from qnnbridge_models.verify import traps, trying, verifier
+from qnnbridge_models.verify import bisection, traps, trying, verifier
 from qnnbridge_models.verify.traps import NodeAt, NodeChange
 from qnnbridge_models.verify.trying import EXTREMES, applied, why_not
 from qnnbridge_models.verify.verification import InputSetResult, OutputVerdict
-from qnnbridge_protocol.errors import Fail, HostCrashed, OptionError
+from qnnbridge_protocol.errors import Fail, HostCrashed, HostHung, OptionError
 from qnnbridge_protocol.specs import NodeInfo
-from qnnbridge_tools.sessions import RunAnswer
+from qnnbridge_tools.sessions import RunAnswer, SessionSettings
 
 
 def names_for(dtype: str) -> set[str]:
@@ -344,3 +345,26 @@ def test_only_beside_real_inputs_the_verdict_speaks_of_them(kind: Any) -> None:
     assert verdict == "agrees"
     assert "Made-up inputs show a difference" in reason
     assert ("beside real ones" in reason) == (kind == "given")
+
+
+def test_a_session_that_the_search_stopped_for_its_time_blames_no_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [helper.make_node("Relu", [f"t{number}"], [f"t{number + 1}"], name=f"n{number}") for number in range(9)]
+    ends = [helper.make_tensor_value_info(name, 1, [2]) for name in ("t0", "t9")]
+    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]))
+    cutter = bisection.Cutter(model, tmp_path / "m.onnx", [], tmp_path)
+    feeds = {"t0": np.zeros(2, np.float32)}
+    settings = SessionSettings({}, {}, 1.0)
+    search = bisection.DivergenceSearch(
+        cutter, "row", feeds, settings, "fp16", {}, None, time.monotonic() + 60, HostCrashed("died")
+    )
+
+    def stopped(*_: Any) -> None:
+        search.deadline = time.monotonic()
+        search._error = HostHung("no answer")
+
+    monkeypatch.setattr(bisection.DivergenceSearch, "_on_cpu", lambda *_: [])
+    monkeypatch.setattr(bisection.DivergenceSearch, "_on_qnn", stopped)
+    divergence, _ = search.run()
+    assert (divergence.window, divergence.exact, divergence.error) == (9, False, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ REAL_DEATHS = [
     ("damaged_bin_at_create", "compiling", -11, "context binary is damaged or was made", "compile it again"),
     ("damaged_bin_at_run", "running", -11, "while running this model", "Compile the model again"),
     ("stft", "compiling", -11, "STFT", "replace the operator"),
+    ("check_failed", "compiling", -6, "check inside of ONNX Runtime or QNN failed (__n < this->size())", "verify"),
     ("truncated_backend_library", "creating", -7, "library is cut off", "Reinstall"),
     ("two_qnn_versions", "creating", -6, "two QNN versions", "one set of QNN libraries"),
     ("double_free", "running", -6, "double free", "one set of QNN libraries"),
@@ -100,6 +102,22 @@ def test_a_kill_is_told_from_used_up_memory_where_the_kernel_counts(
 
 def test_used_up_memory_does_not_explain_another_death() -> None:
     assert diagnose(record(None, "running", -11, memory_ran_out=True)) == diagnose(record(None, "running", -11))
+
+
+@pytest.mark.parametrize("log", ["check_failed", None])
+@pytest.mark.parametrize("code", [-6, -11, 0xC0000409, 0xC0000005])
+def test_a_compiler_that_dies_is_not_explained_by_files_that_it_did_not_read(log: str | None, code: int) -> None:
+    platform: Platform = "win32" if code > 0 else "posix"
+    for died in diagnose(record(log, "compiling", code, platform, op="worker.compile"))[:2]:
+        assert not re.search(r"Windows|\.bin|EPContext|compile[^.]* again", f"{died.cause} {died.fix}"), died
+    best = diagnose(record(log, "compiling", code, platform, op="worker.compile"))[0]
+    assert "`qnnbridge verify` of the model names the operator" in best.fix
+
+
+@pytest.mark.parametrize("op", ["session.create", "worker.compile"])
+def test_an_abort_without_a_message_speaks_of_windows_only_there(op: str) -> None:
+    for phase in ("creating", "compiling", "running"):
+        assert "Windows" not in diagnose(record(None, phase, -6, op=op))[0].cause
 
 
 WINDOWS_DEATHS = [

@@ -683,6 +683,85 @@ def test_repeated_rows_are_right_before_relu_and_as_a_gate_of_themselves() -> No
 
 
 @pytest.mark.parametrize(
+    ("front", "shape", "behind", "is_wrong"),
+    [
+        (["Transpose"], [-1], ["Relu", "Transpose"], True),
+        (["Transpose", "Softmax"], [-1], ["Sigmoid", "Gather", "Transpose"], True),
+        (["Transpose", "Reshape"], [48], ["Relu", "MaxPool"], True),
+        (["MaxPool"], [-1], ["Relu", "MaxPool"], True),
+        (["Transpose"], [1, -1], ["Relu", "Transpose"], False),  # two dimensions
+        (["Transpose"], [-1], ["Relu"], False),
+        (["Relu"], [-1], ["Relu", "Transpose"], False),
+        (["Transpose", "MatMul"], [-1], ["Relu", "Transpose"], False),
+        (["Transpose", "Flatten"], [-1], ["Relu", "Transpose"], False),
+        (["Transpose", "Concat"], [-1], ["Relu", "Transpose"], False),
+        (["Transpose"], [-1], ["Reshape", "Transpose"], False),
+        (["Transpose"], [-1], ["Relu", "Expand", "Transpose"], False),
+    ],
+)
+def test_the_limits_of_vectors_between_transposes_are_those_that_were_measured(
+    front: Sequence[str], shape: Sequence[int], behind: Sequence[str], is_wrong: bool
+) -> None:
+    ops = [*front, "Reshape", *behind]
+    second = {"Reshape": ["other"], "Gather": ["i"], "MatMul": ["m"], "Expand": ["other"]}
+    names = ["x", *(f"t{number}" for number in range(len(ops)))]
+    nodes = []
+    for number, op in enumerate(ops):
+        more = ["s"] if number == len(front) else second.get(op, [])
+        kernel = {"kernel_shape": [1, 1]} if op == "MaxPool" else {}
+        nodes.append(helper.make_node(op, [names[number], *more], [names[number + 1]], name=f"n{number}", **kernel))
+    constants = {
+        "s": np.array(shape),
+        "other": np.array([2, 24]),
+        "i": np.zeros((2, 2), np.int64),
+        "m": np.ones((1, 1), np.float32),
+    }
+    found = names_in(model_of(nodes, {"x": [1, 2, 3, 8]}, constants))
+    assert found == ["vector-between-transposes"] * is_wrong
+
+
+def test_a_vector_of_pads_is_not_between_transposes() -> None:
+    """As the older exporter of PyTorch writes pads: it is a constant, which no optimizer for layouts sees."""
+    nodes = [
+        helper.make_node("ConstantOfShape", ["n"], ["rows"], value=numpy_helper.from_array(np.zeros(1, np.int64))),
+        helper.make_node("Transpose", ["rows"], ["columns"], perm=[1, 0]),
+        helper.make_node("Reshape", ["columns", "s"], ["pads"]),
+        helper.make_node("Pad", ["x", "pads"], ["p"]),
+        helper.make_node("MaxPool", ["p"], ["y"], kernel_shape=[1, 1]),
+    ]
+    model = model_of(nodes, {"x": [1, 3, 6, 6]}, {"n": np.array([4, 2]), "s": np.array([-1])})
+    assert names_in(model) == []
+
+
+@pytest.mark.parametrize(
+    ("ops", "attributes", "is_wrong"),
+    [
+        (["MaxPool", "ArgMax"], {"axis": 1}, True),
+        (["MaxPool", "ArgMin"], {"axis": 3, "keepdims": 0}, True),
+        (["MaxPool", "Relu", "ArgMax"], {"axis": 1}, True),
+        (["MaxPool", "ArgMax"], {"axis": 1, "keepdims": 0}, False),  # the rest is in the same order
+        (["MaxPool", "Cast"], {"to": 7}, True),
+        (["MaxPool", "Cast"], {"to": 6}, False),
+        (["ArgMax", "Transpose"], {"perm": [0, 3, 1, 2]}, True),
+        (["Relu", "Transpose"], {"perm": [0, 3, 1, 2]}, False),
+        (["Relu", "ArgMax"], {"axis": 1}, False),
+        (["MaxPool", "MatMul", "ArgMax"], {"axis": 1}, False),
+    ],
+)
+def test_an_int64_output_fails_where_it_is_transposed(
+    ops: Sequence[str], attributes: Mapping[str, Any], is_wrong: bool
+) -> None:
+    names = ["x", *(f"t{number}" for number in range(len(ops)))]
+    nodes = []
+    for number, op in enumerate(ops):
+        own = attributes if number == len(ops) - 1 else {"kernel_shape": [1, 1]} if op == "MaxPool" else {}
+        given = [names[number], "m"] if op == "MatMul" else [names[number]]
+        nodes.append(helper.make_node(op, given, [names[number + 1]], name=f"n{number}", **own))
+    model = model_of(nodes, {"x": [1, 3, 6, 6]}, {"m": np.ones((6, 6), np.float32)})
+    assert names_in(model) == ["int64-output-transposed"] * is_wrong
+
+
+@pytest.mark.parametrize(
     ("scale", "shift", "factor", "found"),
     [
         (2**0.5, 1.0, 0.5, []),

@@ -21,6 +21,9 @@ from qnnbridge_protocol.errors import HostCrashed, HostStartFailed
 # The steps that the host declares before it enters native code.
 NATIVE_PHASES: Final = frozenset(("importing", "registering", "creating", "compiling", "running"))
 
+# The operations of a compilation; qnnbridge refuses to compile a compiled model.
+_COMPILES: Final = frozenset(("model.compile", "worker.compile"))
+
 # Above every rule: where this side ended the host, that is the cause, whatever its log says.
 OUR_KILL: Final = 100
 FROM_EXIT_CODE: Final = 10
@@ -107,6 +110,12 @@ class CrashRecord:
     def without_qnn(self) -> bool:
         """Whether QNN had no part in the host's work; unknown work counts as QNN's."""
         return bool(self.suspects) and all(call.without_qnn for call in self.suspects)
+
+    @property
+    def of_originals(self) -> bool:
+        """Whether all suspected models were being compiled, so that none of them is a compiled model."""
+        suspects = self.suspects
+        return bool(suspects) and all(call.op in _COMPILES for call in suspects)
 
     @property
     def phase(self) -> str:
@@ -312,6 +321,10 @@ def _apply(
         return None
     if rule.source and record.versions.get("ep_source") != rule.source:
         return None
+    if rule.platform and (record.exit is None or record.exit.platform != rule.platform):
+        return None
+    if rule.original is not None and rule.original is not record.of_originals:
+        return None
     if rule.memory and record.memory_ran_out not in rule.memory:
         return None
     if rule.phases and record.phase not in rule.phases:
@@ -400,6 +413,10 @@ class DeathRule:
     memory: tuple[bool | None, ...] = ()
     # Where the host has QNN from; empty: no matter.
     source: str = ""
+    # Of the exit code; empty: no matter.
+    platform: str = ""
+    # Whether the model was certainly not a compiled one; ``None``: no matter.
+    original: bool | None = None
 
 
 _REBUILD = "Compile the model again with this onnxruntime-qnn; copy the .onnx and the .bin file together."
@@ -410,6 +427,7 @@ _NAME_PYTHON = (
     "`qnnbridge setup-host` makes one."
 )
 _CPU = "Run this model on the CPU provider meanwhile, and report it to onnxruntime-qnn with the crash report."
+_FIND_OPERATOR = "`qnnbridge verify` of the model names the operator."
 _ABORT = "abort cpp-exception"
 # "unknown": an NTSTATUS error or a signal that the tables of exit codes do not name.
 _CRASH = "access-violation illegal-instruction stack-overflow float unknown"
@@ -440,10 +458,24 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
     DeathRule("Libraries of two QNN versions were loaded into one process.", ONE_SET, faults=_ABORT,
         line=r"duplicate op key"),
     DeathRule(
+        "A check inside of ONNX Runtime or QNN failed ({what}): they do not handle one of the model's operators, "
+        "or the operators around it.", _FIND_OPERATOR, SYMPTOM + 1, faults=_ABORT, phases=MODEL, qnn=True,
+        line=r"Assertion [`'](?P<what>.{1,200}?)' failed"),
+    DeathRule(
+        "QNN ended the process without a message while it compiled this model. An operator is the cause, or a "
+        "provider option that must be a number and is not one.",
+        "Check the provider options. " + _FIND_OPERATOR, SYMPTOM, faults=_ABORT, phases=MODEL, qnn=True,
+        silent=True, original=True),
+    DeathRule(
         "On Windows this death leaves no message. A run or provider option that should be a number and is none "
         "looks exactly like this; a context binary of another model does too.",
-        "Check the options; " + _REBUILD[0].lower() + _REBUILD[1:], SYMPTOM, faults=_ABORT, phases=MODEL,
-        qnn=True, silent=True),
+        "Check the options. If the model is a compiled one: " + _REBUILD[0].lower() + _REBUILD[1:], SYMPTOM,
+        faults=_ABORT, phases=MODEL, qnn=True, silent=True, platform="win32", original=False),
+    DeathRule(
+        "QNN ended the process without a message. An operator of the model is the cause, or an option that must be "
+        "a number and is not one; in a compiled model (EPContext) it may be the context binary.",
+        "Check the options. " + _FIND_OPERATOR + " Compiled: compile it again with this onnxruntime-qnn.", SYMPTOM,
+        faults=_ABORT, phases=MODEL, qnn=True, silent=True, platform="posix", original=False),
     DeathRule(
         # One more than the rules for a crash of QNN below, which fit this fault as well.
         "A native library used an instruction that the processor, or the emulator that runs it, does not have. "
@@ -462,8 +494,13 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "QNN crashed on this model. If it is a compiled one (EPContext), its context binary is damaged or was made "
         "by another QNN version; otherwise one of its operators does it (some poolings, "
         "and STFT with a computed step).",
-        "Compiled: compile it again with this onnxruntime-qnn. Otherwise: replace the operator. " + _CPU,
-        SYMPTOM, faults=_CRASH, phases=("creating", "compiling"), qnn=True),
+        "Compiled: compile it again with this onnxruntime-qnn. Otherwise: replace the operator. " + _FIND_OPERATOR
+        + " " + _CPU, SYMPTOM, faults=_CRASH, phases=("creating", "compiling"), qnn=True, original=False),
+    DeathRule(
+        "QNN crashed while it compiled this model: one of its operators does it (some poolings, and STFT with a "
+        "computed step).",
+        _FIND_OPERATOR + " Replace the operator. " + _CPU, SYMPTOM, faults=_CRASH,
+        phases=("creating", "compiling"), qnn=True, original=True),
     DeathRule(
         "QNN or the driver crashed while running this model: an operator or this input hits a fault of theirs, or "
         "the context binary of a compiled model is damaged.",

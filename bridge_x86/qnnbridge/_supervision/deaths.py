@@ -183,18 +183,19 @@ class Investigator:
             str(details.get("fingerprint") or context.fingerprint),
             context.options_hash,
             str(phase) if phase is not None else None,
+            known=str(details.get("known") or ""),
         )
         request = details.get("request")
-        if type(request) is int:
-            # The pipe stays open with the host; the end marker says that the worker's last words are read.
-            process.stderr.section(request, STDERR_TIMEOUT_S)
+        # The pipe stays open with the host; the end marker says that the worker's last words are read.
+        said = process.stderr.section(request, STDERR_TIMEOUT_S) if type(request) is int else b""
         record = CrashRecord(
             exit=_exit_status(code if isinstance(code, int) else None, process, of_worker=True),
             host_phase=str(phase or "starting"),
             generation=process.generation,
             uptime_s=float(details.get("uptime_s") or 0.0),
             in_flight=(call,),
-            stderr_tail=decode_stderr(process.stderr.tail()),
+            # Without a section of its own: the first lines of the host are in the head alone.
+            stderr_tail=decode_stderr(said or process.stderr.head() + process.stderr.tail()),
             ready=bool(details.get("ready", True)),
             **_surroundings(process, ready=True, versions=details.get("versions")),
         )

@@ -126,6 +126,12 @@ def _compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
                 validations = [_validated(task, job, one) for job, one in zip(used, files, strict=True)]
         except CompileFailed as error:
             raise seen_from(error, folder, target) from None
+        except WorkerDied as death:
+            # For the report of the death: the likely cause, with the command that cures it.
+            job = next((one for one in jobs if one.source.fingerprint == death.details["fingerprint"]), jobs[0])
+            versions = death.details.get("versions") or {}
+            death.details["known"] = known_faults(job.source, job.spec, task.host.machine, versions)
+            raise
         # With the jobs as they were asked for: a command that resumes asks for the same.
         return _deliver(task, files, validations, folder, begun, notes)
 

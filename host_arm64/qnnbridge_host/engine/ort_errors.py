@@ -284,6 +284,13 @@ _RULES: tuple[HintRule, ...] = (
         "session without a cache runs the model as it is.",
     ),
     HintRule(
+        r"must be topologically sorted, however input '(?P<name>[^']*)' of node",
+        "The body of a Loop, Scan or If reads a tensor that is not there. If the model runs in a session without a "
+        "cache, it is a weight: ONNX Runtime leaves out of a compiled model the weights that only QNN and bodies "
+        "read.",
+        "Run `qnnbridge fix MODEL -o OUT --only body-weights` and compile OUT.",
+    ),
+    HintRule(
         r"since the file .* exists already",
         "ONNX Runtime never overwrites a compiled model.",
         "Remove the file, or give another ep.context_file_path.",

@@ -28,7 +28,14 @@ from qnnbridge_host.model.graph_index import (
     rules_about,
     sizes_of,
 )
-from qnnbridge_host.model.merged import gelu_of, l2_offset, repeats_rows, softmax_factor
+from qnnbridge_host.model.merged import (
+    gelu_of,
+    l2_offset,
+    parts_transposes,
+    repeats_rows,
+    softmax_factor,
+    transposes_int64_output,
+)
 from qnnbridge_host.model.static_shapes import complete, in_float32, scaled_sizes, slid_sizes, window_of
 from qnnbridge_protocol.shell import shell_word
 from qnnbridge_protocol.specs import QNN
@@ -90,8 +97,9 @@ class WrongOperator:
 
     @property
     def fails(self) -> bool:
-        """Whether the fault is that QNN makes no session; elsewhere an error says nothing about the numbers."""
-        return "no session is made" in self.says
+        """Whether the fault is an error, of the session or of each run; elsewhere an error says nothing about the
+        numbers."""
+        return "no session is made" in self.says or "each run fails" in self.says
 
     def applies(self, arch: int, release: str) -> bool:
         """Whether the chip and the release have the fault. release: "" if it is not known."""
@@ -494,6 +502,8 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "merged_factor": softmax_factor,
     "merged_offset": l2_offset,
     "repeats_rows": repeats_rows,
+    "parts_transposes": parts_transposes,
+    "transposes_int64_output": transposes_int64_output,
 }
 _OF_NODE: Final[Mapping[str, Callable[[GraphIndex, GraphNode], Any]]] = {
     "users": lambda graph, node: [user.op for user in _users(graph, node)],

@@ -1,13 +1,15 @@
-"""Find patterns of operators that QNN merges, or computes in another order, although the result is another.
+"""Find patterns of operators that QNN merges or computes in another order, although the result is another.
 
-The provider's `qnn_node_group` (onnxruntime-qnn 2.7) merges Gelu, Softmax and L2 normalization. The
+The provider's `qnn_node_group` (onnxruntime-qnn 2.7) merges Gelu, Softmax and L2 normalization. ONNX Runtime's
+own fault with vectors between transposes is here, too: it shows only where QNN asks for another layout. The
 functions are pure; they take a graph's index and raise what `DOES_NOT_FOLLOW` lists where something is not known.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Literal
 
 from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, GraphTensor, Unknown, sizes_of
@@ -144,6 +146,110 @@ def _reaches(graph: GraphIndex, node: GraphNode, steps: int) -> bool:
         if reader.op in _READERS_OF_ROWS and not (reader.op == "Sigmoid" and own and own <= products):
             return True
     return steps > 0 and any(_reaches(graph, reader, steps - 1) for reader in readers if reader.op in _PASS_ROWS)
+
+
+# ONNX Runtime puts a Transpose in front of these and behind them, since QNN computes them in another layout.
+_LAYOUT_NAMES: Final = """
+AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool
+GlobalMaxPool GridSample InstanceNormalization LpPool LRN MaxPool Resize SpaceToDepth Transpose Upsample
+"""
+_LAYOUTS: Final = frozenset(_LAYOUT_NAMES.split())
+# ONNX Runtime moves a Transpose past these.
+_MOVES_PAST_NAMES: Final = """
+Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh BitShift Cast CastLike Ceil Celu Clip Concat
+Cos Cosh DequantizeLinear Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish
+Hardmax Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log LogSoftmax Max Mean Min Mod Mul Neg Not Or
+PRelu Pad Pow QuantizeLinear Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax
+ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Round Selu Shrink Sigmoid Sign Sin Sinh
+Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tan Tanh ThresholdedRelu Tile Unsqueeze Where
+Xor
+"""
+_MOVES_PAST: Final = frozenset(_MOVES_PAST_NAMES.split())
+# All their inputs are data. Of the others the first alone is: pads, sizes and indices are no way of a Transpose.
+_ALL_DATA_NAMES: Final = """
+Add And BitShift Concat Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or Pow PRelu Sub Sum
+Where Xor
+"""
+_ALL_DATA: Final = frozenset(_ALL_DATA_NAMES.split())
+# Two Reshapes behind each other become one. Gather takes part behind the vector since ONNX Runtime 1.28.
+_MOVES_PAST_IN_FRONT: Final = (_MOVES_PAST | {"Reshape"}) - {"Concat"}
+_MOVES_PAST_BEHIND: Final = _MOVES_PAST | {"Gather"}
+# More nodes are no longer looked at in each direction.
+_MOST_BETWEEN: Final = 64
+
+
+def parts_transposes(graph: GraphIndex, node: GraphNode) -> bool:
+    """Return whether a node stands between two transposes, with operators in between that ONNX Runtime moves a
+    Transpose past.
+
+    A Reshape to a vector there ends the process: the optimizer for layouts takes the vector for a tensor that has
+    the dimensions of the Transpose (ONNX Runtime 1.24 to 1.32).
+    """
+
+    def readers(one: GraphNode) -> list[GraphNode]:
+        found = ((tensor, reader) for tensor in one.made for reader in graph.readers(tensor.name))
+        return [reader for tensor, reader in found if tensor.name in {data.name for data in _data_of(reader)}]
+
+    in_front = _leads_to(node, functools.partial(_makers_of, graph), _LAYOUTS, _MOVES_PAST_IN_FRONT)
+    return in_front and _leads_to(node, readers, _LAYOUTS, _MOVES_PAST_BEHIND)
+
+
+# TensorProto.INT64.
+_INT64: Final = 7
+# Smaller results have the same layout after a Conv, whatever ONNX Runtime asks for.
+_FEWEST_MOVED: Final = 3
+
+
+def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
+    """Return whether an output of the model, of int64, comes from a Transpose: of the model, or of ONNX Runtime.
+
+    QNN computes 64-bit integers in 32 bits, and the provider does not count such an output as one of 64.
+    """
+    if graph.readers(node.made[0].name):
+        return False
+    if node.op == "Transpose":
+        return node.given[0].type == "int64" and graph.origin(node.given[0].name) is not None
+    if node.op == "Cast":
+        rank, moves = len(sizes_of(node.given[0])), node.attributes.get("to") == _INT64
+    else:
+        keeps = node.attributes.get("keepdims", 1) == 1
+        rank = len(sizes_of(node.given[0]))
+        axis = int(node.attributes.get("axis", 0)) % rank
+        # Without the channels the rest is in the same order.
+        moves, rank = keeps or axis != 1, rank - (not keeps)
+    layouts = _LAYOUTS - {"Transpose"}
+    return (
+        moves
+        and rank >= _FEWEST_MOVED
+        and _leads_to(node, functools.partial(_makers_of, graph), layouts, _MOVES_PAST)
+    )
+
+
+def _makers_of(graph: GraphIndex, node: GraphNode) -> list[GraphNode]:
+    found = (graph.origin(tensor.name) for tensor in _data_of(node) if not tensor.constant)
+    return [maker for maker in found if maker is not None]
+
+
+def _data_of(node: GraphNode) -> tuple[GraphTensor, ...]:
+    return node.given if node.op in _ALL_DATA else node.given[:1]
+
+
+def _leads_to(
+    node: GraphNode,
+    following: Callable[[GraphNode], list[GraphNode]],
+    wanted: frozenset[str],
+    passed: frozenset[str],
+) -> bool:
+    """Return whether one of the wanted operators follows a node, directly or behind operators that are passed."""
+    waiting, seen = following(node), {node.index}
+    while waiting and len(seen) <= _MOST_BETWEEN:
+        one = waiting.pop()
+        if one.op in wanted:
+            return True
+        if one.op in passed and one.index not in seen:
+            seen.add(one.index)
+            waiting += following(one)
+    return False
 
 
 def _only_reader(graph: GraphIndex, node: GraphNode) -> GraphNode | None:

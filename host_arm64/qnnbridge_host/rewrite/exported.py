@@ -303,6 +303,30 @@ def _dft_matrix(count: int, length: int, made: int, inverse: bool) -> np.ndarray
     return parts
 
 
+@for_nodes(("Loop", "Scan", "If"), "body with weights of the model")
+def weights_by_sequence(editor: Editor, node: Any) -> list[Any] | None:
+    """The weights that a body takes from outside reach it through a sequence.
+
+    A compiled model keeps only those weights that nodes of the main graph read on the CPU: without one that a body
+    reads, ONNX Runtime cannot load what it has written. QNN has no sequences, so the node that reads the weight
+    stays on the CPU. A weight inside of the body does not do: ONNX Runtime cannot write one of more than 127 bytes.
+    """
+    bodies = list(graphs.graphs_in(node))
+    own = {name for body in bodies for one in body.node for name in one.output}
+    own.update(value.name for body in bodies for value in (*body.input, *body.initializer))
+    constants = editor.constants.keys() - own
+    wanted = dict.fromkeys(name for name in graphs.captured_by(node) if name in constants)
+    if not wanted:
+        return None
+    first = editor.add_constant(np.array(0), "first")
+    chain = NodeChain(editor, node)
+    kept = {name: chain("SequenceAt", chain("SequenceConstruct", name), first) for name in wanted}
+    for body in bodies:
+        for one in body.node:
+            one.input[:] = [kept.get(name, name) for name in one.input]
+    return [*chain.made, node]
+
+
 # --- Einsum ------------------------------------------------------------------------------------------------
 
 

@@ -69,6 +69,13 @@ REWRITES: Final = (
         exported.write_out_definitions,
     ),
     Rewrite(
+        "body-weights",
+        "weights that the bodies of Loop, Scan and If read reach them through a sequence, so that the model can be "
+        "compiled; with --only alone",
+        exported.weights_by_sequence,
+        by_name_only=True,
+    ),
+    Rewrite(
         "shape-computations",
         "what follows from fixed shapes alone is computed once, here",
         constants.compute_shapes,
@@ -195,6 +202,16 @@ REWRITES: Final = (
         "repeated-rows",
         "Max follows a sum or product that repeats rows in front of a normalization or Sigmoid",
         wrong_values.limit_repeated_rows,
+    ),
+    Rewrite(
+        "vector-reshape",
+        "Flatten stands in front of a Reshape to one dimension that would end ONNX Runtime's process",
+        wrong_values.flatten_before_vector,
+    ),
+    Rewrite(
+        "int64-output",
+        "Flatten and Reshape stand behind a transposed int64 result that is an output of the model",
+        wrong_values.flatten_before_output,
     ),
     Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", wrong_values.zero_instead_of_softmax),
     Rewrite(

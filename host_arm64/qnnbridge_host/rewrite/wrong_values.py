@@ -209,6 +209,35 @@ def limit_repeated_rows(editor: Editor, node: Any, record: GraphNode) -> list[An
     return chain.nodes()
 
 
+@for_matches("Reshape", ("vector-between-transposes",), "Reshape to one dimension")
+def flatten_before_vector(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Put Flatten in front of a Reshape to one dimension: ONNX Runtime moves no Transpose past a Flatten."""
+    steps = editor.maker(node.input[0])
+    chain = NodeChain(editor, node)
+    value = chain("Flatten", node.input[0], axis=0)
+    if steps is not None and steps.op_type == "DequantizeLinear":
+        # QNN computes a quantised operator with its own steps on both sides.
+        for op in ("QuantizeLinear", "DequantizeLinear"):
+            value = chain(op, value, *steps.input[1:])
+    node.input[0] = value
+    return [*chain.made, node]
+
+
+@for_matches(("ArgMax", "ArgMin", "Cast", "Transpose"), ("int64-output-transposed",), "int64 output")
+def flatten_before_output(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Put Flatten and Reshape behind an int64 result that is an output of the model and is transposed.
+
+    ONNX Runtime moves no Transpose past a Flatten, so that the output does not come from one.
+    """
+    shape = editor.shape(node.output[0])
+    if shape is None:
+        return None
+    last = _reshaped(editor, node, shape)
+    flat = editor.make("Flatten", [node.output[0]], node)
+    last.input[0] = flat.output[0]
+    return [node, flat, last]
+
+
 @for_matches("RMSNormalization", ("rms-normalization-4d",), "RMSNormalization")
 def normalise_in_three(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """RMSNormalization of four dimensions becomes one of three."""

@@ -349,6 +349,10 @@ class DivergenceSearch:
                         high = mark
                         break
                     low = mark
+            elif self._left() < _LEAST_S:
+                # The search itself stopped the session, which says nothing about the nodes.
+                self._error = None
+                break
             elif len(marks) > 1:
                 at_once = 1  # one of them cannot be made into a session; which, the next rounds say
             elif self._is_the_failure():
