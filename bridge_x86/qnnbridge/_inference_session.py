@@ -14,6 +14,7 @@ from qnnbridge._host import DAEMON, chosen_host
 from qnnbridge._option_fields import wrong_type
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge._session import SessionRecipe, model_parts
+from qnnbridge._session.create import choose_model
 from qnnbridge._session.runs import NodeArg, RunArguments, check_call, coerce_session_options
 from qnnbridge._session.session import CLOSE_TIMEOUT_S, BaseSession, with_providers
 from qnnbridge._session_options import SessionOptions
@@ -120,7 +121,7 @@ class InferenceSession(BaseSession):
                 )
             specs = normalize_providers(providers, provider_options) or parts.pop("providers", ())
             parts.pop("providers", None)
-            path, data = model_parts(path_or_bytes)
+            path, data = model_parts(path_or_bytes, prepared=True)
             disabled = tuple(disabled_optimizers or ())
             if not all(isinstance(name, str) for name in disabled):
                 raise wrong_type("disabled_optimizers", disabled, "the names of optimizers")
@@ -151,6 +152,7 @@ class InferenceSession(BaseSession):
         )
 
     def _open(self, recipe: SessionRecipe, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
+        recipe = choose_model(host, recipe, self._timeout)
         if self._bucket_arguments is None:
             super()._open(recipe, host, retry, on_deadline)
             return

@@ -51,9 +51,8 @@ class BrokerHandlers:
         self._operations: dict[str, Callable[[Request, Cancellation], Answer]] = {
             "host.info": self._forward_to_host,
             "host.stats": self._forward_to_host,
-            "model.identify": self._forward_model,
+            **dict.fromkeys(("model.identify", "model.choose", "model.samples"), self._forward_model),
             "model.verify": self._verify,
-            "model.samples": self._forward_model,
             "session.create": self._create,
             "session.run": self._run,
             "session.close": self._close_session,

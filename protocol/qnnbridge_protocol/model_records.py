@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from qnnbridge_protocol.errors import InvalidArgument, InvalidProtobuf, NoSuchFile
+from qnnbridge_protocol.errors import ContextUnusable, InvalidArgument, InvalidProtobuf, NoSuchFile
 from qnnbridge_protocol.specs import NodeInfo, Placement, Record, record
 
 CacheState = Literal["hit", "miss", "off"]
@@ -413,13 +413,23 @@ class CompileResult(Record):
         }
 
 
-def absolute_model_path(given: str | os.PathLike[str]) -> str:
-    """The absolute path of a model file that is there.
+# Of a folder that `qnnbridge prepare` made, and of one that it has not finished.
+PREPARED_MANIFEST: Final = "manifest.json"
+PREPARE_JOURNAL: Final = ".qnnbridge-prepare.json"
+
+
+def absolute_model_path(given: str | os.PathLike[str], *, prepared: bool = False) -> str:
+    """Return the absolute path of an existing model file.
+
+    Args:
+        given: the path as the application gave it.
+        prepared: whether a folder that `qnnbridge prepare` made is a model, too.
 
     Raises:
         InvalidArgument: the path is no valid Unicode, so it cannot travel.
         InvalidProtobuf: it is a folder.
         NoSuchFile: it cannot be looked at.
+        ContextUnusable: `qnnbridge prepare` has not finished the folder.
     """
     shown = os.fsdecode(given)
     path = os.path.abspath(shown)
@@ -430,13 +440,36 @@ def absolute_model_path(given: str | os.PathLike[str]) -> str:
     # ValueError: there is a NUL in the path, or the locale has no bytes for it (UnicodeEncodeError).
     except (OSError, ValueError) as error:
         raise unreadable(shown, path, error) from None
-    if os.path.isdir(path):
-        raise InvalidProtobuf(
-            f"{shown} is a folder, not a model.",
-            fix="Give the path of the .onnx file in it.",
-            details={"path": path},
+    if os.path.isdir(path) and not (prepared and os.path.isfile(os.path.join(path, PREPARED_MANIFEST))):
+        raise (
+            folder_refused(shown, path)
+            if prepared
+            else InvalidProtobuf(
+                f"{shown} is a folder, not a model.",
+                fix="Give the path of the .onnx file in it.",
+                details={"path": path},
+            )
         )
     return path
+
+
+def folder_refused(shown: str, path: str) -> InvalidProtobuf | ContextUnusable:
+    """Return the error for a folder without the manifest of `qnnbridge prepare`, where a prepared one is a model.
+
+    shown: the path as the application gave it.
+    """
+    if os.path.isfile(os.path.join(path, PREPARE_JOURNAL)):
+        return ContextUnusable(
+            f"The prepared folder {shown} cannot be used: it has no {PREPARED_MANIFEST}.",
+            cause="`qnnbridge prepare` writes that file last, so its work was interrupted or still runs.",
+            fix="Call `qnnbridge prepare` again with the same arguments; it continues where it stopped.",
+            details={"path": path},
+        )
+    return InvalidProtobuf(
+        f"{shown} is a folder, not a model.",
+        fix="Give the path of the .onnx file in it, or a folder that `qnnbridge prepare` made.",
+        details={"path": path},
+    )
 
 
 def check_travels(path: str) -> None:

@@ -276,6 +276,7 @@ class Placement(Record):
     source: where QNN comes from: ``onnxruntime-qnn 2.7.0, QNN 2.51.0``; empty for a session without QNN.
     npu_bytes: size of what was loaded into QNN (the compiled model, else the model's files), 0 if nothing was.
     npu_memory: what it took to load it, where the NPU's memory was not enough at first.
+    variant: the file of a prepared folder that the session was made from, and why; empty for any other model.
     """
 
     known: bool = True
@@ -291,6 +292,7 @@ class Placement(Record):
     source: str = ""
     npu_bytes: int = 0
     npu_memory: str = ""
+    variant: str = ""
 
     def nodes_text(self) -> str:
         """Return the counts for a person: "38 nodes on QNN, 0 on the CPU, after optimisation"."""

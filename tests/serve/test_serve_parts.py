@@ -116,6 +116,8 @@ def test_models_are_found_by_name_by_file_and_by_version(tmp_path: Path) -> None
         "many/10/model.onnx",
         "many/x/model.onnx",
         "none/1/other.onnx",
+        "shipped/manifest.json",
+        "shipped/1/model.onnx",
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -125,7 +127,11 @@ def test_models_are_found_by_name_by_file_and_by_version(tmp_path: Path) -> None
         ModelFile("a", tmp_path / "a.ONNX"),
         ModelFile("b", tmp_path / "b.onnx"),
         ModelFile("many", tmp_path / "many" / "10" / "model.onnx", "10"),
+        ModelFile("shipped", tmp_path / "shipped"),
     ]
+    assert find_models([f"own={tmp_path / 'shipped'}"], []) == [ModelFile("own", tmp_path / "shipped")]
+    with pytest.raises(errors.InvalidProtobuf, match="is a folder, not a model"):
+        find_models([f"own={tmp_path / 'many'}"], [])
     with pytest.raises(errors.OptionError, match='Two models are called "b"'):
         find_models([f"b={tmp_path / 'a.ONNX'}"], [tmp_path])
     with pytest.raises(errors.OptionError, match="cannot be a model's name"):

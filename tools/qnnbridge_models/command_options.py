@@ -419,6 +419,9 @@ class PrepareOptions:
     ] = 1800.0
     host_python: HostPython = None
     large: Large = False
+    package: Annotated[
+        bool, typer.Option("--package", help="Make the folder a model package of ONNX Runtime, too.")
+    ] = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

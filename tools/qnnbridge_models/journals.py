@@ -36,12 +36,13 @@ from qnnbridge_host.model.manifest import FileRecord
 from qnnbridge_os.files import TEMPORARY, enter
 from qnnbridge_protocol.errors import Busy, OptionError
 from qnnbridge_protocol.field_types import read_document
+from qnnbridge_protocol.model_records import PREPARE_JOURNAL
 from qnnbridge_protocol.settings import state_dir
 from qnnbridge_tools import output
 
 # --- The journal of a prepared folder: which steps are finished, of what, and with what result.
 
-JOURNAL_NAME = ".qnnbridge-prepare.json"
+JOURNAL_NAME = PREPARE_JOURNAL
 LOCK_NAME = ".qnnbridge-prepare.lock"
 SCHEMA = 1
 # Gone while a step is being done.

@@ -21,6 +21,7 @@ import typer
 
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
+from qnnbridge_protocol.model_records import PREPARED_MANIFEST, absolute_model_path
 from qnnbridge_tools import arguments
 from qnnbridge_tools.command_line import APART, Read
 from qnnbridge_tools.options import AllowNative, Dims, Fallback, HostPython, ProviderName, ProviderOptions
@@ -196,19 +197,23 @@ def _named(text: str) -> ModelFile:
         raise OptionError(
             f'--model "{text}" is not of the form NAME=PATH.', fix="For example --model detector=detector.onnx."
         )
-    if not Path(path).is_file():
+    if Path(path).is_dir():
+        absolute_model_path(path, prepared=True)  # refuses a folder that is no model
+    elif not Path(path).is_file():
         raise NoSuchFile(f"There is no model file {path}.")
     return ModelFile(name, Path(path))
 
 
 def _in_folder(folder: Path) -> Sequence[ModelFile]:
-    """`NAME.onnx`, and Triton's `NAME/VERSION/model.onnx`, of which the highest version is taken."""
+    """Return `NAME.onnx`, prepared folders, and the highest version of Triton's `NAME/VERSION/model.onnx`."""
     if not folder.is_dir():
         raise NoSuchFile(f"There is no folder {folder}.")
     found: list[ModelFile] = []
     for entry in sorted(folder.iterdir()):
         if entry.is_file() and entry.suffix.lower() == ".onnx":
             found.append(ModelFile(entry.stem, entry))
+        elif (entry / PREPARED_MANIFEST).is_file():
+            found.append(ModelFile(entry.name, entry))
         elif entry.is_dir():
             versions = [int(part.name) for part in entry.iterdir() if _is_version(part)]
             if versions:
@@ -217,7 +222,7 @@ def _in_folder(folder: Path) -> Sequence[ModelFile]:
     if not found:
         raise OptionError(
             f"There is no model in {folder}.",
-            fix="It is to hold NAME.onnx files, or NAME/1/model.onnx as for Triton.",
+            fix="Put NAME.onnx files, folders of `qnnbridge prepare`, or NAME/1/model.onnx as for Triton there.",
         )
     return found
 

@@ -68,6 +68,8 @@ def open_model(file: ModelFile, options: ServeSessionOptions, host: Host) -> Ser
         session.close()
         raise
     summary = summary_of(session.placement) + (", rewritten" if session.fixed else "")
+    if session.placement.variant:
+        summary += f", {session.placement.variant.partition(':')[0]}"
     return ServedModel(file.name, file.version, contract, session, summary)
 
 

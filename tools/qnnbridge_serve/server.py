@@ -83,13 +83,10 @@ def check_exposure(address: Address, token_file: Path | None) -> None:
 def check_dimensions(options: ServeOptions) -> None:
     """Raises `OptionError` for a `--dim` that no model has."""
     if options.sessions.dimensions.by_name:
-        from qnnbridge_host.model.scan import scan_model
         from qnnbridge_serve.embeddings import read_folder
 
         embedders = [read_folder(folder).model for folder in options.embedders.values()]
-        paths = [*(file.path for file in options.files), *embedders]
-        scans = [scan_model(path, count_nodes=False) for path in paths]
-        arguments.refuse_unknown(scans, options.sessions.dimensions)
+        arguments.read_models([*(file.path for file in options.files), *embedders], options.sessions.dimensions)
 
 
 def serve_models(options: ServeOptions) -> None:

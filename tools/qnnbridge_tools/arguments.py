@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -253,6 +254,32 @@ def session_options(dimensions: Dimensions) -> SessionOptions | None:
     for name, size in dimensions.by_name.items():
         options.add_free_dimension_override_by_name(name, size)
     return options
+
+
+def read_models(models: Iterable[Path], dimensions: Dimensions) -> list[ModelScan]:
+    """Scan models; of a prepared folder, the model that was compiled; none of any other model package.
+
+    Raises the errors of `scan_model` and `read_folder`, and `OptionError` for a `--dim` that no model has.
+    """
+    from qnnbridge_host.model.prepared import read_folder
+    from qnnbridge_host.model.scan import scan_model
+
+    scans: list[ModelScan] = []
+    chosen: set[str] = set()
+    for model in models:
+        if model.is_dir():
+            prepared = read_folder(os.fspath(model))
+            if prepared is None:  # read by ONNX Runtime in the host, which refuses it if need be
+                continue
+            chosen.update(name for variant in prepared.variants for name in variant.sizes)
+            scans.append(scan_model(model / prepared.model, count_nodes=False))
+        else:
+            scans.append(scan_model(model, count_nodes=False))
+    # The sizes of a prepared folder choose among its models, which have no free dimensions themselves.
+    by_name = {name: size for name, size in dimensions.by_name.items() if name not in chosen}
+    if scans:
+        refuse_unknown(scans, Dimensions(by_name, dict(dimensions.by_axis)))
+    return scans
 
 
 def refuse_unknown(scans: Sequence[ModelScan], dimensions: Dimensions) -> None:

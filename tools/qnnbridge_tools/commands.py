@@ -196,7 +196,8 @@ def inspect(
     model: Annotated[
         Path,
         typer.Argument(
-            metavar="MODEL", help="An ONNX file, a QNN context binary, or a folder with genai_config.json."
+            metavar="MODEL",
+            help="An ONNX file, a QNN context binary, or a folder of `prepare` or with genai_config.json.",
         ),
     ],
     soc_model: SocModel = None,
@@ -207,8 +208,13 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show what a model is made of. Of a compiled one also whether it can run here, without loading it."""
-    from qnnbridge_tools import arguments, binaries, inspection
+    from qnnbridge_tools import arguments, binaries, inspection, prepared_folders
 
+    if prepared_folders.is_prepared(model):
+        arguments.refuse_together("A prepared folder", {"--load": load})
+        folder = prepared_folders.gather(model, soc_model=soc_model, host_python=host_python)
+        reporting.show(folder, prepared_folders.document, prepared_folders.print_facts, as_json=as_json)
+        return
     if model.is_dir():
         arguments.refuse_together("A folder for text generation", {"--soc-model": soc_model is not None})
         facts = inspection.gather_folder(model, host_python=host_python, load=load)

@@ -201,6 +201,8 @@ def placement_pairs(placement: Placement) -> list[tuple[str, str]]:
         pairs.append(("on the CPU", shown + (f" and {more} more" if more else "")))
     if placement.cause:
         pairs.append(("because", placement.cause))
+    if placement.variant:
+        pairs.append(("made from", placement.variant))
     return pairs
 
 

@@ -221,15 +221,13 @@ def perform(request: RunRequest) -> RunResult:
     # Files first: a typing error in a path must not cost the start of a host.
     loaded = feeds.load(*arguments.read_one_set([*request.inputs, *filter(None, [request.archive])]))
 
-    from qnnbridge_host.model.scan import scan_model
-
-    scan = scan_model(request.model, count_nodes=False)  # a file that is no model is refused with a reason
-    arguments.refuse_unknown((scan,), request.sizes.dims)
+    # A file that is no model is refused with a reason.
+    scans = arguments.read_models([request.model], request.sizes.dims)
     # Before a host is started: a run must not end at a folder that cannot be made.
     if request.output is not None:
         _make_folder(request.output)
         if not request.overwrite:
-            _refuse_existing([node.name for node in scan.outputs], request.output)
+            _refuse_existing([node.name for scan in scans for node in scan.outputs], request.output)
     try:
         result = _performed(request, loaded)
         # Nothing ran on QNN although the session was made: that is reported as a move as well.

@@ -61,6 +61,8 @@ class SessionRecipe:
         functions: of the application, by name, that the host may call when it makes the session.
         cancellation: says when the first creation is to be given up.
         context_check: whether a compiled model that cannot run is refused; default as the environment says.
+        prepared: the specification with the folder that the model was chosen from; ``None`` for any other model.
+        variant: the file of that folder and why it was chosen, for `Placement.variant`.
     """
 
     spec: SessionSpec
@@ -74,6 +76,8 @@ class SessionRecipe:
     context_check: str | None = None
     functions: Mapping[str, CalledFunction] = dataclasses.field(default_factory=dict)
     cancellation: Terminable | None = None
+    prepared: SessionSpec | None = None
+    variant: str = ""
 
     @property
     def label(self) -> str:
@@ -140,12 +144,18 @@ class SessionRecipe:
         return hashlib.sha256(self.data).hexdigest() == source[0]
 
     def forget_model(self) -> SessionRecipe:
-        """The recipe without the model's identity, which a later creation determines anew."""
-        return dataclasses.replace(self, identity=None)
+        """Return the recipe without the model's identity, which a later creation determines again.
+
+        Of a prepared folder that creation also chooses the file again.
+        """
+        return dataclasses.replace(self, spec=self.prepared or self.spec, identity=None, prepared=None, variant="")
 
 
-def model_parts(path_or_bytes: object) -> tuple[str | None, bytes | None]:
-    """The absolute path of a model or its bytes. Raises what `absolute_model_path` raises, and `TypeError`."""
+def model_parts(path_or_bytes: object, *, prepared: bool = False) -> tuple[str | None, bytes | None]:
+    """Return the absolute path of a model or its bytes.
+
+    prepared: as for `absolute_model_path`. Raises what that raises, and `TypeError`.
+    """
     if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
         return None, bytes(path_or_bytes)
     if not isinstance(path_or_bytes, (str, os.PathLike)):
@@ -154,4 +164,4 @@ def model_parts(path_or_bytes: object) -> tuple[str | None, bytes | None]:
     if not os.fspath(path_or_bytes):
         # A `TypeError` in ONNX Runtime as well; made absolute it would be the working folder.
         raise TypeError("The path of the model is empty.")
-    return absolute_model_path(path_or_bytes), None
+    return absolute_model_path(path_or_bytes, prepared=prepared), None

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 from qnnbridge._supervision.host_process import seconds_left
 from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext
+from qnnbridge.errors import as_onnxruntime
 from qnnbridge_os import shield
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelLoadCanceled
-from qnnbridge_protocol.field_types import read_record
+from qnnbridge_protocol.field_types import field, read_record
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.model_records import (
     CacheReply,
@@ -33,7 +34,7 @@ from qnnbridge_protocol.model_records import (
     Notice,
     NumbersReport,
 )
-from qnnbridge_protocol.specs import FixSpec, SessionInfo, SessionSpec
+from qnnbridge_protocol.specs import QNN, FixSpec, ProviderSpec, SessionInfo, SessionSpec
 from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
@@ -306,6 +307,33 @@ def identify(
     timeout = seconds_left(deadline)
     reply = host.call(header, timeout, () if recipe.spec.model_path is not None else (recipe.data or b"",), stop)
     return ModelDescription.from_wire(reply.header)
+
+
+def choose_model(host: Host, recipe: SessionRecipe, timeout_s: float | None) -> SessionRecipe:
+    """Return the recipe with the file that the host chooses of a prepared folder; any other recipe as it is.
+
+    Raises the host's error about the folder. `SessionRecipe.forget_model` takes the choice back.
+    """
+    folder = recipe.spec.model_path
+    if folder is None or not os.path.isdir(folder):
+        return recipe
+    header: dict[str, Any] = {"op": "model.choose", "spec": recipe.spec.to_wire()}
+    header["cache"] = recipe.cache_settings().to_wire()
+    try:
+        reply = host.call(header, timeout_s).header
+    except BridgeError as error:
+        raise as_onnxruntime(error) from None
+    path, reason = (field(reply, name, "str") for name in ("path", "reason"))
+    (_log.warning if field(reply, "compiles", "bool") else _log.info)("%s: %s", os.path.basename(folder), reason)
+    # What the application says goes over what a package says of its file.
+    of_package = field(reply, "provider_options", "Mapping[str, str]")
+    providers = tuple(
+        dataclasses.replace(one, options={**of_package, **one.options}) if one.name == QNN else one
+        for one in recipe.spec.providers or ([ProviderSpec(QNN)] if of_package else [])
+    )
+    entries = {**field(reply, "config_entries", "Mapping[str, str]"), **recipe.spec.config_entries}
+    spec = dataclasses.replace(recipe.spec, model_path=path, providers=providers, config_entries=entries)
+    return dataclasses.replace(recipe, spec=spec, prepared=recipe.spec, variant=reason)
 
 
 def encoded(values: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:

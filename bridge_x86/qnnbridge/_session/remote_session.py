@@ -466,7 +466,11 @@ class RemoteSession(ReplayingSession):
         self._count(created.cache, again=again)
         show_notices(created.notices)
         # One statement, with the generation last: `_id_in` and the fast path read them without the lock.
-        self.info, self.session_id, self._generation = created.info, created.session, process.generation
+        info = created.info
+        if self.recipe.variant:
+            placement = dataclasses.replace(info.placement, variant=self.recipe.variant)
+            info = dataclasses.replace(info, placement=placement)
+        self.info, self.session_id, self._generation = info, created.session, process.generation
         self._place[:] = [(process.generation, created.session)]
         if self._watched_in != fds.forks:
             self._watch()

@@ -450,5 +450,6 @@ def with_providers(
 ) -> SessionRecipe:
     """The recipe with other providers, for the model as it is now."""
     specs = normalize_providers(providers, provider_options)
+    recipe = recipe.forget_model()
     spec = dataclasses.replace(recipe.spec, providers=specs, fallback=choose_fallback(specs, None))
-    return dataclasses.replace(recipe.forget_model(), spec=spec)
+    return dataclasses.replace(recipe, spec=spec)

@@ -19,6 +19,7 @@ from qnnbridge._option_fields import incompatible
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session import SessionRecipe
+from qnnbridge._session.create import choose_model
 from qnnbridge._session.runs import RunOptions, coerce_session_options
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._threads import unraisable
@@ -172,6 +173,7 @@ class Session(bridge.InferenceSession):
         # `set_seed` is a setting of the process in ONNX Runtime; here it travels with each session.
         # Part of the recipe: the same session in the next host has the same seed, whatever was set meanwhile.
         recipe = dataclasses.replace(recipe, seed=environment.setting("seed"))
+        recipe = choose_model(host, recipe, self._timeout)  # before anything below asks for the model's contents
         asks_for_qnn = any(provider.name == QNN for provider in recipe.spec.providers)
         if asks_for_qnn:
             self._qnn_recipe = recipe

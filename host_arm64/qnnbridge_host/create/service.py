@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from qnnbridge_host.create.replaced import ContextFolder
     from qnnbridge_host.create.session import SessionMaker
     from qnnbridge_host.engine.sessions import Enter
-    from qnnbridge_host.model.source import ModelSource
+    from qnnbridge_host.model.prepared import PackageVariant
+    from qnnbridge_host.model.source import Memo, ModelSource
     from qnnbridge_protocol.connection import Hello
     from qnnbridge_protocol.model_records import CacheSettings
     from qnnbridge_protocol.specs import SessionSpec
@@ -85,6 +86,50 @@ class ModelService:
             "operators": described_wire["operators"],
             "metadata": described_wire["metadata"],
         }, ()
+
+    def choose(self, request: Request, _enter: Enter) -> Answer:
+        """Choose the file of a prepared folder that a session is made from."""
+        from qnnbridge_host.engine.qnn_options import DISABLE_COMPILE
+        from qnnbridge_host.model.compatibility import HostTraits
+        from qnnbridge_host.model.prepared import choose
+        from qnnbridge_host.model.source import KnownFile, interruptible
+        from qnnbridge_protocol.specs import SessionSpec
+
+        header = request.header
+        try:
+            spec = SessionSpec.from_wire(header["spec"])
+            settings = cache_settings(header.get("cache"))
+            if spec.model_path is None:
+                raise TypeError("a folder has no bytes")
+            folder = os.path.abspath(spec.model_path)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise desync(f"model.choose without a proper description ({error})") from None
+        memo = memo_of(settings)
+        host = HostTraits.of_hello(self._with_qnn_of_engine(), spec.providers)
+        with interruptible(stop_signal(request).check):
+            chosen = choose(
+                folder,
+                host,
+                spec.providers,
+                spec.free_dimensions_by_name,
+                lambda path: KnownFile.look(path, memo).sha256,
+                may_compile=spec.config_entries.get(DISABLE_COMPILE, "0") != "1",
+                read_package=self._read_package,
+            )
+        of_package = chosen.settings
+        return {
+            "path": chosen.path,
+            "reason": chosen.reason,
+            "compiles": chosen.compiles,
+            "config_entries": _texts(of_package.get("session_options")),
+            "provider_options": _texts(of_package.get("provider_options")),
+        }, ()
+
+    def _read_package(self, folder: str) -> Sequence[PackageVariant]:
+        _ = self._maker.sessions.engine  # loads ONNX Runtime
+        from qnnbridge_host.engine.ort_objects import package_variants
+
+        return package_variants(folder)
 
     def create(self, request: Request, enter: Enter) -> Answer:
         """Resolve the model, ask the cache, compile if need be, make the session."""
@@ -256,13 +301,21 @@ class ModelService:
     def _judged(self, source: ModelSource) -> Hello:
         """HELLO for the checks of a compiled model. Of a QNN that is no wheel the loaded provider says more."""
         compiled = source.scan is not None and source.scan.is_compiled
-        if not compiled or "onnxruntime_qnn" in self._maker.hello.versions:
+        return self._with_qnn_of_engine() if compiled else self._maker.hello
+
+    def _with_qnn_of_engine(self) -> Hello:
+        """Return HELLO with the versions of a QNN that is no wheel, for which the engine is loaded."""
+        if "onnxruntime_qnn" in self._maker.hello.versions:
             return self._maker.hello
         try:
             of_engine = self._maker.sessions.engine.versions()
         except BridgeError:  # the session's own error, a few steps later
             return self._maker.hello
         return self._maker.hello._replace(versions={**self._maker.hello.versions, **of_engine})
+
+
+def _texts(options: Any) -> dict[str, str]:
+    return {str(name): str(value) for name, value in options.items()} if isinstance(options, dict) else {}
 
 
 def _operators(source: ModelSource) -> tuple[str, ...]:
@@ -400,16 +453,21 @@ def open_model(
     """
     from qnnbridge_host.model.source import ModelSource, interruptible, open_again
 
-    memo = None
-    if settings is not None and settings.in_use:
-        from qnnbridge_host.cache.memo import memo_of
-
-        memo = memo_of(settings)
+    memo = memo_of(settings)
     given: str | bytes = path if path is not None else data or b""
     with interruptible(stop.check):
         if fingerprint is not None:
             return open_again(given, folder, memo, fingerprint, files)
         return ModelSource.open(given, folder, memo)
+
+
+def memo_of(settings: CacheSettings | None) -> Memo | None:
+    """Return the hashes that the cache remembers; ``None`` without a cache."""
+    if settings is None or not settings.in_use:
+        return None
+    from qnnbridge_host.cache import memo
+
+    return memo.memo_of(settings)
 
 
 def contexts_of_function(

@@ -25,6 +25,7 @@ from qnnbridge_host.engine.calls import ObjectCall, ObjectKind, ObjectResult, ar
 from qnnbridge_host.engine.initializers import with_given_values
 from qnnbridge_host.engine.ort_errors import translate
 from qnnbridge_host.engine.ort_values import result_of_ort_value, to_ort_value
+from qnnbridge_host.model.prepared import PackageVariant
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -265,18 +266,56 @@ def _select(context: _Context, call: ObjectCall) -> ObjectResult:
 
 def _settings(root: str, component: str, variant: str, folder: str) -> Mapping[str, Any]:
     """The part of the package about ONNX Runtime: ``model_file``, ``session_options``, ``provider_options``."""
+    components = {one["name"]: one for one in _package_info(root)["components"]}
+    variants = {one["name"]: one for one in components[component]["variants"]}
+    return _ort_settings(variants[variant], folder)
+
+
+def _package_info(root: str) -> Mapping[str, Any]:
     package = _class("ModelPackage").open(root)
     try:
-        components = {one["name"]: one for one in package.get_info()["components"]}
+        return dict(package.get_info())
     finally:
         package.close()
-    variants = {one["name"]: one for one in components[component]["variants"]}
-    text = variants[variant]["executor_info"].get("ort", "{}")
-    settings = json.loads(text)
+
+
+def _ort_settings(variant: Mapping[str, Any], folder: str) -> Mapping[str, Any]:
+    settings = json.loads(variant["executor_info"].get("ort", "{}"))
     if isinstance(settings, str):  # it is in a file beside the model
         with open(os.path.join(folder, settings), encoding="utf-8") as file:
             settings = json.load(file)
     return settings if isinstance(settings, dict) else {}
+
+
+def package_variants(root: str) -> list[PackageVariant]:
+    """Read a model package with ONNX Runtime's reader.
+
+    Raises:
+        ContextUnusable: ONNX Runtime refuses the package.
+        NotImplemented: this ONNX Runtime has no model packages.
+    """
+    try:
+        return [
+            PackageVariant(
+                str(component["name"]),
+                str(one["name"]),
+                str(one["ep"] or ""),
+                str(one["variant_directory"] or ""),
+                str(one["compatibility_string"] or ""),
+                _ort_settings(one, str(one["variant_directory"] or root)),
+            )
+            for component in _package_info(root)["components"]
+            for one in component["variants"]
+        ]
+    except errors.NotImplemented:
+        raise
+    except (OSError, ValueError, RuntimeError, LookupError, TypeError) as error:
+        raise errors.ContextUnusable(
+            f"The model package {os.path.basename(root)} cannot be used: {error}",
+            cause="ONNX Runtime's own reader refuses it.",
+            fix="Copy the folder again with all its files, or make the package again.",
+            details={"path": root},
+        ) from None
 
 
 MODEL_PACKAGE_CONTEXT = ObjectKind(

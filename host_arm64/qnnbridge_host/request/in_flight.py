@@ -135,7 +135,7 @@ class Lane(Generic[T]):
 RELEASING_OPERATIONS = ("slab.release", "session.close", "object.release")
 
 # Operations whose result a client that leaves does not need. They may take minutes in a worker.
-MAKING_OPERATIONS = ("session.create", "model.compile", "model.identify")
+MAKING_OPERATIONS = ("session.create", "model.compile", "model.identify", "model.choose")
 
 
 class Stoppable(Protocol):

@@ -61,6 +61,7 @@ class HostHandlers:
             "host.info": self._host_info,
             "host.stats": self._host_stats,
             "model.identify": models.identify,
+            "model.choose": models.choose,
             "model.compile": models.compile,
             "model.verify": self._verify,
             "model.samples": self._samples,

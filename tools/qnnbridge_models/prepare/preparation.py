@@ -14,8 +14,12 @@ from typing import Any, Literal
 
 from qnnbridge_host.graph.files import write_whole
 from qnnbridge_host.model import chips
+from qnnbridge_host.model.compatibility import METADATA_KEY as COMPATIBILITY_KEY
+from qnnbridge_host.model.prepared import METADATA_KEY, SCHEMA
+from qnnbridge_host.model.scan import scan_model
 from qnnbridge_models.journals import PrepareJournal
-from qnnbridge_protocol.specs import AFTER_OPTIMISATION
+from qnnbridge_protocol.model_records import PREPARED_MANIFEST
+from qnnbridge_protocol.specs import AFTER_OPTIMISATION, CPU, QNN
 from qnnbridge_tools import output
 
 StepState = Literal["done", "kept", "failed", "skipped"]
@@ -64,6 +68,7 @@ class PreparedFolder:
         model: the one to open sessions of where nothing compiled fits, relative to the folder; of the first bucket.
         notes: decisions that were made for the user.
         verdict: ready, or the obstacle, in one sentence.
+        package: whether `manifest.json` is that of a model package of ONNX Runtime, with ours in its metadata.
     """
 
     source: Path
@@ -76,6 +81,7 @@ class PreparedFolder:
     notes: tuple[str, ...] = ()
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
+    package: bool = False
 
     def steps_of(self, name: str) -> tuple[StepResult, ...]:
         return tuple(step for step in self.steps if step.name == name)
@@ -86,6 +92,11 @@ class PreparedFolder:
         compiled = {(step.chip, step.variant): step for step in self.steps_of("compile")}
         # Each compilation is followed by a verification, if only by one that was skipped.
         return [(compiled[step.chip, step.variant], step) for step in self.steps_of("verify")]
+
+    def compiled_from(self, variant: str) -> str:
+        """Return the model that was compiled for a bucket, relative to the folder."""
+        made = [step for name in ("fix", "quantize") for step in self.steps_of(name) if step.variant == variant]
+        return made[-1].files[0]
 
 
 def step_id(name: str, chip: str | None, variant: str) -> str:
@@ -114,9 +125,7 @@ _PLAIN_PATH = re.compile(r"[\w./ -]+")
 # Markup of Markdown or HTML, in a string of Python.
 _OF_MARKUP = re.compile(r"[`<>&]")
 
-MANIFEST = "manifest.json"
 REPORT = "report.md"
-MANIFEST_SCHEMA = 1
 _WORDS = {"done": "done in", "kept": "done before, kept", "failed": "FAILED after", "skipped": "skipped"}
 
 
@@ -204,6 +213,9 @@ def _how_to_use(prepared: PreparedFolder) -> str:
     # The .onnx names the .bin; the .json says what it was made from, for which chips, and what the verification
     # found.
     lines.append("Ship the .onnx, .bin and .json of a chip together. " + _without_a_chip(prepared))
+    lines.append(
+        "Or ship the whole folder and open it as a model: the host chooses what fits its chip and its QNN."
+    )
     return "\n".join(lines)
 
 
@@ -314,7 +326,7 @@ def write_reports(prepared: PreparedFolder, journal: PrepareJournal) -> None:
         journal.folder / REPORT, markdown_page(prepared, {name: record.size for name, record in records.items()})
     )
     manifest = {
-        "schema": MANIFEST_SCHEMA,
+        "schema": SCHEMA,
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         **summary(prepared),
         "files": [
@@ -323,7 +335,45 @@ def write_reports(prepared: PreparedFolder, journal: PrepareJournal) -> None:
             for name in step.files
         ],
     }
-    write_whole(journal.folder / MANIFEST, json.dumps(output.jsonable(manifest), indent=2, ensure_ascii=True))
+    if prepared.package:
+        manifest = _package(prepared, journal.folder, manifest)
+    text = json.dumps(output.jsonable(manifest), indent=2, ensure_ascii=True)
+    write_whole(journal.folder / PREPARED_MANIFEST, text)
+
+
+def _package(prepared: PreparedFolder, folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the manifest of a model package (schema 1.0, ONNX Runtime 1.32), with a component for each bucket.
+
+    Its reader refuses unknown fields, so the document of `prepare` is in the metadata.
+    """
+    components: dict[str, Any] = {}
+    for compiled, _ in prepared.targets:
+        name = compiled.variant or "model"
+        variants = components.setdefault(name, {"variants": {}})["variants"]
+        if compiled.files:
+            chip = compiled.chip if compiled.chip is not None and compiled.chip.isdecimal() else None
+            variant = _package_variant(QNN, compiled.files[0])
+            # On the simulator the device is a CPU, for which QNN has no default backend.
+            variant["executor_info"]["ort"]["provider_options"] = {"backend_type": "htp"}
+            text = scan_model(folder / compiled.files[0], count_nodes=False).metadata.get(COMPATIBILITY_KEY)
+            if text:
+                variant["compatibility_string"] = text
+            variants[f"soc{chip}" if chip else HOST_CHIP] = variant
+    for name, component in components.items():
+        model = prepared.compiled_from(name if name != "model" else "")
+        component["variants"]["original"] = _package_variant(CPU, model)
+    return {
+        "schema_version": "1.0",
+        "layout": "portable",
+        "package_name": prepared.source.stem,
+        "components": components,
+        "additional_metadata": {METADATA_KEY: dict(manifest)},
+    }
+
+
+def _package_variant(ep: str, file: str) -> dict[str, Any]:
+    folder, _, name = file.rpartition("/")
+    return {"variant_directory": folder, "ep": ep, "executor_info": {"ort": {"model_file": name}}}
 
 
 def summary(prepared: PreparedFolder) -> dict[str, Any]:
@@ -335,7 +385,10 @@ def summary(prepared: PreparedFolder) -> dict[str, Any]:
         "verdict": prepared.verdict,
         "notes": list(prepared.notes),
         "model": prepared.model,
-        "chips": [_chip_document(compiled, verified) for compiled, verified in prepared.targets],
+        "chips": [
+            {**_chip_document(compiled, verified), "model": prepared.compiled_from(compiled.variant)}
+            for compiled, verified in prepared.targets
+        ],
         "versions": dict(prepared.versions),
     }
 
@@ -388,7 +441,7 @@ def print_result(prepared: PreparedFolder) -> None:
     )
     print()
     pairs = [("folder", str(prepared.folder)), ("report", str(prepared.folder / REPORT))]
-    pairs += [("manifest", str(prepared.folder / MANIFEST)), ("time", output.seconds(prepared.seconds))]
+    pairs += [("manifest", str(prepared.folder / PREPARED_MANIFEST)), ("time", output.seconds(prepared.seconds))]
     pairs += [("note", note) for note in prepared.notes]
     output.print_pairs("Prepared", pairs)
 

@@ -372,6 +372,7 @@ def prepare_model(
             notes=notes,
             versions={key: str(value) for key, value in sorted(info.versions.items()) if value},
             seconds=time.monotonic() - begun,
+            package=options.package,
         )
         # Last: these files say that all is there.
         write_reports(prepared, journal)

@@ -210,9 +210,7 @@ def _check_dimensions(request: BenchRequest) -> None:
         return
     if request.model is None:
         raise OptionError("--dim goes with --model: our own models have no free dimensions.")
-    from qnnbridge_host.model.scan import scan_model
-
-    arguments.refuse_unknown((scan_model(request.model, count_nodes=False),), request.sizes.dims)
+    arguments.read_models([request.model], request.sizes.dims)
 
 
 def _performed(request: BenchRequest, loaded: Sequence[Feed], say: Callable[[str], None]) -> Measured:

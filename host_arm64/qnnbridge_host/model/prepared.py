@@ -1,0 +1,427 @@
+"""Choose the model file of a folder with several: one of `qnnbridge prepare`, or a model package of ONNX Runtime.
+
+A prepared folder contains a compiled model for each chip, for each bucket if it has buckets, and the model that was
+compiled. `choose` returns the compiled model that can run on the host, judged offline as `qnnbridge inspect` judges
+it, and the reason. If none can run, it returns the model that was compiled, unless the session forbids compiling.
+
+Compiled models are judged in the order of their chips: the host's own chip first. The first one with the verdict
+`ok` is chosen, so the others are neither hashed nor judged. A damaged compiled model that is met on the way is an
+error: without it the folder would silently work worse.
+
+A model package is read by ONNX Runtime's own reader (1.32 and later), which resolves its paths and refuses unknown
+fields. With `prepare --package` a folder is both: its `manifest.json` is that of a package and has the document of
+`prepare` in its metadata. Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from qnnbridge_host.model.chips import chip_label, chip_of
+from qnnbridge_host.model.compatibility import METADATA_KEY as COMPATIBILITY_KEY
+from qnnbridge_host.model.compatibility import HostTraits, examine, parse
+from qnnbridge_host.model.context_files import Hash
+from qnnbridge_host.model.manifest import FileRecord
+from qnnbridge_host.model.paths import leaves_folder, open_regular, path_problem
+from qnnbridge_host.model.scan import OK, Verdict, scan_model
+from qnnbridge_protocol.errors import ContextUnusable, InvalidProtobuf, ModelRequiresCompilation, OptionError
+from qnnbridge_protocol.model_records import PREPARED_MANIFEST, folder_refused
+from qnnbridge_protocol.specs import CPU, QNN, ProviderSpec
+
+SCHEMA: Final = 1
+# Of the document of `prepare`, in the metadata of a model package.
+METADATA_KEY: Final = "qnnbridge"
+_LARGEST_BYTES: Final = 16 * 1024 * 1024
+# From this architecture on a context binary also runs on newer ones.
+_NEW_ARCH: Final = 73
+
+
+class CompiledVariant(NamedTuple):
+    """One compiled model of the folder.
+
+    compiled: path relative to the folder; empty if it could not be compiled, then `problem` is the reason.
+    soc_model: number of its chip, ``None`` for the chip of the computer that compiled it. sizes: of its bucket.
+    model: path of the model that it was compiled from; empty in folders of versions before 0.2.
+    """
+
+    compiled: str
+    soc_model: int | None
+    sizes: Mapping[str, int]
+    model: str
+    problem: str
+
+    @property
+    def label(self) -> str:
+        return self.compiled or (chip_label(self.soc_model) if self.soc_model else "the chip of the host")
+
+
+class PackageVariant(NamedTuple):
+    """One variant of a model package, as ONNX Runtime's reader describes it.
+
+    ep: its execution provider, "" for any. folder: absolute. settings: ``model_file``, ``session_options``,
+    ``provider_options``.
+    """
+
+    component: str
+    name: str
+    ep: str
+    folder: str
+    compatibility: str
+    settings: Mapping[str, Any]
+
+
+class FolderManifest(NamedTuple):
+    """The contents of `manifest.json`.
+
+    model: what is compiled here if nothing fits; empty if there is none. on_cpu: what other providers than QNN run.
+    files: empty for a package. made_by: for each file, the step that made it; its files belong together.
+    settings: those of a package, by the model's path.
+    """
+
+    folder: str
+    model: str
+    on_cpu: str
+    variants: tuple[CompiledVariant, ...]
+    files: Mapping[str, FileRecord] = {}
+    made_by: Mapping[str, str] = {}
+    settings: Mapping[str, Mapping[str, Any]] = {}
+
+    def belonging_to(self, name: str) -> list[FileRecord]:
+        """Return the records of a file and of those that the same step made."""
+        step = self.made_by.get(name)
+        return [record for other, record in self.files.items() if self.made_by[other] == step]
+
+
+class Chosen(NamedTuple):
+    """path: absolute. reason: for `Placement.variant`. compiles: whether no compiled model could be used.
+
+    settings: options of the session and of its provider that a package gives to this file.
+    """
+
+    path: str
+    reason: str
+    compiles: bool = False
+    settings: Mapping[str, Any] = {}
+
+
+def read_folder(folder: str) -> FolderManifest | None:
+    """Read the manifest of a prepared folder; ``None`` for a model package that `qnnbridge prepare` did not make.
+
+    Raises:
+        InvalidProtobuf: the folder is neither.
+        ContextUnusable: its manifest is missing, damaged or newer.
+    """
+    path = os.path.join(folder, PREPARED_MANIFEST)
+    try:
+        with open_regular(path) as file:
+            data = file.read(_LARGEST_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        raise folder_refused(folder, folder) from None
+    except OSError as error:
+        raise _unusable(folder, f"its {PREPARED_MANIFEST} cannot be read ({error.strerror or error})") from None
+    try:
+        if len(data) > _LARGEST_BYTES:
+            raise ValueError("it is too long")
+        document = json.loads(data)
+        if isinstance(document, dict) and "components" in document:
+            document = (document.get("additional_metadata") or {}).get(METADATA_KEY)
+            if document is None:
+                return None
+        # Many programs write a file of this name.
+        if not isinstance(document, dict) or "source_sha256" not in document:
+            raise InvalidProtobuf(
+                f"{folder} is a folder, not a model.",
+                cause=f"Another program than `qnnbridge prepare` wrote its {PREPARED_MANIFEST}.",
+                fix="Give the path of the .onnx file in it, or a folder that `qnnbridge prepare` made.",
+                details={"path": folder},
+            )
+        schema = document["schema"]
+        if type(schema) is not int:
+            raise ValueError(f"schema {schema!r}")
+        if schema > SCHEMA:
+            raise _unusable(
+                folder,
+                f"a newer qnnbridge made it (schema {schema})",
+                fix="Upgrade qnnbridge: python -m pip install --upgrade qnnbridge",
+            )
+        return _from_document(folder, document)
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise _unusable(folder, f"its {PREPARED_MANIFEST} is damaged ({error})") from None
+
+
+def _from_document(folder: str, document: Mapping[str, Any]) -> FolderManifest:
+    rows = list(document["chips"])
+    first = next((row["bucket"] for row in rows), None)
+    model = str(document["model"])
+    variants = tuple(
+        CompiledVariant(
+            compiled=str(row["compiled"] or ""),
+            soc_model=None if row["soc_model"] is None else int(row["soc_model"]),
+            sizes=_sizes(row["bucket"]),
+            # The folder's own model is that of the first bucket.
+            model=str(row.get("model") or (model if row["bucket"] == first else "")),
+            problem=str(row["problem"] or ""),
+        )
+        for row in rows
+    )
+    records = [
+        (FileRecord(str(one["name"]), int(one["size"]), str(one["sha256"]).lower()), str(one["from"]))
+        for one in document["files"]
+    ]
+    prepared = FolderManifest(
+        folder,
+        model,
+        model,
+        variants,
+        {record.name: record for record, _ in records},
+        {record.name: step for record, step in records},
+    )
+    # These names come with the folder, so they are checked before one of them is opened.
+    for name in (model, *prepared.files, *(name for one in variants for name in (one.compiled, one.model) if name)):
+        problem = path_problem(name)
+        if problem is not None:
+            raise ValueError(f"the file name {name!r} in it: {problem}")
+        if name not in prepared.files:
+            raise ValueError(f"{name} is not in its list of files")
+    return prepared
+
+
+def from_package(folder: str, rows: Sequence[PackageVariant]) -> FolderManifest:
+    """Return the manifest of a model package with one component.
+
+    Raises:
+        OptionError: the package has several components.
+        ContextUnusable: a variant names no model, or one outside of the folder.
+    """
+    components = list(dict.fromkeys(row.component for row in rows))
+    if len(components) > 1:
+        raise OptionError(
+            f"The model package {os.path.basename(folder)} has several components, and a session runs one.",
+            cause=f"Its components: {', '.join(components)}.",
+            fix="Choose one: qnnbridge.ort.ModelPackageContext(FOLDER).select_component(NAME, options), then its "
+            "create_session().",
+            details={"path": folder},
+        )
+    variants: list[CompiledVariant] = []
+    originals: dict[str, str] = {}
+    settings: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        if row.ep not in ("", QNN, CPU):
+            continue
+        file = str(row.settings.get("model_file") or "")
+        name = os.path.relpath(os.path.join(row.folder or folder, file), folder).replace(os.sep, "/")
+        problem = path_problem(name) if file else f"its variant {row.name} names no model_file"
+        if problem is not None:
+            raise _unusable(folder, problem if not file else f"the path {name!r} in it: {problem}")
+        settings[name] = row.settings
+        scan = None if row.ep == CPU else scan_model(os.path.join(folder, name), count_nodes=False)
+        if scan is None or not scan.is_compiled:
+            originals.setdefault(row.ep, name)
+            continue
+        declared = parse(row.compatibility) or parse(scan.metadata.get(COMPATIBILITY_KEY, ""))
+        chip = declared.targets[0].soc_model if declared is not None and declared.targets else 0
+        variants.append(CompiledVariant(name, chip or None, {}, "", ""))
+    on_qnn = originals.get(QNN) or originals.get("") or originals.get(CPU) or ""
+    on_cpu = originals.get(CPU) or originals.get("") or originals.get(QNN) or ""
+    return FolderManifest(folder, on_qnn, on_cpu, tuple(variants), settings=settings)
+
+
+def _sizes(bucket: str | None) -> dict[str, int]:
+    """Sizes of ``seq=16, batch=2``."""
+    pairs = (part.rpartition("=") for part in bucket.split(", ")) if bucket else ()
+    return {name: int(size) for name, _, size in pairs}
+
+
+def choose(
+    folder: str,
+    host: HostTraits,
+    providers: Sequence[ProviderSpec],
+    sizes: Mapping[str, int],
+    hash_of: Hash,
+    *,
+    may_compile: bool,
+    read_package: Callable[[str], Sequence[PackageVariant]],
+) -> Chosen:
+    """Choose the file of a prepared folder or a model package that a session is made from.
+
+    Args:
+        folder: absolute path.
+        host: of the session.
+        providers: of the session; empty is QNN.
+        sizes: of free dimensions, which choose the bucket.
+        hash_of: returns the SHA-256 of a file.
+        may_compile: whether the model may be compiled where no compiled one can run.
+        read_package: ONNX Runtime's reader of model packages.
+
+    Raises:
+        InvalidProtobuf: the folder is neither.
+        ContextUnusable: a file of the folder is damaged, missing, or a link to a file outside.
+        OptionError: the folder has buckets, and the sizes choose none; the package has several components.
+        ModelRequiresCompilation: no compiled model can run on the host, and `may_compile` is false.
+    """
+    prepared = read_folder(folder) or from_package(folder, read_package(folder))
+    variants = _of_bucket(prepared, sizes)
+    model, on_cpu = prepared.model, prepared.on_cpu
+    if any(one.sizes for one in variants):
+        model = on_cpu = next((one.model for one in variants if one.model), "")
+    if providers and QNN not in [provider.name for provider in providers]:
+        return _original(prepared, on_cpu, "the session does not ask for QNN", hash_of)
+    if host.onnxruntime_qnn is None:
+        return _original(prepared, on_cpu, "this host has no QNN", hash_of)
+    why_not: list[str] = []
+    second: Chosen | None = None
+    for variant in sorted(variants, key=lambda one: _rank(one, host)):
+        found = _judged(prepared, variant, host, hash_of)
+        if isinstance(found, str):
+            why_not.append(found)
+            continue
+        verdict, words = found
+        if verdict.level == OK:
+            return _compiled(prepared, variant, words, host)
+        if not verdict.can_run:
+            why_not.append(f"{variant.label} {verdict.message}")
+        elif second is None:
+            second = _compiled(prepared, variant, verdict.message, host)
+    if second is not None:
+        return second
+    reasons = "; ".join(why_not) or "the folder contains no compiled model"
+    if not may_compile:
+        raise ModelRequiresCompilation(
+            f"No compiled model of {os.path.basename(folder)} can run here.",
+            cause="session.disable_model_compile=1 forbids compiling.",
+            evidence=why_not,
+            fix=_prepare_for(host) + ", or leave that entry out of the session options: "
+            f"{model or 'the original model'} is then compiled here.",
+            details={"path": folder},
+        )
+    chosen = _original(prepared, model, f"no compiled model fits, so it is compiled here ({reasons})", hash_of)
+    return chosen._replace(compiles=True)
+
+
+def _of_bucket(prepared: FolderManifest, sizes: Mapping[str, int]) -> tuple[CompiledVariant, ...]:
+    buckets = [one.sizes for one in prepared.variants if one.sizes]
+    if not buckets:
+        return prepared.variants
+    fitting = tuple(
+        one for one in prepared.variants if all(sizes.get(name) == size for name, size in one.sizes.items())
+    )
+    if fitting:
+        return fitting
+    shown = [", ".join(f"{name}={size}" for name, size in one.items()) for one in buckets]
+    given = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "none"
+    option, value = next(iter(buckets[0].items()))
+    raise OptionError(
+        f"{os.path.basename(prepared.folder)} was prepared for several sizes, and the session chooses none.",
+        cause=f"Prepared: {'; '.join(dict.fromkeys(shown))}. Given: {given}.",
+        fix=f"Give the sizes: --dim {option}={value}, or "
+        f"SessionOptions.add_free_dimension_override_by_name({option!r}, {value}).",
+        details={"path": prepared.folder},
+    )
+
+
+def _rank(variant: CompiledVariant, host: HostTraits) -> tuple[int, int]:
+    """Order in which compiled models are judged: that of the host's chip, those of its architecture, older ones
+    from the newest down, the others."""
+    chip = chip_of(variant.soc_model) if variant.soc_model else None
+    arch, ours = (chip.arch if chip else 0), host.htp_arch
+    if variant.soc_model and variant.soc_model == host.soc_model:
+        return 0, 0
+    if ours is None:
+        # The chip of the host is not known: the oldest of the architectures that are compatible runs on most chips.
+        return (1, arch) if arch >= _NEW_ARCH else (2, -arch)
+    if arch == ours or variant.soc_model is None:
+        return 1, 0
+    return (2, -arch) if 0 < arch < ours else (3, arch)
+
+
+def _judged(
+    prepared: FolderManifest, variant: CompiledVariant, host: HostTraits, hash_of: Hash
+) -> tuple[Verdict, str] | str:
+    """Return the verdict on a compiled model and its origin as text, or why there is none to judge.
+
+    Raises `ContextUnusable` for a damaged one.
+    """
+    if not variant.compiled:
+        return f"{variant.label}: not compiled ({variant.problem})"
+    path = os.path.join(prepared.folder, variant.compiled)
+    # The folders of other chips need not be shipped.
+    if variant.soc_model != host.soc_model and not os.path.lexists(os.path.dirname(path)):
+        return f"{variant.label}: not in this folder"
+    _check_files(prepared, variant.compiled, hash_of)
+    scan = scan_model(path, count_nodes=False)
+    examined = examine(path, scan, host, hash_of=hash_of)
+    if examined.broken is not None:
+        raise examined.broken.error(variant.label, path)
+    return examined.verdict, examined.made.words
+
+
+def _check_files(prepared: FolderManifest, name: str, hash_of: Hash) -> None:
+    """Compare a file, and those that belong to it, with the manifest. A package has no hashes."""
+    own = os.path.join(prepared.folder, PREPARED_MANIFEST)
+    records = prepared.belonging_to(name)
+    for one in [record.name for record in records] or [name]:
+        outside = leaves_folder(prepared.folder, one, own)
+        if outside is not None:
+            raise _unusable(prepared.folder, f"{one} is a link to {outside}, outside of the folder")
+    for record in records:
+        path = os.path.join(prepared.folder, record.name)
+        try:
+            size = os.stat(path).st_size
+            found = hash_of(path) if size == record.size else None
+        except OSError as error:
+            raise _unusable(prepared.folder, f"{record.name} cannot be read ({error.strerror or error})") from None
+        if found is None:
+            why = f"{record.name} has {size} bytes, and had {record.size} when it was prepared"
+            raise _unusable(prepared.folder, why)
+        if found != record.sha256:
+            evidence = (f"sha256 {found}", f"in {PREPARED_MANIFEST} {record.sha256}")
+            why = f"{record.name} has other contents than when it was prepared"
+            raise _unusable(prepared.folder, why, evidence)
+
+
+def verdicts(prepared: FolderManifest, host: HostTraits, hash_of: Hash) -> list[tuple[CompiledVariant, str]]:
+    """Return the verdict on each compiled model as text, in the order of the manifest."""
+    found: list[tuple[CompiledVariant, str]] = []
+    for variant in prepared.variants:
+        try:
+            judged = _judged(prepared, variant, host, hash_of)
+            words = judged.partition(": ")[2] if isinstance(judged, str) else judged[0].message
+        except ContextUnusable as error:
+            words = error.message
+        found.append((variant, words))
+    return found
+
+
+def _compiled(prepared: FolderManifest, variant: CompiledVariant, words: str, host: HostTraits) -> Chosen:
+    path = os.path.join(prepared.folder, variant.compiled)
+    reason = f"{variant.compiled}: {words}; this host has {host.words}"
+    return Chosen(path, reason, settings=prepared.settings.get(variant.compiled, {}))
+
+
+def _original(prepared: FolderManifest, model: str, why: str, hash_of: Callable[[str], str]) -> Chosen:
+    if not model:
+        raise _unusable(
+            prepared.folder,
+            f"it does not contain or name the model before compilation ({why})",
+            fix="Prepare the model again with this version of qnnbridge, or open the original model.",
+        )
+    _check_files(prepared, model, hash_of)
+    path = os.path.join(prepared.folder, model)
+    return Chosen(path, f"{model}: {why}", settings=prepared.settings.get(model, {}))
+
+
+def _prepare_for(host: HostTraits) -> str:
+    chip = f" with --soc-model {host.soc_model}" if host.soc_model else " on this computer"
+    return f"Prepare the model again{chip}"
+
+
+def _unusable(folder: str, why: str, evidence: Sequence[str] = (), *, fix: str = "") -> ContextUnusable:
+    return ContextUnusable(
+        f"The prepared folder {os.path.basename(folder)} cannot be used: {why}.",
+        fix=fix or "Copy the folder again with all its files, or prepare the model again.",
+        evidence=evidence,
+        details={"path": folder},
+    )
