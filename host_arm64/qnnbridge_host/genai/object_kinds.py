@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_char_p, c_int32
 from typing import Any
@@ -14,12 +15,14 @@ from qnnbridge_host.engine.calls import ObjectCall, ObjectKind, ObjectResult, ar
 from qnnbridge_host.genai.generation import Generation, GenerationSettings
 from qnnbridge_host.genai.models import GenaiModel, ModelRequest, load
 from qnnbridge_host.genai.native import token_array
+from qnnbridge_host.genai.trial import TIMEOUT_S, ensure_tried
 from qnnbridge_host.model.genai_folder import GenaiFolder
 from qnnbridge_host.request.client import StopSignal
 from qnnbridge_protocol.errors import (
     BridgeError,
     Cancelled,
     GenerationError,
+    GenerationUnsupported,
     OptionError,
     PromptRefused,
     StateLost,
@@ -262,8 +265,18 @@ def _load(call: ObjectCall) -> GenaiModel:
             # Closed before genai makes the stage itself: two at once may not fit into the NPU.
             session.close()
 
+    def tried(version: str, folder: GenaiFolder, *others: Any) -> str:
+        if call.order is None:
+            raise GenerationUnsupported(f"onnxruntime-genai {version} cannot be tried: this host has no workers.")
+        stop = call.request.stopper = StopSignal()
+        if call.request.withdrawn:
+            stop.stop()
+        deadline = time.monotonic() + TIMEOUT_S
+        order = call.order(call.request, stop, folder, deadline, TIMEOUT_S)
+        return ensure_tried(version, folder, *others, order=order)
+
     try:
-        return load(ModelRequest(call.arguments, data), probe, call.sessions.engine, declare)
+        return load(ModelRequest(call.arguments, data), probe, call.sessions.engine, declare, tried)
     except BridgeError as error:
         # What else of this host occupies the NPU: QNN reports only that there is no room.
         if error.details.get("npu_memory"):

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from qnnbridge_host.model.releases import AFTER_THE_TABLE, Standing, standing
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, GenerationFolderInvalid
 from qnnbridge_protocol.records import NamedTuple
@@ -386,6 +387,16 @@ LAYOUTS: Final[tuple[LayoutSupport, ...]] = (
         "it gives the first stage a KV cache of wrong dimensions",
     ),
 )
+
+
+def standing_of(version: str) -> Standing:
+    """Compare a release with those that were tried."""
+    return standing(version, TRIED)
+
+
+def is_untried(version: str | None) -> bool:
+    """Return whether the host must not call this release before a worker has tried it."""
+    return version is not None and standing_of(version) in AFTER_THE_TABLE
 
 
 def version_of(text: str | None) -> tuple[int, ...]:
