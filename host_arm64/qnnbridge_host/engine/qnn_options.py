@@ -387,6 +387,20 @@ def _unread(name: str, what: str, version: tuple[int, ...]) -> OptionError | Non
     return None
 
 
+def newer_release(release: str | None) -> list[str]:
+    """Describe an onnxruntime-qnn that is newer than the tables: how the checks treat it."""
+    from qnnbridge_host.model.releases import AFTER_THE_TABLE, STANDING_WORDS, standing
+
+    newest = newest_release()
+    position = "listed" if release is None else standing(release, (newest,))
+    if position not in AFTER_THE_TABLE:
+        return []
+    return [
+        f"onnxruntime-qnn {release} is {STANDING_WORDS[position]} ({newest}): its options are checked as those of "
+        f"{newest}, and operators that {newest} computes wrong count as wrong."
+    ]
+
+
 def newer_than_tables(options: Mapping[str, Any]) -> list[str]:
     """Describe what the checks let pass because it is newer than the tables.
 

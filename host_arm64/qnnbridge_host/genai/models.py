@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_char_p
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.cache.files import read_json, work_folder, write_json
 from qnnbridge_host.cache.memo import UNMAPPED, load_mapped_or_not
@@ -26,11 +26,11 @@ from qnnbridge_host.engine.sessions import occupies
 from qnnbridge_host.genai.native import (
     GenaiLibrary,
     Object,
-    installed_version,
     library,
     too_old,
     unsupported_layout,
 )
+from qnnbridge_host.genai.trial import ensure_tried
 from qnnbridge_host.machine import driver_version
 from qnnbridge_host.model.genai_folder import (
     CONFIG,
@@ -39,6 +39,7 @@ from qnnbridge_host.model.genai_folder import (
     GenaiStage,
     changed,
     filler,
+    installed_version,
     is_too_old,
     is_untried,
     kv_cache,
@@ -67,6 +68,9 @@ from qnnbridge_protocol.specs import (
     SessionSpec,
     StagePlacement,
 )
+
+if TYPE_CHECKING:
+    from qnnbridge_host.create.order import WorkOrder
 
 # C functions for the methods of `qnnbridge.genai.Config`.
 CONFIG_STEPS: Final[Mapping[str, str]] = {
@@ -135,8 +139,6 @@ class Turns:
 
 _npu_turns = Turns()
 _lock = threading.Lock()
-# `trial.ensure_tried` without its order.
-Trial = Callable[..., str]
 _loaded: weakref.WeakValueDictionary[str, GenaiModel] = weakref.WeakValueDictionary()
 _registered = False
 
@@ -222,7 +224,7 @@ def load(
     probe: Probe,
     engine: Any,
     declare: Callable[[GenaiFolder], None],
-    tried: Trial,
+    order: Callable[[GenaiFolder], WorkOrder],
 ) -> GenaiModel:
     """The model, loaded now or already.
 
@@ -231,7 +233,7 @@ def load(
         probe: see `place`.
         engine: ONNX Runtime, for its versions and the library of QNN.
         declare: called before native code is entered with the model.
-        tried: tries a release that is newer than the table in another process, and returns a warning.
+        order: for the worker that tries a release of onnxruntime-genai which is newer than the table.
 
     Raises:
         BridgeError: it cannot be loaded, with the reason.
@@ -263,7 +265,10 @@ def load(
         )
     versions = {**engine.versions(), "driver": driver_version() or ""}
     records = None if request.cache is None else Path(str(request.cache)) / FOLDER
-    notes = (tried(version, folder, request.steps, request.data, versions, records),) if untried else ()
+    notes: tuple[str, ...] = ()
+    if untried:
+        given = (request.steps, request.data)
+        notes = (ensure_tried(version, folder, *given, versions, records, order(folder)),)
     native = library()
     # Steps change the config, so the same folder with other steps is another model. A model that may compute on the
     # CPU must not serve an application that forbids it.

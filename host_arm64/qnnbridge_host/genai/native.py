@@ -16,14 +16,13 @@ import sys
 import threading
 from collections.abc import Sequence
 from ctypes import POINTER, byref, c_bool, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_void_p
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from qnnbridge_host.engine.ort_errors import MEMORY_CAUSE, MEMORY_FIX, details_of
-from qnnbridge_host.model.genai_folder import EVERY_LAYOUT, OLDEST, TRIED, GenaiFolder
+from qnnbridge_host.model.genai_folder import EVERY_LAYOUT, OLDEST, GenaiFolder, beside_table, installed_version
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -125,8 +124,6 @@ _FREED_BY: Final = (
     "OgaDestroyAdapters",
 )
 LIBRARY: Final = "onnxruntime-genai.dll" if sys.platform == "win32" else "libonnxruntime-genai.so"
-# Distributions that bring the module, the plain one first.
-DISTRIBUTIONS: Final = ("onnxruntime-genai", "onnxruntime-genai-directml", "onnxruntime-genai-winml")
 
 
 class Object:
@@ -231,16 +228,6 @@ def library() -> GenaiLibrary:
         if _loaded is None:
             _loaded = _load()
         return _loaded
-
-
-def installed_version() -> str | None:
-    """Version of onnxruntime-genai in this Python, without importing it."""
-    for name in DISTRIBUTIONS:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
 
 
 def _load() -> GenaiLibrary:
@@ -375,7 +362,7 @@ def unsupported_layout(
         cause=f"The model has the layout {folder.layout!r}, and {reason}.",
         fix=f"Install onnxruntime-genai=={EVERY_LAYOUT} in the host's Python, which runs every layout; "
         "`qnnbridge versions` has the table.",
-        evidence=[f"onnxruntime-genai {version} is newer than this table ({TRIED[-1]})"] if newer else [],
+        evidence=[f"onnxruntime-genai {version} is {beside_table(version)}"] if newer else [],
         details={"genai": version, "layout": folder.layout},
     )
 

@@ -1,11 +1,11 @@
 """A release of onnxruntime-genai that is newer than this table is tried in a worker before the host calls it.
 
-ctypes cannot check a function of the library: a call with arguments that the library does not expect ends the process
-or gives wrong tokens. So a worker calls each function that the host calls, and generates with the caller's folder
-twice: as the host does, and by the release's own Python module. The host imports the release if both give the same
-tokens. The result is kept in a file beside the placements of stages, for the release, its library, the layout and the
-versions of ONNX Runtime and QNN. A failure is kept for a day only, because it may have another cause, such as a full
-NPU. The worker's half is `trial_worker`. Any thread.
+ctypes cannot check a function of the library: a call with arguments that the library does not expect ends the
+process or gives wrong tokens. So a worker calls each function that the host calls, and generates with the caller's
+folder twice: as the host does, and by the release's own Python module. The host imports the release if both give
+the same tokens. The result is kept in a file beside the placements of stages, for the release, its library, the
+layout and the versions of ONNX Runtime and QNN. A failure is kept for a day only: it may have another cause,
+such as a full NPU. The worker's half is `trial_worker`. Any thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.cache.files import read_json, write_json
 from qnnbridge_host.genai.native import LIBRARY, unsupported_layout
-from qnnbridge_host.model.genai_folder import TRIED, GenaiFolder
+from qnnbridge_host.model.genai_folder import TRIED, GenaiFolder, beside_table
 from qnnbridge_host.model.source import take_stamp
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BridgeError, GenerationUnsupported, WorkerDied
@@ -76,15 +76,15 @@ def ensure_tried(
         found = _recall(file, key)
         if found is None:
             _log.warning(
-                "onnxruntime-genai %s is newer than this table (%s): a process of its own tries %s first.",
-                *(version, TRIED[-1], folder.label),
+                "onnxruntime-genai %s is %s: a process of its own tries %s first.",
+                *(version, beside_table(version), folder.label),
             )
             found = _in_worker(version, folder.path, steps, data, order)
             _remember(file, key, found)
     if found.get("problem"):
         raise _refusal(version, folder, found, file)
     compared = found.get("compared") or ""
-    text = f"onnxruntime-genai {version} is newer than this table ({TRIED[-1]}). "
+    text = f"onnxruntime-genai {version} is {beside_table(version)}. "
     if compared:
         return f"{text}A trial in a process of its own went well, but its tokens could not be compared: {compared}."
     return f"{text}A trial in a process of its own gave the tokens of its own Python module."
@@ -107,7 +107,7 @@ def _in_worker(
     except WorkerDied as error:
         return {"problem": "died", "exit_code": error.details.get("exit_code"), "words": error.message}
     except BridgeError as error:
-        evidence = f"onnxruntime-genai {version} is newer than this table ({TRIED[-1]})"
+        evidence = f"onnxruntime-genai {version} is {beside_table(version)}"
         error.evidence = (*error.evidence, evidence)
         raise
     return {"problem": str(reply["problem"]), "words": str(reply["words"]), "compared": str(reply["compared"])}
@@ -128,7 +128,7 @@ def _refusal(
     again = "" if file is None else f" The result counts for a day; to try again at once, remove {file}."
     return GenerationUnsupported(
         f"onnxruntime-genai {version} {what}, with {folder.label}.",
-        cause=f"It is newer than this table ({TRIED[-1]}): its interface, or what it does with the layout "
+        cause=f"It is {beside_table(version)}: its interface, or what it does with the layout "
         f"{folder.layout!r}, has probably changed.",
         evidence=[str(found["words"])] if found.get("words") else [],
         fix=f"Update qnnbridge, or install onnxruntime-genai=={TRIED[-1]} in the host's Python.{again}",

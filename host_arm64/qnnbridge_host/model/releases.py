@@ -43,6 +43,13 @@ def version_key(text: str) -> Key:
     return tuple(numbers), 0 if found[5] else _FINAL, int(found[5] or 0)
 
 
+def numbers_of(text: str | None) -> tuple[int, ...]:
+    """Return the numbers at the start of a version, at least three: (2, 8, 0) for "2.8rc1". Empty without any."""
+    found = re.match(r"\s*v?(\d+(?:\.\d+)*)", text or "")
+    numbers = tuple(map(int, found[1].split("."))) if found else ()
+    return numbers + (0,) * (3 - len(numbers)) if numbers else ()
+
+
 def is_final(text: str) -> bool:
     """Neither a development build nor a candidate."""
     return version_key(text)[1] >= _FINAL
@@ -90,8 +97,8 @@ def _meets(key: Key, clause: str) -> bool:
     }[found[1]]
 
 
-# The position of a version beside a table. "unlisted": between two versions of the table, as a development build is.
-# "unreadable": its text is not a version.
+# The position of a version beside a table. "unlisted": between two versions of the table, as a development build
+# may be. "unreadable": its text is not a version.
 Standing = Literal["listed", "newer", "older", "unlisted", "unreadable"]
 # Nothing is known of such a version: it may differ from every version of the table.
 AFTER_THE_TABLE: Final[frozenset[Standing]] = frozenset(("newer", "unreadable"))
