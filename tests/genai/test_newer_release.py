@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,16 @@ class TestHosts:
         with newer_host(tmp_path, version="nightly") as host:
             genai.Model(folders("dynamic"), host=host)
         assert loads(tmp_path) == ["--worker", "host"]
+
+    def test_a_timeout_ends_the_trial_and_not_the_host(self, folders: Folders, tmp_path: Path) -> None:
+        with newer_host(tmp_path, "import time; time.sleep(100)") as host:
+            host.start()
+            begun = time.monotonic()
+            with pytest.raises(qnnbridge.errors.DeadlineExceeded):
+                genai.Model(folders("dynamic"), host=host, timeout=4)
+            assert time.monotonic() - begun < 30
+            assert host.stats.crashes == 0
+            assert not list((tmp_path / "cache").rglob("trial-*.json")), "it says nothing of the release"
 
     def test_files_that_travel_are_tried_with(self, folders: Folders, tmp_path: Path) -> None:
         folder = tmp_path / "model"

@@ -364,6 +364,8 @@ def _known(
 
 def _unread(name: str, what: str, version: tuple[int, ...]) -> OptionError | None:
     """Return the refusal of an option that other releases read and the installed one does not, by the table."""
+    from qnnbridge_host.model.releases import numbers_of
+
     systems = first_releases(name)
     here, shown = ("windows" if sys.platform == "win32" else "linux"), ".".join(map(str, version))
     since = systems.get(here)
@@ -375,7 +377,8 @@ def _unread(name: str, what: str, version: tuple[int, ...]) -> OptionError | Non
             fix=f"Install onnxruntime-qnn {first} or newer in the host's Python, or leave the option out.",
             details={"option": name},
         )
-    if since is None and systems and shown == newest_release():
+    # A newer release counts as the newest one of the table; the caller asks its library, too.
+    if since is None and systems and numbers_of(shown) >= numbers_of(newest_release()):
         other, first_there = next(iter(systems.items()))
         return OptionError(
             f"{what} {name!r} is not known to onnxruntime-qnn {shown} for {here.title()}.",
