@@ -376,6 +376,7 @@ class GenerationModelInfo(Record):
     graph has the KV cache; "sliding": fixed windows, genai slides the KV cache. window: tokens in one, or ``None``.
     eos, pad: special tokens. search: the config's defaults of search options. fingerprint: of config and files.
     label: name in messages. genai: version of onnxruntime-genai. stages: one for each file of the model.
+    notes: warnings for the application.
     """
 
     type: str
@@ -391,6 +392,7 @@ class GenerationModelInfo(Record):
     label: str
     genai: str
     stages: tuple[StagePlacement, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 __all__ = ["Record", "record"]

@@ -26,7 +26,7 @@ HANDLERS = BrokerHandlers(cast(Any, None), cast(Any, None))
 def test_a_daemon_knows_the_operations_of_a_host_but_those_of_compiling_and_those_of_its_own() -> None:
     listed = [bare(row[0]) for row in rows(TITLE, "`op`", "fields")]
     assert [name for name in HANDLERS._operations if name not in OPERATIONS] == listed
-    compiling = ["model.compile", "worker.compile", "worker.create", "worker.fix", "worker.wrap"]
+    compiling = ["model.compile", "worker.compile", "worker.create", "worker.fix", "worker.generate", "worker.wrap"]
     assert sorted(name for name in OPERATIONS if name not in HANDLERS._operations) == compiling
 
 

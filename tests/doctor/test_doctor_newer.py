@@ -11,6 +11,7 @@ from machines import (
     SimulatedMachine,
     add_python,
     install_bridge,
+    install_genai,
     linux,
     make_host,
     snapdragon,
@@ -28,7 +29,7 @@ from qnnbridge_tools.versions.fitness import NEWEST_ORT_TRIED, is_untried
 NEWER = QNN, ORT = "2.9.0", "1.40.0"
 
 PAIRS = [NEWER, ("2.7.0", ORT), (QNN, NEWEST_ORT_TRIED)]
-NOTHING_KNOWN = "(nothing known of it)"
+NEWER_WORDS, NOT_LISTED = "newer than this table", "not in this table"
 FAILED = ProbeResult(failed="register", message="register_execution_provider_library failed")
 
 
@@ -90,10 +91,10 @@ def test_they_are_no_finding_and_no_praise(
         )
         if not known
     ]
-    assert packages_line(report).count(NOTHING_KNOWN) == len(unknown)
+    assert packages_line(report).count(f"({NEWER_WORDS})") == len(unknown)
     for name in unknown:
-        assert f"{name} {NOTHING_KNOWN}" in packages_line(report)
-    assert f"though nothing is known of {' and '.join(unknown)} (" in report.verdict
+        assert f"{name} ({NEWER_WORDS})" in packages_line(report)
+    assert f"though {' and '.join(f'{name} is {NEWER_WORDS}' for name in unknown)} (" in report.verdict
     assert "no live probe was made" in report.verdict
 
 
@@ -110,11 +111,57 @@ def test_a_probe_that_went_well_is_all_that_counts(qnn: str, ort: str) -> None:
     assert "QNN works here" in report_of(simulator(qnn, ort), on_npu(simulator=True)).verdict
 
 
-@pytest.mark.parametrize("version", ["2.9.0.post1", "2.9.0rc1", "3.0.0", "2.6.7"])
-def test_whatever_it_is_called_it_is_examined_to_the_end(version: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("2.9.0.post1", NEWER_WORDS),
+        ("2.8.0rc1", NEWER_WORDS),
+        ("2.8.0.dev20261101", NEWER_WORDS),
+        ("2.8.0+site", NEWER_WORDS),
+        ("3.0.0", NEWER_WORDS),
+        ("2.6.7", NOT_LISTED),
+        ("2.7.0rc1", NOT_LISTED),
+    ],
+)
+def test_whatever_it_is_called_it_is_examined_to_the_end(version: str, words: str) -> None:
     report = report_of(native(version, "2.0.0.post2"))
     assert report.findings == ()
-    assert packages_line(report).count(NOTHING_KNOWN) == 2
+    assert packages_line(report) == f"onnxruntime 2.0.0.post2 ({NEWER_WORDS}), onnxruntime-qnn {version} ({words})"
+
+
+def test_a_build_of_a_listed_release_is_that_release() -> None:
+    report = report_of(native("2.7.0+site", "1.32.0"))
+    assert report.findings == ()
+    assert packages_line(report) == "onnxruntime 1.32.0, onnxruntime-qnn 2.7.0+site"
+
+
+@pytest.mark.parametrize(
+    ("version", "stands_for"),
+    [("2.9.0", "2.7.0"), ("2.6.7", "2.6.0"), ("2.7.0rc1", "2.6.0"), ("0.9", "1.21.0"), ("nightly", "2.7.0")],
+)
+def test_rules_for_an_unlisted_version_are_those_of_the_release_that_it_follows(
+    version: str, stands_for: str
+) -> None:
+    facts = survey(native(*NEWER), SurveyOptions())
+    release = fixes.release_of(facts, version)
+    assert release is not None
+    assert fixes.is_unlisted(release, version)
+    table = [one.version for one in load_releases() if one.platform == "win_arm64"]
+    assert release.version == (table[-1] if version == "0.9" else stands_for)
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [("0.18.0", ""), ("0.19.0", NEWER_WORDS), ("0.20.0rc1", NEWER_WORDS), ("0.18.0+x", ""), ("0.14.1", NOT_LISTED)],
+)
+def test_a_newer_onnxruntime_genai_is_named_and_no_finding(version: str, words: str) -> None:
+    machine, _, host = snapdragon("2.7.0", "1.32.0")
+    install_genai(host, version)
+    report = report_of(machine)
+    assert report.findings == ()
+    (line,) = [one.text for one in report.healthy if one.check == "text generation"]
+    assert line.startswith(f"onnxruntime-genai {version}" + (f" ({words}" if words else ""))
+    assert ("tries it" in line) is (words == NEWER_WORDS)
 
 
 def test_a_version_that_cannot_be_read_is_unknown_and_no_fault_of_the_doctor() -> None:

@@ -229,6 +229,12 @@ def test_an_option_of_the_other_system_is_refused_with_the_system_that_has_it(
     monkeypatch.setattr(qnn_options.sys, "platform", "linux")
     error = refused({"enable_htp_matmul_lut": "1"}, library_folder=str(tmp_path), version=version)
     assert "for Windows" in (error.cause or "")
+    # A newer release counts as the newest one of the table, unless its own library contains the name.
+    later = (version[0], version[1] + 1, 0)
+    error = refused({"enable_htp_matmul_lut": "1"}, library_folder=str(tmp_path), version=later)
+    assert "for Windows" in (error.cause or "")
+    (tmp_path / "libonnxruntime_providers_qnn.so").write_bytes(b"\0enable_htp_matmul_lut\0")
+    assert checked({"enable_htp_matmul_lut": "1"}, library_folder=str(tmp_path), version=later)
     monkeypatch.setattr(qnn_options.sys, "platform", "win32")
     assert checked({"enable_htp_matmul_lut": "1"}, library_folder=str(tmp_path), version=version)
 

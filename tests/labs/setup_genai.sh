@@ -4,6 +4,7 @@
 #   usage: setup_genai.sh DIR
 #
 # DIR/VERSION is a virtual environment with that release; everything else is that of the interpreter it is like.
+# DIR/newest has the newest release of the package index, which may be newer than qnnbridge's table.
 # Environment: QNNBRIDGE_LAB_LIKE as in setup_arm64.sh.
 set -euo pipefail
 # shellcheck source=tests/labs/common.sh
@@ -14,9 +15,12 @@ mkdir -p "$lab"
 # The oldest one that is supported, the newest that runs every layout, and one that runs a layout less.
 versions=(0.13.2 0.15.2 0.16.0)
 like=${QNNBRIDGE_LAB_LIKE:-$(find_python 3.11)} || fail "no Python 3.11"
+newest=$("$like" -m pip index versions onnxruntime-genai 2>/dev/null | sed -n '1s/.*(\(.*\))/\1/p')
+[ -n "$newest" ] || fail "the package index does not list onnxruntime-genai"
 
-for version in "${versions[@]}"; do
+for version in "${versions[@]}" "$newest"; do
   venv=$lab/$version
+  [ "$version" = "$newest" ] && venv=$lab/newest
   state=$(fingerprint "$like" "$version")
   if is_stamped "$venv" "$state"; then say "already there: $venv"; continue; fi
   rm -rf "$venv"

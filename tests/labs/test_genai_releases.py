@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tests.genai.tiny_decoders import PAD
 import qnnbridge
 from qnnbridge import genai
 from qnnbridge.errors import GenerationUnsupported, PromptRefused
-from qnnbridge_host.model.genai_folder import refusal
+from qnnbridge_host.model.genai_folder import beside_table, is_untried, refusal
 
 __all__ = ["folders"]
 
@@ -70,6 +71,22 @@ def test_every_layout_and_the_crash_table(kind: str, old_host: qnnbridge.Host, f
     assert len(generate(long, 26)) == 26
     assert long.is_done()
     assert old_host.stats.crashes == 0
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "window-qnn"])
+def test_the_newest_release_of_the_index(
+    kind: str, folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that the table does not have yet is tried in a worker first; the tokens are right in either case."""
+    python = demand("genai/newest/bin/python", "setup_genai.sh")
+    monkeypatch.delenv("QNNBRIDGE_CACHE", raising=False)
+    monkeypatch.setenv("QNNBRIDGE_CACHE_DIR", str(tmp_path))
+    with qnnbridge.Host(python=python) as host:
+        model, truth = genai.Model(folders(kind), host=host), PlainLoop(folders(kind))
+        assert generate(begin(model, prompt(9)), 12) == truth.generate(prompt(9), 12)
+        tried = [text for text in model.info.notes if beside_table(model.info.genai) in text]
+        assert bool(tried) is is_untried(model.info.genai)
+        assert host.stats.crashes == 0
 
 
 def test_a_prompt_with_pads_is_refused(old_host: qnnbridge.Host, folders: Folders) -> None:

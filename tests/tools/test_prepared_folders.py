@@ -176,7 +176,9 @@ def test_the_folder_is_served(both: Path) -> None:
     pytest.importorskip("uvicorn")
     words = ("--host", "private", "--provider-option", "soc_model=60", "--http", "127.0.0.1:0")
     with serving(*words, "--model", f"m={both}") as server:
-        assert any(line.startswith("m: 1 node on QNN, ") and "compiled/soc60/m_ctx.onnx" in line for line in server.said)
+        assert any(
+            line.startswith("m: 1 node on QNN, ") and "compiled/soc60/m_ctx.onnx" in line for line in server.said
+        )
         inputs = [{"name": "x", "shape": [2, 4], "datatype": "FP32", "data": X.ravel().tolist()}]
         answer = server.ask("POST", "/v2/models/m/infer", {"inputs": inputs})
         assert answer.status == 200

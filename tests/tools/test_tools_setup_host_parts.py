@@ -506,10 +506,18 @@ def test_what_has_no_wheel_cannot_be_forced() -> None:
 
 
 def test_an_unknown_version_is_bad_input() -> None:
-    for version in ("9.9", "newest"):
+    words = {
+        "9.9": "newer than this table",
+        "2.8.0rc1": "newer than this table",
+        "2.6.7": "not in this table",
+        "0.9": "older than this table",
+        "newest": "a version that this table cannot judge",
+    }
+    for version, position in words.items():
         with pytest.raises(OptionError, match=f"has no onnxruntime-qnn {version}") as raised:
             chosen(arm((3, 13)), version)
         assert generated_on() in raised.value.message, "it may have come since"
+        assert raised.value.message.endswith(f": it is {position}.")
         assert "update qnnbridge" in str(raised.value.fix)
 
 

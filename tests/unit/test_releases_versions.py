@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnnbridge_host.model.releases import is_final, satisfies, sdk_is_newer, sdk_numbers, version_key
+from qnnbridge_host.engine.qnn_options import newer_release
+from qnnbridge_host.model.known_wrong import rows_for, table
+from qnnbridge_host.model.option_names import newest_release
+from qnnbridge_host.model.releases import (
+    is_final,
+    load_releases,
+    newest_final,
+    numbers_of,
+    satisfies,
+    sdk_is_newer,
+    sdk_numbers,
+    standing_of,
+    version_key,
+)
 
 numbers = st.lists(st.integers(0, 99), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
 
@@ -109,3 +122,82 @@ def test_a_version_meets_exactly_one_of_less_equal_and_greater(version: str, oth
 def test_a_specifier_that_cannot_be_judged_is_an_error() -> None:
     with pytest.raises(ValueError, match="is not a version specifier"):
         satisfies("1.0", "~=1.0")
+
+
+@pytest.mark.parametrize(
+    ("version", "position"),
+    [
+        ("2.7.0", "listed"),
+        ("2.7", "listed"),
+        ("2.7.0+site", "listed"),
+        ("2.8.0", "newer"),
+        ("2.8.0rc1", "newer"),
+        ("2.8.0.dev20261101", "newer"),
+        ("2.8.0+site", "newer"),
+        ("2.7.0.post1", "newer"),
+        ("2.7.0rc1", "unlisted"),
+        ("2.6.7", "unlisted"),
+        ("1.0", "older"),
+        ("nightly", "unreadable"),
+        ("1!2.8", "unreadable"),
+        ("", "unreadable"),
+    ],
+)
+def test_the_position_of_a_version_beside_the_table(version: str, position: str) -> None:
+    assert standing_of(version) == position
+
+
+def test_every_release_of_the_table_is_listed() -> None:
+    assert {standing_of(release.version) for release in load_releases()} == {"listed"}
+
+
+def test_the_table_of_options_ends_with_the_same_release() -> None:
+    """Both tables judge whether an installed release is newer."""
+    assert newest_release() == newest_final()
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("2.8", (2, 8, 0)),
+        ("2.8.0rc1", (2, 8, 0)),
+        ("2.8rc1", (2, 8, 0)),
+        ("2.8+site.1", (2, 8, 0)),
+        ("2.8.0.dev20261101", (2, 8, 0)),
+        ("v2.10.1.post2", (2, 10, 1)),
+        ("nightly", ()),
+        (None, ()),
+    ],
+)
+def test_the_numbers_of_a_version(text: str | None, numbers: tuple[int, ...]) -> None:
+    assert numbers_of(text) == numbers
+
+
+@pytest.mark.parametrize(
+    "release", ["2.8.0", "2.8.0rc1", "2.8.0.dev20261101", "2.8rc1", "2.8+site", "2.7+site", "2.7", "nightly", "3.0"]
+)
+def test_operators_that_the_newest_release_computes_wrong_count_as_wrong_with_a_newer_one(release: str) -> None:
+    assert {row.name for row in rows_for(73, release)} == {row.name for row in rows_for(73, newest_final())}
+
+
+def test_an_older_release_does_not_have_the_rows_that_begin_later() -> None:
+    later = {row.name for row in table() if numbers_of(row.first) > (2, 3, 0) and row.least_arch <= 73}
+    assert later
+    assert not later & {row.name for row in rows_for(73, "2.3.0")}
+    assert not later & {row.name for row in rows_for(73, "2.3+site")}
+
+
+@pytest.mark.parametrize("release", ["2.8.0", "2.8.0rc1", "2.8.0.dev20261101", "2.8.0+site"])
+def test_a_session_with_a_newer_release_says_so(release: str) -> None:
+    (text,) = newer_release(release)
+    assert f"onnxruntime-qnn {release} is newer than this table ({newest_final()})" in text
+
+
+def test_a_session_with_a_version_that_is_no_number_says_so() -> None:
+    (text,) = newer_release("nightly")
+    assert "is a version that this table cannot judge" in text
+
+
+@pytest.mark.parametrize("release", ["2.7.0", "2.7.0+site", "2.6.0", "1.23.2", "2.6.7", None])
+def test_a_session_with_another_release_does_not(release: str | None) -> None:
+    assert newer_release(release) == []

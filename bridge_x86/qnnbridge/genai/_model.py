@@ -454,7 +454,8 @@ class RemoteModel(Remade):
         self.info = GenerationModelInfo.from_wire(field(frame.header, "result", "Mapping[str, Any]"))
         # A set: several stages with the same cure make one warning.
         took = {stage.placement.npu_memory for stage in self.info.stages} - {""}
-        show_notices([Notice("once", f"{self.info.label} is {words}.") for words in took])
+        texts = [*self.info.notes, *(f"{self.info.label} is {words}." for words in took)]
+        show_notices([Notice("once", text) for text in texts])
         self._book_on(self.info.fingerprint)
 
     def _book_on(self, fingerprint: str) -> None:

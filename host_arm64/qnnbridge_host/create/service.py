@@ -134,7 +134,7 @@ class ModelService:
     def create(self, request: Request, enter: Enter) -> Answer:
         """Resolve the model, ask the cache, compile if need be, make the session."""
         from qnnbridge_host.cache.key import qnn_options
-        from qnnbridge_host.engine.qnn_options import newer_than_tables
+        from qnnbridge_host.engine.qnn_options import newer_release, newer_than_tables
         from qnnbridge_host.model.compiled_checks import (
             before_session,
             path_for_qnn,
@@ -142,7 +142,7 @@ class ModelService:
             with_context_folder,
         )
         from qnnbridge_protocol.model_records import EntryFault, Notice
-        from qnnbridge_protocol.specs import SessionSpec
+        from qnnbridge_protocol.specs import QNN, SessionSpec
 
         stop = stop_signal(request)
         header = request.header
@@ -203,6 +203,9 @@ class ModelService:
         without_manifest = unchecked(source)
         took = made.info.placement.npu_memory
         notices = [Notice("model", text) for text in warnings] + made.notices
+        if QNN in made.info.providers:
+            release = newer_release(self._maker.host_info.versions.get("onnxruntime_qnn"))
+            notices += [Notice("once", text) for text in release]
         notices += [Notice("once", text) for text in newer_than_tables(qnn_options(spec))]
         if without_manifest is not None:
             notices.append(Notice("once", without_manifest))

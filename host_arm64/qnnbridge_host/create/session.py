@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.cache.memo import OptimizerChoice
     from qnnbridge_host.create.lookup import SessionCache
     from qnnbridge_host.engine.sessions import ResettableSession, Sessions
+    from qnnbridge_host.model.genai_folder import GenaiFolder
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.request.client import StopSignal
     from qnnbridge_protocol.connection import Hello
@@ -103,7 +104,7 @@ class SessionMaker:
         self,
         request: Request,
         stop: StopSignal,
-        source: ModelSource,
+        source: ModelSource | GenaiFolder,
         deadline: float | None,
         budget_s: float | None,
     ) -> WorkOrder:

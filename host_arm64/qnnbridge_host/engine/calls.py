@@ -22,6 +22,7 @@ from qnnbridge_protocol.records import NamedTuple
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from qnnbridge_host.create.order import WorkOrder
     from qnnbridge_host.request.in_flight import Request
     from qnnbridge_protocol.specs import SessionSpec
 
@@ -215,6 +216,7 @@ class ObjectCall(NamedTuple):
         arguments: by name, of msgpack types.
         values: tensors and other values, in the order sent.
         objects: the objects that the client named, in the order sent.
+        order: `SessionMaker.order`, for a kind that works in a worker.
     """
 
     request: Request
@@ -223,6 +225,7 @@ class ObjectCall(NamedTuple):
     arguments: Mapping[str, Any]
     values: tuple[Any, ...] = ()
     objects: tuple[Any, ...] = ()
+    order: Callable[..., WorkOrder] | None = None
 
 
 class ObjectResult(NamedTuple):

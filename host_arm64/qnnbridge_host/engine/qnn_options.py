@@ -381,6 +381,8 @@ def _known(
 
 def _unread(name: str, what: str, version: tuple[int, ...]) -> OptionError | None:
     """Return the refusal of an option that other releases read and the installed one does not, by the table."""
+    from qnnbridge_host.model.releases import numbers_of
+
     systems = first_releases(name)
     here, shown = ("windows" if sys.platform == "win32" else "linux"), ".".join(map(str, version))
     since = systems.get(here)
@@ -392,7 +394,8 @@ def _unread(name: str, what: str, version: tuple[int, ...]) -> OptionError | Non
             fix=f"Install onnxruntime-qnn {first} or newer in the host's Python, or leave the option out.",
             details={"option": name},
         )
-    if since is None and systems and shown == newest_release():
+    # A newer release counts as the newest one of the table; the caller asks its library, too.
+    if since is None and systems and numbers_of(shown) >= numbers_of(newest_release()):
         other, first_there = next(iter(systems.items()))
         return OptionError(
             f"{what} {name!r} is not known to onnxruntime-qnn {shown} for {here.title()}.",
@@ -402,6 +405,20 @@ def _unread(name: str, what: str, version: tuple[int, ...]) -> OptionError | Non
             details={"option": name},
         )
     return None
+
+
+def newer_release(release: str | None) -> list[str]:
+    """Describe an onnxruntime-qnn that is newer than the tables: how the checks treat it."""
+    from qnnbridge_host.model.releases import AFTER_THE_TABLE, STANDING_WORDS, standing
+
+    newest = newest_release()
+    position = "listed" if release is None else standing(release, (newest,))
+    if position not in AFTER_THE_TABLE:
+        return []
+    return [
+        f"onnxruntime-qnn {release} is {STANDING_WORDS[position]} ({newest}): its options are checked as those of "
+        f"{newest}, and operators that {newest} computes wrong count as wrong."
+    ]
 
 
 def newer_than_tables(options: Mapping[str, Any]) -> list[str]:

@@ -18,12 +18,19 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_char_p
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.cache.files import read_json, work_folder, write_json
 from qnnbridge_host.cache.memo import UNMAPPED, load_mapped_or_not
 from qnnbridge_host.engine.sessions import occupies
-from qnnbridge_host.genai.native import GenaiLibrary, Object, library, too_old, unsupported_layout
+from qnnbridge_host.genai.native import (
+    GenaiLibrary,
+    Object,
+    library,
+    too_old,
+    unsupported_layout,
+)
+from qnnbridge_host.genai.trial import ensure_tried
 from qnnbridge_host.machine import driver_version
 from qnnbridge_host.model.genai_folder import (
     CONFIG,
@@ -32,7 +39,9 @@ from qnnbridge_host.model.genai_folder import (
     GenaiStage,
     changed,
     filler,
+    installed_version,
     is_too_old,
+    is_untried,
     kv_cache,
     read_config,
     read_folder,
@@ -59,6 +68,9 @@ from qnnbridge_protocol.specs import (
     SessionSpec,
     StagePlacement,
 )
+
+if TYPE_CHECKING:
+    from qnnbridge_host.create.order import WorkOrder
 
 # C functions for the methods of `qnnbridge.genai.Config`.
 CONFIG_STEPS: Final[Mapping[str, str]] = {
@@ -151,6 +163,8 @@ class GenaiModel:
         self.folder = folder
         self.model = model
         self.placement = placement
+        # For the application.
+        self.notes: tuple[str, ...] = ()
         cache = kv_cache(folder)
         self.kv_bytes = 0 if cache is None else cache.size_bytes
         self.type = native.text("OgaModelGetType", model.handle)
@@ -187,6 +201,7 @@ class GenaiModel:
             label=folder.label,
             genai=self.library.version,
             stages=tuple(self.placement),
+            notes=self.notes,
         ).to_wire()
 
 
@@ -209,6 +224,7 @@ def load(
     probe: Probe,
     engine: Any,
     declare: Callable[[GenaiFolder], None],
+    order: Callable[[GenaiFolder], WorkOrder],
 ) -> GenaiModel:
     """The model, loaded now or already.
 
@@ -217,21 +233,25 @@ def load(
         probe: see `place`.
         engine: ONNX Runtime, for its versions and the library of QNN.
         declare: called before native code is entered with the model.
+        order: for the worker that tries a release of onnxruntime-genai which is newer than the table.
 
     Raises:
         BridgeError: it cannot be loaded, with the reason.
     """
-    native = library()
-    if is_too_old(native.version):
-        raise too_old(native.version)
+    # Before the module of a release that was never tried is imported: that alone runs its native code.
+    found_version = installed_version()
+    untried = is_untried(found_version)
+    version = str(found_version) if untried else library().version
+    if is_too_old(version):
+        raise too_old(version)
     refuse_special_files(request.path)
     own = engine.qnn_library()
     # For each request, also where the model is loaded already: another application may have allowed it.
     refuse_native(request.path, request.allow_native, None if own is None else os.path.dirname(own))
     folder = read_folder(request.path, request.steps, tuple(request.data))
-    reason = refusal(folder.layout, native.version)
+    reason = refusal(folder.layout, version)
     if reason is not None:
-        raise unsupported_layout(folder, native.version, reason)
+        raise unsupported_layout(folder, version, reason)
     if request.expected and request.expected != folder.fingerprint:
         raise ModelChanged(
             f"The model {folder.label} has changed since it was loaded.",
@@ -243,6 +263,13 @@ def load(
             f"{folder.label} is in quarantine.",
             details={"fingerprint": folder.fingerprint, "label": folder.label},
         )
+    versions = {**engine.versions(), "driver": driver_version() or ""}
+    records = None if request.cache is None else Path(str(request.cache)) / FOLDER
+    notes: tuple[str, ...] = ()
+    if untried:
+        given = (request.steps, request.data)
+        notes = (ensure_tried(version, folder, *given, versions, records, order(folder)),)
+    native = library()
     # Steps change the config, so the same folder with other steps is another model. A model that may compute on the
     # CPU must not serve an application that forbids it.
     key = json.dumps([folder.fingerprint, os.path.abspath(folder.path), request.steps, request.strict])
@@ -253,30 +280,49 @@ def load(
         if found is not None:
             return found
         declare(folder)
-        _register(native, engine, folder)
-        other = filler(folder)
-        versions = {**engine.versions(), "driver": driver_version() or ""}
 
-        def make(without: bool) -> GenaiModel:
-            asked = without_mapping(folder) if without else folder
-            placement = place(asked, probe, request.cache, versions, strict=request.strict)
-            with contextlib.ExitStack() as copy:
-                path, steps = request.path, request.steps
-                if without:
-                    path, steps = copy.enter_context(unmapped_copy(path, steps))
-                made = _make(native, path, steps, request.data, other)
-                return GenaiModel(native, folder, made, placement, other, copy.pop_all())
+        def placed(asked: GenaiFolder) -> list[StagePlacement]:
+            return place(asked, probe, request.cache, versions, strict=request.strict)
 
-        settings = None if request.cache is None else CacheSettings(str(request.cache))
-        words = ""
-        if may_change(folder) and not request.data:
-            model, words = load_mapped_or_not(make, settings, folder.fingerprint, folder.label, lambda: versions)
-        else:
-            model = make(False)
+        model, words = _load(native, request, folder, engine, placed, versions)
         model.count_memory(words)
+        model.notes = notes
         if not request.data:
             _loaded[key] = model
         return model
+
+
+def load_plain(request: ModelRequest, engine: Any) -> GenaiModel:
+    """Load a model without its placement and without sharing it."""
+    folder = read_folder(request.path, request.steps, tuple(request.data))
+    return _load(library(), request, folder, engine, lambda _asked: [], {})[0]
+
+
+def _load(
+    native: GenaiLibrary,
+    request: ModelRequest,
+    folder: GenaiFolder,
+    engine: Any,
+    placed: Callable[[GenaiFolder], list[StagePlacement]],
+    versions: Mapping[str, str],
+) -> tuple[GenaiModel, str]:
+    """Return the model, and what it took to load it."""
+    _register(native, engine, folder)
+    other = filler(folder)
+
+    def make(without: bool) -> GenaiModel:
+        placement = placed(without_mapping(folder) if without else folder)
+        with contextlib.ExitStack() as copy:
+            path, steps = request.path, request.steps
+            if without:
+                path, steps = copy.enter_context(unmapped_copy(path, steps))
+            made = _make(native, path, steps, request.data, other)
+            return GenaiModel(native, folder, made, placement, other, copy.pop_all())
+
+    settings = None if request.cache is None else CacheSettings(str(request.cache))
+    if may_change(folder) and not request.data:
+        return load_mapped_or_not(make, settings, folder.fingerprint, folder.label, lambda: versions)
+    return make(False), ""
 
 
 def refuse_special_files(path: str) -> None:

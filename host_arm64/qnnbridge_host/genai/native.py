@@ -2,7 +2,8 @@
 
 The Python module of onnxruntime-genai holds the GIL inside of every native call, a prompt of seconds included: the
 host could then neither run another session nor read a cancel. ctypes releases it. The C interface is the one below
-that module, in the same library; its functions that are declared here are the same from 0.13 to 0.18.
+that module, in the same library; its functions that are declared here are the same from 0.13 to 0.18. A newer
+release is tried in a worker first (`trial`).
 
 Objects are freed when Python forgets them. Any thread; an object is used by one thread at a time.
 """
@@ -15,14 +16,13 @@ import sys
 import threading
 from collections.abc import Sequence
 from ctypes import POINTER, byref, c_bool, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint32, c_void_p
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from qnnbridge_host.engine.ort_errors import MEMORY_CAUSE, MEMORY_FIX, details_of
-from qnnbridge_host.model.genai_folder import EVERY_LAYOUT, OLDEST, GenaiFolder
+from qnnbridge_host.model.genai_folder import EVERY_LAYOUT, OLDEST, GenaiFolder, beside_table, installed_version
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -123,9 +123,7 @@ _FREED_BY: Final = (
     "OgaDestroyNamedTensors",
     "OgaDestroyAdapters",
 )
-_LIBRARY = "onnxruntime-genai.dll" if sys.platform == "win32" else "libonnxruntime-genai.so"
-# Distributions that bring the module, the plain one first.
-DISTRIBUTIONS: Final = ("onnxruntime-genai", "onnxruntime-genai-directml", "onnxruntime-genai-winml")
+LIBRARY: Final = "onnxruntime-genai.dll" if sys.platform == "win32" else "libonnxruntime-genai.so"
 
 
 class Object:
@@ -232,23 +230,13 @@ def library() -> GenaiLibrary:
         return _loaded
 
 
-def installed_version() -> str | None:
-    """Version of onnxruntime-genai in this Python, without importing it."""
-    for name in DISTRIBUTIONS:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
-
-
 def _load() -> GenaiLibrary:
     try:
         import onnxruntime_genai as module
 
         folder = Path(module.__file__ or "").parent
         version = str(getattr(module, "__version__", None) or installed_version())
-        return GenaiLibrary(module, str(folder / _LIBRARY), version)
+        return GenaiLibrary(module, str(folder / LIBRARY), version)
     except (ImportError, OSError) as error:
         raise not_installed(installed_version(), error) from error
 
@@ -365,12 +353,16 @@ def too_old(version: str) -> ProviderUnavailable:
     )
 
 
-def unsupported_layout(folder: GenaiFolder, version: str, reason: str) -> GenerationUnsupported:
+def unsupported_layout(
+    folder: GenaiFolder, version: str, reason: str, *, newer: bool = False
+) -> GenerationUnsupported:
+    """Return the refusal of a layout. newer: the release is newer than the table."""
     return GenerationUnsupported(
         f"onnxruntime-genai {version} cannot run {folder.label}.",
         cause=f"The model has the layout {folder.layout!r}, and {reason}.",
         fix=f"Install onnxruntime-genai=={EVERY_LAYOUT} in the host's Python, which runs every layout; "
         "`qnnbridge versions` has the table.",
+        evidence=[f"onnxruntime-genai {version} is {beside_table(version)}"] if newer else [],
         details={"genai": version, "layout": folder.layout},
     )
 

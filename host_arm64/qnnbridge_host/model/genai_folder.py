@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from qnnbridge_host.model.releases import AFTER_THE_TABLE, STANDING_WORDS, Standing, standing
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, GenerationFolderInvalid
 from qnnbridge_protocol.records import NamedTuple
@@ -354,6 +355,8 @@ def _invalid(path: str, cause: str, fix: str, *evidence: str, stage: str | None 
 # `tests/labs/test_genai_releases.py` repeats some. A release that no row refuses is tried: what it refuses is
 # reported when it refuses it.
 
+# Distributions that bring the module, the plain one first.
+DISTRIBUTIONS: Final = ("onnxruntime-genai", "onnxruntime-genai-directml", "onnxruntime-genai-winml")
 # Older ones lack functions that the host calls.
 OLDEST: Final = (0, 13, 0)
 TRIED: Final = ("0.13.2", "0.15.0", "0.15.2", "0.16.0", "0.17.0", "0.17.1", "0.18.0")
@@ -386,6 +389,33 @@ LAYOUTS: Final[tuple[LayoutSupport, ...]] = (
         "it gives the first stage a KV cache of wrong dimensions",
     ),
 )
+
+
+def installed_version() -> str | None:
+    """Return the version of onnxruntime-genai in this Python, without importing it."""
+    from importlib import metadata
+
+    for name in DISTRIBUTIONS:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def standing_of(version: str) -> Standing:
+    """Compare a release with those that were tried."""
+    return standing(version, TRIED)
+
+
+def beside_table(version: str) -> str:
+    """Return the release's position as text: "newer than this table (0.18.0)"."""
+    return f"{STANDING_WORDS[standing_of(version)]} ({TRIED[-1]})"
+
+
+def is_untried(version: str | None) -> bool:
+    """Return whether the host must not call this release before a worker has tried it."""
+    return version is not None and standing_of(version) in AFTER_THE_TABLE
 
 
 def version_of(text: str | None) -> tuple[int, ...]:

@@ -36,6 +36,7 @@ from qnnbridge_host.model.merged import (
     softmax_factor,
     transposes_int64_output,
 )
+from qnnbridge_host.model.releases import numbers_of
 from qnnbridge_host.model.static_shapes import complete, in_float32, scaled_sizes, slid_sizes, window_of
 from qnnbridge_protocol.shell import shell_word
 from qnnbridge_protocol.specs import QNN
@@ -103,8 +104,10 @@ class WrongOperator:
 
     def applies(self, arch: int, release: str) -> bool:
         """Whether the chip and the release have the fault. release: "" if it is not known."""
+        # Of a text that is not a version nothing is known either.
         # Without `last`: a release that nobody has measured yet is presumed to have the fault.
-        return arch >= self.least_arch and (not release or _number(release) >= _number(self.first))
+        number = numbers_of(release)
+        return arch >= self.least_arch and (not number or number >= numbers_of(self.first))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -273,11 +276,6 @@ def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
     if fault.form and (fault.form == "quantised") != quantised:
         return False
     return all_true(fault.when, node, graph)
-
-
-def _number(release: str) -> tuple[int, ...]:
-    """2.7.0 as (2, 7, 0); what is no number counts as 0."""
-    return tuple(int(part) if part.isdigit() else 0 for part in release.split(".")[:3])
 
 
 # --- conditions ------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import re
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any, Final, Literal
 
@@ -40,6 +41,13 @@ def version_key(text: str) -> Key:
     if found[4]:
         return tuple(numbers), _POST, int(found[4])
     return tuple(numbers), 0 if found[5] else _FINAL, int(found[5] or 0)
+
+
+def numbers_of(text: str | None) -> tuple[int, ...]:
+    """Return the numbers at the start of a version, at least three: (2, 8, 0) for "2.8rc1". Empty without any."""
+    found = re.match(r"\s*v?(\d+(?:\.\d+)*)", text or "")
+    numbers = tuple(map(int, found[1].split("."))) if found else ()
+    return numbers + (0,) * (3 - len(numbers)) if numbers else ()
 
 
 def is_final(text: str) -> bool:
@@ -87,6 +95,35 @@ def _meets(key: Key, clause: str) -> bool:
         "==": key == other,
         "!=": key != other,
     }[found[1]]
+
+
+# The position of a version beside a table. "unlisted": between two versions of the table, as a development build
+# may be. "unreadable": its text is not a version.
+Standing = Literal["listed", "newer", "older", "unlisted", "unreadable"]
+# Nothing is known of such a version: it may differ from every version of the table.
+AFTER_THE_TABLE: Final[frozenset[Standing]] = frozenset(("newer", "unreadable"))
+STANDING_WORDS: Final[Mapping[Standing, str]] = {
+    "listed": "in this table",
+    "newer": "newer than this table",
+    "older": "older than this table",
+    "unlisted": "not in this table",
+    "unreadable": "a version that this table cannot judge",
+}
+
+
+def standing(version: str, table: Iterable[str]) -> Standing:
+    """Compare a version with those of a table. A local version ("2.7.0+site") counts as its release.
+
+    A development build or a candidate of a release after the table is newer.
+    """
+    known = sorted(map(version_key, table))
+    try:
+        key = version_key(version)
+    except ValueError:
+        return "unreadable"
+    if key in known:
+        return "listed"
+    return "newer" if key > known[-1] else "older" if key < known[0] else "unlisted"
 
 
 SCHEMA_VERSION: Final = 1
@@ -239,6 +276,16 @@ def read_table(document: dict[str, Any]) -> tuple[Release, ...]:
         raise ValueError(f"the version table has schema {document.get('schema')!r}, not {SCHEMA_VERSION}")
     releases = [_release(entry) for entry in document["releases"]]
     return tuple(sorted(releases, key=lambda release: version_key(release.version), reverse=True))
+
+
+def standing_of(version: str) -> Standing:
+    """Compare a release of onnxruntime-qnn with the table."""
+    return standing(version, (release.version for release in load_releases()))
+
+
+def newest_final() -> str:
+    """Return the newest release of the table that is not a development build."""
+    return next(release.version for release in load_releases() if is_final(release.version))
 
 
 def for_version(version: str, platform: str | None = None) -> tuple[Release, ...]:

@@ -28,6 +28,7 @@ from qnnbridge_protocol.errors import (
 )
 
 if TYPE_CHECKING:
+    from qnnbridge_host.create.order import WorkOrder
     from qnnbridge_host.engine import Engine
     from qnnbridge_host.engine.sessions import ResettableSession
     from qnnbridge_host.serve.numbers_service import NumbersService
@@ -54,7 +55,7 @@ class HostHandlers:
         self._sessions = Sessions(load_engine)
         self._maker = SessionMaker(self._sessions, hello, worker)
         models = ModelService(self._maker)
-        self._objects = HostObjects(self._sessions, KINDS)
+        self._objects = HostObjects(self._sessions, KINDS, order=self._maker.order)
         self._numbers: NumbersService | None = None
         self._started_at = time.monotonic()
         self._operations: dict[str, Callable[[Request, Enter], Answer]] = {
@@ -78,6 +79,7 @@ class HostHandlers:
             "worker.create": self._worker_create,
             "worker.fix": self._worker_fix,
             "worker.wrap": self._worker_wrap,
+            "worker.generate": self._worker_generate,
         }
 
     def start(self, declare_phase: Callable[..., None]) -> None:
@@ -273,6 +275,22 @@ class HostHandlers:
         graphs = [list(one.graphs) for one in models]
         return {"description": described.to_plain(), "models": graphs}, tuple(one.data for one in models)
 
+    def _worker_generate(self, request: Request, _enter: Enter) -> Answer:
+        header = request.header
+        try:
+            folder, steps = str(header["folder"]), [tuple(step) for step in header.get("steps") or ()]
+            names = [str(name) for name in header.get("data") or ()]
+            data = dict(zip(names, map(bytes, request.buffers), strict=True))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise desync(f"worker.generate without a proper description ({error})") from None
+        engine = self._sessions.engine
+        # Not before: the module of genai is imported with it.
+        from qnnbridge_host.genai.models import ModelRequest
+        from qnnbridge_host.genai.trial_worker import perform
+
+        told = perform(ModelRequest({"folder": folder, "steps": steps}, data), engine)
+        return {"problem": told["problem"], "words": told["words"], "compared": told["compared"]}, ()
+
 
 def _require_onnx(what: str = "fix=True") -> None:
     import importlib.util
@@ -324,10 +342,12 @@ class HostObjects:
         sessions: Sessions,
         kinds: Mapping[str, Callable[[], ObjectKind]],
         limit: int = MAX_OBJECTS,
+        order: Callable[..., WorkOrder] | None = None,
     ) -> None:
         self._sessions = sessions
         self._kinds = kinds
         self._limit = limit
+        self._order = order
         self._held: dict[int, _Held] = {}
 
     def __len__(self) -> int:
@@ -402,7 +422,7 @@ class HostObjects:
 
             decoded = tuple(decode_all(values or (), request.buffers))
         others = tuple(self._find(number).value for number in objects or ())
-        return ObjectCall(request, enter, self._sessions, arguments or {}, decoded, others)
+        return ObjectCall(request, enter, self._sessions, arguments or {}, decoded, others, self._order)
 
     def _find(self, number: Any) -> _Held:
         held = self._held.get(number) if type(number) is int else None

@@ -384,7 +384,7 @@ def _what_works(facts: Facts) -> str:
     probe = facts.probe
     if probe is None or probe.skipped:
         unknown = fixes.unknown_packages(facts)
-        but = f", though nothing is known of {' and '.join(unknown)}" if unknown else ""
+        but = f", though {fixes.unknown_text(unknown)}" if unknown else ""
         if not facts.is_arm:
             no_npu = "this computer has no NPU; no live probe was made"
             return f"Nothing speaks against QNN's simulator here{but} ({no_npu})"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from qnnbridge._launch import VARIABLE
@@ -150,7 +151,7 @@ def fits(facts: Facts, version: str) -> bool:
     machine, release = host_machine(facts), release_of(facts, version)
     if machine is None or release is None:
         return True
-    if release.version != version:
+    if is_unlisted(release, version):
         return not _is_newer_than_system(facts, version, machine)
     return all(reason.severity != "refused" for reason in reasons_against(release, machine))
 
@@ -164,15 +165,29 @@ def _is_newer_than_system(facts: Facts, version: str, machine: HostMachine) -> b
 
 
 def release_of(facts: Facts, version: str) -> Release | None:
-    """The release for this host's platform; of one that the table does not have, the newest, by its name."""
+    """The release for this host's platform. Of one that the table does not have, the release that it follows; of
+    one that is older than the table, the oldest; of a text that is not a version, the newest."""
     machine = host_machine(facts)
     try:
-        from qnnbridge_host.model.releases import load_releases
+        from qnnbridge_host.model.releases import load_releases, version_key
 
         here = [one for one in load_releases() if machine and platform_of_release(one) == machine.platform]
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    return next((one for one in here if one.version == version), here[0] if here else None)
+    if not here:
+        return None
+    try:
+        wanted = version_key(version)
+    except ValueError:
+        return here[0]
+    return next((one for one in here if version_key(one.version) <= wanted), here[-1])
+
+
+def is_unlisted(release: Release, version: str) -> bool:
+    """Whether `release_of` gave another release than the version. A local version ("2.7.0+site") is none."""
+    from qnnbridge_host.model.releases import standing
+
+    return standing(version, (release.version,)) != "listed"
 
 
 def known_reasons(facts: Facts) -> dict[str, Reason]:
@@ -221,19 +236,30 @@ def is_unknown_release(facts: Facts) -> bool:
     """Whether the version table does not have the host's onnxruntime-qnn: then that came later."""
     version = facts.host.packages.version(QNN) if facts.host.packages else None
     release = release_of(facts, version) if version else None
-    return release is not None and release.version != version
+    return version is not None and release is not None and is_unlisted(release, version)
 
 
-def unknown_packages(facts: Facts) -> list[str]:
-    """The host's onnxruntime and onnxruntime-qnn as far as the table and the tried versions say nothing of
-    them. What is unknown speaks neither for nor against a computer."""
+def unknown_packages(facts: Facts) -> dict[str, str]:
+    """The host's onnxruntime and onnxruntime-qnn that the table and the tried versions do not cover, and their
+    position beside the table ("newer than this table"). That speaks neither for nor against a computer."""
+    from qnnbridge_host.model.releases import STANDING_WORDS, standing, standing_of
+
     packages = facts.host.packages
     version = packages.version(QNN) if packages else None
     if packages is None or version is None:
-        return []
+        return {}
     ort = packages.version("onnxruntime") if not is_1x(version) else None
-    found = [f"onnxruntime {ort}"] if ort is not None and is_untried(ort) else []
-    return [*found, f"{QNN} {version}"] if is_unknown_release(facts) else found
+    found = {}
+    if ort is not None and is_untried(ort):
+        found[f"onnxruntime {ort}"] = STANDING_WORDS[standing(ort, (NEWEST_ORT_TRIED,))]
+    if is_unknown_release(facts):
+        found[f"{QNN} {version}"] = STANDING_WORDS[standing_of(version)]
+    return found
+
+
+def unknown_text(unknown: Mapping[str, str]) -> str:
+    """ "onnxruntime 1.40.0 is newer than this table and onnxruntime-qnn 2.6.7 is not in this table"."""
+    return " and ".join(f"{name} is {words}" for name, words in unknown.items())
 
 
 # --- commands ---

@@ -17,7 +17,16 @@ from qnnbridge._launch import VARIABLE, Surroundings, configuration_file, config
 from qnnbridge_host.engine.sources import QnnSource
 from qnnbridge_host.engine.sources import choose as choose_source
 from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION, Installed
-from qnnbridge_host.model.releases import Release, for_version, generated_on, is_final, load_releases, version_key
+from qnnbridge_host.model.releases import (
+    STANDING_WORDS,
+    Release,
+    for_version,
+    generated_on,
+    is_final,
+    load_releases,
+    standing_of,
+    version_key,
+)
 from qnnbridge_protocol.errors import HostNotFound, OptionError
 from qnnbridge_protocol.settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, checked_engine, engine_variables
 from qnnbridge_tools.doctor.machine import parsed_toml
@@ -127,8 +136,9 @@ def _check_known(version: str) -> None:
             "If it came later, update qnnbridge; or set up one of these, let pip put the later one into its "
             "environment, and see what qnnbridge doctor finds."
         )
+        words = STANDING_WORDS[standing_of(version)]
         raise OptionError(
-            f"The version table, which is of {generated_on()}, has no onnxruntime-qnn {version}.",
+            f"The version table, which is of {generated_on()}, has no onnxruntime-qnn {version}: it is {words}.",
             fix=f"One of: {known_text}. {later}",
         )
 

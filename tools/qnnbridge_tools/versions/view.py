@@ -9,12 +9,25 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from qnnbridge_host.machine import QNN_DISTRIBUTION, installed
 from qnnbridge_host.model.chips import CHIPS
-from qnnbridge_host.model.genai_folder import LAYOUTS, releases_of
-from qnnbridge_host.model.releases import Release, generated_on, is_final
+from qnnbridge_host.model.genai_folder import DISTRIBUTIONS, LAYOUTS, TRIED, installed_version, releases_of
+from qnnbridge_host.model.genai_folder import standing_of as standing_of_genai
+from qnnbridge_host.model.releases import (
+    AFTER_THE_TABLE,
+    STANDING_WORDS,
+    Release,
+    Standing,
+    generated_on,
+    is_final,
+    newest_final,
+    standing,
+    standing_of,
+)
 from qnnbridge_tools.versions.fitness import (
     NEWEST_ORT_TRIED,
     OLDEST_ORT_FOR_PLUGINS,
+    PLATFORM_MACHINES,
     HostMachine,
     Judgement,
     Reason,
@@ -55,7 +68,7 @@ def print_versions(machine: HostMachine, judged: Sequence[Judgement], shown: Seq
 
     best = best_of(judged)
     output.print_pairs("Judged for", machine_pairs(machine))
-    for note in notes(machine):
+    for note in (*notes(machine), *(one.text for one in installed_beyond(machine))):
         print(paragraph(note))
     print()
     # A development build is shown only where it is the best there is.
@@ -82,6 +95,58 @@ def genai_text() -> str:
     """Which releases of onnxruntime-genai run which layout of a model for text generation."""
     rows = "; ".join(f"{row.layout} ({row.what}): {releases_of(row.layout)}" for row in LAYOUTS)
     return f"Text generation, by the layout of the model, was tried with onnxruntime-genai: {rows}."
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InstalledPackage:
+    """A package of the running Python, and its position beside the table that ends with `newest`."""
+
+    name: str
+    version: str
+    standing: Standing
+    newest: str
+
+    @property
+    def text(self) -> str:
+        words = STANDING_WORDS[self.standing]
+        text = f"Installed here: {self.name} {self.version}, {words}"
+        if self.standing in AFTER_THE_TABLE:
+            text += f", which ends with {self.newest}. qnnbridge doctor tests it"
+        return f"{text}."
+
+
+def installed_here(machine: HostMachine) -> list[InstalledPackage]:
+    """The packages of the running Python, if the host would run in it."""
+    from qnnbridge._launch import process_machine
+
+    if PLATFORM_MACHINES[machine.platform] != process_machine():
+        return []
+    found = installed()
+    qnn = found.distributions.get(QNN_DISTRIBUTION)
+    # A release 1.x is an onnxruntime of its own.
+    ort = found.onnxruntime if found.generation != "builtin" else None
+    genai = installed_version()
+    given = (
+        (QNN_DISTRIBUTION, qnn, newest_final(), None if qnn is None else standing_of(qnn)),
+        ("onnxruntime", ort, NEWEST_ORT_TRIED, None if ort is None else _standing_of_ort(ort)),
+        (DISTRIBUTIONS[0], genai, TRIED[-1], None if genai is None else standing_of_genai(genai)),
+    )
+    return [
+        InstalledPackage(name, version, position, newest)
+        for name, version, newest, position in given
+        if version is not None and position is not None
+    ]
+
+
+def installed_beyond(machine: HostMachine) -> list[InstalledPackage]:
+    """Those of which the table says nothing."""
+    return [one for one in installed_here(machine) if one.standing != "listed"]
+
+
+def _standing_of_ort(version: str) -> Standing:
+    # The releases before the newest one were tried in part; no table lists them.
+    position = standing(version, (NEWEST_ORT_TRIED,))
+    return position if position in AFTER_THE_TABLE else "listed"
 
 
 def windows_ml_text(machine: HostMachine) -> str:
@@ -239,6 +304,7 @@ def document(machine: HostMachine, judged: Sequence[Judgement], shown: Sequence[
             "onnxruntime": machine.ort,
         },
         "notes": notes(machine),
+        "installed": [dataclasses.asdict(one) for one in installed_here(machine)],
         "best": best.release.version if best else None,
         "releases": [_release_document(one) for one in shown],
         "windows_ml": [

@@ -360,7 +360,18 @@ def _emulated(facts: Facts, *, has_host: bool) -> Iterator[Finding]:
 def healthy_genai(facts: Facts) -> str | None:
     packages = facts.host.packages
     version = packages.version(GENAI) if packages is not None else None
-    return f"{GENAI} {version}" if version else None
+    if version is None:
+        return None
+    from qnnbridge_host.model.genai_folder import TRIED, is_untried, standing_of
+    from qnnbridge_host.model.releases import STANDING_WORDS
+
+    position = standing_of(version)
+    if position == "listed":
+        return f"{GENAI} {version}"
+    words = STANDING_WORDS[position]
+    if is_untried(version):
+        words += f", {TRIED[-1]}: a process of its own tries it before the host uses it"
+    return f"{GENAI} {version} ({words})"
 
 
 GENAI_CHECK = SubjectCheck("text generation", find_genai, healthy_genai)

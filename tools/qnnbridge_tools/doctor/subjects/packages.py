@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from qnnbridge_host.model.releases import numbers_of
 from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.facts import DamagedFile, Distribution, Facts, Packages, PythonReport, QnnSet
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
@@ -392,7 +393,7 @@ def _pair(facts: Facts, packages: Packages) -> Iterator[Finding]:
 
 def _once(facts: Facts, copies: list[Distribution]) -> Remedy:
     """pip takes away one copy at a time, the one that it finds first."""
-    newest = max(copies, key=lambda one: [int(part) for part in one.version.split(".") if part.isdigit()])
+    newest = max(copies, key=lambda one: numbers_of(one.version))
     remedy = fixes.install_version(facts, _kept(facts, newest.version))
     if fixes.is_managed(facts):
         return remedy
@@ -429,7 +430,7 @@ def healthy(facts: Facts) -> str | None:
     ort = packages.version("onnxruntime")
     names = [*([f"onnxruntime {ort}"] if ort else []), f"onnxruntime-qnn {qnn}"]
     unknown = fixes.unknown_packages(facts)
-    return ", ".join(f"{name} (nothing known of it)" if name in unknown else name for name in names)
+    return ", ".join(f"{name} ({unknown[name]})" if name in unknown else name for name in names)
 
 
 CHECK = SubjectCheck("packages", find, healthy)

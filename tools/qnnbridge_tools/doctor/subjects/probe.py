@@ -115,7 +115,7 @@ def _unknown(facts: Facts) -> Iterator[str]:
         from qnnbridge_host.model.releases import generated_on
 
         yield (
-            f"Whether the versions are to blame is unknown: the tables here lack {' and '.join(unknown)}. "
+            f"Whether the versions are to blame is unknown: {fixes.unknown_text(unknown)}. "
             f"This qnnbridge has a table of {generated_on()}; another may know more."
         )
 

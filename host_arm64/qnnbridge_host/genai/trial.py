@@ -1,0 +1,181 @@
+"""A release of onnxruntime-genai that is newer than this table is tried in a worker before the host calls it.
+
+ctypes cannot check a function of the library: a call with arguments that the library does not expect ends the
+process or gives wrong tokens. So a worker calls each function that the host calls, and generates with the caller's
+folder twice: as the host does, and by the release's own Python module. The host imports the release if both give
+the same tokens. The result is kept in a file beside the placements of stages, for the release, its library, the
+layout and the versions of ONNX Runtime and QNN. A failure is kept for a day only: it may have another cause,
+such as a full NPU. The worker's half is `trial_worker`. Any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge_host.cache.files import read_json, write_json
+from qnnbridge_host.genai.native import LIBRARY, unsupported_layout
+from qnnbridge_host.model.genai_folder import TRIED, GenaiFolder, beside_table
+from qnnbridge_host.model.source import take_stamp
+from qnnbridge_protocol import __version__
+from qnnbridge_protocol.errors import BridgeError, GenerationUnsupported, WorkerDied
+from qnnbridge_protocol.visible import log_of
+
+if TYPE_CHECKING:
+    from qnnbridge_host.create.order import WorkOrder
+
+_log = log_of("qnnbridge.generation")
+
+SCHEMA: Final = 1
+# Loading a large model twice takes minutes.
+TIMEOUT_S: Final = 1800.0
+FAILURE_COUNTS_S: Final = 24 * 3600.0
+
+_lock = threading.Lock()
+# Results of this process: they count where there is no cache.
+_kept: dict[str, dict[str, Any]] = {}
+
+
+def ensure_tried(
+    version: str,
+    folder: GenaiFolder,
+    steps: Sequence[Sequence[Any]],
+    data: Mapping[str, bytes],
+    versions: Mapping[str, str],
+    records: Path | None,
+    order: WorkOrder,
+) -> str:
+    """Try the release with the folder, unless a kept result exists, and return a warning for the application.
+
+    Args:
+        version: of the release.
+        folder: the model's.
+        steps: changes of its config.
+        data: files of the model that travelled as bytes, by name.
+        versions: of ONNX Runtime, QNN and the driver.
+        records: the folder of kept results, ``None`` for none.
+        order: for the worker.
+
+    Raises:
+        GenerationUnsupported: the host must not use the release for this layout.
+        BridgeError: the worker's error, with the release as evidence.
+    """
+    asks_qnn = any(stage.qnn_options is not None for stage in folder.stages)
+    key = _key(version, folder, versions, asks_qnn=asks_qnn)
+    file = None if records is None else records / f"trial-{key}.json"
+    # The lock is held during the trial: a second application that asks for the same waits for the result.
+    with _lock:
+        found = _recall(file, key)
+        if found is None:
+            _log.warning(
+                "onnxruntime-genai %s is %s: a process of its own tries %s first.",
+                *(version, beside_table(version), folder.label),
+            )
+            found = _in_worker(version, folder.path, steps, data, order)
+            _remember(file, key, found)
+    if found.get("problem"):
+        raise _refusal(version, folder, found, file)
+    compared = found.get("compared") or ""
+    text = f"onnxruntime-genai {version} is {beside_table(version)}. "
+    if compared:
+        return f"{text}A trial in a process of its own went well, but its tokens could not be compared: {compared}."
+    return f"{text}A trial in a process of its own gave the tokens of its own Python module."
+
+
+def _in_worker(
+    version: str, path: str, steps: Sequence[Sequence[Any]], data: Mapping[str, bytes], order: WorkOrder
+) -> dict[str, Any]:
+    from qnnbridge_host.create.worker import Worker
+
+    header = {
+        "op": "worker.generate",
+        "folder": path,
+        "steps": [list(step) for step in steps],
+        "data": list(data),
+    }
+    try:
+        with Worker(order).running() as worker:
+            reply = worker.call(header, tuple(data.values())).header
+    except WorkerDied as error:
+        return {"problem": "died", "exit_code": error.details.get("exit_code"), "words": error.message}
+    except BridgeError as error:
+        evidence = f"onnxruntime-genai {version} is {beside_table(version)}"
+        error.evidence = (*error.evidence, evidence)
+        raise
+    return {"problem": str(reply["problem"]), "words": str(reply["words"]), "compared": str(reply["compared"])}
+
+
+def _refusal(
+    version: str, folder: GenaiFolder, found: Mapping[str, Any], file: Path | None
+) -> GenerationUnsupported:
+    if found["problem"] == "layout":
+        return unsupported_layout(
+            folder, version, f"a trial in a process of its own reported: {found['words']}", newer=True
+        )
+    what = {
+        "died": "ended the process that tried it",
+        "differs": "gives other tokens through its C interface than through its own Python module",
+        "fails": "fails through its C interface, and not through its own Python module",
+    }[str(found["problem"])]
+    again = "" if file is None else f" The result counts for a day; to try again at once, remove {file}."
+    return GenerationUnsupported(
+        f"onnxruntime-genai {version} {what}, with {folder.label}.",
+        cause=f"It is {beside_table(version)}: its interface, or what it does with the layout "
+        f"{folder.layout!r}, has probably changed.",
+        evidence=[str(found["words"])] if found.get("words") else [],
+        fix=f"Update qnnbridge, or install onnxruntime-genai=={TRIED[-1]} in the host's Python.{again}",
+        details={"genai": version, "layout": folder.layout, "trial": found["problem"]},
+    )
+
+
+# --- kept results ------------------------------------------------------------------------------------------
+
+
+def _key(version: str, folder: GenaiFolder, versions: Mapping[str, str], *, asks_qnn: bool) -> str:
+    given = {name: versions[name] for name in sorted(versions)}
+    parts = [SCHEMA, __version__, version, _library_stamp(), folder.layout, asks_qnn, given]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _library_stamp() -> list[Any] | None:
+    """Return path, size and date of the release's library, without importing its module."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        spec = importlib.util.find_spec("onnxruntime_genai")
+        for root in (spec.submodule_search_locations or ()) if spec is not None else ():
+            path = os.path.join(root, LIBRARY)
+            stamp = take_stamp(path)
+            if stamp is not None:
+                return [path, *stamp.to_plain()[:-1]]
+    return None
+
+
+def _recall(file: Path | None, key: str) -> dict[str, Any] | None:
+    found = _kept.get(key)
+    if found is None and file is not None:
+        with contextlib.suppress(Exception):  # a damaged record: the release is tried again
+            found = read_json(file)
+    if found is None or found.get("schema") != SCHEMA:
+        return None
+    age = time.time() - float(found["at"])
+    return None if found.get("problem") and not 0 <= age < FAILURE_COUNTS_S else found
+
+
+def _remember(file: Path | None, key: str, found: dict[str, Any]) -> None:
+    found.update(schema=SCHEMA, at=time.time())
+    # With a file, that alone counts: removing it makes the next load try again.
+    if file is None:
+        _kept[key] = found
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, found)
+    except OSError:
+        _kept[key] = found
