@@ -22,7 +22,6 @@ from qnnbridge_protocol.records import NamedTuple
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from qnnbridge_host.create.order import WorkOrder
     from qnnbridge_host.request.in_flight import Request
     from qnnbridge_protocol.specs import SessionSpec
 
@@ -216,7 +215,7 @@ class ObjectCall(NamedTuple):
         arguments: by name, of msgpack types.
         values: tensors and other values, in the order sent.
         objects: the objects that the client named, in the order sent.
-        order: `SessionMaker.order`, for a kind that works in a worker.
+        work: asks a new worker, for a kind that does something in one.
     """
 
     request: Request
@@ -225,7 +224,7 @@ class ObjectCall(NamedTuple):
     arguments: Mapping[str, Any]
     values: tuple[Any, ...] = ()
     objects: tuple[Any, ...] = ()
-    order: Callable[..., WorkOrder] | None = None
+    work: Callable[..., Mapping[str, Any]] | None = None
 
 
 class ObjectResult(NamedTuple):

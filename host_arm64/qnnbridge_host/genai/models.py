@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import c_char_p
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from qnnbridge_host.cache.files import read_json, work_folder, write_json
 from qnnbridge_host.cache.memo import UNMAPPED, load_mapped_or_not
@@ -30,7 +30,7 @@ from qnnbridge_host.genai.native import (
     too_old,
     unsupported_layout,
 )
-from qnnbridge_host.genai.trial import ensure_tried
+from qnnbridge_host.genai.trial import Work, ensure_tried
 from qnnbridge_host.machine import driver_version
 from qnnbridge_host.model.genai_folder import (
     CONFIG,
@@ -68,9 +68,6 @@ from qnnbridge_protocol.specs import (
     SessionSpec,
     StagePlacement,
 )
-
-if TYPE_CHECKING:
-    from qnnbridge_host.create.order import WorkOrder
 
 # C functions for the methods of `qnnbridge.genai.Config`.
 CONFIG_STEPS: Final[Mapping[str, str]] = {
@@ -224,7 +221,7 @@ def load(
     probe: Probe,
     engine: Any,
     declare: Callable[[GenaiFolder], None],
-    order: Callable[[GenaiFolder], WorkOrder],
+    work: Work,
 ) -> GenaiModel:
     """The model, loaded now or already.
 
@@ -233,7 +230,7 @@ def load(
         probe: see `place`.
         engine: ONNX Runtime, for its versions and the library of QNN.
         declare: called before native code is entered with the model.
-        order: for the worker that tries a release of onnxruntime-genai which is newer than the table.
+        work: asks a worker, which tries a release of onnxruntime-genai that is newer than the table.
 
     Raises:
         BridgeError: it cannot be loaded, with the reason.
@@ -268,7 +265,7 @@ def load(
     notes: tuple[str, ...] = ()
     if untried:
         given = (request.steps, request.data)
-        notes = (ensure_tried(version, folder, *given, versions, records, order(folder)),)
+        notes = (ensure_tried(version, folder, *given, versions, records, work),)
     native = library()
     # Steps change the config, so the same folder with other steps is another model. A model that may compute on the
     # CPU must not serve an application that forbids it.

@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_char_p, c_int32
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qnnbridge_host.engine.calls import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_host.genai.generation import Generation, GenerationSettings
@@ -29,9 +28,6 @@ from qnnbridge_protocol.errors import (
     desync,
 )
 from qnnbridge_protocol.specs import Placement, SessionSpec
-
-if TYPE_CHECKING:
-    from qnnbridge_host.create.order import WorkOrder
 
 
 class ModelTokenizer:
@@ -268,17 +264,13 @@ def _load(call: ObjectCall) -> GenaiModel:
             # Closed before genai makes the stage itself: two at once may not fit into the NPU.
             session.close()
 
-    def order(folder: GenaiFolder) -> WorkOrder:
-        if call.order is None:
+    def work(folder: GenaiFolder, header: Mapping[str, Any], buffers: tuple[Any, ...]) -> Mapping[str, Any]:
+        if call.work is None:
             raise GenerationUnsupported("onnxruntime-genai cannot be tried: this host has no workers.")
-        stop = call.request.stopper = StopSignal()
-        if call.request.withdrawn:
-            stop.stop()
-        deadline = time.monotonic() + TIMEOUT_S
-        return call.order(call.request, stop, folder, deadline, TIMEOUT_S)
+        return call.work(call.request, folder, header, buffers, TIMEOUT_S)
 
     try:
-        return load(ModelRequest(call.arguments, data), probe, call.sessions.engine, declare, order)
+        return load(ModelRequest(call.arguments, data), probe, call.sessions.engine, declare, work)
     except BridgeError as error:
         # What else of this host occupies the NPU: QNN reports only that there is no room.
         if error.details.get("npu_memory"):

@@ -17,9 +17,9 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from qnnbridge_host.cache.files import read_json, write_json
 from qnnbridge_host.genai.native import LIBRARY, unsupported_layout
@@ -29,10 +29,10 @@ from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BridgeError, GenerationUnsupported, WorkerDied
 from qnnbridge_protocol.visible import log_of
 
-if TYPE_CHECKING:
-    from qnnbridge_host.create.order import WorkOrder
-
 _log = log_of("qnnbridge.generation")
+
+# The model, the header of the request and its buffers give the header of the reply.
+Work = Callable[[GenaiFolder, Mapping[str, Any], tuple[Any, ...]], Mapping[str, Any]]
 
 SCHEMA: Final = 1
 # Loading a large model twice takes minutes.
@@ -51,7 +51,7 @@ def ensure_tried(
     data: Mapping[str, bytes],
     versions: Mapping[str, str],
     records: Path | None,
-    order: WorkOrder,
+    work: Work,
 ) -> str:
     """Try the release with the folder, unless a kept result exists, and return a warning for the application.
 
@@ -62,7 +62,7 @@ def ensure_tried(
         data: files of the model that travelled as bytes, by name.
         versions: of ONNX Runtime, QNN and the driver.
         records: the folder of kept results, ``None`` for none.
-        order: for the worker.
+        work: returns the reply of a new worker to a request about the model.
 
     Raises:
         GenerationUnsupported: the host must not use the release for this layout.
@@ -79,7 +79,7 @@ def ensure_tried(
                 "onnxruntime-genai %s is %s: a process of its own tries %s first.",
                 *(version, beside_table(version), folder.label),
             )
-            found = _in_worker(version, folder.path, steps, data, order)
+            found = _in_worker(version, folder, steps, data, work)
             _remember(file, key, found)
     if found.get("problem"):
         raise _refusal(version, folder, found, file)
@@ -91,19 +91,16 @@ def ensure_tried(
 
 
 def _in_worker(
-    version: str, path: str, steps: Sequence[Sequence[Any]], data: Mapping[str, bytes], order: WorkOrder
+    version: str, folder: GenaiFolder, steps: Sequence[Sequence[Any]], data: Mapping[str, bytes], work: Work
 ) -> dict[str, Any]:
-    from qnnbridge_host.create.worker import Worker
-
     header = {
         "op": "worker.generate",
-        "folder": path,
+        "folder": folder.path,
         "steps": [list(step) for step in steps],
         "data": list(data),
     }
     try:
-        with Worker(order).running() as worker:
-            reply = worker.call(header, tuple(data.values())).header
+        reply = work(folder, header, tuple(data.values()))
     except WorkerDied as error:
         return {"problem": "died", "exit_code": error.details.get("exit_code"), "words": error.message}
     except BridgeError as error:

@@ -52,8 +52,8 @@ def perform(request: ModelRequest, engine: Any) -> dict[str, str]:
 def judge(ours: list[int] | Exception, theirs: list[int] | Exception) -> dict[str, str]:
     """Compare the tokens, or errors, of the host's way and of the module's own."""
     if isinstance(ours, list) and isinstance(theirs, list):
-        if ours == theirs and ours:
-            return {"problem": "", "words": "", "compared": ""}
+        if ours == theirs:
+            return {"problem": "", "words": "", "compared": "" if ours else "neither way gives a token"}
         return {"problem": "differs", "words": f"{ours} instead of {theirs}", "compared": ""}
     if isinstance(ours, list):
         return {"problem": "", "words": "", "compared": f"its module reports {theirs}"}

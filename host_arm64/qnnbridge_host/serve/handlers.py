@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge_host.create.service import ModelService, deadline_of, model_and_tensors
+from qnnbridge_host.create.service import ModelService, deadline_of, model_and_tensors, stop_signal
 from qnnbridge_host.create.session import SessionMaker
 from qnnbridge_host.engine.calls import ObjectCall, ObjectKind, ObjectResult
 from qnnbridge_host.engine.sessions import Enter, Sessions
@@ -28,9 +28,9 @@ from qnnbridge_protocol.errors import (
 )
 
 if TYPE_CHECKING:
-    from qnnbridge_host.create.order import WorkOrder
     from qnnbridge_host.engine import Engine
     from qnnbridge_host.engine.sessions import ResettableSession
+    from qnnbridge_host.model.genai_folder import GenaiFolder
     from qnnbridge_host.serve.numbers_service import NumbersService
     from qnnbridge_protocol.connection import Hello
 
@@ -55,7 +55,7 @@ class HostHandlers:
         self._sessions = Sessions(load_engine)
         self._maker = SessionMaker(self._sessions, hello, worker)
         models = ModelService(self._maker)
-        self._objects = HostObjects(self._sessions, KINDS, order=self._maker.order)
+        self._objects = HostObjects(self._sessions, KINDS, work=self._in_worker)
         self._numbers: NumbersService | None = None
         self._started_at = time.monotonic()
         self._operations: dict[str, Callable[[Request, Enter], Answer]] = {
@@ -275,6 +275,22 @@ class HostHandlers:
         graphs = [list(one.graphs) for one in models]
         return {"description": described.to_plain(), "models": graphs}, tuple(one.data for one in models)
 
+    def _in_worker(
+        self,
+        request: Request,
+        model: GenaiFolder,
+        header: Mapping[str, Any],
+        buffers: tuple[Any, ...],
+        timeout_s: float,
+    ) -> Mapping[str, Any]:
+        """Return the reply of a new worker to one request about a model."""
+        from qnnbridge_host.create.worker import Worker
+
+        stop = stop_signal(request)
+        order = self._maker.order(request, stop, model, time.monotonic() + timeout_s, timeout_s)
+        with Worker(order).running() as worker:
+            return worker.call(dict(header), buffers).header
+
     def _worker_generate(self, request: Request, _enter: Enter) -> Answer:
         header = request.header
         try:
@@ -288,8 +304,8 @@ class HostHandlers:
         from qnnbridge_host.genai.models import ModelRequest
         from qnnbridge_host.genai.trial_worker import perform
 
-        told = perform(ModelRequest({"folder": folder, "steps": steps}, data), engine)
-        return {"problem": told["problem"], "words": told["words"], "compared": told["compared"]}, ()
+        found = perform(ModelRequest({"folder": folder, "steps": steps}, data), engine)
+        return {"problem": found["problem"], "words": found["words"], "compared": found["compared"]}, ()
 
 
 def _require_onnx(what: str = "fix=True") -> None:
@@ -342,12 +358,12 @@ class HostObjects:
         sessions: Sessions,
         kinds: Mapping[str, Callable[[], ObjectKind]],
         limit: int = MAX_OBJECTS,
-        order: Callable[..., WorkOrder] | None = None,
+        work: Callable[..., Mapping[str, Any]] | None = None,
     ) -> None:
         self._sessions = sessions
         self._kinds = kinds
         self._limit = limit
-        self._order = order
+        self._work = work
         self._held: dict[int, _Held] = {}
 
     def __len__(self) -> int:
@@ -422,7 +438,7 @@ class HostObjects:
 
             decoded = tuple(decode_all(values or (), request.buffers))
         others = tuple(self._find(number).value for number in objects or ())
-        return ObjectCall(request, enter, self._sessions, arguments or {}, decoded, others, self._order)
+        return ObjectCall(request, enter, self._sessions, arguments or {}, decoded, others, self._work)
 
     def _find(self, number: Any) -> _Held:
         held = self._held.get(number) if type(number) is int else None
