@@ -48,6 +48,7 @@ from qnnbridge_protocol.errors import (
     RemoteOSError,
     WorkerDied,
 )
+from qnnbridge_protocol.input_constants import options_text
 from qnnbridge_protocol.shell import shell_word
 from qnnbridge_protocol.specs import FixSpec, SessionSpec
 
@@ -307,11 +308,11 @@ def suggest_fix(refusal: PlacementRefused, source: ModelSource, spec: SessionSpe
         _add(refusal, source.path or WITHOUT_A_NAME, list(reply["changes"]), dict(reply["constants"]))
 
 
-def _add(refusal: PlacementRefused, name: str, changes: list[str], constants: Mapping[str, float]) -> None:
+def _add(refusal: PlacementRefused, name: str, changes: list[str], constants: Mapping[str, Any]) -> None:
     if not changes and not constants:
         return
     argument = repr({"constants": dict(constants)}) if constants else "True"
-    options = "".join(f" --constant {one}={value:g}" for one, value in constants.items())
+    options = options_text(constants)
     shown = changes[:MOST_CHANGES] + [f"input {one} decides which part of the model runs" for one in constants]
     cure = (
         f"It may help to create the session with fix={argument}, or to run once: "

@@ -27,6 +27,7 @@ from qnnbridge_host.rewrite import constants, exported, operators, rank, removal
 from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
 from qnnbridge_host.rewrite.rewriting import Rewriting
 from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError
+from qnnbridge_protocol.input_constants import plain_constants
 
 COMMAND = "qnnbridge fix"
 GATES: Final = "gates"
@@ -292,7 +293,7 @@ class RewriteRun:
         # Of the model as it is; what it has found out is used by the next rewrite, if one finds nothing to do.
         self._editor: Editor | None = None
         self._decided = Dimensions()
-        self._constants: Mapping[str, float] = {}
+        self._constants: Mapping[str, Any] = {}
         self._values: dict[str, Any] = {}
 
     @property
@@ -303,7 +304,7 @@ class RewriteRun:
         return self._editor.types
 
     def do(
-        self, wanted: Iterable[Rewrite], decided: Dimensions, constants: Mapping[str, float]
+        self, wanted: Iterable[Rewrite], decided: Dimensions, constants: Mapping[str, Any]
     ) -> list[RewriteStep]:
         """The steps that found something. constants: inputs that become one."""
         self._decided, self._constants = decided, constants
@@ -418,7 +419,7 @@ def fix_model(
     *,
     shapes: model_shapes.Shapes | None = None,
     dims: Mapping[str, int] | Dimensions | None = None,
-    constants: Mapping[str, float] | None = None,
+    constants: Mapping[str, Any] | None = None,
     only: Iterable[str] = (),
     skip: Iterable[str] = (),
     check: bool = True,
@@ -436,7 +437,7 @@ def fix_model(
         target: where to write the result.
         shapes: all sizes of an input, `{"x": [1, 3, 48, 192]}`.
         dims: sizes by name or by `"x:2"`.
-        constants: inputs that become a number, `{"sr": 16000}`.
+        constants: inputs that become a number or a small tensor, `{"sr": 16000, "size": [480, 640]}`.
         only: names of the rewrites to do; default all.
         skip: names of rewrites to leave out.
         check: compare with the original after each rewrite.
@@ -453,6 +454,7 @@ def fix_model(
     """
     begun = time.perf_counter()
     wanted = chosen(only, skip)
+    given_constants = _readable(constants or {})
     given = files.given_model(source, COMMAND)
     model_path, target_path, external = given.path, Path(target), given.needs_external_data
     with files.Output(
@@ -463,7 +465,7 @@ def fix_model(
             on_progress(f"rewriting {len(model.graph.node):,} nodes", 0, 0)
         before = graphs.count_ops(model)
         decided = model_shapes.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims))
-        given_sizes = decided.by_name or decided.by_axis or constants
+        given_sizes = decided.by_name or decided.by_axis or given_constants
         if given_sizes and all(rewrite.name != FIXED_SHAPES for rewrite in wanted):
             raise OptionError(
                 f'Sizes are given, and the rewrite "{FIXED_SHAPES}" that sets them is left out.',
@@ -480,7 +482,7 @@ def fix_model(
         # Only a model that is run here can take the memory, or never end.
         if check:
             check_runnable(model, work.types)
-        steps = work.do(wanted, decided, constants or {})
+        steps = work.do(wanted, decided, given_constants)
         work.write(external=external)
         written = output.commit()
     return FixResult(
@@ -494,6 +496,17 @@ def fix_model(
         tuple(_warnings_about(work.model, steps)),
         time.perf_counter() - begun,
     )
+
+
+def _readable(constants: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return plain_constants(constants)
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            "The constants are not numbers or small tensors of numbers.",
+            cause=f"{error}.",
+            fix='Give them by input: {"sr": 16000, "size": [480, 640]}.',
+        ) from None
 
 
 def _warnings_about(model: Any, steps: list[RewriteStep]) -> list[str]:

@@ -231,12 +231,14 @@ class HostHandlers:
         return {"session": self._sessions.keep(request, session), "info": session.info.to_wire()}, ()
 
     def _worker_fix(self, request: Request, _enter: Enter) -> Answer:
+        from qnnbridge_protocol.input_constants import plain_constants
+
         _require_onnx()
         header = request.header
         try:
             source, target = str(header["source"]), header.get("target")
             sizes = {str(name): int(size) for name, size in (header.get("sizes") or {}).items()}
-            constants = {str(name): float(number) for name, number in (header.get("constants") or {}).items()}
+            constants = plain_constants(header.get("constants") or {})
             only, skip = tuple(header.get("only") or ()), tuple(header.get("skip") or ())
             right_here = frozenset(str(name) for name in header.get("right_here") or ())
         except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -20,6 +20,7 @@ from qnnbridge_models.analyze import tables
 from qnnbridge_models.analyze.analysis import BAD, Advice, Cost, NodePlace, NodeVerdict, QnnAnswer, costs_of
 from qnnbridge_models.analyze.predict import Prediction, parts_of, predict_model
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.input_constants import options_text
 
 _NAMED = 3
 # Kinds of objections for which the parts are counted again; each takes a walk over the graph.
@@ -172,11 +173,11 @@ def about_deciding_inputs(model: Any, view: ModelIndex, verdicts: Sequence[NodeV
     constants = deciding_inputs(model) if branching else {}
     if not constants:
         return []
-    options = " ".join(f"--constant {name}={value:g}" for name, value in constants.items())
+    options = options_text(constants)
     names, labels = ", ".join(constants), ", ".join(view.nodes[number].label for number in branching[:_NAMED])
     return [
         Advice(
-            f"qnnbridge fix MODEL -o OUT {options} {dims}".rstrip(),
+            f"qnnbridge fix MODEL -o OUT{options} {dims}".rstrip(),
             f"QNN takes no If; what {labels} runs follows from {names}, and a constant leaves one branch. "
             "The value is one that the model compares with: give the one that you use",
             tuple(branching),
