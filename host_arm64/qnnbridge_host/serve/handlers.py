@@ -244,10 +244,11 @@ class HostHandlers:
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"worker.fix without a proper description ({error})") from None
         _ = self._sessions.engine  # two threads that import onnxruntime at once can meet it half made
+        decides: dict[str, str] = {}
         if target is None:
-            from qnnbridge_host.rewrite.fixer import what_would_change
+            from qnnbridge_host.rewrite.deciding import what_would_change
 
-            changes, constants = what_would_change(source, sizes)
+            changes, constants, decides = what_would_change(source, sizes, constants)
         else:
             from qnnbridge_host.rewrite.fixer import fix_model
 
@@ -255,7 +256,7 @@ class HostHandlers:
                 source, str(target), dims=sizes, constants=constants, only=only, skip=skip, right_here=right_here
             )
             changes = [f"{step.rewrite}: {change}" for step in result.kept for change in step.changes]
-        return {"changes": changes, "constants": constants}, ()
+        return {"changes": changes, "constants": constants, "decides": decides}, ()
 
     def _worker_wrap(self, request: Request, _enter: Enter) -> Answer:
         _require_onnx("A session of a context binary")
