@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from qnnbridge_protocol.elements import ElementType
-    from qnnbridge_protocol.specs import NodeInfo
 
 # Of all constants of a model together. A header of 1 MiB has room for twenty times as many.
 MOST_NUMBERS = 4096
+# Elements of an input that may hold sizes. An image or a sentence holds none.
+MOST_SIZES = 16
+# Tried as all elements of such an input, one after the other. The first with which the model runs is the example.
+EXAMPLE_SIZES = (64, 8, 2, 1)
 # Dimensions of one constant: as deep as headers may be nested, with room for what is around it.
 _MOST_DIMENSIONS = 6
 # Numbers of a constant that a message shows.
@@ -33,7 +36,7 @@ _INTEGERS = range(-(2**63), 2**64)
 
 
 def plain(value: Any) -> Any:
-    """Return a constant as it travels: a number, or nested lists of numbers that are equally long in each dimension.
+    """Return a constant as it travels: a number, or nested lists of numbers, equally long in each dimension.
 
     value: a number, a list, a tuple, or anything with `tolist`, such as an array.
 
@@ -131,20 +134,23 @@ def options_text(constants: Mapping[str, Any]) -> str:
 # --- the tensor of an input ------------------------------------------------------------------------------
 
 
-def resolved(constant: Any, node: NodeInfo, sizes: Mapping[str, int]) -> list[int]:
-    """Return the shape of an input: free dimensions get their size in `sizes`, else that of the constant, else 1."""
-    dims, own = node.shape or (), shape_of(constant)
-    free = own if len(own) == len(dims) else [1] * len(dims)
+def resolved(constant: Any, dims: Sequence[int | str | None] | None, sizes: Mapping[str, int]) -> list[int]:
+    """Return the shape of an input with these dimensions.
+
+    Free dimensions get their size in `sizes`, else that of a constant with as many dimensions, else 1.
+    """
+    known, own = dims or (), shape_of(constant)
+    free = own if len(own) == len(known) else [1] * len(known)
     return [
-        dim if isinstance(dim, int) else sizes.get(str(dim), size) for dim, size in zip(dims, free, strict=True)
+        dim if isinstance(dim, int) else sizes.get(str(dim), size) for dim, size in zip(known, free, strict=True)
     ]
 
 
 def array_of(constant: Any, name: str, type_text: str, shape: Sequence[int]) -> Any:
     """Return the tensor that an input is from now on.
 
-    A number is repeated for all elements. A list of numbers gives them in the order of the tensor. Nested lists need
-    the shape of the input.
+    A number is repeated for all elements. A list of numbers gives them in the order of the tensor. Nested lists
+    need the shape of the input.
 
     Args:
         constant: as `plain` returns it.
@@ -247,7 +253,7 @@ def _converted(name: str, element: ElementType, dtype: Any, number: float) -> An
     else:
         fix = f"Give a number in the range of {element.text}, or inf."
     raise OptionError(
-        f'The constant for input "{name}" has the value {_number_text(number)}, which its type {element.text} cannot '
-        "hold.",
+        f'The constant for input "{name}" has the value {_number_text(number)}, which its type {element.text} '
+        "cannot hold.",
         fix=fix,
     )

@@ -178,7 +178,9 @@ def test_a_daemon_takes_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 # --- any model, any constants ------------------------------------------------------------------------------
 
 
-def walked(walk: np.random.Generator, operators: list[str]) -> tuple[onnx.ModelProto, dict[str, Any], dict[str, Any]]:
+def walked(
+    walk: np.random.Generator, operators: list[str]
+) -> tuple[onnx.ModelProto, dict[str, Any], dict[str, Any]]:
     """A random chain of operators, some of which take an input that becomes a constant; these values; and feeds."""
     nodes: list[Any] = []
     inputs, values, weights = [tensor("x", [1, 4, 6])], {}, {}

@@ -12,7 +12,7 @@ import pytest
 
 from qnnbridge_protocol.errors import OptionError, ProtocolDesync
 from qnnbridge_protocol.input_constants import MOST_NUMBERS, array_of, options_text, plain, resolved, shown, text_of
-from qnnbridge_protocol.specs import FixSpec, NodeInfo, SessionSpec
+from qnnbridge_protocol.specs import FixSpec, SessionSpec
 from qnnbridge_tools.arguments import read_constants
 
 TYPES = {
@@ -155,10 +155,11 @@ def test_inputs_that_are_no_tensors_are_refused() -> None:
 
 
 def test_free_dimensions_get_the_sizes_of_a_constant_with_as_many_dimensions() -> None:
-    node = NodeInfo("c", "tensor(int64)", ("n", 2))
-    assert resolved([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], node, {}) == [3, 2]
-    assert resolved([1.0, 2.0], node, {}) == [1, 2]
-    assert resolved(1.0, node, {"n": 4}) == [4, 2]
+    dims = ("n", 2)
+    assert resolved([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], dims, {}) == [3, 2]
+    assert resolved([1.0, 2.0], dims, {}) == [1, 2]
+    assert resolved(1.0, dims, {"n": 4}) == [4, 2]
+    assert resolved(1.0, None, {}) == []
 
 
 def test_commands_read_numbers_and_vectors() -> None:

@@ -465,7 +465,9 @@ class FreeModel:
                 refusal.fix = self._fix_of_zeros(arguments, shapes, deadline)
             elif shapes.uncut and (constants := self._sizes_in_inputs(deadline)):
                 named = ", ".join(map(repr, constants))
-                refusal.cause = f"The model does not run with zeros in {named}, as if that were a size; it was tried."
+                refusal.cause = (
+                    f"The model was tried: it does not run with zeros in {named}, whose value may be a size."
+                )
                 refusal.fix = (
                     f"If the value is always the same, make it a constant, for example fix={{'constants': "
                     f"{constants!r}}} (the model runs with it). Otherwise: {refusal.fix}"

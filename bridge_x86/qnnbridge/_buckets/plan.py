@@ -212,7 +212,7 @@ def without_constants(spec: SessionSpec, model: ModelDescription) -> tuple[dict[
     values: dict[str, Any] = {}
     for node in model.inputs:
         if node.name in constants:
-            sizes = resolved(constants[node.name], node, spec.free_dimensions_by_name)
+            sizes = resolved(constants[node.name], node.shape, spec.free_dimensions_by_name)
             values[node.name] = array_of(constants[node.name], node.name, node.type, sizes)
     inputs = tuple(node for node in model.inputs if node.name not in constants)
     return values, dataclasses.replace(model, inputs=inputs)

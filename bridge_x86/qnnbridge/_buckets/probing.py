@@ -20,6 +20,7 @@ from qnnbridge._feed_rules import Array, rule_of
 from qnnbridge._option_fields import suggest
 from qnnbridge_protocol.elements import LAYOUTS
 from qnnbridge_protocol.errors import OptionError, OrtError, RemoteError
+from qnnbridge_protocol.input_constants import EXAMPLE_SIZES, MOST_SIZES
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_protocol.visible import log_of
 
@@ -41,9 +42,6 @@ CONSECUTIVE: Final = MAX_DENOMINATOR
 # twice ten to find steps, are run to see one.
 MAX_DIVISOR: Final = 1024
 MAX_SEARCHED: Final = 32
-# Elements of an input that may hold sizes, and what is tried as their value.
-NUMBERS_OF_SIZES: Final = 16
-TRIED_VALUES: Final = (64, 8, 2, 1)
 
 
 @dataclasses.dataclass(slots=True)
@@ -113,11 +111,11 @@ def needed_values(
         if node.name in feeds
         and all(isinstance(dim, int) for dim in node.shape or ())
         and feeds[node.name].dtype.kind in "fiu"
-        and 0 < feeds[node.name].size <= NUMBERS_OF_SIZES
+        and 0 < feeds[node.name].size <= MOST_SIZES
     }
     if not small or runs(feeds):
         return {}
-    for number in TRIED_VALUES:
+    for number in EXAMPLE_SIZES:
         values = {name: np.full_like(value, number) for name, value in small.items()}
         if not runs({**feeds, **values}):
             continue

@@ -333,7 +333,8 @@ def _add(
     command = f"qnnbridge fix {shell_word(source.path or WITHOUT_A_NAME)} -o fixed.onnx{options}"
     shown = changes[:MOST_CHANGES] + [f"input {one} decides {what}" for one, what in decides.items()]
     cure = (
-        f"It may help to create the session with fix={argument}, or to run once: {command}{options_text(constants)}. "
+        f"It may help to create the session with fix={argument}, or to run once: "
+        f"{command}{options_text(constants)}. "
         f"It rewrites what QNN may not take ({'; '.join(shown)})."
     )
     if decides:

@@ -58,7 +58,7 @@ def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str],
                 f'Input "{name}" has free dimensions, so no constant can be made of it.',
                 fix="Give its --shape, too.",
             )
-        values[name] = array_of(constant, name, node.type, resolved(constant, node, {}))
+        values[name] = array_of(constant, name, node.type, resolved(constant, dims, {}))
         # The constant keeps the input's name, so no node has to change.
         editor.graph.input.remove(value)
         editor.add_constant(values[name], name, name)

@@ -1,7 +1,7 @@
 """Inputs whose value decides what a model is: which branch of it runs, or how large its results are.
 
-QNN takes neither an If nor a size that is a value. A constant in place of the input helps, and the application alone
-knows which: here are found the inputs, and a value with which the model works.
+QNN supports neither an If nor a size that is a value. A constant instead of the input helps, and only the application
+knows its value. This module finds such inputs, and an example of a value with which the model runs.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
 from qnnbridge_host.rewrite.fixer import FIXED_SHAPES, chosen, fix_model
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.input_constants import EXAMPLE_SIZES, MOST_SIZES
 from qnnbridge_protocol.specs import NodeInfo
 
 # Rewrites that tidy, and let QNN take nothing that it would not take without them.
 TIDYING: Final = frozenset({"constants", "weights-as-inputs", "unused-outputs", "masks", FIXED_SHAPES})
 # Nodes between an input and the condition or size that it decides.
 _MOST_STEPS: Final = 50
-# Elements of an input that holds sizes. An image or a sentence holds none.
-_MOST_ELEMENTS: Final = 16
 # Operators of which the size of a result is the value of these inputs.
 _SIZES: Final[Mapping[str, tuple[int, ...]]] = {
     "Reshape": (1,),
@@ -48,8 +47,6 @@ _SIZES: Final[Mapping[str, tuple[int, ...]]] = {
 }
 # Their results follow from the shape of what they take, and not from its value.
 _OF_SHAPES: Final = frozenset({"Shape", "Size"})
-# Given to all elements of an input that holds sizes, one after the other: the first with which the model runs counts.
-_TRIED: Final = (64, 8, 2, 1)
 # The most elements of a result with such a size.
 _LARGEST_RESULT: Final = 2**24
 _RESULTS_SHOWN: Final = 3
@@ -142,7 +139,7 @@ def _holds_sizes(node: NodeInfo) -> bool:
             return False
         count *= dim
     texts = ("tensor(string)", "tensor(complex")
-    return 0 < count <= _MOST_ELEMENTS and node.type.startswith("tensor(") and not node.type.startswith(texts)
+    return 0 < count <= MOST_SIZES and node.type.startswith("tensor(") and not node.type.startswith(texts)
 
 
 def _followed(index: ModelIndex, names: Iterable[str], inputs: Iterable[str]) -> Iterator[str]:
@@ -164,7 +161,7 @@ def _followed(index: ModelIndex, names: Iterable[str], inputs: Iterable[str]) ->
 def tried_sizes(
     path: Path, model: Any, inputs: Mapping[str, list[str]], sizes: Dimensions, constants: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return constants for inputs that hold sizes, with which the model runs on the CPU and all its sizes are known.
+    """Return constants for inputs that hold sizes, with which the model runs on the CPU and its sizes are known.
 
     Args:
         path: of the model.
@@ -177,7 +174,7 @@ def tried_sizes(
     declared = {value.name: model_shapes.declared(value) for value in model_shapes.real_inputs(model.graph)}
     results = {name for names in inputs.values() for name in names}
     with work_folder("sizes") as folder:
-        for number in _TRIED:
+        for number in EXAMPLE_SIZES:
             given = {name: _filled(declared[name], number) for name in inputs}
             target = Path(folder) / f"{number}.onnx"
             only = (FIXED_SHAPES, "shape-computations")

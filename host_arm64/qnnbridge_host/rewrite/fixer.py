@@ -6,7 +6,6 @@ line for each kind of change, nothing if it found nothing. Each is tried, and un
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import os
@@ -19,7 +18,7 @@ from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import files, graphs
 from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.bounds import MANY_NODES
-from qnnbridge_host.graph.model_index import Editor, ModelIndex
+from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, evidence, is_random, tolerance_of
@@ -303,9 +302,7 @@ class RewriteRun:
             self._editor = Editor(self.model, self._source.parent, self._right_here)
         return self._editor.types
 
-    def do(
-        self, wanted: Iterable[Rewrite], decided: Dimensions, constants: Mapping[str, Any]
-    ) -> list[RewriteStep]:
+    def do(self, wanted: Iterable[Rewrite], decided: Dimensions, constants: Mapping[str, Any]) -> list[RewriteStep]:
         """The steps that found something. constants: inputs that become one."""
         self._decided, self._constants = decided, constants
         return [step for rewrite in wanted if (step := self._one(rewrite)) is not None]

@@ -337,7 +337,8 @@ def _constants(source: ModelSource, spec: SessionSpec) -> dict[str, Any]:
 
     nodes = {node.name: node for node in (source.scan.inputs if source.scan is not None else ())}
     constants = spec.fix.constants if spec.fix is not None else {}
-    shapes = {name: resolved(one, nodes[name], spec.free_dimensions_by_name) for name, one in constants.items()}
+    sizes = spec.free_dimensions_by_name
+    shapes = {name: resolved(one, nodes[name].shape, sizes) for name, one in constants.items()}
     return {name: array_of(one, name, nodes[name].type, shapes[name]) for name, one in constants.items()}
 
 
