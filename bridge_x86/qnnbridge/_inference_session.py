@@ -364,6 +364,7 @@ def bucket_arguments(
 
 def fix_spec(fix: object, *, buckets: bool = False) -> FixSpec | None:
     """What `fix=` says. Raises `OptionError`."""
+    cause = None
     if fix is None:
         return FixSpec(when="refused") if buckets else None
     if isinstance(fix, bool):
@@ -371,13 +372,16 @@ def fix_spec(fix: object, *, buckets: bool = False) -> FixSpec | None:
     if isinstance(fix, Mapping):
         unknown = [name for name in fix if name not in ("constants", "only", "skip")]
         constants, only, skip = fix.get("constants") or {}, fix.get("only") or (), fix.get("skip") or ()
-        good = isinstance(constants, Mapping) and all(isinstance(one, (int, float)) for one in constants.values())
-        if not unknown and good and not isinstance(only, str) and not isinstance(skip, str):
-            named = {str(name): float(number) for name, number in constants.items()}
-            return FixSpec(named, tuple(only), tuple(skip))
+        good = not unknown and not isinstance(only, str) and not isinstance(skip, str)
+        if good and isinstance(constants, Mapping):
+            try:
+                return FixSpec(constants, tuple(only), tuple(skip))
+            except (TypeError, ValueError) as error:
+                cause = f"{error}."
     raise OptionError(
         f"fix={fix!r:.100} is not known.",
-        fix="Give True, False, or a map: fix={'constants': {'sr': 16000}, 'skip': ['masks']}.",
+        cause=cause,
+        fix="Give True, False, or a map: fix={'constants': {'sr': 16000, 'size': [480, 640]}, 'skip': ['masks']}.",
     )
 
 

@@ -138,14 +138,20 @@ def in_memory(file: str) -> str:
 class FixSpec(Record):
     """What is rewritten in a model before it is used.
 
-    constants: inputs that become a number. only, skip: names of rewrites. when: "always"; "refused": where QNN
-    refuses the model or is known to compute it wrong; "never".
+    constants: inputs that become a number or a small tensor (`input_constants`). only, skip: names of rewrites.
+    when: "always"; "refused": where QNN refuses the model or is known to compute it wrong; "never".
     """
 
-    constants: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     when: FixWhen = "always"
+
+    def __post_init__(self) -> None:
+        if self.constants:
+            from qnnbridge_protocol.input_constants import plain_constants
+
+            object.__setattr__(self, "constants", plain_constants(self.constants))
 
 
 @record(frozen=True, repr=False, eq=False)

@@ -137,6 +137,53 @@ def test_compile_takes_shapes_and_constants_and_writes_beside_the_model(tmp_path
     assert (tmp_path / "m_ctx.onnx").is_file()
 
 
+def sized_by_value(folder: Path) -> Path:
+    """The second input holds the size of the result."""
+    node = models.helper.make_node
+    made = models.model(
+        [
+            node("Sigmoid", ["x"], ["s"]),
+            node("Concat", ["ones", "size"], ["full"], axis=0),
+            node("Resize", ["s", "", "", "full"], ["y"], mode="linear"),
+        ],
+        [models.value("x", [1, 1, 8, 8]), models.value("size", [2], models.TensorProto.INT64)],
+        [models.value("y", [1, 1, "height", "width"])],
+        [models.constant("ones", np.ones(2, np.int64))],
+    )
+    return models.saved(made, folder / "m.onnx")
+
+
+@pytest.mark.process
+def test_run_fix_and_optimize_take_several_numbers_as_a_constant(tmp_path: Path) -> None:
+    model = sized_by_value(tmp_path)
+    done = qnnbridge("run", model, "--constant", "size=12,20", "--provider", "cpu", "--random", "--json")
+    assert done.returncode == 0, done.output
+    told = json.loads(done.stdout)
+    assert [one["name"] for one in told["inputs"]] == ["x"]
+    assert told["outputs"][0]["shape"] == [1, 1, 12, 20]
+    for command in ("fix", "optimize"):
+        done = qnnbridge(command, model, "-o", tmp_path / f"{command}.onnx", "--constant", "size=12,20")
+        assert done.returncode == 0, done.output
+        done = qnnbridge(command, model, "-o", tmp_path / "wrong.onnx", "--constant", "size=12,20,3")
+        assert done.returncode == 2
+        assert "Give 2 numbers: --constant size=V,V" in done.output
+        assert not (tmp_path / "wrong.onnx").exists()
+
+
+@pytest.mark.simulator
+def test_verify_compile_and_analyze_take_several_numbers_as_a_constant(tmp_path: Path) -> None:
+    model = sized_by_value(tmp_path)
+    given = ["--constant", "size=12,20", "--soc-model", "60", "--json"]
+    done = qnnbridge("verify", model, "--no-extreme", *given)
+    assert done.returncode == 0, done.output
+    assert json.loads(done.stdout)["verdict"] == "agrees"
+    done = qnnbridge("compile", model, *given)
+    assert done.returncode == 0, done.output
+    done = qnnbridge("analyze", model, *given)
+    assert done.returncode == 0, done.output
+    assert json.loads(done.stdout)["advice"] == []
+
+
 @pytest.mark.parametrize("command", ["analyze", "verify"])
 def test_two_chips_are_refused_before_a_host_is_started(command: str, tmp_path: Path) -> None:
     """As sessions refuse them; one command took the one, and one the other."""

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge_host.graph.shapes import Dimensions, refuse_unknown_names
 from qnnbridge_protocol.errors import OptionError, PlacementRefused
@@ -111,23 +111,40 @@ def read_shapes(texts: Iterable[str]) -> dict[str, list[int | None]]:
     return read
 
 
-def read_constants(texts: Iterable[str]) -> dict[str, float]:
-    """`sr=16000`: an input and the number that it always is."""
-    read: dict[str, float] = {}
+def read_constants(texts: Iterable[str]) -> dict[str, Any]:
+    """Return the number, or the list of numbers, that each input always is: `sr=16000`, `size=480,640`."""
+    from qnnbridge_protocol.input_constants import plain_constants
+
+    read: dict[str, Any] = {}
     for text in texts:
-        name, equals, number = text.rpartition("=")
+        name, equals, numbers = text.rpartition("=")
+        cause = None
         try:
-            # Boolean inputs are given by name, and stored as 1 and 0.
-            value = float({"true": "1", "false": "0"}.get(number.lower(), number))
-        except ValueError:
-            value = None
-        if not equals or not name or value is None or name in read:
+            values = [_number(word) for word in numbers.split(",")]
+            # The dimensions follow from the input.
+            read_one = plain_constants({name: values if len(values) > 1 else values[0]})
+        except ValueError as error:
+            read_one, cause = {}, f"{error}."
+        if not equals or not name or not read_one or name in read:
             raise OptionError(
-                f'--constant "{text}" is not of the form INPUT=NUMBER, or names an input twice.',
-                fix="For example --constant sr=16000.",
+                f'--constant "{text:.200}" is not of the form INPUT=NUMBER or INPUT=NUMBER,NUMBER,..., or names an '
+                "input twice.",
+                cause=cause,
+                fix="For example --constant sr=16000, or --constant size=480,640.",
             )
-        read[name] = value
+        read.update(read_one)
     return read
+
+
+def _number(word: str) -> float:
+    # Boolean inputs are given by name, and stored as 1 and 0.
+    known = {"true": 1, "false": 0}.get(word.strip().lower())
+    if known is not None:
+        return known
+    try:
+        return int(word)
+    except ValueError:
+        return float(word)
 
 
 # Each combination is a model of its own.

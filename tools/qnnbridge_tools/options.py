@@ -40,8 +40,12 @@ Shapes = Annotated[
     Read(arguments.read_shapes),
 ]
 Constants = Annotated[
-    Mapping[str, float],
-    typer.Option("--constant", metavar="INPUT=VALUE", help="Make an input a constant, such as a sampling rate."),
+    Mapping[str, Any],
+    typer.Option(
+        "--constant",
+        metavar="INPUT=VALUE",
+        help="Make an input a constant: a number, or several as INPUT=480,640.",
+    ),
     Read(arguments.read_constants),
 ]
 SocModel = Annotated[

@@ -29,7 +29,7 @@ from qnnbridge._buckets.batches import (
 )
 from qnnbridge._buckets.contents import highest_valid, is_mask
 from qnnbridge._buckets.plan import EDGE, BucketPlan, Sizes, free_dimensions, make_plan
-from qnnbridge._buckets.probing import OF_THE_MODEL, find_shapes, zeros
+from qnnbridge._buckets.probing import OF_THE_MODEL, find_shapes, needed_values, zeros
 from qnnbridge._buckets.reach import check_exact, ends_of, measure
 from qnnbridge._feed_rules import Array
 from qnnbridge._session import Verify
@@ -463,8 +463,22 @@ class FreeModel:
             if changes.startswith(_WITH_ZEROS):
                 refusal.cause = "Zeros change the results of this model."
                 refusal.fix = self._fix_of_zeros(arguments, shapes, deadline)
+            elif shapes.uncut and (constants := self._sizes_in_inputs(deadline)):
+                named = ", ".join(map(repr, constants))
+                refusal.cause = (
+                    f"The model was tried: it does not run with zeros in {named}, whose value may be a size."
+                )
+                refusal.fix = (
+                    f"If the value is always the same, make it a constant, for example fix={{'constants': "
+                    f"{constants!r}}} (the model runs with it). Otherwise: {refusal.fix}"
+                )
             raise
         raise AssertionError("a plan that lacks nothing")
+
+    def _sizes_in_inputs(self, deadline: float | None) -> dict[str, Any]:
+        """Return values for small inputs that hold a size, as `fix=` takes them."""
+        feeds = self.zeros(self.variants.plan, self.variants.plan.smallest())
+        return needed_values(self.model.inputs, feeds, lambda one: self._run_if_valid(one, deadline) is not None)
 
     def _fix_of_zeros(self, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None) -> str:
         """What to do where zeros are proven wrong."""

@@ -15,6 +15,7 @@ from qnnbridge._feed_rules import Array, FeedRule, rule_of
 from qnnbridge._option_fields import suggest
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import CompiledModelRefused, OptionError
+from qnnbridge_protocol.input_constants import array_of, resolved
 from qnnbridge_protocol.model_records import ModelDescription
 from qnnbridge_protocol.specs import FixSpec, NodeInfo, SessionSpec
 
@@ -211,8 +212,8 @@ def without_constants(spec: SessionSpec, model: ModelDescription) -> tuple[dict[
     values: dict[str, Any] = {}
     for node in model.inputs:
         if node.name in constants:
-            sizes = [dim if isinstance(dim, int) else 1 for dim in node.shape or ()]
-            values[node.name] = np.full(sizes, constants[node.name]).astype(rule_of(node).dtype)
+            sizes = resolved(constants[node.name], node.shape, spec.free_dimensions_by_name)
+            values[node.name] = array_of(constants[node.name], node.name, node.type, sizes)
     inputs = tuple(node for node in model.inputs if node.name not in constants)
     return values, dataclasses.replace(model, inputs=inputs)
 

@@ -20,6 +20,7 @@ from qnnbridge._feed_rules import Array, rule_of
 from qnnbridge._option_fields import suggest
 from qnnbridge_protocol.elements import LAYOUTS
 from qnnbridge_protocol.errors import OptionError, OrtError, RemoteError
+from qnnbridge_protocol.input_constants import EXAMPLE_SIZES, MOST_SIZES
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_protocol.visible import log_of
 
@@ -93,6 +94,38 @@ def zeros(inputs: Sequence[NodeInfo], sizes: Mapping[str, int]) -> dict[str, Any
         dtype = LAYOUTS[rule.inner.element].storage
         feeds[node.name] = np.full(shape, "", object) if dtype.kind == "O" else np.zeros(shape, dtype)
     return feeds
+
+
+def needed_values(
+    inputs: Sequence[NodeInfo], feeds: Mapping[str, Array], runs: Callable[[Mapping[str, Array]], bool]
+) -> dict[str, Any]:
+    """Return numbers for the small inputs with which a model runs that does not run with zeros; else nothing.
+
+    Args:
+        feeds: zeros.
+        runs: whether the model runs with these feeds.
+    """
+    small = {
+        node.name: feeds[node.name]
+        for node in inputs
+        if node.name in feeds
+        and all(isinstance(dim, int) for dim in node.shape or ())
+        and feeds[node.name].dtype.kind in "fiu"
+        and 0 < feeds[node.name].size <= MOST_SIZES
+    }
+    if not small or runs(feeds):
+        return {}
+    for number in EXAMPLE_SIZES:
+        values = {name: np.full_like(value, number) for name, value in small.items()}
+        if not runs({**feeds, **values}):
+            continue
+        # Only those that the model needs.
+        for name in small:
+            others = {one: value for one, value in values.items() if one != name}
+            if runs({**feeds, **others}):
+                values = others
+        return {name: value.tolist() for name, value in values.items()}
+    return {}
 
 
 def check_cut(plan: BucketPlan, arguments: BucketArguments, outputs: Sequence[NodeInfo]) -> None:

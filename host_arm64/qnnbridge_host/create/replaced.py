@@ -48,6 +48,7 @@ from qnnbridge_protocol.errors import (
     RemoteOSError,
     WorkerDied,
 )
+from qnnbridge_protocol.input_constants import options_text
 from qnnbridge_protocol.shell import shell_word
 from qnnbridge_protocol.specs import FixSpec, SessionSpec
 
@@ -287,8 +288,13 @@ def _shrink(kept: Sequence[Path], most: int, keep: str) -> None:
 # --- a refusal -----------------------------------------------------------------------------------------
 
 
-def suggest_fix(refusal: PlacementRefused, source: ModelSource, spec: SessionSpec, order: WorkOrder) -> None:
-    """Name `fix=True`, and the command, in a refusal that rewriting may cure. Never fails."""
+def suggest_fix(
+    refusal: PlacementRefused, source: ModelSource, spec: SessionSpec, order: WorkOrder, *, rewritten: bool = False
+) -> None:
+    """Name `fix=True`, and the command, in a refusal that rewriting may cure. Never fails.
+
+    rewritten: the session was refused with all rewrites; constants alone are left.
+    """
     from qnnbridge_host.cache.key import size_of
     from qnnbridge_host.create.worker import Worker
 
@@ -301,23 +307,38 @@ def suggest_fix(refusal: PlacementRefused, source: ModelSource, spec: SessionSpe
         if path is None:
             path = os.path.join(work, WITHOUT_A_NAME)
             Path(path).write_bytes(source.data or b"")
-        header = {"op": "worker.fix", "source": path, "sizes": dict(spec.free_dimensions_by_name)}
+        sizes, constants = spec.free_dimensions_by_name, spec.fix.constants if spec.fix is not None else {}
+        header = {"op": "worker.fix", "source": path, "sizes": dict(sizes), "constants": dict(constants)}
         with Worker(order).running() as worker:
             reply = worker.call(header).header
-        _add(refusal, source.path or WITHOUT_A_NAME, list(reply["changes"]), dict(reply["constants"]))
+        decides = {str(name): str(what) for name, what in reply["decides"].items()}
+        if decides or not rewritten:
+            _add(refusal, source, spec, list(reply["changes"]), dict(reply["constants"]), decides)
 
 
-def _add(refusal: PlacementRefused, name: str, changes: list[str], constants: Mapping[str, float]) -> None:
+def _add(
+    refusal: PlacementRefused,
+    source: ModelSource,
+    spec: SessionSpec,
+    changes: list[str],
+    constants: Mapping[str, Any],
+    decides: Mapping[str, str],
+) -> None:
     if not changes and not constants:
         return
     argument = repr({"constants": dict(constants)}) if constants else "True"
-    options = "".join(f" --constant {one}={value:g}" for one, value in constants.items())
-    shown = changes[:MOST_CHANGES] + [f"input {one} decides which part of the model runs" for one in constants]
+    # A size that the session has is one that the command needs.
+    sizes = spec.free_dimensions_by_name if decides else {}
+    options = "".join(f" --dim {shell_word(f'{name}={size}')}" for name, size in sizes.items())
+    command = f"qnnbridge fix {shell_word(source.path or WITHOUT_A_NAME)} -o fixed.onnx{options}"
+    shown = changes[:MOST_CHANGES] + [f"input {one} decides {what}" for one, what in decides.items()]
     cure = (
         f"It may help to create the session with fix={argument}, or to run once: "
-        f"qnnbridge fix {shell_word(name)} -o fixed.onnx{options}. "
+        f"{command}{options_text(constants)}. "
         f"It rewrites what QNN may not take ({'; '.join(shown)})."
     )
+    if decides:
+        cure += " The constants are examples that fit the model: give the values that these inputs always have."
     refusal.fix = f"{cure} {refusal.fix}" if refusal.fix else cure
     refusal.details["rewrites"] = changes
     refusal.details["constants"] = dict(constants)

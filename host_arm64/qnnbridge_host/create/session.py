@@ -127,7 +127,11 @@ class SessionMaker:
 
         fix = creation.spec.fix
         if fix is not None and fix.when == "always":
-            return self._from_copy(creation, fix)
+            try:
+                return self._from_copy(creation, fix)
+            except PlacementRefused as refusal:
+                self._suggest(refusal, creation, rewritten=True)
+                raise
         try:
             return self._watched(creation)
         except PlacementRefused as refusal:
@@ -141,13 +145,18 @@ class SessionMaker:
                         *refusal.evidence,
                         f"Rewritten (fix=True), it fails as well: {error.message}",
                     )
+                    self._suggest(refusal, creation, rewritten=True)
                     raise refusal from None
                 text = f"QNN refuses {creation.order.label} as it is; it was rewritten ({'; '.join(made.changes)})."
                 return made._replace(fix=FixSpec(), notices=[*made.notices, Notice("done", text)])
-            from qnnbridge_host.create.replaced import suggest_fix
-
-            suggest_fix(refusal, creation.source, creation.spec, creation.order)
+            self._suggest(refusal, creation)
             raise
+
+    def _suggest(self, refusal: PlacementRefused, creation: Creation, *, rewritten: bool = False) -> None:
+        """Name the fix in a refusal. rewritten: the session was refused with all rewrites."""
+        from qnnbridge_host.create.replaced import suggest_fix
+
+        suggest_fix(refusal, creation.source, creation.spec, creation.order, rewritten=rewritten)
 
     def _watched(self, creation: Creation) -> MadeSession:
         """From the model, or from a copy without the operators that QNN computes wrong."""

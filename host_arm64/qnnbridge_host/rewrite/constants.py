@@ -21,6 +21,7 @@ from qnnbridge_host.graph.model_index import Array, Editor
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.rewrite.rewriting import for_nodes
 from qnnbridge_protocol.errors import OptionError, OrtError
+from qnnbridge_protocol.input_constants import array_of, resolved, shape_of, shown
 
 
 def fix_inputs(editor: Editor, sizes: Dimensions) -> list[str]:
@@ -37,29 +38,31 @@ def fix_inputs(editor: Editor, sizes: Dimensions) -> list[str]:
     return [f"input {name}: {_shape_text(inputs[name])}" for name in changed] + propagate_shapes(editor)
 
 
-def fix_values(editor: Editor, constants: Mapping[str, float]) -> tuple[list[str], dict[str, Any]]:
-    """Makes inputs constants; also gives their values, with which the original runs."""
+def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """Makes inputs constants; also gives their values, with which the original runs.
+
+    Free dimensions of an input get the sizes of its constant where that has as many dimensions.
+    """
     values: dict[str, Any] = {}
     changes = []
     inputs = {value.name: value for value in shapes.real_inputs(editor.graph)}
-    for name, number in constants.items():
+    for name, constant in constants.items():
         value = inputs.get(name)
         if value is None:
             raise shapes.no_input(name, inputs)
-        from onnx import helper
-
-        shape = editor.shape(name)
-        if shape is None:
+        node, own = shapes.declared(value), shape_of(constant)
+        dims = node.shape
+        free = dims is None or not all(isinstance(dim, int) for dim in dims)
+        if value.type.HasField("tensor_type") and free and (dims is None or len(own) != len(dims)):
             raise OptionError(
                 f'Input "{name}" has free dimensions, so no constant can be made of it.',
                 fix="Give its --shape, too.",
             )
-        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        values[name] = np.full(shape, number).astype(dtype)
+        values[name] = array_of(constant, name, node.type, resolved(constant, dims, {}))
         # The constant keeps the input's name, so no node has to change.
         editor.graph.input.remove(value)
         editor.add_constant(values[name], name, name)
-        changes.append(f"input {name} is always {number:g} now, and no input any more")
+        changes.append(f"input {name} is always {shown(constant)} now, and no input any more")
     # Before version 4 an initializer had to be an input, too.
     if changes:
         editor.model.ir_version = max(editor.model.ir_version, 4)

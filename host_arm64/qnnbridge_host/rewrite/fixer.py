@@ -6,7 +6,6 @@ line for each kind of change, nothing if it found nothing. Each is tried, and un
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import os
@@ -19,7 +18,7 @@ from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import files, graphs
 from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.bounds import MANY_NODES
-from qnnbridge_host.graph.model_index import Editor, ModelIndex
+from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, evidence, is_random, tolerance_of
@@ -27,6 +26,7 @@ from qnnbridge_host.rewrite import constants, exported, operators, rank, removal
 from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
 from qnnbridge_host.rewrite.rewriting import Rewriting
 from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError
+from qnnbridge_protocol.input_constants import plain_constants
 
 COMMAND = "qnnbridge fix"
 GATES: Final = "gates"
@@ -310,7 +310,7 @@ class RewriteRun:
         # Of the model as it is; what it has found out is used by the next rewrite, if one finds nothing to do.
         self._editor: Editor | None = None
         self._decided = Dimensions()
-        self._constants: Mapping[str, float] = {}
+        self._constants: Mapping[str, Any] = {}
         self._values: dict[str, Any] = {}
 
     @property
@@ -320,9 +320,7 @@ class RewriteRun:
             self._editor = Editor(self.model, self._source.parent, self._right_here)
         return self._editor.types
 
-    def do(
-        self, wanted: Iterable[Rewrite], decided: Dimensions, constants: Mapping[str, float]
-    ) -> list[RewriteStep]:
+    def do(self, wanted: Iterable[Rewrite], decided: Dimensions, constants: Mapping[str, Any]) -> list[RewriteStep]:
         """The steps that found something. constants: inputs that become one."""
         self._decided, self._constants = decided, constants
         return [step for rewrite in wanted if (step := self._one(rewrite)) is not None]
@@ -436,7 +434,7 @@ def fix_model(
     *,
     shapes: model_shapes.Shapes | None = None,
     dims: Mapping[str, int] | Dimensions | None = None,
-    constants: Mapping[str, float] | None = None,
+    constants: Mapping[str, Any] | None = None,
     only: Iterable[str] = (),
     skip: Iterable[str] = (),
     check: bool = True,
@@ -454,7 +452,7 @@ def fix_model(
         target: where to write the result.
         shapes: all sizes of an input, `{"x": [1, 3, 48, 192]}`.
         dims: sizes by name or by `"x:2"`.
-        constants: inputs that become a number, `{"sr": 16000}`.
+        constants: inputs that become a number or a small tensor, `{"sr": 16000, "size": [480, 640]}`.
         only: names of the rewrites to do; default all.
         skip: names of rewrites to leave out.
         check: compare with the original after each rewrite.
@@ -471,6 +469,7 @@ def fix_model(
     """
     begun = time.perf_counter()
     wanted = chosen(only, skip)
+    given_constants = _readable(constants or {})
     given = files.given_model(source, COMMAND)
     model_path, target_path, external = given.path, Path(target), given.needs_external_data
     with files.Output(
@@ -481,7 +480,7 @@ def fix_model(
             on_progress(f"rewriting {len(model.graph.node):,} nodes", 0, 0)
         before = graphs.count_ops(model)
         decided = model_shapes.decide(model.graph, shapes or {}, model_shapes.as_dimensions(dims))
-        given_sizes = decided.by_name or decided.by_axis or constants
+        given_sizes = decided.by_name or decided.by_axis or given_constants
         if given_sizes and all(rewrite.name != FIXED_SHAPES for rewrite in wanted):
             raise OptionError(
                 f'Sizes are given, and the rewrite "{FIXED_SHAPES}" that sets them is left out.',
@@ -498,7 +497,7 @@ def fix_model(
         # Only a model that is run here can take the memory, or never end.
         if check:
             check_runnable(model, work.types)
-        steps = work.do(wanted, decided, constants or {})
+        steps = work.do(wanted, decided, given_constants)
         work.write(external=external)
         written = output.commit()
     return FixResult(
@@ -512,6 +511,17 @@ def fix_model(
         tuple(_warnings_about(work.model, steps)),
         time.perf_counter() - begun,
     )
+
+
+def _readable(constants: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return plain_constants(constants)
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            "The constants are not numbers or small tensors of numbers.",
+            cause=f"{error}.",
+            fix='Give them by input: {"sr": 16000, "size": [480, 640]}.',
+        ) from None
 
 
 def _warnings_about(model: Any, steps: list[RewriteStep]) -> list[str]:
@@ -564,75 +574,3 @@ class FixResult:
     @property
     def kept(self) -> tuple[RewriteStep, ...]:
         return tuple(step for step in self.steps if step.kept)
-
-
-# --- what rewriting would do, without trying it: in a worker -------------------------------------------
-
-# Rewrites that tidy, and let QNN take nothing that it would not take without them.
-TIDYING: Final = frozenset({"constants", "weights-as-inputs", "unused-outputs", "masks", FIXED_SHAPES})
-# Nodes between an input and the condition that it decides.
-_MOST_STEPS: Final = 50
-
-
-def what_would_change(source: str, sizes: Mapping[str, int]) -> tuple[list[str], dict[str, float]]:
-    """The changes of rewrites that may let QNN take more, and inputs that choose a branch."""
-    path = Path(source)
-    model = graphs.load(path)
-    constants = deciding_inputs(model)
-    editor = Editor(model, path.parent)
-    # A size of a name that this model does not have is no error here.
-    named = {name for dim in model_shapes.free_dimensions(model.graph) if (name := dim.name)}
-    fix_inputs(editor, Dimensions.of({name: size for name, size in sizes.items() if name in named}))
-    # An input with free dimensions takes no constant: then its branch stays open, and the rest is still looked at.
-    with contextlib.suppress(BridgeError):
-        fix_values(editor, constants)
-    changes: list[str] = []
-    editor = Editor(model, path.parent)
-    for rewrite in chosen((), ()):
-        found = rewrite.apply(editor)
-        editor = Editor(model, path.parent) if found else editor
-        if rewrite.name not in TIDYING:
-            changes += [f"{rewrite.name}: {change}" for change in found]
-    # Folded sizes are found in almost every model, and say nothing of what QNN takes.
-    return [change for change in changes if "nodes computed" not in change], constants
-
-
-# They pass one number on as it is.
-_PASSING_ONE = frozenset({"Cast", "Flatten", "Gather", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-
-
-def _source_of(index: ModelIndex, name: str) -> str:
-    """Return the tensor that a single number comes from, through operators that only change its shape or type."""
-    for _ in range(_MOST_STEPS):
-        maker = index.maker(name)
-        if maker is None or maker.op_type not in _PASSING_ONE:
-            break
-        name = maker.input[0]
-    return name
-
-
-def deciding_inputs(model: Any) -> dict[str, float]:
-    """Scalar inputs that the condition of an If follows from, with a number that they are compared with."""
-    index = ModelIndex(model)
-    scalars = {
-        value.name
-        for value in model_shapes.real_inputs(index.graph)
-        if (dims := model_shapes.dims_of(value)) is not None and all(dim == 1 for dim in dims)
-    }
-    found: dict[str, float] = {}
-    for node in index.protos:
-        if node.op_type != "If":
-            continue
-        # Backwards from the condition. Nothing notes what was seen: the bound ends the walk where many paths meet.
-        waiting, steps = [node.input[0]], 0
-        while waiting and steps < _MOST_STEPS:
-            steps += 1
-            maker = index.maker(waiting.pop())
-            if maker is None:
-                continue
-            inputs = [source for name in maker.input if (source := _source_of(index, name)) in scalars]
-            numbers = [value for name in maker.input if (value := index.constant(name, 1)) is not None]
-            if maker.op_type == "Equal" and inputs and numbers and numbers[0].size == 1:
-                found.setdefault(inputs[0], float(numbers[0].reshape(())))
-            waiting += maker.input
-    return found

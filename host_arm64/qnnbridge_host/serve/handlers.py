@@ -237,21 +237,24 @@ class HostHandlers:
         return {"session": self._sessions.keep(request, session), "info": session.info.to_wire()}, ()
 
     def _worker_fix(self, request: Request, _enter: Enter) -> Answer:
+        from qnnbridge_protocol.input_constants import plain_constants
+
         _require_onnx()
         header = request.header
         try:
             source, target = str(header["source"]), header.get("target")
             sizes = {str(name): int(size) for name, size in (header.get("sizes") or {}).items()}
-            constants = {str(name): float(number) for name, number in (header.get("constants") or {}).items()}
+            constants = plain_constants(header.get("constants") or {})
             only, skip = tuple(header.get("only") or ()), tuple(header.get("skip") or ())
             right_here = frozenset(str(name) for name in header.get("right_here") or ())
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"worker.fix without a proper description ({error})") from None
         _ = self._sessions.engine  # two threads that import onnxruntime at once can meet it half made
+        decides: dict[str, str] = {}
         if target is None:
-            from qnnbridge_host.rewrite.fixer import what_would_change
+            from qnnbridge_host.rewrite.deciding import what_would_change
 
-            changes, constants = what_would_change(source, sizes)
+            changes, constants, decides = what_would_change(source, sizes, constants)
         else:
             from qnnbridge_host.rewrite.fixer import fix_model
 
@@ -259,7 +262,7 @@ class HostHandlers:
                 source, str(target), dims=sizes, constants=constants, only=only, skip=skip, right_here=right_here
             )
             changes = [f"{step.rewrite}: {change}" for step in result.kept for change in step.changes]
-        return {"changes": changes, "constants": constants}, ()
+        return {"changes": changes, "constants": constants, "decides": decides}, ()
 
     def _worker_wrap(self, request: Request, _enter: Enter) -> Answer:
         _require_onnx("A session of a context binary")

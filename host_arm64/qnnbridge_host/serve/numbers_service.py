@@ -333,19 +333,13 @@ def _counted(wanted: _Comparison, values: Sequence[Any]) -> list[Any]:
 
 def _constants(source: ModelSource, spec: SessionSpec) -> dict[str, Any]:
     """The inputs that the copy does not have, for the original."""
-    import numpy as np
+    from qnnbridge_protocol.input_constants import array_of, resolved
 
-    from qnnbridge_protocol import elements
-
-    found: dict[str, Any] = {}
     nodes = {node.name: node for node in (source.scan.inputs if source.scan is not None else ())}
-    for name, number in (spec.fix.constants if spec.fix is not None else {}).items():
-        element = elements.from_ort_type(nodes[name].type).element
-        assert element is not None
-        sizes = spec.free_dimensions_by_name
-        shape = [dim if isinstance(dim, int) else sizes.get(str(dim), 1) for dim in nodes[name].shape or ()]
-        found[name] = np.full(shape, number).astype(elements.numpy_dtype(element))
-    return found
+    constants = spec.fix.constants if spec.fix is not None else {}
+    sizes = spec.free_dimensions_by_name
+    shapes = {name: resolved(one, nodes[name].shape, sizes) for name, one in constants.items()}
+    return {name: array_of(one, name, nodes[name].type, shapes[name]) for name, one in constants.items()}
 
 
 def _operators(source: ModelSource) -> Mapping[str, int]:

@@ -40,6 +40,7 @@ from qnnbridge_models.analyze.remedies import (
     NO_SHAPE,
     SEQUENCE_PARTS,
     about_deciding_inputs,
+    about_sizing_inputs,
     advise,
     notes_on,
     rewritten_results,
@@ -143,14 +144,17 @@ def analyze_model(
     placed = _with_rewrites(placed, view, rewritten, command)
     release = truth.versions.get("onnxruntime_qnn", "") if truth is not None else ""
     notes = notes_on(prediction, model, truth)
-    notes += about_deciding_inputs(model, view, placed, to_fix)
+    all_sizes = f"{sizes} {to_fix}".strip()
+    notes += about_deciding_inputs(model, view, placed, all_sizes)
+    sized = with_sizes(model, arch, path.parent) if free else None
+    judged = placed if sized is None else sized.prediction.verdicts
+    notes += about_sizing_inputs(model, path, arch, judged, sized, decided, all_sizes)
     here = AS_IN_THE_TABLE
     if truth is not None:
         chip = str(number) if number else None
         here = rows_here(chip, None, truth.versions, simulator=truth.simulator)
     evidence = here.evidence(truth is None or truth.simulator)
     notes += wrong_numbers(view, placed, here.rows(arch, release), str(path), evidence, sizes)
-    sized = with_sizes(model, arch, path.parent) if free else None
     return Analysis(
         path,
         label,

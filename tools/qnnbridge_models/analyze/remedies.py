@@ -16,11 +16,15 @@ from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.model_index import Editor, ModelIndex
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model import operator_tables as tables
-from qnnbridge_host.rewrite.fixer import chosen, deciding_inputs
+from qnnbridge_host.rewrite.constants import fix_values
+from qnnbridge_host.rewrite.deciding import deciding_inputs, results_text, sizing_inputs, tried_sizes
+from qnnbridge_host.rewrite.fixer import chosen
 from qnnbridge_models.analyze.analysis import BAD, Advice, NodePlace, NodeVerdict, QnnAnswer
 from qnnbridge_models.analyze.costs import Cost, costs_of
 from qnnbridge_models.analyze.predict import Prediction, parts_of, predict_model
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.input_constants import options_text
+from qnnbridge_protocol.shell import shell_word
 
 NO_SHAPE: Final = "replace the operator before them from where on the shape is not known, or depends on the values"
 _NAMED = 3
@@ -187,14 +191,66 @@ def about_deciding_inputs(model: Any, view: ModelIndex, verdicts: Sequence[NodeV
     constants = deciding_inputs(model) if branching else {}
     if not constants:
         return []
-    options = " ".join(f"--constant {name}={value:g}" for name, value in constants.items())
+    options = options_text(constants)
     names, labels = ", ".join(constants), ", ".join(view.nodes[number].label for number in branching[:_NAMED])
     return [
         Advice(
-            f"qnnbridge fix MODEL -o OUT {options} {dims}".rstrip(),
+            f"qnnbridge fix MODEL -o OUT{options} {dims}".rstrip(),
             f"QNN takes no If; what {labels} runs follows from {names}, and a constant leaves one branch. "
             "The value is one that the model compares with: give the one that you use",
             tuple(branching),
+            severity="sizes",
+            code=_DECIDING,
+        )
+    ]
+
+
+def about_sizing_inputs(
+    model: Any,
+    path: Path,
+    arch: int,
+    verdicts: Sequence[NodeVerdict],
+    sized: Sized | None,
+    decided: Dimensions,
+    dims: str,
+) -> list[Advice]:
+    """Advise constants for inputs whose values are sizes, where by the rules QNN takes more nodes with them.
+
+    Args:
+        path: of the model as it was given.
+        verdicts: of the nodes as they are, or with sizes where they are free.
+        sized: the model with sizes, if they are free.
+        decided: the sizes that were given.
+        dims: the options for free dimensions.
+    """
+    inputs = sizing_inputs(model)
+    refused = {number for number, verdict in enumerate(verdicts) if verdict.place in BAD}
+    results = dict.fromkeys(name for names in inputs.values() for name in names)
+    if not any(name in results for number in refused for name in model.graph.node[number].output):
+        return []
+    sizes = sized.sizes if sized is not None else Dimensions()
+    known = Dimensions({**decided.by_name}, {**decided.by_axis, **sizes.by_axis})
+    constants = tried_sizes(path, model, inputs, known, {})
+    if not constants:
+        return []
+    copy = type(model)()
+    copy.CopyFrom(model)
+    model_shapes.fix(copy, sizes)
+    fix_values(Editor(copy, path.parent), constants)
+    model_shapes.forget_inferred(copy.graph)
+    now = predict_model(copy, arch, path.parent)
+    cured = tuple(number for number in sorted(refused) if now.verdicts[number].place not in BAD)
+    if not cured:
+        return []
+    names = ", ".join(constants)
+    on_qnn, live = (sum(one.place in places for one in now.verdicts) for places in (("qnn",), ("qnn", *BAD)))
+    return [
+        Advice(
+            f"qnnbridge fix {shell_word(path)} -o OUT{options_text(constants)} {dims}".rstrip(),
+            f"QNN takes fixed sizes only; the value of {names} is the size of "
+            f"{results_text(list(results))}. By the rules {on_qnn} of {live} nodes run on the NPU "
+            f"with a constant. The numbers are examples with which the model runs: give those that you use",
+            cured,
             severity="sizes",
             code=_DECIDING,
         )

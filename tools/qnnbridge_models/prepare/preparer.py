@@ -49,6 +49,7 @@ from qnnbridge_protocol.errors import (
     ProviderUnavailable,
     from_wire,
 )
+from qnnbridge_protocol.input_constants import plain_constants
 from qnnbridge_protocol.model_records import NumbersReport, NumbersState, OutputNumbers
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools import arguments, output
@@ -121,7 +122,7 @@ def fix(
         "shapes": {name: list(sizes) for name, sizes in options.shapes.items()},
         "dims": sorted(options.dims.by_name.items()),
         "axes": sorted((name, axis, size) for (name, axis), size in options.dims.by_axis.items()),
-        "constants": dict(options.constants),
+        "constants": plain_constants(options.constants),
         "skip": sorted(options.skip),
         "seed": options.seed,
         "versions": dict(versions),
