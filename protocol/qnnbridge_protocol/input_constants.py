@@ -183,7 +183,7 @@ def _shape_text(shape: Sequence[int]) -> str:
 
 
 def _form(name: str, count: int) -> str:
-    """Return how the numbers of an input are given, in words and as an example."""
+    """Return how the numbers of an input are given: their count, and an example."""
     if count == 1:
         return f"one number: --constant {name}=V"
     if count > _SHOWN:

@@ -74,7 +74,11 @@ def creation_of(fix: FixSpec | None = None, **fields: Any) -> Creation:
 
 
 def made(maker: Maker, fix: FixSpec | None = None, **fields: Any) -> MadeSession:
-    with patch.object(replaced, "fixed_source", maker.models.fixed_source):
+    with (
+        patch.object(replaced, "fixed_source", maker.models.fixed_source),
+        # It would ask a worker.
+        patch.object(replaced, "suggest_fix", lambda *_, **__: None),
+    ):
         return maker.make(creation_of(fix, **fields))
 
 

@@ -22,7 +22,7 @@ from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, evidence, is_random, tolerance_of
-from qnnbridge_host.rewrite import constants, exported, operators, rank, removals, wrong_values
+from qnnbridge_host.rewrite import constants, exported, operators, rank, removals, transposes, wrong_values
 from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
 from qnnbridge_host.rewrite.rewriting import Rewriting
 from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError
@@ -206,12 +206,12 @@ REWRITES: Final = (
     Rewrite(
         "vector-reshape",
         "Flatten stands in front of a Reshape to one dimension that would end ONNX Runtime's process",
-        wrong_values.flatten_before_vector,
+        transposes.flatten_before_vector,
     ),
     Rewrite(
         "int64-output",
         "Flatten and Reshape stand behind a transposed int64 result that is an output of the model",
-        wrong_values.flatten_before_output,
+        transposes.flatten_before_output,
     ),
     Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", wrong_values.zero_instead_of_softmax),
     Rewrite(

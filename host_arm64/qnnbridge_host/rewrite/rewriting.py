@@ -100,6 +100,13 @@ def sliced(
     return editor.make("Slice", [value, *limits], node, output)
 
 
+def reshaped(editor: Editor, node: Any, shape: Sequence[int]) -> Any:
+    """The Reshape that gives a node's result its shape back."""
+    output = node.output[0]
+    node.output[0] = editor.fresh(f"{output}/flat")
+    return editor.make("Reshape", [node.output[0], editor.add_constant(np.array(shape), "back")], node, output)
+
+
 def dtype_of(editor: Editor, name: str) -> Any:
     """The numpy type of a tensor's elements."""
     from onnx import helper

@@ -23,6 +23,7 @@ from qnnbridge_host.rewrite.rewriting import (
     dtype_of,
     for_matches,
     for_nodes,
+    reshaped,
     rewrite_matched,
     set_attribute,
     sliced,
@@ -95,7 +96,7 @@ def gather_by_list(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
     flat = editor.add_constant(np.array([-1]), "flat")
     first = editor.make("Reshape", [node.input[1], flat], node)
     node.input[1] = first.output[0]
-    return [first, node, _reshaped(editor, node, made_shape)]
+    return [first, node, reshaped(editor, node, made_shape)]
 
 
 @for_matches("GatherND", ("gather-nd-slices",), "GatherND of slices")
@@ -108,7 +109,7 @@ def gather_flat_slices(editor: Editor, node: Any, record: GraphNode) -> list[Any
     flat = editor.add_constant(np.array([*shape[: indices[-1]], -1]), "flat")
     first = editor.make("Reshape", [node.input[0], flat], node)
     node.input[0] = first.output[0]
-    return [first, node, _reshaped(editor, node, made_shape)]
+    return [first, node, reshaped(editor, node, made_shape)]
 
 
 def swap_operands(editor: Editor) -> list[str]:
@@ -139,13 +140,6 @@ def cast_bytes_twice(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
     first = editor.make("Cast", [node.input[0]], node, to=ElementType.INT32.value)
     node.input[0] = first.output[0]
     return [first, node]
-
-
-def _reshaped(editor: Editor, node: Any, shape: Sequence[int]) -> Any:
-    """The Reshape that gives a node's result its shape back."""
-    output = node.output[0]
-    node.output[0] = editor.fresh(f"{output}/flat")
-    return editor.make("Reshape", [node.output[0], editor.add_constant(np.array(shape), "back")], node, output)
 
 
 @for_matches("LogSoftmax", ("log-softmax-of-one",), "LogSoftmax of one element")
@@ -209,35 +203,6 @@ def limit_repeated_rows(editor: Editor, node: Any, record: GraphNode) -> list[An
     return chain.nodes()
 
 
-@for_matches("Reshape", ("vector-between-transposes",), "Reshape to one dimension")
-def flatten_before_vector(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Put Flatten in front of a Reshape to one dimension: ONNX Runtime moves no Transpose past a Flatten."""
-    steps = editor.maker(node.input[0])
-    chain = NodeChain(editor, node)
-    value = chain("Flatten", node.input[0], axis=0)
-    if steps is not None and steps.op_type == "DequantizeLinear":
-        # QNN computes a quantised operator with its own steps on both sides.
-        for op in ("QuantizeLinear", "DequantizeLinear"):
-            value = chain(op, value, *steps.input[1:])
-    node.input[0] = value
-    return [*chain.made, node]
-
-
-@for_matches(("ArgMax", "ArgMin", "Cast", "Transpose"), ("int64-output-transposed",), "int64 output")
-def flatten_before_output(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Put Flatten and Reshape behind an int64 result that is an output of the model and is transposed.
-
-    ONNX Runtime moves no Transpose past a Flatten, so that the output does not come from one.
-    """
-    shape = editor.shape(node.output[0])
-    if shape is None:
-        return None
-    last = _reshaped(editor, node, shape)
-    flat = editor.make("Flatten", [node.output[0]], node)
-    last.input[0] = flat.output[0]
-    return [node, flat, last]
-
-
 @for_matches("RMSNormalization", ("rms-normalization-4d",), "RMSNormalization")
 def normalise_in_three(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """RMSNormalization of four dimensions becomes one of three."""
@@ -250,7 +215,7 @@ def normalise_in_three(editor: Editor, node: Any, record: GraphNode) -> list[Any
     node.input[0] = first.output[0]
     # The axis was counted among four dimensions.
     set_attribute(node, "axis", -1)
-    return [first, node, _reshaped(editor, node, shape)]
+    return [first, node, reshaped(editor, node, shape)]
 
 
 @for_matches(("RandomNormalLike", "RandomUniformLike", "Bernoulli"), ("random-like",), "random operator")
