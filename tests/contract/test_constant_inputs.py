@@ -93,6 +93,20 @@ def test_the_refusal_names_a_constant_that_works_and_a_command_that_works(
         assert session.run(None, {"x": X})[0].shape == (1, 1, 64, 64)
 
 
+def test_a_refusal_for_another_operator_does_not_name_the_inputs_that_hold_sizes(host: qnnbridge.Host) -> None:
+    nodes = [node("Slice", ["x", "start", "end", "axis"], ["a"]), node("Det", ["x"], ["y"])]
+    inputs = [tensor("x", [1, 4, 4]), tensor("start", [1], TensorProto.INT64)]
+    arrays = {"axis": np.array([1], np.int64), "end": np.array([4], np.int64)}
+    made = model(nodes, inputs, [tensor("y", [1]), tensor("a", [1, "n", 4])], arrays, 17)
+    with pytest.raises(PlacementRefused) as both:
+        open_session(host, made.SerializeToString())
+    assert "--constant start=" in str(both.value.fix)
+    with pytest.raises(PlacementRefused) as one:
+        open_session(host, made.SerializeToString(), fix={"constants": {"start": 1}})
+    assert "Det" in f"{one.value.cause} {one.value.evidence}"
+    assert "--constant" not in str(one.value.fix)
+
+
 def test_a_vector_holds_in_a_session_and_each_vector_is_an_entry_of_its_own(
     host: qnnbridge.Host, tmp_path: Path
 ) -> None:

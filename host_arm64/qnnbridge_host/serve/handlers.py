@@ -241,6 +241,7 @@ class HostHandlers:
             constants = plain_constants(header.get("constants") or {})
             only, skip = tuple(header.get("only") or ()), tuple(header.get("skip") or ())
             right_here = frozenset(str(name) for name in header.get("right_here") or ())
+            refused = set(map(str, header["refused"])) if header.get("refused") is not None else None
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"worker.fix without a proper description ({error})") from None
         _ = self._sessions.engine  # two threads that import onnxruntime at once can meet it half made
@@ -248,7 +249,7 @@ class HostHandlers:
         if target is None:
             from qnnbridge_host.rewrite.deciding import what_would_change
 
-            changes, constants, decides = what_would_change(source, sizes, constants)
+            changes, constants, decides = what_would_change(source, sizes, constants, refused)
         else:
             from qnnbridge_host.rewrite.fixer import fix_model
 
