@@ -48,7 +48,7 @@ from qnnbridge_protocol.errors import (
     RemoteOSError,
     WorkerDied,
 )
-from qnnbridge_protocol.input_constants import options_text
+from qnnbridge_protocol.input_tensors import options_text
 from qnnbridge_protocol.shell import shell_word
 from qnnbridge_protocol.specs import FixSpec, SessionSpec
 
@@ -310,8 +310,8 @@ def suggest_fix(
         sizes, constants = spec.free_dimensions_by_name, spec.fix.constants if spec.fix is not None else {}
         nodes = refusal.details.get("cpu_list")
         refused = None if nodes is None else sorted({str(op) for _, op in nodes})
-        header = {"op": "worker.fix", "source": path, "sizes": dict(sizes), "constants": dict(constants)}
-        header["refused"] = refused
+        header: dict[str, Any] = {"op": "worker.fix", "source": path, "refused": refused}
+        header |= {"sizes": dict(sizes), "constants": dict(constants)}
         with Worker(order).running() as worker:
             reply = worker.call(header).header
         decides = {str(name): str(what) for name, what in reply["decides"].items()}

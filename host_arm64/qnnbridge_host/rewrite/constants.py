@@ -21,7 +21,8 @@ from qnnbridge_host.graph.model_index import Array, Editor
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.rewrite.rewriting import for_nodes
 from qnnbridge_protocol.errors import OptionError, OrtError
-from qnnbridge_protocol.input_constants import array_of, resolved, shape_of, shown
+from qnnbridge_protocol.input_constants import shape_of, shown
+from qnnbridge_protocol.input_tensors import array_of, resolved
 
 
 def fix_inputs(editor: Editor, sizes: Dimensions) -> list[str]:

@@ -241,7 +241,8 @@ class HostHandlers:
             constants = plain_constants(header.get("constants") or {})
             only, skip = tuple(header.get("only") or ()), tuple(header.get("skip") or ())
             right_here = frozenset(str(name) for name in header.get("right_here") or ())
-            refused = set(map(str, header["refused"])) if header.get("refused") is not None else None
+            refused = header.get("refused")
+            refused = None if refused is None else frozenset(map(str, refused))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"worker.fix without a proper description ({error})") from None
         _ = self._sessions.engine  # two threads that import onnxruntime at once can meet it half made

@@ -22,7 +22,7 @@ from qnnbridge_models.analyze import tables
 from qnnbridge_models.analyze.analysis import BAD, Advice, Cost, NodePlace, NodeVerdict, QnnAnswer, costs_of
 from qnnbridge_models.analyze.predict import Prediction, parts_of, predict_model
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_protocol.input_constants import options_text
+from qnnbridge_protocol.input_tensors import options_text
 from qnnbridge_protocol.shell import shell_word
 
 _NAMED = 3
