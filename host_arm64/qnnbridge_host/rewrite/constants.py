@@ -57,7 +57,7 @@ def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str],
         if value.type.HasField("tensor_type") and free and (dims is None or len(own) != len(dims)):
             raise OptionError(
                 f'Input "{name}" has free dimensions, so no constant can be made of it.',
-                fix="Give its --shape, too.",
+                fix="Give all of its numbers, in lists with as many dimensions, or give its --shape, too.",
             )
         values[name] = array_of(constant, name, node.type, resolved(constant, dims, {}))
         # The constant keeps the input's name, so no node has to change.
