@@ -16,6 +16,7 @@ import pytest
 from onnx import TensorProto
 
 import qnnbridge
+import qnnbridge.ort
 from qnnbridge.errors import InvalidArgument, OptionError, PlacementRefused
 from qnnbridge_models.analyze.analyzer import analyze_model
 from tests.conformance.real_models import QNN, SOC_MODEL
@@ -93,6 +94,20 @@ def test_the_refusal_names_a_constant_that_works_and_a_command_that_works(
         assert session.run(None, {"x": X})[0].shape == (1, 1, 64, 64)
 
 
+def test_a_refusal_for_another_operator_does_not_name_the_inputs_that_hold_sizes(host: qnnbridge.Host) -> None:
+    nodes = [node("Slice", ["x", "start", "end", "axis"], ["a"]), node("Det", ["x"], ["y"])]
+    inputs = [tensor("x", [1, 4, 4]), tensor("start", [1], TensorProto.INT64)]
+    arrays = {"axis": np.array([1], np.int64), "end": np.array([4], np.int64)}
+    made = model(nodes, inputs, [tensor("y", [1]), tensor("a", [1, "n", 4])], arrays, 17)
+    with pytest.raises(PlacementRefused) as both:
+        open_session(host, made.SerializeToString())
+    assert "--constant start=" in str(both.value.fix)
+    with pytest.raises(PlacementRefused) as one:
+        open_session(host, made.SerializeToString(), fix={"constants": {"start": 1}})
+    assert "Det" in f"{one.value.cause} {one.value.evidence}"
+    assert "--constant" not in str(one.value.fix)
+
+
 def test_a_vector_holds_in_a_session_and_each_vector_is_an_entry_of_its_own(
     host: qnnbridge.Host, tmp_path: Path
 ) -> None:
@@ -109,6 +124,27 @@ def test_a_vector_holds_in_a_session_and_each_vector_is_an_entry_of_its_own(
             assert session.placement.cpu_nodes == 0
             with pytest.raises(InvalidArgument, match="orig_im_size"):
                 session.run(None, {"x": X, "orig_im_size": np.array(size, np.float32)})
+
+
+def test_a_free_dimension_of_a_constant_gets_its_length(host: qnnbridge.Host) -> None:
+    nodes = [node("Reshape", ["x", "shape"], ["y"])]
+    inputs = [tensor("x", ["batch", 12]), tensor("shape", ["rank"], TensorProto.INT64)]
+    given = model(nodes, inputs, [tensor("y", [None, None, None])], {}, 17).SerializeToString()
+    x = rng.uniform(0, 1, (1, 12)).astype(np.float32)
+    buckets = {"buckets": {"batch": [2, 4]}, "pad": 0}
+    with open_session(host, given, fix={"constants": {"shape": [-1, 3, 4]}}, verify="raise", **buckets) as session:
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], x.reshape(1, 3, 4), atol=5e-3)
+        assert session.verified.state == "agrees"
+    with pytest.raises(OptionError, match="free dimensions"):
+        open_session(host, given, fix={"constants": {"shape": 5}}, **buckets)
+
+
+def test_the_replacement_of_onnxruntime_takes_vectors(host: qnnbridge.Host) -> None:
+    made = mask_decoder()
+    expected = in_process(made, {"x": X, "orig_im_size": np.array([12, 20], np.float32)})[0]
+    fix = {"constants": {"orig_im_size": [12, 20]}}
+    session = qnnbridge.ort.InferenceSession(made.SerializeToString(), providers=SOC, host=host, fix=fix)
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, atol=5e-3)
 
 
 def test_buckets_take_vectors_and_their_refusals_name_them(host: qnnbridge.Host, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from qnnbridge_protocol.errors import OptionError, ProtocolDesync
-from qnnbridge_protocol.input_constants import MOST_NUMBERS, array_of, options_text, plain, resolved, shown, text_of
+from qnnbridge_protocol.input_constants import MOST_NUMBERS, plain, shown, text_of
+from qnnbridge_protocol.input_tensors import array_of, options_text, resolved
 from qnnbridge_protocol.specs import FixSpec, SessionSpec
 from qnnbridge_tools.arguments import read_constants
 

@@ -15,7 +15,7 @@ from qnnbridge._feed_rules import Array, FeedRule, rule_of
 from qnnbridge._option_fields import suggest
 from qnnbridge_protocol.elements import LAYOUTS, ElementType
 from qnnbridge_protocol.errors import CompiledModelRefused, OptionError
-from qnnbridge_protocol.input_constants import array_of, resolved
+from qnnbridge_protocol.input_tensors import array_of, resolved
 from qnnbridge_protocol.model_records import ModelDescription
 from qnnbridge_protocol.specs import FixSpec, NodeInfo, SessionSpec
 

@@ -48,7 +48,7 @@ from qnnbridge_protocol.errors import (
     RemoteOSError,
     WorkerDied,
 )
-from qnnbridge_protocol.input_constants import options_text
+from qnnbridge_protocol.input_tensors import options_text
 from qnnbridge_protocol.shell import shell_word
 from qnnbridge_protocol.specs import FixSpec, SessionSpec
 
@@ -308,7 +308,10 @@ def suggest_fix(
             path = os.path.join(work, WITHOUT_A_NAME)
             Path(path).write_bytes(source.data or b"")
         sizes, constants = spec.free_dimensions_by_name, spec.fix.constants if spec.fix is not None else {}
-        header = {"op": "worker.fix", "source": path, "sizes": dict(sizes), "constants": dict(constants)}
+        nodes = refusal.details.get("cpu_list")
+        refused = None if nodes is None else sorted({str(op) for _, op in nodes})
+        header: dict[str, Any] = {"op": "worker.fix", "source": path, "refused": refused}
+        header |= {"sizes": dict(sizes), "constants": dict(constants)}
         with Worker(order).running() as worker:
             reply = worker.call(header).header
         decides = {str(name): str(what) for name, what in reply["decides"].items()}

@@ -145,7 +145,8 @@ class SessionMaker:
                         *refusal.evidence,
                         f"Rewritten (fix=True), it fails as well: {error.message}",
                     )
-                    self._suggest(refusal, creation, rewritten=True)
+                    if isinstance(error, PlacementRefused):
+                        self._suggest(refusal, creation, rewritten=True)
                     raise refusal from None
                 text = f"QNN refuses {creation.order.label} as it is; it was rewritten ({'; '.join(made.changes)})."
                 return made._replace(fix=FixSpec(), notices=[*made.notices, Notice("done", text)])

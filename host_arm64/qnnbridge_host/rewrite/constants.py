@@ -21,7 +21,8 @@ from qnnbridge_host.graph.model_index import Array, Editor
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.rewrite.rewriting import for_nodes
 from qnnbridge_protocol.errors import OptionError, OrtError
-from qnnbridge_protocol.input_constants import array_of, resolved, shape_of, shown
+from qnnbridge_protocol.input_constants import shape_of, shown
+from qnnbridge_protocol.input_tensors import array_of, resolved
 
 
 def fix_inputs(editor: Editor, sizes: Dimensions) -> list[str]:
@@ -56,7 +57,7 @@ def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str],
         if value.type.HasField("tensor_type") and free and (dims is None or len(own) != len(dims)):
             raise OptionError(
                 f'Input "{name}" has free dimensions, so no constant can be made of it.',
-                fix="Give its --shape, too.",
+                fix="Give all of its numbers, in lists with as many dimensions, or give its --shape, too.",
             )
         values[name] = array_of(constant, name, node.type, resolved(constant, dims, {}))
         # The constant keeps the input's name, so no node has to change.

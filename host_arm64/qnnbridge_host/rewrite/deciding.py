@@ -7,7 +7,8 @@ knows. This module finds such inputs, and an example of a value with which the m
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,13 +51,21 @@ _OF_SHAPES: Final = frozenset({"Shape", "Size"})
 # The most elements of a result with such a size.
 _LARGEST_RESULT: Final = 2**24
 _RESULTS_SHOWN: Final = 3
+# No other example is tried after this time. An attempt takes seconds for a large model.
+_SECONDS_OF_TRIALS: Final = 5.0
 
 
 def what_would_change(
-    source: str, sizes: Mapping[str, int], given: Mapping[str, Any]
+    source: str, sizes: Mapping[str, int], given: Mapping[str, Any], refused: Container[str] | None
 ) -> tuple[list[str], dict[str, Any], dict[str, str]]:
     """Return the changes of rewrites that may let QNN take more, constants for inputs that decide something, and
-    what each of these decides. given: constants that are there already; they are among those that are returned.
+    what each of these decides.
+
+    Args:
+        source: path of the model.
+        sizes: of free dimensions.
+        given: constants that are there already; they are among those that are returned.
+        refused: operators that QNN does not take, if they are known.
     """
     path = Path(source)
     model = graphs.load(path)
@@ -65,7 +74,7 @@ def what_would_change(
     known = Dimensions.of({name: size for name, size in sizes.items() if name in named})
     constants: dict[str, Any] = {**deciding_inputs(model), **given}
     decides = {name: "which part of the model runs" for name in constants if name not in given}
-    of_sizes = {name: names for name, names in sizing_inputs(model).items() if name not in constants}
+    of_sizes = {name: names for name, names in sizing_inputs(model, refused).items() if name not in constants}
     examples = tried_sizes(path, model, of_sizes, known, constants)
     decides |= {name: f"the size of {results_text(of_sizes[name])}" for name in examples}
     constants |= examples
@@ -126,8 +135,11 @@ def deciding_inputs(model: Any) -> dict[str, float]:
     return found
 
 
-def sizing_inputs(model: Any) -> dict[str, list[str]]:
-    """Return the small inputs whose value a size follows from, each with the results that have this size."""
+def sizing_inputs(model: Any, operators: Container[str] | None = None) -> dict[str, list[str]]:
+    """Return the small inputs whose value a size follows from, each with the results that have this size.
+
+    operators: those of which the results count; all by default.
+    """
     index = ModelIndex(model)
     small = {
         value.name
@@ -138,7 +150,8 @@ def sizing_inputs(model: Any) -> dict[str, list[str]]:
     if not small:
         return found
     for node in index.protos:
-        places = _SIZES.get(node.op_type, ()) if node.domain in graphs.ONNX_DOMAINS else ()
+        counts = node.domain in graphs.ONNX_DOMAINS and (operators is None or node.op_type in operators)
+        places = _SIZES.get(node.op_type, ()) if counts else ()
         taken = [node.input[place] for place in places if place < len(node.input) and node.input[place]]
         for name in _followed(index, taken, small):
             found.setdefault(name, []).append(node.output[0])
@@ -187,8 +200,11 @@ def tried_sizes(
         return {}
     declared = {value.name: model_shapes.declared(value) for value in model_shapes.real_inputs(model.graph)}
     results = {name for names in inputs.values() for name in names}
+    begun = time.monotonic()
     with work_folder("sizes") as folder:
         for number in EXAMPLE_SIZES:
+            if time.monotonic() - begun > _SECONDS_OF_TRIALS:
+                break
             given = {name: _filled(declared[name], number) for name in inputs}
             target = Path(folder) / f"{number}.onnx"
             only = (FIXED_SHAPES, "shape-computations")

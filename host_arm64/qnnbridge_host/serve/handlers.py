@@ -247,6 +247,8 @@ class HostHandlers:
             constants = plain_constants(header.get("constants") or {})
             only, skip = tuple(header.get("only") or ()), tuple(header.get("skip") or ())
             right_here = frozenset(str(name) for name in header.get("right_here") or ())
+            refused = header.get("refused")
+            refused = None if refused is None else frozenset(map(str, refused))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"worker.fix without a proper description ({error})") from None
         _ = self._sessions.engine  # two threads that import onnxruntime at once can meet it half made
@@ -254,7 +256,7 @@ class HostHandlers:
         if target is None:
             from qnnbridge_host.rewrite.deciding import what_would_change
 
-            changes, constants, decides = what_would_change(source, sizes, constants)
+            changes, constants, decides = what_would_change(source, sizes, constants, refused)
         else:
             from qnnbridge_host.rewrite.fixer import fix_model
 

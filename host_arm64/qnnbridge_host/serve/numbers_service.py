@@ -333,7 +333,7 @@ def _counted(wanted: _Comparison, values: Sequence[Any]) -> list[Any]:
 
 def _constants(source: ModelSource, spec: SessionSpec) -> dict[str, Any]:
     """The inputs that the copy does not have, for the original."""
-    from qnnbridge_protocol.input_constants import array_of, resolved
+    from qnnbridge_protocol.input_tensors import array_of, resolved
 
     nodes = {node.name: node for node in (source.scan.inputs if source.scan is not None else ())}
     constants = spec.fix.constants if spec.fix is not None else {}

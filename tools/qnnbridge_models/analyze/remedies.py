@@ -23,7 +23,7 @@ from qnnbridge_models.analyze.analysis import BAD, Advice, NodePlace, NodeVerdic
 from qnnbridge_models.analyze.costs import Cost, costs_of
 from qnnbridge_models.analyze.predict import Prediction, parts_of, predict_model
 from qnnbridge_protocol.errors import BridgeError
-from qnnbridge_protocol.input_constants import options_text
+from qnnbridge_protocol.input_tensors import options_text
 from qnnbridge_protocol.shell import shell_word
 
 NO_SHAPE: Final = "replace the operator before them from where on the shape is not known, or depends on the values"
