@@ -227,3 +227,33 @@ def test_what_cannot_be_rewritten_is_refused(host: qnnbridge.Host, tmp_path: Pat
     compiled = qnnbridge.compile(Path(__file__).parents[1] / "models" / "sigmoid.onnx", tmp_path, host=host)
     with pytest.raises(CompiledModelRefused):
         open_session(host, compiled.path, fix=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "end"), [((1, 4, 6), (0, 1, 2)), ((1, 4, 8), (0, 1, 2)), ((1, 3, 8, 8), (0, 0, 1, 1))]
+)
+def test_padding_is_right_in_a_host_that_has_computed_other_models(
+    shape: tuple[int, ...], end: tuple[int, ...], host: qnnbridge.Host
+) -> None:
+    """Of a session with its defaults: where QNN pads by itself, it leaves what other models wrote."""
+    rng = np.random.default_rng(1)
+    padded = model(
+        [node("Pad", ["x", "pads"], ["y"])],
+        [tensor("x", list(shape))],
+        [tensor("y", [size + more for size, more in zip(shape, end, strict=True)])],
+        {"pads": np.asarray([*[0] * len(shape), *end], np.int64)},
+    )
+    for _ in range(6):
+        sizes = [1, *map(int, rng.integers(2, 40, 2))]
+        other = model([node("Neg", ["x"], ["y"])], [tensor("x", sizes)], [tensor("y", sizes)])
+        with qnnbridge.InferenceSession(
+            other.SerializeToString(), providers=SOC, host=host, cache=False
+        ) as session:
+            session.run(None, {"x": 50 * rng.standard_normal(sizes).astype(np.float32)})
+        with qnnbridge.InferenceSession(
+            padded.SerializeToString(), providers=SOC, host=host, cache=False
+        ) as session:
+            assert session.placement.cpu_nodes == 0
+            x = rng.standard_normal(shape).astype(np.float32)
+            whole = np.pad(x, [(0, more) for more in end])
+            np.testing.assert_allclose(session.run(None, {"x": x})[0], whole, atol=0.01)

@@ -720,6 +720,38 @@ def test_the_limits_of_vectors_between_transposes_are_those_that_were_measured(
     assert found == ["vector-between-transposes"] * is_wrong
 
 
+@pytest.mark.parametrize(
+    ("shape", "pads", "behind", "fill", "is_wrong"),
+    [
+        ([1, 4, 6], [0, 0, 0, 0, 1, 2], "", None, True),  # right in a fresh host
+        ([1, 4, 8], [0, 0, 0, 0, 1, 2], "Tanh", None, True),
+        ([4, 6], [0, 0, 1, 2], "", None, True),
+        ([1, 3, 8, 8], [0, 0, 0, 0, 0, 0, 1, 1], "Relu", None, True),
+        ([1, 3, 8, 8], [0, 0, 0, 0, 0, 0, 1, 1], "MaxPool", None, True),
+        ([1, 3, 8, 8], [0, 0, 0, 0, 0, 0, 1, 1], "Conv", None, False),  # ONNX Runtime merges them
+        ([1, 3, 8, 8], [0, 0, 0, 0, 0, 0, 1, 1], "Conv", 0.0, False),
+        ([1, 3, 8, 8], [0, 0, 0, 0, 0, 0, 1, 1], "Conv", 1.0, True),
+        ([1, 3, 8, 8], [0, 0, 0, 0, 0, 2, 0, 1], "AveragePool", None, True),
+        ([1, 3, 8, 32], [0, 0, 0, 0, 0, 0, 1, 2], "", None, False),
+        ([4, 6], [1, 0, 0, 2], "", None, False),
+        ([4, 6], [0, 1, 1, 2], "", None, False),
+        ([4, 6], [0, 0, 0, 2], "", None, False),
+    ],
+)
+def test_padding_at_the_end_of_the_last_dimension_and_another(
+    shape: list[int], pads: list[int], behind: str, fill: float | None, is_wrong: bool
+) -> None:
+    """Wrong or right as measured on QNN 2.7.0 in a host that had computed other models before."""
+    constants = {"pads": np.array(pads), **({} if fill is None else {"fill": np.array(fill, np.float32)})}
+    nodes = [helper.make_node("Pad", ["x", *constants], ["p" if behind else "y"])]
+    if behind == "Conv":
+        constants["w"] = np.ones((3, 3, 3, 3), np.float32)
+    if behind:
+        own = {"kernel_shape": [3, 3]} if "Pool" in behind else {}
+        nodes.append(helper.make_node(behind, ["p", *(["w"] if behind == "Conv" else [])], ["y"], **own))
+    assert ("pad-constant-one-sided" in names_in(model_of(nodes, {"x": shape}, constants))) is is_wrong
+
+
 def test_a_vector_of_pads_is_not_between_transposes() -> None:
     """As the older exporter of PyTorch writes pads: it is a constant, which no optimizer for layouts sees."""
     nodes = [
