@@ -24,8 +24,8 @@ MODEL = Path(__file__).parents[1] / "models" / "mul_1.onnx"
 STORY = ("create/", "cache/key.py", "model/source.py", "model/compiled_checks.py")
 # Before the room was one story: 13 files and 68 entries. The eleventh asks which optimizers harm the model,
 # for which it looks at the model's fingerprint and operators.
-MOST_FILES = 11
-MOST_ENTRIES = 58
+MOST_FILES = 12
+MOST_ENTRIES = 60
 
 TRACED = """
     import json, os, sys

@@ -236,7 +236,7 @@ class FakeEngine:
     qnn_source: Mapping[str, str] = {}
 
     def versions(self) -> dict[str, str]:
-        return {"onnxruntime": "0.0-fake", "onnxruntime_qnn": "0.0-fake", "qnn_sdk": "0.0-fake"}
+        return {"onnxruntime": "1.32.0+fake", "onnxruntime_qnn": "2.7.0+fake", "qnn_sdk": "2.51.0+fake"}
 
     def qnn_library(self) -> str | None:
         return None

@@ -63,7 +63,7 @@ def test_inspect_says_where_the_stages_run_when_it_loads(folders: Folders) -> No
     assert placed["context"]["by_design"]
     assert not placed["lm_head"]["wanted"]
     text = run("inspect", folders("window-qnn"), "--load").stdout
-    assert "on the CPU, by design" in text
+    assert "on the CPU, after optimisation, by design" in text
 
 
 def test_inspect_of_the_sliding_layout_and_of_a_plain_folder(folders: Folders, tmp_path: Path) -> None:

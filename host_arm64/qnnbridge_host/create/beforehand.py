@@ -56,7 +56,8 @@ def refuse_beforehand(
     Raises:
         Cancelled, DeadlineExceeded: the worker was ended.
     """
-    readable = source.scan is not None and source.scan.format == "onnx" and not source.scan.is_compiled
+    scan = source.scan
+    readable = scan is not None and scan.format == "onnx" and not scan.is_compiled
     if spec.fallback != "error" or not readable or size_of(source) < LEAST_BYTES:
         return
     doubted = refused_operators(source.given, spec.free_dimensions_by_name)
