@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 from qnnbridge_host.cache.files import work_folder
 from qnnbridge_host.cache.key import size_of
 from qnnbridge_host.create.publish import without_compiling
-from qnnbridge_host.create.worker import Worker, WorkerSession
 from qnnbridge_host.engine.placement import refusal
 from qnnbridge_host.engine.qnn_options import placement_only
 from qnnbridge_host.model.doubts import refused_operators
@@ -91,6 +90,9 @@ def _evidence(node: Mapping[str, Any]) -> str:
 
 
 def _placed(source: ModelSource, spec: SessionSpec, initializers: Sequence[Any], order: WorkOrder) -> SessionInfo:
+    # Not at the top: few sessions need it, and it loads what runs need, which is loaded behind the answer.
+    from qnnbridge_host.create.worker import Worker, WorkerSession
+
     with Worker(order).running() as worker:
         return WorkerSession(worker, spec, initializers, source.data).info
 
