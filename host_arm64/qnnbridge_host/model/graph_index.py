@@ -342,7 +342,7 @@ def read_graph(file: BinaryIO, size: int, sizes: Mapping[str, int] | None = None
 
 
 def read_model(source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int] | None = None) -> FileGraph | None:
-    """Return the graph of a model file, or of a model's bytes; None for what is no model or cannot be read."""
+    """Return the graph of a model file, or of a model's bytes; None if it is not a model or cannot be read."""
     with contextlib.suppress(Garbage, OSError):
         if isinstance(source, bytes):
             return read_graph(io.BytesIO(source), len(source), sizes)

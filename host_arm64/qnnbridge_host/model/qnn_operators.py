@@ -28,7 +28,7 @@ REGISTERED: Final = frozenset(
     """.split()
 )
 
-# Operators that QNN never sees: ONNX Runtime has none of its own and puts their definition in their place.
+# Operators that QNN never sees: ONNX Runtime has no kernel for them, and replaces them by ONNX's definition.
 REPLACED: Final = frozenset({"Mish", "Swish", "SwiGLU", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})
 
 # QNN takes an Erf only as part of a Gelu.

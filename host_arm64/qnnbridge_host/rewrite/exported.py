@@ -215,7 +215,7 @@ def _count_of(editor: Editor, op: str) -> int:
 
 
 def _write_out(editor: Editor, op: str) -> bool:
-    """Whether it was done."""
+    """Put the definition of an operator in its place. Return False if onnx cannot."""
     from onnx import helper, inliner
 
     # Without the weights, which may be larger than protobuf allows at once: their types are all that counts.
