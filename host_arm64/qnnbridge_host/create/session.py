@@ -445,8 +445,9 @@ def _may_rewrite(creation: Creation) -> bool:
 
 
 def _whole(rewrites: Sequence[str], spec: SessionSpec) -> tuple[str, ...]:
-    """With the rewrites that they rest on: known sizes and constants."""
+    """With the rewrites that they rest on: known sizes, constants and branches."""
+    from qnnbridge_host.model.known_wrong import BRANCH_REWRITES
     from qnnbridge_host.rewrite.fixer import FIXED_SHAPES
 
     sizes = (FIXED_SHAPES,) if spec.free_dimensions_by_name else ()
-    return (*sizes, "constants", "shape-computations", *rewrites)
+    return (*sizes, "constants", *BRANCH_REWRITES, *rewrites)

@@ -24,6 +24,7 @@ from qnnbridge_host.model.graph_index import (
     GraphIndex,
     GraphNode,
     GraphTensor,
+    NodeEntry,
     Unknown,
     read_graph,
     rules_about,
@@ -103,12 +104,26 @@ class WrongOperator:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KnownWrong:
-    """A node that a row matches."""
+    """A node that a row matches.
+
+    Args:
+        inside: the branch or function that has it, "" for a node of the main graph.
+        top: the place of the node of the main graph that it is, or is inside of; `find_in_model` fills it.
+        before: rewrites without which the one of the fault does not reach the node.
+    """
 
     fault: WrongOperator
     index: int
     node: str
     op: str
+    inside: str = ""
+    top: int = 0
+    before: tuple[str, ...] = ()
+
+    @property
+    def rewrites(self) -> tuple[str, ...]:
+        """The rewrites of `qnnbridge fix` that cure it, in their order."""
+        return (*self.before, self.fault.rewrite) if self.fault.rewrite else ()
 
     @property
     def text(self) -> str:
@@ -194,15 +209,25 @@ def _find_in(
     if not any(op in wanted for op in graph.ops()):
         return ()
     complete(graph)
-    return tuple(_where_it_is(one, graph.entries[one.index].inside) for one in find(graph, rows))
+    return tuple(_where_it_is(one, graph.entries[one.index]) for one in find(graph, rows))
 
 
-def _where_it_is(found: KnownWrong, inside: str) -> KnownWrong:
+# They put the branch that an If always takes in its place.
+BRANCH_REWRITES: Final = ("shape-computations", "untaken-branches")
+
+
+def _where_it_is(found: KnownWrong, entry: NodeEntry) -> KnownWrong:
     """Rewrites change the main graph alone."""
-    if not inside:
-        return found
-    advice = f"it is in {inside}, where qnnbridge fix changes nothing: export the model without that"
-    return dataclasses.replace(found, fault=dataclasses.replace(found.fault, rewrite="", advice=advice))
+    if not entry.inside:
+        return dataclasses.replace(found, top=entry.top)
+    # Names inside begin with a prefix of the index.
+    node = entry.name or found.node.partition("/")[2]
+    found = dataclasses.replace(found, node=node, inside=entry.inside, top=entry.top)
+    if entry.always_taken and found.fault.rewrite:
+        return dataclasses.replace(found, before=BRANCH_REWRITES)
+    advice = f"it is in {entry.inside}, where qnnbridge fix changes nothing: export the model without that"
+    fault = dataclasses.replace(found.fault, rewrite="", advice=advice)
+    return dataclasses.replace(found, fault=fault)
 
 
 def warning_of(
@@ -216,7 +241,7 @@ def warning_of(
         return ""
     shown = "; ".join(f"{one.op} {one.node} ({one.fault.says})" for one in found[:_SHOWN])
     more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    rewrites = list(dict.fromkeys(one.fault.rewrite for one in found if one.fault.rewrite))
+    rewrites = list(dict.fromkeys(name for one in found if one.fault.rewrite for name in one.rewrites))
     only = " ".join(f"--only {name}" for name in rewrites)
     advice = list(dict.fromkeys(one.fault.advice for one in found if not one.fault.rewrite and one.fault.advice))
     fixes = [f"run: qnnbridge fix {shell_word(path or 'MODEL')} -o OUT {only}"] if rewrites else []

@@ -44,7 +44,7 @@ from qnnbridge_models.analyze.remedies import (
     rewritten_results,
     with_sizes,
 )
-from qnnbridge_models.analyze.rules import wrong_numbers
+from qnnbridge_models.analyze.rules import inside_branches, wrong_numbers
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, InvalidGraph, OptionError, ProviderUnavailable
 from qnnbridge_protocol.shell import shell_word
 from qnnbridge_tools.arguments import read_chip, with_chip
@@ -146,7 +146,9 @@ def analyze_model(
         chip = str(number) if number else None
         here = rows_here(chip, None, truth.versions, simulator=truth.simulator)
     evidence = here.evidence(truth is None or truth.simulator)
-    notes += wrong_numbers(view, placed, here.rows(arch, release), str(path), evidence, sizes)
+    rows = here.rows(arch, release)
+    inside = inside_branches(prediction.left, prediction.numbers, rows)
+    notes += wrong_numbers(view, placed, rows, str(path), evidence, sizes, inside)
     sized = with_sizes(model, arch, path.parent) if free else None
     return Analysis(
         path,

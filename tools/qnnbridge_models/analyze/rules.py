@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.model import known_wrong
@@ -452,6 +452,19 @@ def _no_evidence(_rows: Sequence[str]) -> str:
     return ""
 
 
+def inside_branches(left: Any, numbers: Sequence[int], rows: Sequence[WrongOperator]) -> list[KnownWrong]:
+    """Return what a session finds in branches of an If, by the index of the If.
+
+    Args:
+        left: a model in which each If whose condition is known has only the branch that it takes.
+        numbers: the index of each node of `left`.
+    """
+    if all(node.op_type != "If" for node in left.graph.node):
+        return []
+    found = known_wrong.find_in_model(left.SerializeToString(), arch=0, rows=rows)
+    return [dataclasses.replace(one, index=numbers[one.top]) for one in found if one.inside]
+
+
 def wrong_numbers(
     view: ModelIndex,
     verdicts: Sequence[NodeVerdict],
@@ -459,21 +472,23 @@ def wrong_numbers(
     path: str,
     evidence: Evidence = _no_evidence,
     sizes: str = "",
+    inside: Sequence[KnownWrong] = (),
 ) -> list[Advice]:
     """One thing to do for each row of the table that matches nodes on QNN.
 
     Args:
         rows: those that count for the chip and the release.
+        inside: what `inside_branches` found.
         path: of the model, for the command that cures it.
         evidence: where a row was measured, by its name; "" for nothing to say.
         sizes: the `--dim` options that the model was read with.
     """
-    by_row: dict[str, list[KnownWrong]] = {}
-    for one in known_wrong.find(view, rows):
+    by_row: dict[tuple[str, str], list[KnownWrong]] = {}
+    for one in (*known_wrong.find(view, rows), *inside):
         # The table is about QNN: on the CPU the same node is right.
         if verdicts[one.index].place == "qnn":
-            by_row.setdefault(one.fault.name, []).append(one)
-    return [_advice(view, found, path, evidence([name]), sizes) for name, found in by_row.items()]
+            by_row.setdefault((one.fault.name, one.inside), []).append(one)
+    return [_advice(view, found, path, evidence([name]), sizes) for (name, _), found in by_row.items()]
 
 
 def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str, evidence: str, sizes: str) -> Advice:
@@ -481,18 +496,17 @@ def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str, evidence: 
     names = ", ".join(one.node for one in found[:_NAMED])
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     # The rewrite finds a node whose sizes or paddings the model computes only after they are constants.
-    given = [tensor for one in found for tensor in view.node(one.index).given]
+    given = [tensor for one in found if not one.inside for tensor in view.node(one.index).given]
     computed = any(tensor.values is not None and not tensor.constant for tensor in given)
     first = "--only shape-computations " if computed else ""
     if sizes:
         first = f"{sizes} --only fixed-shapes {first}"
-    what = (
-        f"qnnbridge fix {shell_word(path)} -o OUT {first}--only {fault.rewrite}" if fault.rewrite else fault.advice
-    )
+    first += " ".join(f"--only {name}" for name in found[0].rewrites)
+    what = f"qnnbridge fix {shell_word(path)} -o OUT {first}" if fault.rewrite else fault.advice
     return Advice(
         what,
         f"QNN computes {found[0].op} wrong here: {fault.says}. In: {names}{more}{evidence and f'.{evidence}'}",
-        tuple(one.index for one in found),
+        tuple(dict.fromkeys(one.index for one in found)),
         severity=known_wrong.CODE,
         code=known_wrong.CODE,
     )
