@@ -194,6 +194,12 @@ _RULES: tuple[HintRule, ...] = (
         "Change or quantize the operator so that QNN takes it (weights must be initializers, not Constant nodes), "
         "or run the model on the CPU provider.",
     ),
+    HintRule(
+        r"ORT Tensor data size does not match QNN tensor data size|Unsupported FP64 data type in graph IO",
+        "A 64-bit float (double) enters or leaves the graph of QNN, which computes in 32 bits and less.",
+        "Run `qnnbridge fix MODEL -o OUT --only double-edges`, which converts on the CPU; sessions do so by "
+        "themselves, unless fix=False or the numbers need 64 bits. Such a model belongs on the CPU provider.",
+    ),
     HintRule(r"is not a registered function/op", _unknown_operator_cause, _unknown_operator_fix),
     HintRule(
         r"No opset import for domain",

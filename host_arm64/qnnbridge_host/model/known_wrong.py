@@ -270,17 +270,23 @@ def find_for_session(
         soc_model: the chip, if another part has found out which.
         rows: gives those that count for a chip and a release.
     """
-    from qnnbridge_host.model.compatibility import backend_of
-
-    options = [provider.options for provider in spec.providers if provider.name == QNN]
-    if spec.providers and not any(backend_of(one) == "htp" for one in options):
+    if not computes_on_htp(spec):
         return ()
+    options = [provider.options for provider in spec.providers if provider.name == QNN]
     # The options of the first QNN provider win.
     given = {name: text for one in reversed(options) for name, text in one.items()}
     arch = arch_of(soc_model or given.get("soc_model"), given.get("htp_arch"), simulator=simulator)
     release = versions.get("onnxruntime_qnn", "")
     sizes = spec.free_dimensions_by_name
     return find_in_model(source.given, arch=arch, release=release, sizes=sizes, rows=rows(arch, release))
+
+
+def computes_on_htp(spec: SessionSpec) -> bool:
+    """Return whether a session asks for QNN with its HTP, as one without providers does."""
+    from qnnbridge_host.model.compatibility import backend_of
+
+    options = [provider.options for provider in spec.providers if provider.name == QNN]
+    return not spec.providers or any(backend_of(one) == "htp" for one in options)
 
 
 def arch_of(soc_model: str | None, htp_arch: str | None = None, *, simulator: bool) -> int:

@@ -22,8 +22,9 @@ from qnnbridge_host.graph.bounds import MANY_NODES
 from qnnbridge_host.graph.model_index import Editor, ModelIndex
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions
+from qnnbridge_host.model import double_edges
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, evidence, is_random, tolerance_of
-from qnnbridge_host.rewrite import constants, exported, operators, rank, removals, wrong_values
+from qnnbridge_host.rewrite import constants, doubles, exported, operators, rank, removals, wrong_values
 from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
 from qnnbridge_host.rewrite.rewriting import Rewriting
 from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError
@@ -214,6 +215,11 @@ REWRITES: Final = (
         wrong_values.limit_arguments,
     ),
     Rewrite("rank", "more than five dimensions (MatMul: four) are folded into fewer", rank.fold_dimensions),
+    Rewrite(
+        double_edges.REWRITE,
+        "64-bit floats that enter or leave the model are converted on the CPU, and computed in 32 bits",
+        doubles.float_inside,
+    ),
     Rewrite(
         "masks",
         "attention masks of -3.4e38 become -1e4, which half floats and quantised values have",
@@ -551,7 +557,9 @@ class FixResult:
 # --- what rewriting would do, without trying it: in a worker -------------------------------------------
 
 # Rewrites that tidy, and let QNN take nothing that it would not take without them.
-TIDYING: Final = frozenset({"constants", "weights-as-inputs", "unused-outputs", "masks", FIXED_SHAPES})
+TIDYING: Final = frozenset(
+    {"constants", "weights-as-inputs", "unused-outputs", "masks", FIXED_SHAPES, double_edges.REWRITE}
+)
 # Nodes between an input and the condition that it decides.
 _MOST_STEPS: Final = 50
 

@@ -44,7 +44,7 @@ from qnnbridge_models.analyze.remedies import (
     rewritten_results,
     with_sizes,
 )
-from qnnbridge_models.analyze.rules import inside_branches, wrong_numbers
+from qnnbridge_models.analyze.rules import bare_edges, failing_edges, inside_branches, wrong_numbers
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, InvalidGraph, OptionError, ProviderUnavailable
 from qnnbridge_protocol.shell import shell_word
 from qnnbridge_tools.arguments import read_chip, with_chip
@@ -98,7 +98,9 @@ def analyze_model(
         model_shapes.forget_inferred(model.graph)
     prediction = predict_model(model, arch, path.parent)
     view = prediction.view
-    predicted = _with_parts(view, prediction.verdicts)
+    edges = bare_edges(view)
+    command = f"qnnbridge fix {shell_word(path)} -o OUT {f'{sizes} --only fixed-shapes ' if sizes else ''}--only "
+    predicted = _with_parts(view, failing_edges(view, prediction.verdicts, edges, command))
     costs = costs_of(view)
     offline_s = time.perf_counter() - begun
     truth: QnnAnswer | None = None
@@ -125,6 +127,11 @@ def analyze_model(
             if isinstance(answer.error, ProviderUnavailable) and host_python is None:
                 reason = answer.error.message
             else:
+                if answer.placed is not None:
+                    placed_there = failing_edges(view, answer.placed.verdicts, edges, command)
+                    answer = dataclasses.replace(
+                        answer, placed=dataclasses.replace(answer.placed, verdicts=placed_there)
+                    )
                 truth = dataclasses.replace(answer, disagreements=_disagreements(predicted, answer))
         except InvalidGraph as error:
             reason = error.message
@@ -135,7 +142,6 @@ def analyze_model(
     seconds_truth = time.perf_counter() - begun if truth else 0.0
     free = model_shapes.free_dimensions(model.graph)
     to_fix = model_shapes.options_text(free)
-    command = f"qnnbridge fix {shell_word(path)} -o OUT {f'{sizes} --only fixed-shapes ' if sizes else ''}--only "
     rewritten = rewritten_results(model, path.parent)
     placed = _with_rewrites(_explained(predicted, truth, to_fix), view, rewritten, command)
     release = truth.versions.get("onnxruntime_qnn", "") if truth is not None else ""

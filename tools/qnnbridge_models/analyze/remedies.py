@@ -15,6 +15,7 @@ from typing import Any, Final
 from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.model_index import Editor, ModelIndex
 from qnnbridge_host.graph.shapes import Dimensions
+from qnnbridge_host.model.double_edges import is_conversion
 from qnnbridge_host.rewrite.fixer import chosen, deciding_inputs
 from qnnbridge_models.analyze import tables
 from qnnbridge_models.analyze.analysis import BAD, Advice, Cost, NodePlace, NodeVerdict, QnnAnswer, costs_of
@@ -225,7 +226,8 @@ def advise(
     kinds: dict[tuple[str, str, str], list[int]] = {}
     decided = {index for one in notes if one.code == _DECIDING for index in one.nodes}
     for index, verdict in enumerate(verdicts):
-        if verdict.place in BAD and index not in decided:
+        # What `fix` leaves to the CPU on purpose is nothing to do.
+        if verdict.place in BAD and index not in decided and not is_conversion(view.nodes[index].name):
             kinds.setdefault(_kind(view, index, verdict), []).append(index)
     places: list[NodePlace] = [verdict.place for verdict in verdicts]
     now = len(parts_of(view, places)) if kinds else 0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from qnnbridge_host.graph.model_index import ModelIndex
-from qnnbridge_host.model import known_wrong
+from qnnbridge_host.model import double_edges, known_wrong
 from qnnbridge_host.model.graph_index import GraphNode, GraphTensor, rules_about
 from qnnbridge_host.model.known_wrong import KnownWrong, WrongOperator
 from qnnbridge_models.analyze import tables
@@ -105,10 +105,15 @@ def _wrong_type(node: GraphNode, context: RuleContext) -> Objection:
     if data is None or not data.type:
         return None
     allowed = tables.TYPES.get(node.op, _FLOATS)
-    if data.type in allowed:
+    if _as_qnn_has_it(data.type) in allowed:
         return None
     words = " and ".join([", ".join(allowed[:-1]), allowed[-1]] if len(allowed) > 1 else allowed)
     return f"{data.name} is {data.type}; {node.op} takes {words}", _type_fix(data.type)
+
+
+def _as_qnn_has_it(element: str) -> str:
+    """QNN computes doubles in 32 bits. Those at the edges of the model have a rule of their own."""
+    return "float" if element == "double" else element
 
 
 def _type_fix(element: str) -> str:
@@ -125,7 +130,7 @@ def _cast(node: GraphNode) -> Objection:
     source, made = node.input(0), node.made[0] if node.made else None
     if source is None or made is None or not source.type or not made.type:
         return None
-    if made.type in tables.CASTS.get(source.type, ()):
+    if _as_qnn_has_it(made.type) in tables.CASTS.get(_as_qnn_has_it(source.type), ()):
         return None
     fix = "give an int32 instead" if made.type == "int64" else ""
     return f"QNN does not convert {source.type} to {made.type}", fix
@@ -439,6 +444,42 @@ placement_rules = functools.cache(functools.partial(rules_about, RULES))
 
 def _shape_text(shape: tuple[int | None, ...] | None) -> str:
     return "unknown" if shape is None else output.shape_text(shape)
+
+
+# --- 64-bit floats at the edges of a model -------------------------------------------------------------
+
+
+def bare_edges(view: ModelIndex) -> frozenset[str]:
+    """Return the inputs and outputs that are 64-bit floats and not converted on the CPU."""
+    nodes = [(node.op, [one.name for one in node.given], [one.name for one in node.made]) for node in view.nodes]
+    varies = double_edges.varying(nodes, view.inputs)
+    edges = {name for name in (*view.inputs, *view.outputs) if name in varies and view.about(name).type == "double"}
+    converted = {
+        tensor.name
+        for node in view.nodes
+        if double_edges.is_conversion(node.name)
+        for tensor in (*node.given, *node.made)
+    }
+    return frozenset(edges - converted)
+
+
+def failing_edges(
+    view: ModelIndex, verdicts: Sequence[NodeVerdict], edges: Collection[str], command: str
+) -> tuple[NodeVerdict, ...]:
+    """Return the verdicts; of a node on QNN with one of `edges`: no run succeeds.
+
+    Args:
+        command: ends where the name of the rewrite begins.
+    """
+
+    def judged(node: GraphNode, verdict: NodeVerdict) -> NodeVerdict:
+        names = [tensor.name for tensor in (*node.given, *node.made) if tensor.name in edges]
+        if verdict.place != "qnn" or not names:
+            return verdict
+        reason = f"{names[0]} is a 64-bit float (double) at the edge of the model, with which QNN fails"
+        return NodeVerdict("fails", double_edges.REWRITE, reason, command + double_edges.REWRITE)
+
+    return tuple(judged(node, verdict) for node, verdict in zip(view.nodes, verdicts, strict=True))
 
 
 # --- what QNN takes and computes wrong, as things to do about it ---------------------------------------
