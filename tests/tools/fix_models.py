@@ -396,6 +396,7 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "gate of a Tanh with a bias": ("gates", lambda: gate("Tanh", bias=True)),
     "rest of a gate": ("gates", lambda: gate(rest=True)),
     **exported_models.ONE_OF_EACH,
+    **exported_models.DOUBLES,
     "mask": ("masks", lambda: models.attention(-3.4e38)),
     **{
         f"known wrong: {row.name}": (row.rewrite, lambda row=row: float_model(Case.from_words(row.example)))

@@ -199,7 +199,7 @@ class SessionMaker:
     # --- of one source ---
 
     def _from_model(self, creation: Creation) -> MadeSession:
-        """Let the CPU convert 64-bit floats where `fix` has left that to it, also in a session that refuses the CPU."""
+        """Let the CPU convert 64-bit floats that `fix` has left to it, also in a session that refuses the CPU."""
         from qnnbridge_host.model.double_edges import double_edges
 
         if creation.spec.fallback != "error" or not double_edges(creation.source).converted:

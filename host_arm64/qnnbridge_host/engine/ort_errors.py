@@ -182,9 +182,10 @@ _RULES: tuple[HintRule, ...] = (
     HintRule(r"Failed to finalize QNN graph.*(?:MEM_ALLOC|Code: 1002)", _finalize_cause, _finalize_fix),
     HintRule(
         r"Failed to compose Qnn graph",
-        "QNN could not build its graph from the nodes of this model. A known reason is a tensor without elements "
-        "(a dimension of size 0).",
-        "`qnnbridge analyze` names the node, and `qnnbridge fix` removes tensors without elements.",
+        "QNN could not build its graph from the nodes of this model. Known reasons are a tensor without elements "
+        "(a dimension of size 0), and an infinite scale, as quantising with a mask of minus infinity gives.",
+        "`qnnbridge analyze` names the node, `qnnbridge fix` removes tensors without elements, and `qnnbridge "
+        "quantize` of the float model makes masks small first.",
     ),
     HintRule(
         r"was inserted using the NHWC format as requested by .* but was not selected by that EP",

@@ -1,9 +1,10 @@
 """64-bit floats that enter or leave a model become 32-bit floats, with a conversion on the CPU.
 
-QNN takes doubles inside of a graph, and computes them in 32 bits. A double at the edge of its graph fails, when the
-session is made ("Unsupported FP64 data type in graph IO") or in each run ("ORT Tensor data size does not match QNN
-tensor data size"; onnxruntime-qnn 2.7). It takes a Cast to double, too, and fails with it. So the conversion has six
-dimensions: these QNN refuses, and the CPU converts. The input or output keeps its name and its type.
+QNN takes doubles inside of a graph, and computes them in 32 bits. With a double at the edge of its graph
+onnxruntime-qnn 2.7 fails when the session is made ("Unsupported FP64 data type in graph IO") or in each run ("ORT
+Tensor data size does not match QNN tensor data size"). QNN takes a Cast to double as well, and fails in the same
+way. So the conversion has six dimensions: QNN refuses them, and the CPU converts. Each input and output keeps its
+name and its type.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def _connected(editor: Editor, seeds: Iterable[str]) -> set[str]:
             if any(True for _ in graphs.graphs_in(node)):
                 return set()
             waiting += [
-                one for one in (*node.input, *node.output) if one not in editor.constants and _is_double(editor, one)
+                one
+                for one in (*node.input, *node.output)
+                if one not in editor.constants and _is_double(editor, one)
             ]
     return set() if found & editor.captured else found
 
@@ -120,7 +123,9 @@ def _conversion(editor: Editor, source: str, result: str, shape: Sequence[int], 
 
     def make(op: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         name = editor.fresh(f"{result}/{op}{CONVERSION}")
-        nodes.append(helper.make_node(op, list(inputs), [output or editor.fresh(f"{name} r")], name=name, **attributes))
+        nodes.append(
+            helper.make_node(op, list(inputs), [output or editor.fresh(f"{name} r")], name=name, **attributes)
+        )
         return str(nodes[-1].output[0])
 
     if len(shape) >= _REFUSED_DIMENSIONS:

@@ -116,6 +116,11 @@ REWRITES: Final = (
         "rows of a table of 8-bit integers are taken after DequantizeLinear",
         exported.dequantize_before_gather,
     ),
+    Rewrite(
+        "attention-mask",
+        "Attention with a mask of truth values gets one of floats, which is added",
+        exported.add_attention_mask,
+    ),
     Rewrite("sequence-parts", "a part of a split sequence becomes a Slice", exported.slice_of_a_sequence),
     Rewrite(
         "scatter-rows", "ScatterElements with a reduction, of whole rows, becomes ScatterND", exported.scatter_rows

@@ -433,6 +433,9 @@ def _spread_to_edges(verdicts: list[NodeVerdict], units: QdqUnits) -> list[NodeV
         for edge in unit.edges:
             places.setdefault(edge, []).append(verdicts[index])
     for edge, around in places.items():
+        # Its scale is at fault, which no neighbour changes.
+        if verdicts[edge].place == "fails":
+            continue
         # An edge may belong to two operators: it goes to QNN with one of them.
         if any(one.place == "qnn" for one in around):
             result[edge] = ON_QNN

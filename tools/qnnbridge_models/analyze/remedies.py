@@ -7,6 +7,7 @@ with sizes. Pure functions: no host is asked.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,10 +20,13 @@ from qnnbridge_host.model.double_edges import is_conversion
 from qnnbridge_host.rewrite.fixer import chosen, deciding_inputs
 from qnnbridge_models.analyze import tables
 from qnnbridge_models.analyze.analysis import BAD, Advice, Cost, NodePlace, NodeVerdict, QnnAnswer, costs_of
-from qnnbridge_models.analyze.predict import Prediction, parts_of, predict_model
+from qnnbridge_models.analyze.predict import DEQUANTIZE, Prediction, parts_of, predict_model
+from qnnbridge_models.analyze.rules import QUANTISE_AGAIN
 from qnnbridge_protocol.errors import BridgeError
 
 _NAMED = 3
+# Of a factor that can be said in a number.
+_MOST_EXPONENT: Final = 690
 # Kinds of objections for which the parts are counted again; each takes a walk over the graph.
 _MOST_TRIED = 40
 # Nodes of all these walks together: a tenth of a second for 100,000. Models of 10,000 nodes have all walks.
@@ -99,6 +103,7 @@ _OF_EXPORTERS: Final[Mapping[str, frozenset[str]]] = {
     SEQUENCE_PARTS: frozenset({"SequenceAt"}),
     "scatter-rows": frozenset({"ScatterElements"}),
     "einsum": frozenset({"Einsum"}),
+    "attention-mask": frozenset({"Attention"}),
 }
 
 
@@ -158,9 +163,32 @@ def notes_on(prediction: Prediction, model: Any, truth: QnnAnswer | None) -> lis
                 severity="model",
             )
         )
+    if coarse := _in_coarse_steps(view):
+        step = coarse[0][1]
+        factor = "1e300 and more" if step > _MOST_EXPONENT else f"{math.exp(step):.3g}"
+        notes.append(
+            Advice(
+                QUANTISE_AGAIN[0].upper() + QUANTISE_AGAIN[1:],
+                f"the argument of {len(coarse)} Softmax is in steps of {step:.3g}, and one step is a factor of "
+                f"{factor}, on the CPU as well. A mask of large numbers leaves no room for the scores",
+                tuple(index for index, _ in coarse),
+                severity="model",
+            )
+        )
     if truth is not None and isinstance(truth.error, BridgeError):
         notes.append(Advice(truth.error.fix or "See the error above", truth.error.message, severity="fails"))
     return notes
+
+
+def _in_coarse_steps(view: ModelIndex) -> list[tuple[int, float]]:
+    """Each Softmax whose argument is quantised in steps above 1, with the step; the largest step first."""
+    found = []
+    for node in view.nodes:
+        maker = view.origin(node.given[0].name) if node.op == "Softmax" and node.given else None
+        scale = maker.input(1) if maker is not None and maker.op in DEQUANTIZE else None
+        if scale is not None and scale.values and all(map(math.isfinite, scale.values)) and max(scale.values) > 1:
+            found.append((node.index, max(scale.values)))
+    return sorted(found, key=lambda one: -one[1])
 
 
 def about_deciding_inputs(model: Any, view: ModelIndex, verdicts: Sequence[NodeVerdict], dims: str) -> list[Advice]:

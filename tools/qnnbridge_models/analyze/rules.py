@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -178,7 +179,7 @@ def _einsum(node: GraphNode, context: RuleContext) -> Objection:
 def _attention_mask(node: GraphNode, context: RuleContext) -> Objection:
     mask = node.input(3)
     if mask is not None and mask.type == "bool":
-        return "a mask of truth values is not taken", "give a mask of floats that is added: 0 and -1e4"
+        return "a mask of truth values is not taken", "qnnbridge fix (attention-mask)"
     if node.input(6) is not None:
         return "nonpad_kv_seqlen is not taken", "give a mask instead"
     if node.get("softmax_precision", None) is not None:
@@ -257,6 +258,13 @@ def empty_tensors(node: GraphNode) -> list[GraphTensor]:
 
 
 # QNN ends with SIGFPE while it prepares the graph (onnxruntime-qnn 2.4.0, 2.6.0 and 2.7.0), without a message.
+def _endless_scale(node: GraphNode, context: RuleContext) -> Objection:
+    scale = node.input(1)
+    if scale is None or scale.values is None or all(math.isfinite(value) for value in scale.values):
+        return None
+    return f"{scale.name}, its scale, is {scale.values[0]}: all that it makes is no number, on the CPU as well"
+
+
 def _zero_size(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in empty_tensors(node):
         if tensor.name not in _parameters(node):
@@ -380,6 +388,7 @@ def _chip(node: GraphNode, context: RuleContext) -> Objection:
     return f"{node.op} of float needs a V{tables.FIRST_FLOAT_ARCH} or newer; this chip has a V{context.arch}"
 
 
+QUANTISE_AGAIN: Final = "quantise the float model with qnnbridge quantize, which makes masks small first"
 _SHAPES_FIX = "fix the sizes of the inputs: qnnbridge fix --shape INPUT=..."
 
 # The order decides which objection a node gets, and with it the advice:
@@ -415,6 +424,7 @@ RULES: Final = (
     PlacementRule("special", "cpu", _if, operators=("If",)),
     PlacementRule("special", "cpu", _pow, operators=("Pow",)),
     PlacementRule("special", "cpu", _rotary, operators=("RotaryEmbedding",)),
+    PlacementRule("endless-scale", "fails", _endless_scale, QUANTISE_AGAIN, _PAIRS),
     PlacementRule("special", "cpu", _standalone, operators=_PAIRS),
     # From here on only for nodes that no rule above leaves to the CPU: what QNN takes can fail or end the process.
     PlacementRule("rearranged", "fails", _wrong_type, operators=tables.FAILS_UNLESS_FLOAT),
