@@ -199,6 +199,91 @@ def body_with_a_weight(op: str, *, shared: bool = True) -> Any:
     return models.model(nodes, inputs, [value("y", [1, 8])], constants, opset=17)
 
 
+def attention_with_bool_mask() -> Any:
+    """The operator of opset 23, whose mask is an input."""
+    shape = [1, 2, 6, 8]
+    inputs = [*(value(name, shape) for name in "qkv"), value("m", [6, 6], TensorProto.BOOL)]
+    nodes = [node("Attention", ["q", "k", "v", "m"], ["y"], name="attention")]
+    return models.model(nodes, inputs, [value("y", shape)], opset=23)
+
+
+def masked_attention(never: float, scale: float | None = None) -> Any:
+    """Softmax of scores that a mask of truth values chooses, as PyTorch writes it. scale: of its argument in uint8."""
+    nodes = [
+        node("MatMul", ["q", "k"], ["scores"], name="scores"),
+        node("Where", ["m", "scores", "never"], ["masked"], name="where"),
+    ]
+    constants = [constant("never", np.float32(never))]
+    argument = "masked"
+    if scale is not None:
+        constants += [constant("scale", np.float32(scale)), constant("zero", np.uint8(250))]
+        nodes += [
+            node("QuantizeLinear", ["masked", "scale", "zero"], ["small"], name="quantise"),
+            node("DequantizeLinear", ["small", "scale", "zero"], ["steps"], name="back"),
+        ]
+        argument = "steps"
+    nodes.append(node("Softmax", [argument], ["y"], name="softmax", axis=-1))
+    inputs = [value("q", [1, 6, 8]), value("k", [1, 8, 6]), value("m", [1, 6, 6], TensorProto.BOOL)]
+    return models.model(nodes, inputs, [value("y", [1, 6, 6])], constants)
+
+
+_SIZES = [1, 4, 8, 8]
+
+
+def double_output(add: float = 0.5, factor: float = 8.0, *, back: bool = False) -> Any:
+    """((Conv + add) - add) * factor in doubles, as the older exporter of PyTorch writes the boxes of a detector.
+
+    back: the output is a float again.
+    """
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="conv", pads=[1] * 4),
+        node("Cast", ["c"], ["wide"], name="widen", to=TensorProto.DOUBLE),
+        node("Add", ["wide", "a"], ["moved"], name="add"),
+        node("Sub", ["moved", "a"], ["there"], name="sub"),
+        node("Mul", ["there", "f"], ["y" if not back else "boxes"], name="boxes"),
+        *([node("Cast", ["boxes"], ["y"], name="narrow", to=TensorProto.FLOAT)] if back else []),
+    ]
+    constants = [weights("w", 4, 4, 3, 3), constant("a", np.float64(add)), constant("f", np.float64(factor))]
+    kind = TensorProto.FLOAT if back else TensorProto.DOUBLE
+    return models.model(nodes, [value("x", _SIZES)], [value("y", _SIZES, kind)], constants)
+
+
+def constant_double_output() -> Any:
+    """Anchors that follow from constants alone, beside a Conv."""
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="conv", pads=[1] * 4),
+        node("Add", ["r", "h"], ["y"], name="anchors"),
+    ]
+    constants = [
+        weights("w", 4, 4, 3, 3),
+        constant("r", np.array([0.0, 16777217.0, 1e300])),
+        constant("h", np.float64(0.5)),
+    ]
+    outputs = [value("c", _SIZES), value("y", [3], TensorProto.DOUBLE)]
+    return models.model(nodes, [value("x", _SIZES)], outputs, constants)
+
+
+def double_everywhere() -> Any:
+    """Input, weights and outputs are doubles; one output is a scalar, and another part of the model reads one."""
+    kind = TensorProto.DOUBLE
+    nodes = [
+        node("MatMul", ["x", "w"], ["p"], name="product"),
+        node("Relu", ["p"], ["y"], name="relu"),
+        node("ReduceMean", ["y"], ["m"], name="mean", keepdims=0),
+        node("Cast", ["y"], ["f"], name="narrow", to=TensorProto.FLOAT),
+        node("Sigmoid", ["f"], ["z"], name="sigmoid"),
+    ]
+    outputs = [value("y", [4, 8], kind), value("m", [], kind), value("z", [4, 8])]
+    wide = np.random.default_rng(0).normal(size=(8, 8))
+    return models.model(nodes, [value("x", [4, 8], kind)], outputs, [constant("w", wide)])
+
+
+# Values that QNN would get or make in 64 bits.
+DOUBLES: dict[str, tuple[str, Callable[[], Any]]] = {
+    "a double output": ("double-edges", double_output),
+    "doubles everywhere": ("double-edges", double_everywhere),
+}
+
 # What it is -> the rewrite that is about it, and the model.
 ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     **{
@@ -227,6 +312,7 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
         f"scattered rows, {reduction}": ("scatter-rows", lambda reduction=reduction: scattered(reduction))
         for reduction in ("add", "mul")
     },
+    "Attention with a mask of truth values": ("attention-mask", attention_with_bool_mask),
     "scattered rows of int32": ("scatter-rows", lambda: scattered(integers=TensorProto.INT32)),
     "scattered constant rows": ("scatter-rows", lambda: scattered(fixed=True)),
     "DFT of real values": ("dft", lambda: dft((2, 3, 8, 1), 2)),

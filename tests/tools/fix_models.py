@@ -397,6 +397,7 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "rest of a gate": ("gates", lambda: gate(rest=True)),
     "weight in a Loop": ("body-weights", lambda: exported_models.body_with_a_weight("Loop")),
     **exported_models.ONE_OF_EACH,
+    **exported_models.DOUBLES,
     "mask": ("masks", lambda: models.attention(-3.4e38)),
     **{
         f"known wrong: {row.name}": (row.rewrite, lambda row=row: float_model(Case.from_words(row.example)))

@@ -21,6 +21,7 @@ from tests.fakes.commands import qnnbridge as qnnbridge_command
 
 import qnnbridge
 from qnnbridge_models.analyze import analyze_model
+from qnnbridge_models.analyze.analysis import verdict_text
 from qnnbridge_models.fix import fix_model
 
 LEFT_ALONE = {
@@ -36,6 +37,8 @@ LEFT_ALONE = {
     "diagonal": ("einsum", lambda: exported_models.einsum("aa->a", (3, 3))),
     "dots": ("einsum", lambda: exported_models.einsum("...a,ab->...b", (2, 3), (3, 4))),
     "a size that is broadcast": ("einsum", lambda: exported_models.einsum("ab,bc->ac", (2, 1), (3, 4))),
+    "doubles that follow from constants": ("double-edges", exported_models.constant_double_output),
+    "doubles inside": ("double-edges", lambda: exported_models.double_output(back=True)),
     "a scalar": ("einsum", lambda: exported_models.einsum("ab,ab->", (2, 3), (2, 3))),
 }
 
@@ -76,6 +79,10 @@ def feeds_of(session: Any) -> dict[str, Any]:
         if one.type in ("tensor(int64)", "tensor(int32)"):
             drawn = rng.integers(0, 2 if one.name == "m" else 12, one.shape)
             found[one.name] = drawn.astype(one.type[7:-1])
+        elif one.type == "tensor(bool)":
+            found[one.name] = rng.random(one.shape) < 0.6
+        elif one.type == "tensor(double)":
+            found[one.name] = rng.uniform(-1, 1, one.shape)
         else:
             found[one.name] = rng.uniform(0.5, 1.5, one.shape).astype(np.float32)
     return found
@@ -102,6 +109,7 @@ REFUSED = (
     "mask by places",
     "rows of an int8 table",
     "split of three sizes",
+    "Attention with a mask of truth values",
 )
 
 
@@ -167,3 +175,141 @@ def test_weights_of_bodies_are_left_alone_unless_it_is_asked_for(tmp_path: Path)
     path = models.saved(exported_models.body_with_a_weight("Loop"), tmp_path / "m.onnx")
     assert "SequenceAt" not in fix_model(path, tmp_path / "o.onnx").nodes_after
     assert "SequenceAt" in fix_model(path, tmp_path / "p.onnx", only=["body-weights"]).nodes_after
+
+
+# --- 64-bit floats at the edges of a model -----------------------------------------------------------------
+
+CHIP = [{"soc_model": "60"}]
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("fallback", ["error", "cpu"])
+@pytest.mark.parametrize("what", exported_models.DOUBLES)
+def test_a_session_computes_doubles_at_the_edges_and_keeps_their_names_and_types(
+    what: str, fallback: Any, host: qnnbridge.Host
+) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    data = exported_models.DOUBLES[what][1]().SerializeToString()
+    cpu = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    with qnnbridge.InferenceSession(data, fallback=fallback, host=host, provider_options=CHIP) as session:
+        assert all("conversion of a double" in name for name, _ in session.placement.cpu_list)
+        assert session.placement.qnn_nodes > 3
+        for own, theirs in ((session.get_inputs(), cpu.get_inputs()), (session.get_outputs(), cpu.get_outputs())):
+            assert [(one.name, one.type, one.shape) for one in own] == [
+                (one.name, one.type, one.shape) for one in theirs
+            ]
+        feeds = feeds_of(cpu)
+        for found, expected in zip(session.run(None, feeds), cpu.run(None, feeds), strict=True):
+            assert found.dtype == expected.dtype
+            np.testing.assert_allclose(found, expected, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.simulator
+def test_without_the_rewrite_the_error_of_a_run_names_it(host: qnnbridge.Host) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    data = exported_models.double_output().SerializeToString()
+    with qnnbridge.InferenceSession(data, fix=False, host=host, provider_options=CHIP) as session:
+        with pytest.raises(qnnbridge.errors.EPFail, match="--only double-edges"):
+            session.run(None, {"x": np.zeros((1, 4, 8, 8), np.float32)})
+
+
+@pytest.mark.simulator
+def test_a_session_that_refuses_the_cpu_refuses_other_nodes_there_beside_a_conversion(
+    host: qnnbridge.Host,
+) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    made = exported_models.double_output()
+    boxes = next(one for one in made.graph.node if one.name == "boxes")
+    boxes.output[0] = "before"
+    made.graph.node.append(exported_models.node("Det", ["before"], ["y"], name="det"))
+    del made.graph.output[0].type.tensor_type.shape.dim[2:]
+    with pytest.raises(qnnbridge.errors.PlacementRefused) as refused:
+        qnnbridge.InferenceSession(made.SerializeToString(), fix=True, host=host, provider_options=CHIP)
+    assert [op for _, op in refused.value.details["cpu_list"]] == ["Det"]
+
+
+@pytest.mark.simulator
+def test_doubles_that_follow_from_constants_pass_as_they_are(host: qnnbridge.Host) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    data = exported_models.constant_double_output().SerializeToString()
+    with qnnbridge.InferenceSession(data, host=host, provider_options=CHIP) as session:
+        assert session.fixed == ()
+        _, found = session.run(None, {"x": np.zeros((1, 4, 8, 8), np.float32)})
+    assert found.tolist() == [0.5, 16777217.5, 1e300]
+
+
+@pytest.mark.parametrize(("add", "factor"), [(16777217.0, 1.0), (0.5, 1e300)])
+def test_a_model_that_needs_64_bits_is_not_computed_in_32(add: float, factor: float, tmp_path: Path) -> None:
+    path = models.saved(exported_models.double_output(add, factor), tmp_path / "m.onnx")
+    result = fix_model(path, tmp_path / "o.onnx", only=["double-edges"])
+    assert [(step.kept, step.reason) for step in result.steps] == [(False, "it computed something else")]
+    assert 'Rewrite "double-edges" was taken back' in result.warnings[0]
+
+
+def test_a_conversion_stays_one_when_fix_runs_again(tmp_path: Path) -> None:
+    path = models.saved(exported_models.double_everywhere(), tmp_path / "m.onnx")
+    fix_model(path, tmp_path / "o.onnx")
+    assert fix_model(tmp_path / "o.onnx", tmp_path / "again.onnx").steps == ()
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("offline", [True, False])
+def test_analyze_says_that_qnn_fails_with_a_double_and_names_the_command(offline: bool, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    path = models.saved(exported_models.double_output(), tmp_path / "m.onnx")
+    found = analyze_model(path, soc_model="60", offline=offline)
+    assert verdict_text(found, found.best) == "QNN would fail with 64-bit floats"
+    (told,) = found.advice
+    words = [str(tmp_path / "o.onnx") if word == "OUT" else word for word in shlex.split(told.what)[1:]]
+    assert qnnbridge_command(*words).returncode == 0
+    after = analyze_model(tmp_path / "o.onnx", soc_model="60", offline=offline)
+    assert after.advice == ()
+    assert sum(verdict.place == "cpu" for verdict in after.best.verdicts) == 3
+
+
+@pytest.mark.simulator
+def test_compile_names_the_rewrite_for_a_double_and_takes_its_result(host: qnnbridge.Host, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    path = models.saved(exported_models.double_output(), tmp_path / "m.onnx")
+    refused = qnnbridge_command("compile", path, "-o", tmp_path / "c.onnx", "--soc-model", "60")
+    assert refused.returncode != 0
+    assert f"Run qnnbridge fix {path} -o OUT --only double-edges, and compile OUT." in " ".join(
+        refused.output.split()
+    )
+    fix_model(path, tmp_path / "o.onnx", only=["double-edges"])
+    compiled = qnnbridge_command("compile", tmp_path / "o.onnx", "-o", tmp_path / "c.onnx", "--soc-model", "60")
+    assert compiled.returncode == 0, compiled.output
+    assert "fallback" not in compiled.output
+    with qnnbridge.InferenceSession(tmp_path / "c.onnx", host=host, provider_options=CHIP) as session:
+        (found,) = session.run(None, {"x": np.ones((1, 4, 8, 8), np.float32)})
+    assert found.dtype == np.float64
+
+
+# --- masks of truth values in quantised attention ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scale", "severity", "why"),
+    [
+        (float("inf"), "fails", "its scale, is inf"),
+        (1.3e36, "model", "one step is a factor of 1e300 and more"),
+        (39.2, "model", "is in steps of 39.2, and one step is a factor of 1.06e+17"),
+        (0.5, "", ""),
+    ],
+)
+def test_analyze_finds_scores_that_a_mask_has_left_no_steps(
+    scale: float, severity: str, why: str, tmp_path: Path
+) -> None:
+    path = models.saved(exported_models.masked_attention(-1e4, scale), tmp_path / "m.onnx")
+    found = [one for one in analyze_model(path, soc_model="60", offline=True).advice if "quantize" in one.what]
+    assert len(found) == bool(severity)
+    assert all(one.severity == severity and why in one.why for one in found)
+
+
+@pytest.mark.simulator
+def test_a_session_with_an_endless_scale_is_told_the_way_to_the_node(host: qnnbridge.Host) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    data = exported_models.masked_attention(-np.inf, float("inf")).SerializeToString()
+    with pytest.raises(qnnbridge.errors.EPFail, match=r"infinite scale(.|\n)*qnnbridge analyze") as refused:
+        qnnbridge.InferenceSession(data, host=host, provider_options=CHIP)
+    assert "makes masks small first" in str(refused.value)

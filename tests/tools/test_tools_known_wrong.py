@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from tests import needs
 from tests.fakes import models as build
 from tests.fakes.commands import qnnbridge as qnnbridge_command
 
+import qnnbridge
 from qnnbridge_host.cache.measured import digest_of
-from qnnbridge_host.model.known_wrong import WrongOperator, table
+from qnnbridge_host.model.known_wrong import WrongOperator, find_in_model, table
 from qnnbridge_host.numerics.cases import Case
 from qnnbridge_host.numerics.rounding import judge
 from qnnbridge_models.analyze import analyze_model
@@ -282,3 +284,56 @@ def test_the_command_that_cures_a_model_has_the_sizes_that_analyze_was_given(tmp
         "Max",
         "LayerNormalization",
     ]
+
+
+def model_with_branches(condition: bool | None) -> Any:
+    """An Exp in one branch of an If, a Relu in the other. condition: None for one that is an input."""
+    helper = onnx.helper
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node(op, ["n"], [f"{name}_r"])], name, [], [build.tensor(f"{name}_r", [1, 16])]
+        )
+        for name, op in (("then_branch", "Exp"), ("else_branch", "Relu"))
+    }
+    nodes = [
+        helper.make_node("Neg", ["x"], ["n"], name="sign"),
+        helper.make_node("If", ["c"], ["y"], name="choice", **branches),
+    ]
+    inputs = [build.tensor("x", [1, 16])]
+    if condition is None:
+        inputs.append(helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, []))
+    constants = {} if condition is None else {"c": np.array(condition)}
+    return build.model(nodes, inputs, [build.tensor("y", [1, 16])], constants)
+
+
+@pytest.mark.parametrize(("condition", "faults"), [(None, 1), (True, 1), (False, 0)])
+def test_analyze_finds_in_branches_of_an_if_what_a_session_finds(
+    condition: bool | None, faults: int, tmp_path: Path
+) -> None:
+    path = build.saved(model_with_branches(condition), tmp_path / "m.onnx")
+    found = [one for one in analyze_model(path, offline=True).advice if one.code == "known-wrong"]
+    assert len(found) == faults == len(find_in_model(path, arch=73))
+    for one in found:
+        assert [analyze_model(path, offline=True).view.nodes[index].label for index in one.nodes] == ["choice"]
+        assert "QNN computes Exp wrong" in one.why
+        assert ("a branch of the If choice" in one.what) == (condition is None)
+
+
+def test_the_command_for_a_branch_that_is_always_taken_cures_it(tmp_path: Path) -> None:
+    path = build.saved(model_with_branches(True), tmp_path / "m.onnx")
+    (told,) = [one for one in analyze_model(path, offline=True).advice if one.code == "known-wrong"]
+    words = [str(tmp_path / "o.onnx") if word == "OUT" else word for word in shlex.split(told.what)[1:]]
+    assert qnnbridge_command(*words).returncode == 0
+    assert [node.op_type for node in onnx.load(str(tmp_path / "o.onnx")).graph.node] == ["Neg", "Max", "Exp"]
+    assert [one for one in analyze_model(tmp_path / "o.onnx", offline=True).advice if one.code] == []
+
+
+@pytest.mark.simulator
+def test_a_session_cures_an_exponential_in_the_branch_that_is_always_taken(
+    host: qnnbridge.Host, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    path = build.saved(model_with_branches(True), tmp_path / "m.onnx")
+    with qnnbridge.InferenceSession(path, host=host, provider_options=[{"soc_model": "60"}]) as session:
+        (found,) = session.run(None, {"x": np.full((1, 16), 100, np.float32)})
+    assert not found.any()

@@ -113,6 +113,28 @@ def test_a_mask_of_the_lowest_float_leaves_room_for_the_scores(tmp_path: Path) -
     assert result.snr_db == pytest.approx(same.snr_db, abs=0.1)
 
 
+@pytest.mark.parametrize(("scores", "size"), [(1.0, 128), (5.0, 512), (1000.0, None)])
+def test_activations_of_eight_bits_get_the_smallest_mask_below_twice_the_range_of_the_scores(
+    scores: float, size: int | None, tmp_path: Path
+) -> None:
+    samples = masked_samples(tmp_path / "samples")
+    made = models.attention(-1e4)
+    for tensor in made.graph.initializer:
+        if tensor.name == "wq":
+            factor = onnx.numpy_helper.to_array(tensor) * np.float32(scores)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(factor, "wq"))
+    source = models.saved(made, tmp_path / "m.onnx")
+    result = models.quantize(source, tmp_path / "q.onnx", samples, activation_type="uint8")
+    told = [change for change in result.changes if "masks" in change]
+    assert told == (
+        []
+        if size is None
+        else [f"masks of -10000 or less are -{size} now, so that the scores keep their precision"]
+    )
+    assert result.snr_db is not None
+    assert size is None or result.snr_db > 12, "with -1e4 it is below 6"
+
+
 def test_a_huge_number_that_is_no_mask_stays(tmp_path: Path) -> None:
     """x * 1e9 is what this model computes: a smaller factor would change its results."""
     node = onnx.helper.make_node
@@ -381,7 +403,8 @@ def test_the_limits_of_a_clip_stay_where_they_are(tmp_path: Path) -> None:
 
 def test_a_poor_result_is_warned_about_with_what_to_try(tmp_path: Path) -> None:
     samples = masked_samples(tmp_path / "samples")
-    source = models.saved(models.attention(-1e4), tmp_path / "m.onnx")
+    # Too small to count as a mask, and too large for 256 steps.
+    source = models.saved(models.attention(-9e3), tmp_path / "m.onnx")
     result = models.quantize(source, tmp_path / "q.onnx", samples, activation_type="uint8")
     warning = next(warning for warning in result.warnings if "is useless against the float model" in warning)
     assert "--activation-type uint16" in warning

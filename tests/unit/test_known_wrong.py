@@ -601,7 +601,6 @@ def inside(kind: str, *, op: str = "Exp", condition: bool | None = None, depth: 
     ("model", "where"),
     [
         (inside("If"), "a branch of the If choice"),
-        (inside("If", condition=True), "a branch of the If choice"),
         (inside("If", condition=False), ""),
         (inside("If", op="Sin"), ""),
         (inside("Loop"), ""),
@@ -617,6 +616,16 @@ def test_operators_in_branches_and_functions_are_found_and_said_to_have_no_rewri
     assert bool(found) == bool(where)
     assert all(where in one.text and not one.fault.rewrite for one in found)
     assert "qnnbridge fix MODEL" not in known_wrong.warning_of("m", found)
+
+
+def test_an_operator_in_the_branch_that_is_always_taken_is_cured_after_the_branch_takes_the_place_of_the_if() -> (
+    None
+):
+    (found,) = known_wrong.find_in_model(inside("If", condition=True), arch=73)
+    assert (found.inside, found.node) == ("a branch of the If choice", "b")
+    assert found.rewrites == ("shape-computations", "untaken-branches", "exponent-limits")
+    command = "qnnbridge fix m.onnx -o OUT --only shape-computations --only untaken-branches --only exponent-limits"
+    assert command in known_wrong.warning_of("m", [found], "m.onnx")
 
 
 def test_shapes_and_constants_are_followed_into_a_function() -> None:

@@ -92,7 +92,7 @@ def test_the_session_is_made_from_the_model_and_says_why(kind: type[BridgeError]
     assert notice.kind == "model"
     assert "sigmoid.onnx was not rewritten without being asked: There is no room for a copy." in notice.text
     (asked,) = models.asked
-    assert asked.only == ("constants", "shape-computations", "edge-padding")
+    assert asked.only == ("constants", "shape-computations", "untaken-branches", "edge-padding")
 
 
 def test_sizes_are_fixed_in_the_copy() -> None:

@@ -26,6 +26,7 @@ from qnnbridge_host.create.trials import answered, precision_of
 from qnnbridge_host.create.worker import Worker, WorkerSession, open_original, ticking
 from qnnbridge_host.engine.qnn_options import newer_than_tables
 from qnnbridge_host.model.compiled_checks import before_session
+from qnnbridge_host.model.double_edges import REWRITE, double_edges, is_conversion
 from qnnbridge_host.model.manifest import manifest_path
 from qnnbridge_host.model.paths import from_os, seen_from
 from qnnbridge_host.model.quantised_steps import quantised_steps
@@ -242,7 +243,8 @@ def _warnings(
     """asked: whether validation was requested, so that its absence needs a message."""
     found = []
     placed = files.placement
-    if placed is not None and placed.cpu_nodes:
+    # A session lets the CPU convert 64-bit floats whatever its fallback is.
+    if placed is not None and any(not is_conversion(name) for name, _ in placed.cpu_list):
         total = placed.qnn_nodes + placed.cpu_nodes + placed.other_nodes
         found.append(
             f"After optimisation, {placed.cpu_nodes} of {total} nodes stay on the CPU, so a session of it needs "
@@ -401,10 +403,19 @@ def _unusable(job: CompilerInput, error: BridgeError) -> CompileFailed:
     return CompileFailed(
         f"{job.source.label} was compiled, and the result {'kills the host' if died else 'cannot be used'}.",
         cause=error.message if error.cause is None else f"{error.message} {error.cause}",
-        fix="Nothing was written. To keep the result all the same, compile with validate=False (--no-validate).",
+        fix=f"{_cure(job)}Nothing was written. To keep the result all the same, compile with validate=False "
+        "(--no-validate).",
         evidence=error.evidence,
         details={"validation_error": error.code, **error.details, **died_details},
     )
+
+
+def _cure(job: CompilerInput) -> str:
+    """Return the command that cures a model whose compiled form fails in each run."""
+    if not double_edges(job.source).bare:
+        return ""
+    model = shell_word(job.source.path) if job.source.path else "MODEL"
+    return f"Run qnnbridge fix {model} -o OUT --only {REWRITE}, and compile OUT. "
 
 
 def _wrong_numbers(job: CompilerInput, result: Validation) -> CompileFailed:

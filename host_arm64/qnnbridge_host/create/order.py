@@ -169,11 +169,15 @@ def known_faults(
 
 
 def curing_rewrites(creation: Creation, machine: str, versions: Mapping[str, str]) -> tuple[str, ...]:
-    """The rewrites for what `known_faults` finds; none unless the creation is watched, and a rewrite cures it."""
+    """The rewrites for what `known_faults` finds, and for 64-bit floats at the edges of the model.
+
+    None unless the creation is watched, and a rewrite cures it.
+    """
     if not creation.watched:
         return ()
     from qnnbridge_host.cache.measured import rows_of_session
-    from qnnbridge_host.model.known_wrong import find_for_session
+    from qnnbridge_host.model.double_edges import REWRITE, double_edges
+    from qnnbridge_host.model.known_wrong import computes_on_htp, find_for_session
 
     simulator = machine != "ARM64"
     here = rows_of_session(creation.spec, versions, simulator=simulator)
@@ -181,4 +185,5 @@ def curing_rewrites(creation: Creation, machine: str, versions: Mapping[str, str
     cures = (one.fault for one in found if one.fault.rewrite)
     # A session that refuses the CPU would not be made of such a copy.
     allowed = (fault.rewrite for fault in cures if not fault.on_cpu or creation.spec.fallback != "error")
-    return tuple(dict.fromkeys(allowed))
+    edges = (REWRITE,) if computes_on_htp(creation.spec) and double_edges(creation.source).bare else ()
+    return (*dict.fromkeys(allowed), *edges)

@@ -161,6 +161,7 @@ class SessionMaker:
 
     def _watched(self, creation: Creation) -> MadeSession:
         """From the model, or from a copy without the operators that QNN computes wrong."""
+        from qnnbridge_host.model.double_edges import REWRITE
         from qnnbridge_protocol.model_records import Notice
         from qnnbridge_protocol.specs import FixSpec
 
@@ -183,10 +184,10 @@ class SessionMaker:
                 why = f"{creation.order.label} was not rewritten without being asked: {error.message}"
                 return made._replace(notices=[*made.notices, Notice("model", why)])
             cured = "; ".join(change for change in made.changes if change.startswith(found.rewrites))
-            text = (
-                f"{creation.order.label}: operators that QNN is known to compute wrong were rewritten ({cured}). "
-                "fix=False leaves them."
-            )
+            what = "operators that QNN is known to compute wrong"
+            if found.rewrites == (REWRITE,):
+                what = "64-bit floats, with which QNN fails,"
+            text = f"{creation.order.label}: {what} were rewritten ({cured}). fix=False leaves them."
             return made._replace(fix=fix, notices=[*made.notices, Notice("done", text)])
 
     def _from_copy(self, creation: Creation, fix: FixSpec) -> MadeSession:
@@ -211,6 +212,16 @@ class SessionMaker:
     # --- of one source ---
 
     def _from_model(self, creation: Creation) -> MadeSession:
+        """Let the CPU convert 64-bit floats that `fix` has left to it, also in a session that refuses the CPU."""
+        from qnnbridge_host.model.double_edges import double_edges
+
+        if creation.spec.fallback != "error" or not double_edges(creation.source).converted:
+            return self._with_optimizers(creation)
+        made = self._with_optimizers(creation._replace(spec=_converting(creation.spec)))
+        self._refuse_other_nodes(made, creation.order.label)
+        return made
+
+    def _with_optimizers(self, creation: Creation) -> MadeSession:
         """Without the optimizers of ONNX Runtime that change what the model computes, or break it."""
         from qnnbridge_protocol.model_records import Notice
 
@@ -234,6 +245,19 @@ class SessionMaker:
                 raise
             return self._without(creation, found, "model")
         return made._replace(notices=[*made.notices, Notice("model", refused)]) if refused else made
+
+    def _refuse_other_nodes(self, made: MadeSession, label: str) -> None:
+        """Raise `PlacementRefused` if the CPU has more than the conversions of 64-bit floats."""
+        from qnnbridge_host.engine.placement import refusal
+        from qnnbridge_host.model.double_edges import is_conversion
+
+        placed = made.info.placement
+        others = tuple(node for node in placed.cpu_list if not is_conversion(node[0]))
+        count = placed.cpu_nodes - (len(placed.cpu_list) - len(others))
+        if placed.known and placed.qnn_nodes and not count:
+            return
+        self.sessions.close(made.session)
+        raise refusal(label, dataclasses.replace(placed, cpu_nodes=count, cpu_list=others), made.info.inputs)
 
     def _without(self, creation: Creation, choice: OptimizerChoice, kind: NoticeKind) -> MadeSession:
         from qnnbridge_protocol.model_records import Notice
@@ -464,9 +488,25 @@ def _may_rewrite(creation: Creation) -> bool:
     return size_of(source) <= MAX_UNASKED_BYTES
 
 
+def _converting(spec: SessionSpec) -> SessionSpec:
+    """Let the CPU convert 64-bit floats in a session that refuses it otherwise, with the rest as it would be."""
+    from qnnbridge_host.engine.qnn_options import DISABLE_CPU_FALLBACK, PROVIDER
+    from qnnbridge_protocol.specs import ProviderSpec
+
+    # Without a fallback QNN takes quantisation at the edges by itself.
+    options = {"offload_graph_io_quantization": "0"}
+    providers = tuple(
+        dataclasses.replace(one, options={**options, **one.options}) if one.name == PROVIDER else one
+        for one in spec.providers or (ProviderSpec(PROVIDER),)
+    )
+    entries = {DISABLE_CPU_FALLBACK: "0", **spec.config_entries}
+    return dataclasses.replace(spec, providers=providers, config_entries=entries)
+
+
 def _whole(rewrites: Sequence[str], spec: SessionSpec) -> tuple[str, ...]:
-    """With the rewrites that they rest on: known sizes and constants."""
+    """With the rewrites that they rest on: known sizes, constants and branches."""
+    from qnnbridge_host.model.known_wrong import BRANCH_REWRITES
     from qnnbridge_host.rewrite.fixer import FIXED_SHAPES
 
     sizes = (FIXED_SHAPES,) if spec.free_dimensions_by_name else ()
-    return (*sizes, "constants", "shape-computations", *rewrites)
+    return (*sizes, "constants", *BRANCH_REWRITES, *rewrites)

@@ -192,7 +192,10 @@ _NAMED = 5
 def _compose_cause(circumstances: Circumstances) -> str:
     empty = (*circumstances.empty_inputs, *circumstances.empty_results)
     if not empty:
-        return "QNN accepted every node and could not build its graph from them. It names no reason."
+        return (
+            "QNN accepted every node and could not build its graph from them. It names no reason. A known one is "
+            "an infinite scale, as quantising with a mask of minus infinity gives."
+        )
     more = f" and {len(empty) - _NAMED} more" if len(empty) > _NAMED else ""
     named = ", ".join(empty[:_NAMED])
     return f"QNN cannot build a graph with tensors without elements, and the model has {named}{more}."
@@ -223,6 +226,14 @@ _RULES: tuple[HintRule, ...] = (
         "it back to the CPU after that, whatever fallback is allowed.",
         "Change the operator so that QNN takes it (weights must be initializers, not Constant nodes), quantize it "
         "if it is float, or run the model on the CPU provider.",
+    ),
+    HintRule(
+        r"ORT Tensor data size does not match QNN tensor data size|Unsupported FP64 data type in graph IO",
+        "A number of 64 bits (double or int64) enters or leaves the graph of QNN, which computes in 32 bits and "
+        "less.",
+        "Sessions convert it on the CPU by themselves, unless fix=False or the numbers need 64 bits: such a model "
+        "belongs on the CPU provider. In the file: `qnnbridge fix MODEL -o OUT --only double-edges` for 64-bit "
+        "floats, `--only int64-output` for integers.",
     ),
     HintRule(r"is not a registered function/op", _unknown_operator_cause, _unknown_operator_fix),
     HintRule(

@@ -319,13 +319,17 @@ def reads(node: Any) -> list[str]:
     return [*node.input, *captured_by(node)]
 
 
-def shrink_masks(model: Any) -> int:
+def shrink_masks(model: Any, huge_from: float = HUGE_MASK, size: float = ENOUGH_FOR_MASK) -> int:
     """Makes attention masks among the initializers small enough to be quantised, in place; gives how many there
     were.
 
     An initializer is a mask if all that it holds is 0, 1 and huge values. A mask is added to scores of some tens.
     If it is -3.4e38, the range of the sum has no room for the scores: a sentence encoder had a cosine of 0.48
     against float with it, and 0.98 with -1e4, of which the softmax is 0 just as well.
+
+    Args:
+        huge_from: what counts as huge.
+        size: that huge values get.
     """
     from onnx import numpy_helper
 
@@ -341,13 +345,11 @@ def shrink_masks(model: Any) -> int:
         if used_by[tensor.name] - set(MASK_ADDING_OPS):
             continue
         values = numpy_helper.to_array(tensor)
-        huge = np.abs(values) >= HUGE_MASK
+        huge = np.abs(values) >= huge_from
         if not huge.any() or not (huge | (values == 0) | (values == 1)).all():
             continue
         tensor.CopyFrom(
-            numpy_helper.from_array(
-                np.where(huge, np.sign(values) * ENOUGH_FOR_MASK, values).astype(np.float32), tensor.name
-            )
+            numpy_helper.from_array(np.where(huge, np.sign(values) * size, values).astype(np.float32), tensor.name)
         )
         shrunk += 1
     return shrunk

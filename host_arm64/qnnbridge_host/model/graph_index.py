@@ -269,7 +269,11 @@ _OWN_DOMAINS: Final = ("", "ai.onnx")
 
 
 class NodeEntry(NamedTuple):
-    """A node as the file has it. op: with its domain if that is not ONNX's own. inside: of what, "" at the top."""
+    """A node as the file has it. op: with its domain if that is not ONNX's own.
+
+    inside: of what, "" at the top. top: the place of the node of the main graph that it is, or is inside of.
+    always_taken: of each If around it this is the branch that it takes; True at the top.
+    """
 
     op: str
     name: str
@@ -277,6 +281,8 @@ class NodeEntry(NamedTuple):
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     inside: str = ""
+    top: int = 0
+    always_taken: bool = True
 
 
 class _Reference(NamedTuple):
@@ -438,8 +444,8 @@ class _Reader:
         constants = self._main.constants
         known |= {name: one for name, one in constants.items() if fixed or name not in self._main.overridable}
         self._known = known
-        for entry in self._main.nodes:
-            self._add(entry, 0)
+        for place, entry in enumerate(self._main.nodes):
+            self._add(entry._replace(top=place), 0)
         return FileGraph(self._entries, known)
 
     def _add(self, entry: NodeEntry, depth: int) -> None:
@@ -453,13 +459,17 @@ class _Reader:
                 **dict(zip(body.outputs, entry.outputs, strict=False)),
             }
             given = {**body.defaults, **entry.attributes}
-            self._write_out(body, names, given, entry.inside or f"the function {entry.op}", depth)
+            owner = entry._replace(inside=entry.inside or f"the function {entry.op}", always_taken=False)
+            self._write_out(body, names, given, owner, depth)
             return
         condition = self._known.get(entry.inputs[0]) if entry.inputs else None
+        known = condition.values if condition is not None else None
+        inside = entry.inside or f"a branch of the If {entry.name}".rstrip()
+        owner = entry._replace(inside=inside, always_taken=entry.always_taken and bool(known))
         for name, branch in entry.attributes.items():
-            taken = not condition or not condition.values or name.startswith("then") == bool(condition.values[0])
+            taken = not known or name.startswith("then") == bool(known[0])
             if isinstance(branch, _Body) and taken and depth < _MOST_DEPTH:
-                self._write_out(branch, {}, {}, entry.inside or f"a branch of the If {entry.name}".rstrip(), depth)
+                self._write_out(branch, {}, {}, owner, depth)
         # Known under the name of its result. The node stays: places count all nodes of the file.
         if entry.op == "Constant" and entry.outputs:
             made = entry.outputs[0]
@@ -467,7 +477,7 @@ class _Reader:
         self._entries.append(entry)
 
     def _write_out(
-        self, body: _Body, names: dict[str, str], given: Mapping[str, Any], inside: str, depth: int
+        self, body: _Body, names: dict[str, str], given: Mapping[str, Any], owner: NodeEntry, depth: int
     ) -> None:
         self._written_out += len(body.nodes)
         if self._written_out > _MOST_WRITTEN_OUT:
@@ -492,7 +502,10 @@ class _Reader:
                 for name, value in node.attributes.items()
             }
             attributes = {name: value for name, value in attributes.items() if value is not None}
-            self._add(NodeEntry(node.op, node.name, inputs, outputs, attributes, inside), depth + 1)
+            inner = owner._replace(
+                op=node.op, name=node.name, inputs=inputs, outputs=outputs, attributes=attributes
+            )
+            self._add(inner, depth + 1)
 
 
 # Branches and functions inside of each other. ONNX Runtime gives up long before.

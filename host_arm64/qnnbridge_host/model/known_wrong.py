@@ -23,6 +23,7 @@ from qnnbridge_host.model.graph_index import (
     GraphIndex,
     GraphNode,
     GraphTensor,
+    NodeEntry,
     Unknown,
     read_model,
     rules_about,
@@ -112,12 +113,26 @@ class WrongOperator:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KnownWrong:
-    """A node that a row matches."""
+    """A node that a row matches.
+
+    Args:
+        inside: the branch or function that has it, "" for a node of the main graph.
+        top: the place of the node of the main graph that it is, or is inside of; `find_in_model` fills it.
+        before: rewrites without which the one of the fault does not reach the node.
+    """
 
     fault: WrongOperator
     index: int
     node: str
     op: str
+    inside: str = ""
+    top: int = 0
+    before: tuple[str, ...] = ()
+
+    @property
+    def rewrites(self) -> tuple[str, ...]:
+        """The rewrites of `qnnbridge fix` that cure it, in their order."""
+        return (*self.before, self.fault.rewrite) if self.fault.rewrite else ()
 
     @property
     def text(self) -> str:
@@ -189,15 +204,25 @@ def find_in_model(
     if not any(op in wanted for op in graph.ops()):
         return ()
     complete(graph)
-    return tuple(_where_it_is(one, graph.entries[one.index].inside) for one in find(graph, rows))
+    return tuple(_where_it_is(one, graph.entries[one.index]) for one in find(graph, rows))
 
 
-def _where_it_is(found: KnownWrong, inside: str) -> KnownWrong:
+# They put the branch that an If always takes in its place.
+BRANCH_REWRITES: Final = ("shape-computations", "untaken-branches")
+
+
+def _where_it_is(found: KnownWrong, entry: NodeEntry) -> KnownWrong:
     """Rewrites change the main graph alone."""
-    if not inside:
-        return found
-    advice = f"it is in {inside}, where qnnbridge fix changes nothing: export the model without that"
-    return dataclasses.replace(found, fault=dataclasses.replace(found.fault, rewrite="", advice=advice))
+    if not entry.inside:
+        return dataclasses.replace(found, top=entry.top)
+    # Names inside begin with a prefix of the index.
+    node = entry.name or found.node.partition("/")[2]
+    found = dataclasses.replace(found, node=node, inside=entry.inside, top=entry.top)
+    if entry.always_taken and found.fault.rewrite:
+        return dataclasses.replace(found, before=BRANCH_REWRITES)
+    advice = f"it is in {entry.inside}, where qnnbridge fix changes nothing: export the model without that"
+    fault = dataclasses.replace(found.fault, rewrite="", advice=advice)
+    return dataclasses.replace(found, fault=fault)
 
 
 def warning_of(
@@ -211,7 +236,7 @@ def warning_of(
         return ""
     shown = "; ".join(f"{one.op} {one.node} ({one.fault.says})" for one in found[:_SHOWN])
     more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    rewrites = list(dict.fromkeys(one.fault.rewrite for one in found if one.fault.rewrite))
+    rewrites = list(dict.fromkeys(name for one in found if one.fault.rewrite for name in one.rewrites))
     only = " ".join(f"--only {name}" for name in rewrites)
     advice = list(dict.fromkeys(one.fault.advice for one in found if not one.fault.rewrite and one.fault.advice))
     fixes = [f"run: qnnbridge fix {shell_word(path or 'MODEL')} -o OUT {only}"] if rewrites else []
@@ -240,17 +265,23 @@ def find_for_session(
         soc_model: the chip, if another part has found out which.
         rows: gives those that count for a chip and a release.
     """
-    from qnnbridge_host.model.compatibility import backend_of
-
-    options = [provider.options for provider in spec.providers if provider.name == QNN]
-    if spec.providers and not any(backend_of(one) == "htp" for one in options):
+    if not computes_on_htp(spec):
         return ()
+    options = [provider.options for provider in spec.providers if provider.name == QNN]
     # The options of the first QNN provider win.
     given = {name: text for one in reversed(options) for name, text in one.items()}
     arch = arch_of(soc_model or given.get("soc_model"), given.get("htp_arch"), simulator=simulator)
     release = versions.get("onnxruntime_qnn", "")
     sizes = spec.free_dimensions_by_name
     return find_in_model(source.given, arch=arch, release=release, sizes=sizes, rows=rows(arch, release))
+
+
+def computes_on_htp(spec: SessionSpec) -> bool:
+    """Return whether a session asks for QNN with its HTP, as one without providers does."""
+    from qnnbridge_host.model.compatibility import backend_of
+
+    options = [provider.options for provider in spec.providers if provider.name == QNN]
+    return not spec.providers or any(backend_of(one) == "htp" for one in options)
 
 
 def arch_of(soc_model: str | None, htp_arch: str | None = None, *, simulator: bool) -> int:

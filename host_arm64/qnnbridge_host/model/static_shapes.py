@@ -35,7 +35,7 @@ Values = tuple[Any, ...]
 def complete(graph: FileGraph) -> None:
     """Adds shapes, types and small values that follow to the tensors of the graph. What the file says stays."""
     # In the order of the file: ONNX demands that a tensor is made before it is taken.
-    for op, _, inputs, outputs, attributes, _ in graph.entries:
+    for op, _, inputs, outputs, attributes, *_ in graph.entries:
         # Nothing follows without inputs; what a Constant makes was recorded when the file was read.
         if not inputs or not outputs:
             continue

@@ -17,6 +17,7 @@ from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.model_index import Editor, ModelIndex
 from qnnbridge_host.graph.shapes import Dimensions
+from qnnbridge_host.model import double_edges
 from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
 from qnnbridge_host.rewrite.fixer import FIXED_SHAPES, chosen, fix_model
 from qnnbridge_protocol.errors import BridgeError
@@ -24,7 +25,9 @@ from qnnbridge_protocol.input_constants import EXAMPLE_SIZES, MOST_SIZES
 from qnnbridge_protocol.specs import NodeInfo
 
 # Rewrites that tidy, and let QNN take nothing that it would not take without them.
-TIDYING: Final = frozenset({"constants", "weights-as-inputs", "unused-outputs", "masks", FIXED_SHAPES})
+TIDYING: Final = frozenset(
+    {"constants", "weights-as-inputs", "unused-outputs", "masks", FIXED_SHAPES, double_edges.REWRITE}
+)
 # Nodes between an input and the condition or size that it decides.
 _MOST_STEPS: Final = 50
 # Operators of which the size of a result is the value of these inputs.

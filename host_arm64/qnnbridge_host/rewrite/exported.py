@@ -71,6 +71,23 @@ def gather_nd_by_gather(editor: Editor, node: Any) -> list[Any] | None:
     return chain.nodes()
 
 
+# The place of the mask among the inputs of Attention.
+_MASK: Final = 3
+
+
+@for_nodes("Attention", "mask of truth values")
+def add_attention_mask(editor: Editor, node: Any) -> list[Any] | None:
+    """Attention with a mask of truth values gets one of floats, which is added: QNN takes no other."""
+    if len(node.input) <= _MASK or editor.element(node.input[_MASK]) != ElementType.BOOL:
+        return None
+    if editor.element(node.input[0]) not in (ElementType.FLOAT, ElementType.FLOAT16):
+        return None
+    kept, masked = (editor.like(node.input[0], value, "mask") for value in (0.0, -graphs.ENOUGH_FOR_MASK))
+    mask = editor.make("Where", [node.input[_MASK], kept, masked], node)
+    node.input[_MASK] = mask.output[0]
+    return [mask, node]
+
+
 def _sizes(editor: Editor, sizes: Sequence[int]) -> str:
     return editor.add_constant(np.array(sizes, np.int64), "sizes")
 

@@ -21,8 +21,9 @@ from qnnbridge_host.graph.bounds import MANY_NODES
 from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions
+from qnnbridge_host.model import double_edges
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, evidence, is_random, tolerance_of
-from qnnbridge_host.rewrite import constants, exported, operators, rank, removals, transposes, wrong_values
+from qnnbridge_host.rewrite import constants, doubles, exported, operators, rank, removals, transposes, wrong_values
 from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
 from qnnbridge_host.rewrite.rewriting import Rewriting
 from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError
@@ -121,6 +122,11 @@ REWRITES: Final = (
         "integer-table",
         "rows of a table of 8-bit integers are taken after DequantizeLinear",
         exported.dequantize_before_gather,
+    ),
+    Rewrite(
+        "attention-mask",
+        "Attention with a mask of truth values gets one of floats, which is added",
+        exported.add_attention_mask,
     ),
     Rewrite("sequence-parts", "a part of a split sequence becomes a Slice", exported.slice_of_a_sequence),
     Rewrite(
@@ -232,6 +238,11 @@ REWRITES: Final = (
         wrong_values.limit_arguments,
     ),
     Rewrite("rank", "more than five dimensions (MatMul: four) are folded into fewer", rank.fold_dimensions),
+    Rewrite(
+        double_edges.REWRITE,
+        "64-bit floats that enter or leave the model are converted on the CPU, and computed in 32 bits",
+        doubles.float_inside,
+    ),
     Rewrite(
         "masks",
         "attention masks of -3.4e38 become -1e4, which half floats and quantised values have",

@@ -18,6 +18,7 @@ import numpy as np
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import Editor
+from qnnbridge_host.model.double_edges import is_conversion
 
 ELEMENTWISE = frozenset(
     {
@@ -119,6 +120,9 @@ def fold_dimensions(editor: Editor) -> list[str]:
     counted: Counter[str] = Counter()
 
     def change(node: Any) -> list[Any] | None:
+        # With fewer dimensions QNN would take it, and fail with the double.
+        if is_conversion(node.name):
+            return None
         if node.domain not in graphs.ONNX_DOMAINS or not any(
             (editor.rank(name) or 0) > (MOST_OF_MATMUL if node.op_type == "MatMul" else MOST_DIMENSIONS)
             for name in (*node.input, *node.output)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from qnnbridge_host.graph.model_index import ModelIndex
+from qnnbridge_host.model.double_edges import REWRITE
 from qnnbridge_host.model.graph_index import GraphTensor
 from qnnbridge_host.model.known_wrong import CODE as KNOWN_WRONG
 from qnnbridge_models.analyze.costs import Cost
@@ -208,6 +209,8 @@ def verdict_text(analysis: Analysis, placed: GraphPlacement) -> str:
         return f"no session can be made: {error.message}"
     if shares.fails:
         crash = any(verdict.place == "crash" for verdict in placed.verdicts)
+        if not crash and all(one.rule == REWRITE for one in placed.verdicts if one.place == "fails"):
+            return "QNN would fail with 64-bit floats"
         return "QNN would end the process" if crash else "no session could be made"
     if not shares.nodes:
         return "no node is left to place: all of it is computed beforehand"

@@ -46,7 +46,7 @@ from qnnbridge_models.analyze.remedies import (
     rewritten_results,
     with_sizes,
 )
-from qnnbridge_models.analyze.rules import wrong_numbers
+from qnnbridge_models.analyze.rules import bare_edges, failing_edges, inside_branches, wrong_numbers
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, InvalidGraph, OptionError, ProviderUnavailable
 from qnnbridge_protocol.shell import shell_word
 from qnnbridge_tools.arguments import read_chip, with_chip
@@ -100,7 +100,9 @@ def analyze_model(
         model_shapes.forget_inferred(model.graph)
     prediction = predict_model(model, arch, path.parent)
     view = prediction.view
-    predicted = _with_parts(view, prediction.verdicts)
+    edges = bare_edges(view)
+    command = f"qnnbridge fix {shell_word(path)} -o OUT {f'{sizes} --only fixed-shapes ' if sizes else ''}--only "
+    predicted = _with_parts(view, failing_edges(view, prediction.verdicts, edges, command))
     costs = costs_of(view, model)
     offline_s = time.perf_counter() - begun
     truth: QnnAnswer | None = None
@@ -127,6 +129,11 @@ def analyze_model(
             if isinstance(answer.error, ProviderUnavailable) and host_python is None:
                 reason = answer.error.message
             else:
+                if answer.placed is not None:
+                    placed_there = failing_edges(view, answer.placed.verdicts, edges, command)
+                    answer = dataclasses.replace(
+                        answer, placed=dataclasses.replace(answer.placed, verdicts=placed_there)
+                    )
                 truth = dataclasses.replace(answer, disagreements=_disagreements(predicted, answer))
         except InvalidGraph as error:
             reason = error.message
@@ -137,7 +144,6 @@ def analyze_model(
     seconds_truth = time.perf_counter() - begun if truth else 0.0
     free = model_shapes.free_dimensions(model.graph)
     to_fix = model_shapes.options_text(free)
-    command = f"qnnbridge fix {shell_word(path)} -o OUT {f'{sizes} --only fixed-shapes ' if sizes else ''}--only "
     placed = _explained(predicted, truth, to_fix)
     refused = {node.op for verdict, node in zip(placed, view.nodes, strict=True) if verdict.place == "cpu"}
     rewritten = rewritten_results(model, path.parent, in_file, refused)
@@ -154,7 +160,9 @@ def analyze_model(
         chip = str(number) if number else None
         here = rows_here(chip, None, truth.versions, simulator=truth.simulator)
     evidence = here.evidence(truth is None or truth.simulator)
-    notes += wrong_numbers(view, placed, here.rows(arch, release), str(path), evidence, sizes)
+    rows = here.rows(arch, release)
+    inside = inside_branches(prediction.left, prediction.numbers, rows)
+    notes += wrong_numbers(view, placed, rows, str(path), evidence, sizes, inside)
     return Analysis(
         path,
         label,

@@ -207,6 +207,9 @@ class Prediction:
         view: the nodes, with all shapes that are known.
         empty: tensors without elements, of nodes wherever they would run. Each of them may end the process.
         decided: indexes of each If whose condition is known. ONNX Runtime replaces it by the branch that it takes.
+        left: the model when all that can be computed is a constant, without large weights. Each If of `decided` has
+            the branch that it takes twice.
+        numbers: of the nodes of `left`, their indexes in the model.
     """
 
     verdicts: tuple[NodeVerdict, ...]
@@ -214,6 +217,8 @@ class Prediction:
     empty: tuple[str, ...]
     no_input: bool
     decided: frozenset[int]
+    left: Any
+    numbers: tuple[int, ...]
 
 
 def predict_model(model: Any, arch: int, folder: Path | None = None) -> Prediction:
@@ -249,13 +254,19 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
         # Nothing was folded, which is the usual case: one index serves for both.
         left = whole = ModelIndex(light, editor.types, [node.name for node in model.graph.node])
         verdicts = tuple(predict(left, arch))
-    return Prediction(
+    numbers = tuple(int(node.name) for node in light.graph.node)
+    prediction = Prediction(
         verdicts,
         whole,
         tuple(dict.fromkeys(tensor.name for node in left.nodes for tensor in rules.empty_tensors(node))),
         not left.inputs,
         decided,
+        light,
+        numbers,
     )
+    for number, node in zip(numbers, light.graph.node, strict=True):
+        node.name = model.graph.node[number].name
+    return prediction
 
 
 def _drop_untaken_branches(editor: Editor) -> frozenset[int]:
@@ -433,6 +444,9 @@ def _spread_to_edges(verdicts: list[NodeVerdict], units: QdqUnits) -> list[NodeV
         for edge in unit.edges:
             places.setdefault(edge, []).append(verdicts[index])
     for edge, around in places.items():
+        # Its scale is at fault, which no neighbour changes.
+        if verdicts[edge].place == "fails":
+            continue
         # An edge may belong to two operators: it goes to QNN with one of them.
         if any(one.place == "qnn" for one in around):
             result[edge] = ON_QNN

@@ -7,6 +7,7 @@ with sizes. Pure functions: no host is asked.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,18 +17,22 @@ from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.model_index import Editor, ModelIndex
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model import operator_tables as tables
+from qnnbridge_host.model.double_edges import is_conversion
 from qnnbridge_host.rewrite.constants import fix_values
 from qnnbridge_host.rewrite.deciding import deciding_inputs, results_text, sizing_inputs, tried_sizes
 from qnnbridge_host.rewrite.fixer import chosen
 from qnnbridge_models.analyze.analysis import BAD, Advice, NodePlace, NodeVerdict, QnnAnswer
 from qnnbridge_models.analyze.costs import Cost, costs_of
-from qnnbridge_models.analyze.predict import Prediction, parts_of, predict_model
+from qnnbridge_models.analyze.predict import DEQUANTIZE, Prediction, parts_of, predict_model
+from qnnbridge_models.analyze.rules import QUANTISE_AGAIN
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.input_tensors import options_text
 from qnnbridge_protocol.shell import shell_word
 
 NO_SHAPE: Final = "replace the operator before them from where on the shape is not known, or depends on the values"
 _NAMED = 3
+# Of a factor that can be said in a number.
+_MOST_EXPONENT: Final = 690
 # Kinds of objections for which the parts are counted again; each takes a walk over the graph.
 _MOST_TRIED = 40
 # Nodes of all these walks together: a tenth of a second for 100,000. Models of 10,000 nodes have all walks.
@@ -105,6 +110,7 @@ _OF_EXPORTERS: Final[Mapping[str, frozenset[str]]] = {
     "scatter-rows": frozenset({"ScatterElements"}),
     "dft": frozenset({"DFT"}),
     "einsum": frozenset({"Einsum"}),
+    "attention-mask": frozenset({"Attention"}),
 }
 
 
@@ -174,11 +180,34 @@ def notes_on(prediction: Prediction, model: Any, truth: QnnAnswer | None) -> lis
                 severity="model",
             )
         )
+    if coarse := _in_coarse_steps(view):
+        step = coarse[0][1]
+        factor = "1e300 and more" if step > _MOST_EXPONENT else f"{math.exp(step):.3g}"
+        notes.append(
+            Advice(
+                QUANTISE_AGAIN[0].upper() + QUANTISE_AGAIN[1:],
+                f"the argument of {len(coarse)} Softmax is in steps of {step:.3g}, and one step is a factor of "
+                f"{factor}, on the CPU as well. A mask of large numbers leaves no room for the scores",
+                tuple(index for index, _ in coarse),
+                severity="model",
+            )
+        )
     # A node that the rules foresaw explains the error better than the error itself.
     foreseen = any(verdict.place in ("crash", "fails") for verdict in prediction.verdicts)
     if truth is not None and isinstance(truth.error, BridgeError) and not foreseen:
         notes.append(Advice(truth.error.fix or "See the error above", truth.error.message, severity="fails"))
     return notes
+
+
+def _in_coarse_steps(view: ModelIndex) -> list[tuple[int, float]]:
+    """Each Softmax whose argument is quantised in steps above 1, with the step; the largest step first."""
+    found = []
+    for node in view.nodes:
+        maker = view.origin(node.given[0].name) if node.op == "Softmax" and node.given else None
+        scale = maker.input(1) if maker is not None and maker.op in DEQUANTIZE else None
+        if scale is not None and scale.values and all(map(math.isfinite, scale.values)) and max(scale.values) > 1:
+            found.append((node.index, max(scale.values)))
+    return sorted(found, key=lambda one: -one[1])
 
 
 def about_deciding_inputs(model: Any, view: ModelIndex, verdicts: Sequence[NodeVerdict], dims: str) -> list[Advice]:
@@ -300,7 +329,8 @@ def advise(
     kinds: dict[tuple[str, str, str], list[int]] = {}
     decided = {index for one in notes if one.code == _DECIDING for index in one.nodes}
     for index, verdict in enumerate(verdicts):
-        if verdict.place in BAD and index not in decided:
+        # What `fix` leaves to the CPU on purpose is nothing to do.
+        if verdict.place in BAD and index not in decided and not is_conversion(view.nodes[index].name):
             kinds.setdefault(_kind(view, index, verdict), []).append(index)
     places: list[NodePlace] = [verdict.place for verdict in verdicts]
     now = len(parts_of(view, places)) if kinds else 0

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from qnnbridge_host.graph.model_index import ModelIndex
-from qnnbridge_host.model import known_wrong
+from qnnbridge_host.model import double_edges, known_wrong
 from qnnbridge_host.model import operator_tables as tables
 from qnnbridge_host.model.graph_index import GraphNode, GraphTensor, rules_about
 from qnnbridge_host.model.known_wrong import KnownWrong, WrongOperator
@@ -158,7 +159,7 @@ def _einsum(node: GraphNode, context: RuleContext) -> Objection:
 def _attention_mask(node: GraphNode, context: RuleContext) -> Objection:
     mask = node.input(3)
     if mask is not None and mask.type == "bool":
-        return "a mask of truth values is not taken", "give a mask of floats that is added: 0 and -1e4"
+        return "a mask of truth values is not taken", "qnnbridge fix (attention-mask)"
     if node.input(6) is not None:
         return "nonpad_kv_seqlen is not taken", "give a mask instead"
     if node.get("softmax_precision", None) is not None:
@@ -237,6 +238,13 @@ def empty_tensors(node: GraphNode) -> list[GraphTensor]:
 
 
 # QNN ends with SIGFPE while it prepares the graph (onnxruntime-qnn 2.4.0, 2.6.0 and 2.7.0), without a message.
+def _endless_scale(node: GraphNode, context: RuleContext) -> Objection:
+    scale = node.input(1)
+    if scale is None or scale.values is None or all(math.isfinite(value) for value in scale.values):
+        return None
+    return f"{scale.name}, its scale, is {scale.values[0]}: all that it makes is no number, on the CPU as well"
+
+
 def _zero_size(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in empty_tensors(node):
         if tensor.name not in _parameters(node):
@@ -363,6 +371,7 @@ def _chip(node: GraphNode, context: RuleContext) -> Objection:
     return reason
 
 
+QUANTISE_AGAIN: Final = "quantise the float model with qnnbridge quantize, which makes masks small first"
 _SHAPES_FIX = "fix the sizes of the inputs: qnnbridge fix --shape INPUT=..."
 
 # The order decides which objection a node gets, and with it the advice:
@@ -398,6 +407,7 @@ RULES: Final = (
     PlacementRule("special", "cpu", _if, operators=("If",)),
     PlacementRule("special", "cpu", _pow, operators=("Pow",)),
     PlacementRule("special", "cpu", _rotary, operators=("RotaryEmbedding",)),
+    PlacementRule("endless-scale", "fails", _endless_scale, QUANTISE_AGAIN, tables.PAIRS),
     PlacementRule("special", "cpu", _standalone, operators=tables.PAIRS),
     # From here on only for nodes that no rule above leaves to the CPU: what QNN takes can fail or end the process.
     PlacementRule("rearranged", "fails", _wrong_type, operators=tables.FAILS_UNLESS_FLOAT),
@@ -429,6 +439,42 @@ def _shape_text(shape: tuple[int | None, ...] | None) -> str:
     return "unknown" if shape is None else output.shape_text(shape)
 
 
+# --- 64-bit floats at the edges of a model -------------------------------------------------------------
+
+
+def bare_edges(view: ModelIndex) -> frozenset[str]:
+    """Return the inputs and outputs that are 64-bit floats and not converted on the CPU."""
+    nodes = [(node.op, [one.name for one in node.given], [one.name for one in node.made]) for node in view.nodes]
+    varies = double_edges.varying(nodes, view.inputs)
+    edges = {name for name in (*view.inputs, *view.outputs) if name in varies and view.about(name).type == "double"}
+    converted = {
+        tensor.name
+        for node in view.nodes
+        if double_edges.is_conversion(node.name)
+        for tensor in (*node.given, *node.made)
+    }
+    return frozenset(edges - converted)
+
+
+def failing_edges(
+    view: ModelIndex, verdicts: Sequence[NodeVerdict], edges: Collection[str], command: str
+) -> tuple[NodeVerdict, ...]:
+    """Return the verdicts; of a node on QNN with one of `edges`: no run succeeds.
+
+    Args:
+        command: ends where the name of the rewrite begins.
+    """
+
+    def judged(node: GraphNode, verdict: NodeVerdict) -> NodeVerdict:
+        names = [tensor.name for tensor in (*node.given, *node.made) if tensor.name in edges]
+        if verdict.place != "qnn" or not names:
+            return verdict
+        reason = f"{names[0]} is a 64-bit float (double) at the edge of the model, with which QNN fails"
+        return NodeVerdict("fails", double_edges.REWRITE, reason, command + double_edges.REWRITE)
+
+    return tuple(judged(node, verdict) for node, verdict in zip(view.nodes, verdicts, strict=True))
+
+
 # --- what QNN takes and computes wrong, as things to do about it ---------------------------------------
 
 _NAMED = 3
@@ -440,6 +486,19 @@ def _no_evidence(_rows: Sequence[str]) -> str:
     return ""
 
 
+def inside_branches(left: Any, numbers: Sequence[int], rows: Sequence[WrongOperator]) -> list[KnownWrong]:
+    """Return what a session finds in branches of an If, by the index of the If.
+
+    Args:
+        left: a model in which each If whose condition is known has only the branch that it takes.
+        numbers: the index of each node of `left`.
+    """
+    if all(node.op_type != "If" for node in left.graph.node):
+        return []
+    found = known_wrong.find_in_model(left.SerializeToString(), arch=0, rows=rows)
+    return [dataclasses.replace(one, index=numbers[one.top]) for one in found if one.inside]
+
+
 def wrong_numbers(
     view: ModelIndex,
     verdicts: Sequence[NodeVerdict],
@@ -447,21 +506,23 @@ def wrong_numbers(
     path: str,
     evidence: Evidence = _no_evidence,
     sizes: str = "",
+    inside: Sequence[KnownWrong] = (),
 ) -> list[Advice]:
     """One thing to do for each row of the table that matches nodes on QNN.
 
     Args:
         rows: those that count for the chip and the release.
+        inside: what `inside_branches` found.
         path: of the model, for the command that cures it.
         evidence: where a row was measured, by its name; "" for nothing to say.
         sizes: the `--dim` options that the model was read with.
     """
-    by_row: dict[str, list[KnownWrong]] = {}
-    for one in known_wrong.find(view, rows):
+    by_row: dict[tuple[str, str], list[KnownWrong]] = {}
+    for one in (*known_wrong.find(view, rows), *inside):
         # The table is about QNN: on the CPU the same node is right.
         if verdicts[one.index].place == "qnn":
-            by_row.setdefault(one.fault.name, []).append(one)
-    return [_advice(view, found, path, evidence([name]), sizes) for name, found in by_row.items()]
+            by_row.setdefault((one.fault.name, one.inside), []).append(one)
+    return [_advice(view, found, path, evidence([name]), sizes) for (name, _), found in by_row.items()]
 
 
 def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str, evidence: str, sizes: str) -> Advice:
@@ -469,18 +530,17 @@ def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str, evidence: 
     names = ", ".join(one.node for one in found[:_NAMED])
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     # The rewrite finds a node whose sizes or paddings the model computes only after they are constants.
-    given = [tensor for one in found for tensor in view.node(one.index).given]
+    given = [tensor for one in found if not one.inside for tensor in view.node(one.index).given]
     computed = any(tensor.values is not None and not tensor.constant for tensor in given)
     first = "--only shape-computations " if computed else ""
     if sizes:
         first = f"{sizes} --only fixed-shapes {first}"
-    what = (
-        f"qnnbridge fix {shell_word(path)} -o OUT {first}--only {fault.rewrite}" if fault.rewrite else fault.advice
-    )
+    first += " ".join(f"--only {name}" for name in found[0].rewrites)
+    what = f"qnnbridge fix {shell_word(path)} -o OUT {first}" if fault.rewrite else fault.advice
     return Advice(
         what,
         f"QNN computes {found[0].op} wrong here: {fault.says}. In: {names}{more}{evidence and f'.{evidence}'}",
-        tuple(one.index for one in found),
+        tuple(dict.fromkeys(one.index for one in found)),
         severity=known_wrong.CODE,
         code=known_wrong.CODE,
     )

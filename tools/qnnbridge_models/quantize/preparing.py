@@ -14,7 +14,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs, shapes
@@ -151,13 +151,21 @@ class PreparedModel:
 
 
 def prepare(
-    model: Any, work: Path, sample: Feeds, expected: list[Any], names: list[str], *, symmetric: bool = False
+    model: Any,
+    work: Path,
+    sample: Feeds,
+    expected: list[Any],
+    names: list[str],
+    *,
+    symmetric: bool = False,
+    eight_bits: bool = False,
 ) -> PreparedModel:
     """Prepares `model` (with its weights; it is changed) in the folder `work`; checks that it computes the same.
 
     Args:
         sample, expected, names: one sample, and what the original model gives for it.
         symmetric: activations get symmetric ranges.
+        eight_bits: activations get 8 bits.
     """
     changes: list[str] = []
     if model.functions:
@@ -174,13 +182,15 @@ def prepare(
         changes.append(f"{moved} weights that were also inputs are constants now")
     path = _folded(model, work, changes, symmetric)
     del model
-    shrunk = _masks_shrunk(path, work, lambda candidate: _differences(candidate, sample, expected, names))
-    if shrunk is not None:
-        path = shrunk
-        changes.append(
-            f"masks below -{graphs.HUGE_MASK:g} are -{graphs.ENOUGH_FOR_MASK:g} now, "
-            "so that the scores keep their precision"
+    small = _masks_of_eight_bits(path, work, sample) if eight_bits else []
+    for huge, size in (*small, (graphs.HUGE_MASK, graphs.ENOUGH_FOR_MASK)):
+        shrunk = _masks_shrunk(
+            path, work, lambda candidate: _differences(candidate, sample, expected, names), huge, size
         )
+        if shrunk is not None:
+            path = shrunk
+            changes.append(f"masks of -{huge:g} or less are -{size:g} now, so that the scores keep their precision")
+            break
     # Last, so that what is fused here has names, too.
     path = _named(_preprocessed(path, work), work)
     _refuse_changed(_differences(path, sample, expected, names))
@@ -302,14 +312,55 @@ def _normalise_by_convolution(model: Any) -> int:
     return changed
 
 
+# Sizes of masks for 256 steps: of a step of 39, as -1e4 leaves, scores of some tens are all alike (0.6 dB; 21 with
+# -128).
+_MASKS_OF_EIGHT_BITS: Final = (128.0, 512.0, 2048.0)
+# exp(-16) is 1e-7.
+_BELOW_ALL_SCORES: Final = 16.0
+
+
+def _masks_of_eight_bits(path: Path, work: Path, sample: Feeds) -> list[tuple[float, float]]:
+    """Return what counts as a mask, and the smallest size below twice the range of the scores.
+
+    Twice, because other samples have larger scores. Empty if no size is small enough, or the scores are not known.
+    """
+    import numpy as np
+    from onnx import ValueInfoProto
+
+    model = graphs.load(path, weights=True)
+    if not graphs.shrink_masks(model, graphs.ENOUGH_FOR_MASK):
+        return []
+    made = {name for node in model.graph.node for name in node.output}
+    names = list(dict.fromkeys(node.input[0] for node in model.graph.node if node.op_type == "Softmax"))
+    names = [name for name in names if name in made]
+    outputs = {value.name for value in model.graph.output}
+    model.graph.output.extend(ValueInfoProto(name=name) for name in names if name not in outputs)
+    try:
+        session = cpu.open_session(save(model, work / "scores.onnx"), "the prepared model")
+        found = cpu.run(session, sample, "the prepared model", names) if names else []
+    except OrtError:
+        return []
+    # Without what is masked.
+    scores = [one[one > -graphs.ENOUGH_FOR_MASK / 2] for one in found]
+    most = max((float(np.ptp(one)) for one in scores if one.size), default=None)
+    if most is None:
+        return []
+    needed = 2 * (most + _BELOW_ALL_SCORES)
+    return [(graphs.ENOUGH_FOR_MASK, size) for size in _MASKS_OF_EIGHT_BITS if size >= needed][:1]
+
+
 def _masks_shrunk(
-    path: Path, work: Path, differences: Callable[[Path], tuple[OutputComparison, ...]]
+    path: Path,
+    work: Path,
+    differences: Callable[[Path], tuple[OutputComparison, ...]],
+    huge_from: float,
+    size: float,
 ) -> Path | None:
     """The model with small masks; None if it has no large ones, or if that would change what it computes."""
     # With the usual mask of -3.4e38 a model of sentences (MiniLM) had a cosine of 0.48 against float, and 0.98 with
     # -1e4.
     model = graphs.load(path, weights=True)
-    if not graphs.shrink_masks(model):
+    if not graphs.shrink_masks(model, huge_from, size):
         return None
     candidate = save(model, work / "masked.onnx")
     # On a sample: where the large mask is a value like others, the candidate computes something else.

@@ -143,6 +143,7 @@ def _quantized(
                 expected[0],
                 names,
                 symmetric=settings.symmetric_activations,
+                eight_bits=settings.activation_type.endswith("t8"),
             )
         calibrated = calibrate(prepared.path, samples, settings, output.work, on_progress, KnownWeights())
         calibrated, form = working_form(calibrated, output.work, reference)

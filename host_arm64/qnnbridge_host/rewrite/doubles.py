@@ -1,0 +1,138 @@
+"""64-bit floats that enter or leave a model become 32-bit floats, with a conversion on the CPU.
+
+QNN takes doubles inside of a graph, and computes them in 32 bits. With a double at the edge of its graph
+onnxruntime-qnn 2.7 fails when the session is made ("Unsupported FP64 data type in graph IO") or in each run ("ORT
+Tensor data size does not match QNN tensor data size"). QNN takes a Cast to double as well, and fails in the same
+way. So the conversion has six dimensions: QNN refuses them, and the CPU converts. Each input and output keeps its
+name and its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.model_index import Editor
+from qnnbridge_host.model.double_edges import CONVERSION, is_conversion, varying
+from qnnbridge_host.rewrite.rewriting import set_attribute
+from qnnbridge_protocol.element_types import ElementType
+
+_DOUBLE: Final = ElementType.DOUBLE.value
+_FLOAT: Final = ElementType.FLOAT.value
+# Attributes that name the type of a result.
+_TYPE_ATTRIBUTES: Final = ("to", "dtype", "output_dtype", "output_datatype")
+_REFUSED_DIMENSIONS: Final = 6
+
+
+def float_inside(editor: Editor) -> list[str]:
+    """Everything that is connected with a double at the edge of the model is computed in float.
+
+    A result that follows from constants alone is a constant to QNN, and passes as it is.
+    """
+    computed = varying(((node.op_type, node.input, node.output) for node in editor.protos), editor.inputs)
+    edges = [name for name in (*editor.inputs, *editor.outputs) if name in computed and _is_double(editor, name)]
+    converted = {name for node in editor.protos if is_conversion(node.name) for name in (*node.input, *node.output)}
+    seeds = [name for name in edges if name not in converted]
+    doubles = _connected(editor, seeds)
+    inputs, outputs = ([name for name in edge if name in doubles] for edge in (editor.inputs, editor.outputs))
+    # QNN takes fixed shapes only. An input that is an output as well makes no node for QNN.
+    if not doubles or any(editor.shape(name) is None for name in (*inputs, *outputs)) or set(inputs) & set(outputs):
+        return []
+    floats = {name: editor.fresh(f"{name}/float") for name in sorted(doubles)}
+    constants: dict[str, str] = {}
+    nodes: list[Any] = []
+    for name in inputs:
+        nodes += _conversion(editor, name, floats[name], editor.shape(name) or (), _FLOAT)
+    for node in editor.protos:
+        if not doubles.isdisjoint((*node.input, *node.output)):
+            _compute_in_float(editor, node, floats, constants)
+        nodes.append(node)
+    for name in outputs:
+        nodes += _conversion(editor, floats[name], name, editor.shape(name) or (), _DOUBLE)
+    known = [value for value in editor.graph.value_info if value.name not in doubles]
+    del editor.graph.value_info[:]
+    editor.graph.value_info.extend(known)
+    editor.set_nodes(nodes)
+    editor.changed(shapes=True)
+    editor.drop_dead()
+    return [
+        f"{kind} {name} is converted on the CPU, and computed in 32 bits"
+        for kind, names in (("input", inputs), ("output", outputs))
+        for name in names
+    ]
+
+
+def _is_double(editor: Editor, name: str) -> bool:
+    return editor.element(name) == _DOUBLE
+
+
+def _connected(editor: Editor, seeds: Iterable[str]) -> set[str]:
+    """The doubles that nodes join with `seeds`; none if a subgraph takes part, which is not rewritten."""
+    found: set[str] = set()
+    waiting = list(seeds)
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        maker = editor.maker(name)
+        for node in (*editor.uses(name), *(() if maker is None else (maker,))):
+            if any(True for _ in graphs.graphs_in(node)):
+                return set()
+            waiting += [
+                one
+                for one in (*node.input, *node.output)
+                if one not in editor.constants and _is_double(editor, one)
+            ]
+    return set() if found & editor.captured else found
+
+
+def _compute_in_float(editor: Editor, node: Any, floats: dict[str, str], constants: dict[str, str]) -> None:
+    for number, name in enumerate(node.input):
+        if name in editor.constants and _is_double(editor, name):
+            if name not in constants:
+                value = editor.constant(name)
+                assert value is not None
+                # Beyond 3.4e38 a float is infinite; the check then finds that the model computes something else.
+                with np.errstate(over="ignore"):
+                    constants[name] = editor.add_constant(value.astype(np.float32), f"{name}/float")
+            node.input[number] = constants[name]
+        else:
+            node.input[number] = floats.get(name, name)
+    for number, name in enumerate(node.output):
+        node.output[number] = floats.get(name, name)
+    for attribute in list(node.attribute):
+        if attribute.name in _TYPE_ATTRIBUTES and attribute.i == _DOUBLE:
+            set_attribute(node, attribute.name, _FLOAT)
+        elif attribute.name == "value" and attribute.t.data_type == _DOUBLE:
+            from onnx import numpy_helper
+
+            with np.errstate(over="ignore"):
+                value = numpy_helper.to_array(attribute.t).astype(np.float32)
+            set_attribute(node, "value", numpy_helper.from_array(value))
+
+
+def _conversion(editor: Editor, source: str, result: str, shape: Sequence[int], element: int) -> list[Any]:
+    """Nodes that make `result` of a type, which QNN leaves to the CPU."""
+    from onnx import helper
+
+    nodes: list[Any] = []
+
+    def make(op: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        name = editor.fresh(f"{result}/{op}{CONVERSION}")
+        nodes.append(
+            helper.make_node(op, list(inputs), [output or editor.fresh(f"{name} r")], name=name, **attributes)
+        )
+        return str(nodes[-1].output[0])
+
+    if len(shape) >= _REFUSED_DIMENSIONS:
+        make("Cast", source, output=result, to=element)
+        return nodes
+    whole = [*shape, *[1] * (_REFUSED_DIMENSIONS - len(shape))]
+    large = make("Reshape", source, editor.add_constant(np.array(whole, np.int64), f"{result}/sizes"))
+    converted = make("Cast", large, to=element)
+    make("Reshape", converted, editor.add_constant(np.array(shape, np.int64), f"{result}/sizes"), output=result)
+    return nodes
