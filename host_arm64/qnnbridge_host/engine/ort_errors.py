@@ -204,15 +204,16 @@ def _compose_cause(circumstances: Circumstances) -> str:
 def _compose_fix(circumstances: Circumstances) -> str:
     if circumstances.empty_inputs:
         return f"Give {circumstances.empty_inputs[0]} at least one element, or run the model on the CPU provider."
+    path = shell_word(circumstances.model_path or "MODEL")
     if circumstances.empty_results:
-        path = shell_word(circumstances.model_path or "MODEL")
         return (
             f"Create the session with fix=True, or run: qnnbridge fix {path} -o OUT. It takes these tensors out of "
             "the model."
         )
     return (
-        "Run it again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change that "
-        "operator, or run the model on the CPU provider."
+        f"Run: qnnbridge analyze {path}. It names an infinite scale, and qnnbridge quantize of the float model "
+        "makes masks small first. Otherwise run the model again with QNNBRIDGE_VERBOSE=1 in the environment: QNN "
+        "then logs what it builds. Change that operator, or run the model on the CPU provider."
     )
 
 
