@@ -257,3 +257,74 @@ def test_padding_is_right_in_a_host_that_has_computed_other_models(
             x = rng.standard_normal(shape).astype(np.float32)
             whole = np.pad(x, [(0, more) for more in end])
             np.testing.assert_allclose(session.run(None, {"x": x})[0], whole, atol=0.01)
+
+
+def rms_normalization(form: str, shape: tuple[int, ...]) -> Any:
+    """Of the last dimension, in one operator or as exporters write it."""
+    constants = {
+        "two": np.float32(2),
+        "last": np.array([-1]),
+        "eps": np.float32(1e-5),
+        "w": np.linspace(0.5, 1.5, shape[-1], dtype=np.float32),
+    }
+    if form == "operator":
+        nodes = [node("RMSNormalization", ["x", "w"], ["y"], axis=-1, epsilon=1e-5)]
+    else:
+        nodes = [
+            node("Pow", ["x", "two"], ["a"]),
+            node("ReduceMean", ["a", "last"], ["b"], keepdims=1),
+            node("Add", ["b", "eps"], ["c"]),
+            node("Sqrt", ["c"], ["d"]),
+            node("Reciprocal", ["d"], ["e"]),
+            node("Mul", ["x", "e"], ["m"]),
+            node("Mul", ["m", "w"] if form == "weight behind" else ["w", "m"], ["y"]),
+        ]
+    used = {name: value for name, value in constants.items() if any(name in one.input for one in nodes)}
+    return model(nodes, [tensor("x", list(shape))], [tensor("y", list(shape))], used, opset=23)
+
+
+@pytest.mark.parametrize("form", ["operator", "weight behind", "weight in front"])
+@pytest.mark.parametrize("shape", [(1, 24, 4, 8), (9, 12, 1, 80), (9, 17, 2, 1), (2, 24, 20)])
+def test_a_normalization_is_right_in_a_host_that_has_computed_other_models(
+    shape: tuple[int, ...], form: str, host: qnnbridge.Host
+) -> None:
+    """Of a session with its defaults: QNN's own leaves rows unwritten, as Qwen 3 has for each head."""
+    rng = np.random.default_rng(1)
+    sizes = [1, 32, 64, 64]
+    other = model([node("Neg", ["x"], ["y"])], [tensor("x", sizes)], [tensor("y", sizes)])
+    with qnnbridge.InferenceSession(other.SerializeToString(), providers=SOC, host=host, cache=False) as session:
+        session.run(None, {"x": np.full(sizes, 500, np.float32)})
+    data = rms_normalization(form, shape).SerializeToString()
+    with qnnbridge.InferenceSession(data, providers=SOC, host=host, cache=False) as session:
+        assert session.placement.cpu_nodes == 0
+        x = rng.standard_normal(shape).astype(np.float32)
+        scale = np.linspace(0.5, 1.5, shape[-1], dtype=np.float32)
+        right = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * scale
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], right, atol=0.02)
+
+
+def rms_beside_a_refused_node() -> Any:
+    found = rms_normalization("weight in front", (1, 4, 8, 8))
+    found.graph.node[-1].output[0] = "normal"
+    found.graph.node.append(node("Det", ["normal"], ["y"]))
+    del found.graph.output[0].type.tensor_type.shape.dim[2:]
+    return found
+
+
+def test_a_session_says_what_is_on_the_cpu_and_not_how_the_model_fails_without_its_cure(
+    host: qnnbridge.Host,
+) -> None:
+    with pytest.raises(PlacementRefused) as refused:
+        qnnbridge.InferenceSession(
+            rms_beside_a_refused_node().SerializeToString(), providers=SOC, host=host, cache=False
+        )
+    assert [op for _, op in refused.value.details["cpu_list"]] == ["Det"]
+
+
+def test_an_error_that_qnn_does_not_explain_names_the_known_fault(host: qnnbridge.Host, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(rms_normalization("weight in front", (1, 4, 8)).SerializeToString())
+    with pytest.raises(qnnbridge.errors.EPFail) as failed:
+        qnnbridge.InferenceSession(path, providers=SOC, host=host, cache=False, fix=False)
+    assert "QNN is known to fail with one operator of it: Mul" in (failed.value.cause or "")
+    assert f"qnnbridge fix {path} -o OUT --only operand-order" in (failed.value.fix or "")

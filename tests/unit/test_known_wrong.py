@@ -474,7 +474,7 @@ def test_numbers_that_grow_without_end_are_not_computed() -> None:
     assert names_in(model_of(nodes, {"x": [7, 9]})) == []
 
 
-def rms(order: Sequence[str], maker: str = "Reciprocal") -> bytes:
+def rms(order: Sequence[str], maker: str = "Reciprocal", shape: Sequence[int] = (1, 4, 8)) -> bytes:
     node = helper.make_node
     nodes = [
         node("Pow", ["x", "two"], ["a"]),
@@ -486,7 +486,32 @@ def rms(order: Sequence[str], maker: str = "Reciprocal") -> bytes:
         node("Mul", list(order), ["y"]),
     ]
     constants = {"two": np.float32(2), "last": np.array([-1]), "eps": np.float32(1e-6), "w": np.ones(8, np.float32)}
-    return model_of(nodes, {"x": [1, 4, 8]}, constants, opset=18)
+    return model_of(nodes, {"x": list(shape)}, constants, opset=18)
+
+
+@pytest.mark.parametrize(
+    ("shape", "merged"),
+    [
+        ((24, 8), False),
+        ((1, 24, 8), False),
+        ((2, 4, 8), False),
+        ((2, 24, 8), True),
+        ((9, 2, 8), True),
+        ((1, 4, 3, 8), False),
+        ((1, 9, 1, 8), True),
+        ((1, 2, 24, 8), True),
+        ((17, 2, 8, 8), True),
+    ],
+)
+def test_a_normalization_of_several_dimensions_may_hold_what_was_in_memory(
+    shape: tuple[int, ...], merged: bool
+) -> None:
+    assert names_in(rms(["m", "w"], shape=shape)) == ["rms-merged-4d"] * merged
+    batched = len(shape) == 4 or (len(shape) == 3 and shape[0] > 1)
+    assert names_in(rms(["w", "m"], shape=shape)) == ["rms-weight-first-4d" if batched else "rms-weight-first"]
+    one = [helper.make_node("RMSNormalization", ["x", "w"], ["y"], axis=-1)]
+    data = model_of(one, {"x": list(shape)}, {"w": np.ones(8, np.float32)}, opset=23)
+    assert names_in(data) == ["rms-normalization-4d"] * merged
 
 
 def test_a_condition_follows_the_makers_of_a_tensor() -> None:

@@ -180,7 +180,7 @@ class SessionMaker:
             except (Cancelled, DeadlineExceeded):
                 raise
             except BridgeError as error:
-                made = self._from_model(plain)
+                made = self._from_model_or(plain, error)
                 why = f"{creation.order.label} was not rewritten without being asked: {error.message}"
                 return made._replace(notices=[*made.notices, Notice("model", why)])
             cured = "; ".join(change for change in made.changes if change.startswith(found.rewrites))
@@ -189,6 +189,18 @@ class SessionMaker:
                 what = "64-bit floats, with which QNN fails,"
             text = f"{creation.order.label}: {what} were rewritten ({cured}). fix=False leaves them."
             return made._replace(fix=fix, notices=[*made.notices, Notice("done", text)])
+
+    def _from_model_or(self, plain: Creation, of_copy: BridgeError) -> MadeSession:
+        """Make it of the model itself.
+
+        If that fails by the fault that the copy does not have, what the copy leaves to the CPU is the reason.
+        """
+        try:
+            return self._from_model(plain)
+        except (Cancelled, DeadlineExceeded, PlacementRefused):
+            raise
+        except BridgeError as error:
+            raise of_copy if isinstance(of_copy, PlacementRefused) else error from None
 
     def _from_copy(self, creation: Creation, fix: FixSpec) -> MadeSession:
         from qnnbridge_host.cache.measured import rows_of_session

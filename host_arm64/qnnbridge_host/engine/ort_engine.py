@@ -33,6 +33,7 @@ from qnnbridge_host.engine.options import (
 )
 from qnnbridge_host.engine.ort_errors import (
     NOT_COMPOSED,
+    NOT_FINALIZED,
     UNEXPLAINED,
     Circumstances,
     is_cpu_fallback_refusal,
@@ -42,6 +43,7 @@ from qnnbridge_host.engine.providers import ProviderChoice, QnnAdapter
 from qnnbridge_host.engine.qnn_options import DISABLE_COMPILE, DISABLE_CPU_FALLBACK, PROVIDER
 from qnnbridge_host.machine import Installed, parse_version
 from qnnbridge_host.model.external_lengths import EXTERNAL_DATA_FOLDER, file_with_lengths, with_lengths
+from qnnbridge_host.model.known_wrong import arch_of, cure_text, fault_text, find_in_model
 from qnnbridge_host.model.scan import lacking_weights
 from qnnbridge_host.model.static_shapes import empty_tensors
 from qnnbridge_protocol import errors
@@ -159,8 +161,24 @@ class OrtEngine:
             if NOT_COMPOSED in str(error):
                 inputs, results = empty_tensors(source, spec.free_dimensions_by_name)
                 circumstances = circumstances._replace(empty_inputs=tuple(inputs), empty_results=tuple(results))
+            if NOT_COMPOSED in str(error) or NOT_FINALIZED in str(error):
+                circumstances = self._with_known_fault(circumstances, spec, source)
             raise translate(error, circumstances._replace(lacking=lacking)) from error
         return OrtSession(self._ort, session, info, circumstances, self._qnn.version, tensors)
+
+    def _with_known_fault(
+        self, circumstances: Circumstances, spec: SessionSpec, source: str | bytes
+    ) -> Circumstances:
+        """With the operators of the model of which it is known that QNN makes no session."""
+        architectures = [one.options["htp_arch"] for one in spec.providers if "htp_arch" in one.options]
+        arch = arch_of(circumstances.soc_model, *architectures[:1], simulator=circumstances.simulator)
+        release = ".".join(map(str, self._qnn.version))
+        all_known = find_in_model(source, arch=arch, release=release, sizes=spec.free_dimensions_by_name)
+        found = [one for one in all_known if one.fault.fails]
+        if not found:
+            return circumstances
+        cure = cure_text(found, circumstances.model_path)
+        return circumstances._replace(known_fault=fault_text(found), known_cure=f"{cure[:1].upper()}{cure[1:]}.")
 
     def _make(
         self,

@@ -32,6 +32,7 @@ class Circumstances(NamedTuple):
     registered for the session.
     on_qnn: operators of the session's nodes on QNN, for an error that QNN itself does not explain.
     empty_inputs, empty_results: tensors of the model without elements, for an error that does not name them.
+    known_fault, known_cure: what is known of operators with which QNN makes no session, for such an error.
     """
 
     model_path: str | None = None
@@ -42,12 +43,15 @@ class Circumstances(NamedTuple):
     on_qnn: frozenset[str] = frozenset()
     empty_inputs: tuple[str, ...] = ()
     empty_results: tuple[str, ...] = ()
+    known_fault: str = ""
+    known_cure: str = ""
 
 
 Text = str | Callable[[Circumstances], str | None]
 
 # In errors of a creation, and of a run, for which QNN gives no reason.
 NOT_COMPOSED = "Failed to compose Qnn graph"
+NOT_FINALIZED = "Failed to finalize QNN graph"
 UNEXPLAINED = "QNN graph execute error"
 
 
@@ -64,6 +68,8 @@ def hint(text: str, circumstances: Circumstances) -> tuple[str | None, str | Non
         return _LACKING_CAUSE, _LACKING_FIX
     if any(words in text for words in _NOT_A_MODEL):
         return _not_a_model(circumstances.model_path)
+    if circumstances.known_fault:
+        return circumstances.known_fault, circumstances.known_cure
     for rule in _RULES:
         if re.search(rule.pattern, text):
             return _say(rule.cause, circumstances), None if rule.fix is None else _say(rule.fix, circumstances)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 CODE: Final = "known-wrong"
 _DATA: Final = os.path.join(os.path.dirname(__file__), "known_wrong.json")
-# Operators that a warning names, so that it stays one sentence.
+# Kinds of faults that a warning names, and operators of each, so that it stays one sentence.
 _SHOWN: Final = 3
 _FIRST_HALF_FLOAT_ARCH: Final = 69
 _QUANTISED: Final = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
@@ -234,18 +234,39 @@ def warning_of(
     """The sentences for a person about a model, "" for nothing found. evidence: says where rows were measured."""
     if not found:
         return ""
-    shown = "; ".join(f"{one.op} {one.node} ({one.fault.says})" for one in found[:_SHOWN])
-    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    measured = evidence(list(dict.fromkeys(one.fault.name for one in found)))
+    return f"{label}: {fault_text(found)}{measured} Fix: {cure_text(found, path)}."
+
+
+def fault_text(found: Sequence[KnownWrong]) -> str:
+    """Return what QNN is known to do with operators of a model, as a sentence."""
+    by_fault: dict[tuple[str, str], list[str]] = {}
+    for one in found:
+        by_fault.setdefault((one.op, one.fault.says), []).append(one.node)
+    kinds = list(by_fault.items())[:_SHOWN]
+    shown = "; ".join(f"{op} {_names(nodes)} ({says})" for (op, says), nodes in kinds)
+    left = len(found) - sum(len(nodes) for _, nodes in kinds)
+    more = f"; and {left} more" if left else ""
+    count = "one operator" if len(found) == 1 else f"{len(found)} operators"
+    if all(one.fault.fails for one in found):
+        return f"QNN is known to fail with {count} of it: {shown}{more}."
+    return f"QNN is known to compute {count} of it wrong: {shown}{more}."
+
+
+def _names(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return ", ".join(nodes[:_SHOWN]) + more
+
+
+def cure_text(found: Sequence[KnownWrong], path: str | None) -> str:
+    """Return what to do about them, without a full stop."""
     rewrites = list(dict.fromkeys(name for one in found if one.fault.rewrite for name in one.rewrites))
     only = " ".join(f"--only {name}" for name in rewrites)
     advice = list(dict.fromkeys(one.fault.advice for one in found if not one.fault.rewrite and one.fault.advice))
     fixes = [f"run: qnnbridge fix {shell_word(path or 'MODEL')} -o OUT {only}"] if rewrites else []
     if any(one.fault.on_cpu and one.fault.rewrite for one in found):
         fixes.append('create the session with fallback="cpu", which leaves the random operators to the CPU')
-    measured = evidence(list(dict.fromkeys(one.fault.name for one in found)))
-    count = "one operator" if len(found) == 1 else f"{len(found)} operators"
-    what = f"{label}: QNN is known to compute {count} of it wrong: {shown}{more}.{measured}"
-    return f"{what} Fix: {'; '.join(fixes + advice)}."
+    return "; ".join(fixes + advice)
 
 
 def find_for_session(

@@ -221,7 +221,7 @@ REWRITES: Final = (
     ),
     Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", wrong_values.zero_instead_of_softmax),
     Rewrite(
-        "rms-rank", "RMSNormalization of four dimensions becomes one of three", wrong_values.normalise_in_three
+        "rms-rank", "RMSNormalization of three or four dimensions becomes one of two", wrong_values.normalise_rows
     ),
     Rewrite(
         "gelu", "the operators of a Gelu in a quantised model become one Gelu", operators.fuse_quantised_gelu, 0.1

@@ -204,16 +204,16 @@ def limit_repeated_rows(editor: Editor, node: Any, record: GraphNode) -> list[An
 
 
 @for_matches("RMSNormalization", ("rms-normalization-4d",), "RMSNormalization")
-def normalise_in_three(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """RMSNormalization of four dimensions becomes one of three."""
+def normalise_rows(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """RMSNormalization of several dimensions in front of the last becomes one of rows."""
     shape = editor.shape(node.input[0])
     if shape is None or len(node.output) > 1:
         return None
-    # Of four dimensions QNN leaves rows of the second-last at 0.
-    flat = editor.add_constant(np.array([shape[0], shape[1] * shape[2], shape[3]]), "flat")
+    # QNN splits the other dimensions, and leaves some of the rows unwritten.
+    flat = editor.add_constant(np.array([int(np.prod(shape[:-1])), shape[-1]]), "flat")
     first = editor.make("Reshape", [node.input[0], flat], node)
     node.input[0] = first.output[0]
-    # The axis was counted among four dimensions.
+    # The axis was counted among all dimensions.
     set_attribute(node, "axis", -1)
     return [first, node, reshaped(editor, node, shape)]
 

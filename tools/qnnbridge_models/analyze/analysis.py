@@ -216,9 +216,13 @@ def verdict_text(analysis: Analysis, placed: GraphPlacement) -> str:
         return "no node is left to place: all of it is computed beforehand"
     pieces = "" if shares.parts <= 1 else f", cut into {shares.parts} pieces"
     # A node may be in several findings, and counts once.
-    wrong = len({index for one in analysis.advice if one.code == KNOWN_WRONG for index in one.nodes})
+    found = [one for one in analysis.advice if one.code == KNOWN_WRONG]
+    wrong = len({index for one in found if one.severity != "fails" for index in one.nodes})
     if wrong:
         pieces += f", where {'a node computes' if wrong == 1 else f'{wrong} nodes compute'} wrong numbers"
+    failing = len({index for one in found if one.severity == "fails" for index in one.nodes})
+    if failing:
+        pieces += f", where QNN fails with {'a node' if failing == 1 else f'{failing} nodes'}"
     if shares.on_qnn == shares.nodes:
         return "all of it runs on the NPU" + pieces
     if analysis.enough_with_sizes:
@@ -352,7 +356,10 @@ def _pairs(analysis: Analysis, placed: GraphPlacement) -> list[tuple[str, str]]:
     shares = shares_of(analysis, placed)
     pairs = [("chip", analysis.chip), ("verdict", verdict_text(analysis, placed))]
     error = analysis.truth.error if analysis.truth is not None else None
-    pairs += [("because", error.cause)] if error is not None and error.cause else []
+    # What the table knows of the model explains the error better than the error itself.
+    known = [one.why for one in analysis.advice if one.code == KNOWN_WRONG and one.severity == "fails"]
+    causes = [*known, error.cause or ""] if error is not None else []
+    pairs += [("because", cause) for cause in causes[:1] if cause]
     pairs.append(("nodes", nodes_text(shares)))
     session = analysis.truth.session if analysis.truth is not None else None
     if session is not None and session.known:

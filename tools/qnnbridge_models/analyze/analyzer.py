@@ -149,12 +149,6 @@ def analyze_model(
     rewritten = rewritten_results(model, path.parent, in_file, refused)
     placed = _with_rewrites(placed, view, rewritten, command)
     release = truth.versions.get("onnxruntime_qnn", "") if truth is not None else ""
-    notes = notes_on(prediction, model, truth)
-    all_sizes = f"{sizes} {to_fix}".strip()
-    notes += about_deciding_inputs(model, view, placed, all_sizes)
-    sized = with_sizes(model, arch, path.parent) if free else None
-    judged = placed if sized is None else sized.prediction.verdicts
-    notes += about_sizing_inputs(model, path, arch, judged, sized, decided, all_sizes)
     here = AS_IN_THE_TABLE
     if truth is not None:
         chip = str(number) if number else None
@@ -162,7 +156,13 @@ def analyze_model(
     evidence = here.evidence(truth is None or truth.simulator)
     rows = here.rows(arch, release)
     inside = inside_branches(prediction.left, prediction.numbers, rows)
-    notes += wrong_numbers(view, placed, rows, str(path), evidence, sizes, inside)
+    known = wrong_numbers(view, placed, rows, str(path), evidence, sizes, inside)
+    notes = [*notes_on(prediction, model, truth, known), *known]
+    all_sizes = f"{sizes} {to_fix}".strip()
+    notes += about_deciding_inputs(model, view, placed, all_sizes)
+    sized = with_sizes(model, arch, path.parent) if free else None
+    judged = placed if sized is None else sized.prediction.verdicts
+    notes += about_sizing_inputs(model, path, arch, judged, sized, decided, all_sizes)
     return Analysis(
         path,
         label,

@@ -143,7 +143,14 @@ def rewritten_results(
     return found
 
 
-def notes_on(prediction: Prediction, model: Any, truth: QnnAnswer | None) -> list[Advice]:
+def notes_on(
+    prediction: Prediction, model: Any, truth: QnnAnswer | None, known: Sequence[Advice] = ()
+) -> list[Advice]:
+    """Return what there is to do about the model as a whole, and about QNN's error.
+
+    Args:
+        known: what the table of known faults says of it.
+    """
     notes: list[Advice] = []
     view = prediction.view
     if prediction.no_input:
@@ -194,6 +201,7 @@ def notes_on(prediction: Prediction, model: Any, truth: QnnAnswer | None) -> lis
         )
     # A node that the rules foresaw explains the error better than the error itself.
     foreseen = any(verdict.place in ("crash", "fails") for verdict in prediction.verdicts)
+    foreseen |= any(one.severity == "fails" for one in known)
     if truth is not None and isinstance(truth.error, BridgeError) and not foreseen:
         notes.append(Advice(truth.error.fix or "See the error above", truth.error.message, severity="fails"))
     return notes

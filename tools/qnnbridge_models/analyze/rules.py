@@ -537,10 +537,12 @@ def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str, evidence: 
         first = f"{sizes} --only fixed-shapes {first}"
     first += " ".join(f"--only {name}" for name in found[0].rewrites)
     what = f"qnnbridge fix {shell_word(path)} -o OUT {first}" if fault.rewrite else fault.advice
+    op = found[0].op
+    fault_text = f"QNN fails with {op} here" if fault.fails else f"QNN computes {op} wrong here"
     return Advice(
         what,
-        f"QNN computes {found[0].op} wrong here: {fault.says}. In: {names}{more}{evidence and f'.{evidence}'}",
+        f"{fault_text}: {fault.says}. In: {names}{more}{evidence and f'.{evidence}'}",
         tuple(dict.fromkeys(one.index for one in found)),
-        severity=known_wrong.CODE,
+        severity="fails" if fault.fails else known_wrong.CODE,
         code=known_wrong.CODE,
     )
