@@ -92,6 +92,7 @@ class SessionCache:
         self._state: CacheState = "off"
         self._reason = ""
         self._key: str | None = None
+        self._known_parts: dict[str, Any] | None = None
         self._seconds: float | None = None
         # Keys of entries that were set aside, with the reason.
         self._set_aside: dict[str, str] = {}
@@ -172,9 +173,13 @@ class SessionCache:
 
     def _parts(self, host: HostInfo) -> dict[str, Any]:
         """Return all that an entry depends on. Raises `OSError`."""
+        if self._known_parts is not None:
+            return self._known_parts
         here = rows_of_session(self._spec, host.versions, simulator=host.machine != "ARM64")
         initializers, sha256 = self._creation.initializers, self._store.memo.sha256
-        return key_parts(self._source.fingerprint, self._spec, initializers, host, sha256, here.identity)
+        parts = key_parts(self._source.fingerprint, self._spec, initializers, host, sha256, here.identity)
+        self._known_parts = parts
+        return parts
 
     def _find_or_make(self, key: str, parts: dict[str, object], host: HostInfo) -> None:
         self._store.prepare()

@@ -25,7 +25,7 @@ GATES: Final = "gates"  # as `rewrite.fixer`, which needs numpy
 
 
 def needed(root: Path, key: str, source: ModelSource) -> NeedsParting | None:
-    """Return that gates are to be parted: the kept verdict differs, and neither its cause nor a note speaks against it.
+    """Return why gates are to be parted; ``None`` if the kept verdict, its cause or a note is against it.
 
     Args:
         root: of this version's cache.
@@ -45,8 +45,8 @@ def needed(root: Path, key: str, source: ModelSource) -> NeedsParting | None:
 def note_key(key: str) -> str:
     """Return the key of the note that parting does not help.
 
-    The key of the verdict names model, options, sizes, chip, versions and measured rows; the copy follows from these
-    and from the version of the rewrites, which is qnnbridge's. Inputs are no part of it: verdicts keep the worst.
+    The key of the verdict holds the model, options, sizes, chip, versions and measured rows. The copy follows from
+    these and from the version of the rewrites, which is qnnbridge's. Inputs do not count: verdicts keep the worst.
     """
     return f"gates-{hashlib.sha256(f'{key} {__version__}'.encode()).hexdigest()[:32]}"
 

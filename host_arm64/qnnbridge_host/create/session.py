@@ -195,7 +195,7 @@ class SessionMaker:
             return made._replace(fix=fix, notices=[*made.notices, Notice("done", text)])
 
     def _parted(self, creation: Creation, plain: Creation, found: NeedsParting) -> MadeSession:
-        """From a copy with parted gates; from the model if that does not help, which is noted for later sessions."""
+        """From a copy with parted gates, or from the model if that does not help. Later sessions are told."""
         from qnnbridge_host.cache.memo import NegativeEntries
         from qnnbridge_host.cache.store import Store
         from qnnbridge_host.create import parting
@@ -223,8 +223,8 @@ class SessionMaker:
             NegativeEntries(root).write(found.note, "gates", why, label)
             return self._from_model(plain)
         text = (
-            f"{label}: its numbers on QNN differed from the CPU's ({found.report.worst or found.report.reason}), so "
-            f"Sigmoid and Tanh were parted from the operators that QNN merges them with ({'; '.join(changes)}). "
+            f"{label}: its numbers on QNN differed from the CPU's ({found.report.worst or found.report.reason}). "
+            f"So Sigmoid and Tanh were parted from the operators that QNN merges them with ({'; '.join(changes)}). "
             "It takes more cycles: 1.1 to 10 times as many in the simulator's estimate (docs/fix.md). "
             "fix=False leaves them."
         )
