@@ -181,7 +181,8 @@ def memo_of(settings: CacheSettings | None) -> HashMemo | None:
 # not be loaded.
 # slow: it is small but took long to compile, so it is worth an entry.
 # unmapped: its weights cannot be mapped into the NPU's memory (`load_mapped_or_not`).
-Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow", "unmapped"]
+# gates: its numbers differ, and parted gates do not help (`create/parting.py`).
+Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow", "unmapped", "gates"]
 
 NOTES_FOLDER: Final = "notes"
 DAY_S: Final = 24 * 3600.0

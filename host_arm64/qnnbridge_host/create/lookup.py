@@ -24,6 +24,7 @@ from qnnbridge_host.cache.key import SOURCE_VERSIONS, is_small, key_of, key_part
 from qnnbridge_host.cache.measured import rows_of_session
 from qnnbridge_host.cache.memo import DAY_S, Kind, NegativeEntries
 from qnnbridge_host.cache.store import Fault, Store, shrink
+from qnnbridge_host.create import parting
 from qnnbridge_host.create.order import Creation, NeedsRewrite, curing_rewrites, known_faults
 from qnnbridge_host.model.paths import native_path
 from qnnbridge_host.model.source import hash_file, interruptible
@@ -91,6 +92,7 @@ class SessionCache:
         self._state: CacheState = "off"
         self._reason = ""
         self._key: str | None = None
+        self._known_parts: dict[str, Any] | None = None
         self._seconds: float | None = None
         # Keys of entries that were set aside, with the reason.
         self._set_aside: dict[str, str] = {}
@@ -146,11 +148,7 @@ class SessionCache:
             self.off("this host has no QNN")
             return None
         try:
-            initializers = self._creation.initializers
-            here = rows_of_session(self._spec, host.versions, simulator=host.machine != "ARM64")
-            parts = key_parts(
-                self._source.fingerprint, self._spec, initializers, host, self._store.memo.sha256, here.identity
-            )
+            parts = self._parts(host)
             self._key = key_of(parts)
             self._find_or_make(self._key, parts, host)
             if self._entry is not None:
@@ -162,6 +160,26 @@ class SessionCache:
             self.release()
             self._unusable(error.strerror or str(error))
             return None
+
+    def refuse_poor(self, host: HostInfo) -> None:
+        """Raise `NeedsParting` for a watched creation if a kept verdict differs and parted gates may cure it."""
+        if not self._creation.watched or host.simulator is None or not self._settings.in_use:
+            return
+        with contextlib.suppress(OSError):  # as in `find`, where it is reported
+            needed = parting.needed(self._store.root, key_of(self._parts(host)), self._source)
+            # What is known to be wrong is cured first, and is more likely the cause.
+            if needed is not None and not curing_rewrites(self._creation, host.machine, host.versions):
+                raise needed
+
+    def _parts(self, host: HostInfo) -> dict[str, Any]:
+        """Return all that an entry depends on. Raises `OSError`."""
+        if self._known_parts is not None:
+            return self._known_parts
+        here = rows_of_session(self._spec, host.versions, simulator=host.machine != "ARM64")
+        initializers, sha256 = self._creation.initializers, self._store.memo.sha256
+        parts = key_parts(self._source.fingerprint, self._spec, initializers, host, sha256, here.identity)
+        self._known_parts = parts
+        return parts
 
     def _find_or_make(self, key: str, parts: dict[str, object], host: HostInfo) -> None:
         self._store.prepare()

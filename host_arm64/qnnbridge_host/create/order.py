@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_host.request.client import StopSignal
     from qnnbridge_host.request.in_flight import Request
-    from qnnbridge_protocol.model_records import CacheSettings, EntryFault, ProgressStage
+    from qnnbridge_protocol.model_records import CacheSettings, EntryFault, NumbersReport, ProgressStage
     from qnnbridge_protocol.specs import SessionSpec
 
 
@@ -144,6 +144,18 @@ class NeedsRewrite(Exception):
     def __init__(self, rewrites: Sequence[str]) -> None:
         super().__init__(", ".join(rewrites))
         self.rewrites = tuple(rewrites)
+
+
+class NeedsParting(NeedsRewrite):
+    """An earlier session's numbers differ from the CPU's, and parted gates may cure that.
+
+    report: of the model as it is. note: key of the record that parting does not help.
+    """
+
+    def __init__(self, rewrite: str, report: NumbersReport, note: str) -> None:
+        super().__init__([rewrite])
+        self.report = report
+        self.note = note
 
 
 def known_faults(

@@ -8,6 +8,7 @@ deadline. A `MadeSession` goes out: number, description, what the cache did, the
           does not load or does not match --> set aside, looked up again, at most `MAX_ENTRIES` times
           the cache cannot be used        --> the model itself
     QNN is known to compute an operator wrong --> a copy without it, if the rewrite computes the same on the CPU
+    a kept verdict says its numbers differ --> a copy with parted gates, unless that was no better
     QNN refuses the model, fix="refused"      --> rewritten copy; the first refusal is raised if that fails, too
 
 Before each native step `request.blame` names what a death is booked on: the entry if one is loaded, else the
@@ -23,11 +24,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.create.optimizers import Optimizers
 from qnnbridge_host.create.order import (
     Creation,
+    NeedsParting,
     NeedsRewrite,
     WorkOrder,
     curing_rewrites,
@@ -168,6 +171,8 @@ class SessionMaker:
         plain = creation._replace(spec=dataclasses.replace(creation.spec, fix=None))
         try:
             return self._from_model(plain._replace(watched=_may_rewrite(creation)))
+        except NeedsParting as found:
+            return self._parted(creation, plain, found)
         except NeedsRewrite as found:
             try:
                 fix = FixSpec(only=_whole(found.rewrites, creation.spec))
@@ -201,6 +206,42 @@ class SessionMaker:
             raise
         except BridgeError as error:
             raise of_copy if isinstance(of_copy, PlacementRefused) else error from None
+
+    def _parted(self, creation: Creation, plain: Creation, found: NeedsParting) -> MadeSession:
+        """From a copy with parted gates, or from the model if that does not help. Later sessions are told."""
+        from qnnbridge_host.cache.memo import NegativeEntries
+        from qnnbridge_host.cache.store import Store
+        from qnnbridge_host.create import parting
+        from qnnbridge_protocol.model_records import Notice
+        from qnnbridge_protocol.specs import FixSpec
+
+        label = creation.order.label
+        root = Store(Path(creation.settings.folder if creation.settings is not None else "")).root
+        fix = FixSpec(only=_whole(found.rewrites, creation.spec))
+        try:
+            made = self._from_copy(creation, fix)
+        except (Cancelled, DeadlineExceeded):
+            raise
+        except BridgeError as error:
+            _leave_native_code(creation)
+            if isinstance(error, PlacementRefused):  # it will be refused again
+                NegativeEntries(root).write(found.note, "gates", error.message, label)
+            made = self._from_model(plain)
+            why = f"{label}: its numbers on QNN differ, and its gates were not parted: {error.message}"
+            return made._replace(notices=[*made.notices, Notice("model", why)])
+        changes = [change for change in made.changes if change.startswith(found.rewrites)]
+        why = parting.is_no_better(root, made.cache.key, found.report) if changes else "it has no gates to part"
+        if why:
+            self.sessions.close(made.session)
+            NegativeEntries(root).write(found.note, "gates", why, label)
+            return self._from_model(plain)
+        text = (
+            f"{label}: its numbers on QNN differed from the CPU's ({found.report.worst or found.report.reason}). "
+            f"So Sigmoid and Tanh were parted from the operators that QNN merges them with ({'; '.join(changes)}). "
+            "It takes more cycles: 1.1 to 10 times as many in the simulator's estimate (docs/fix.md). "
+            "fix=False leaves them."
+        )
+        return made._replace(fix=fix, notices=[*made.notices, Notice("done", text)])
 
     def _from_copy(self, creation: Creation, fix: FixSpec) -> MadeSession:
         from qnnbridge_host.cache.measured import rows_of_session
@@ -297,6 +338,7 @@ class SessionMaker:
         reason = cache.reason_against
         try:
             loadable = None
+            cache.refuse_poor(self.host_info)
             if reason is not None:
                 cache.off(reason)
             else:

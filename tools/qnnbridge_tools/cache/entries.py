@@ -279,7 +279,7 @@ def _drop_bad(facts: CacheFacts) -> int:
 # --- as text for a person --------------------------------------------------------------------------------
 
 KEY_SHOWN = 12
-_NOTED = {"unmapped": ", not mapped"}
+_NOTED = {"unmapped": ", not mapped", "gates": ", gates stay"}
 _UNITS_S = (("day", 24 * 3600), ("hour", 3600), ("minute", 60))
 
 
@@ -291,13 +291,17 @@ def print_list(facts: CacheFacts) -> None:
         print("\nSet aside: bad entries, no longer used (`qnnbridge cache prune` removes them)")
         output.print_table(["key", "model", "when", "fault", "reason"], [_bad_row(bad) for bad in facts.set_aside])
     unmapped = [note for note in facts.left_alone if note.kind == "unmapped"]
-    left_alone = [note for note in facts.left_alone if note not in unmapped]
+    whole = [note for note in facts.left_alone if note.kind == "gates"]
+    left_alone = [note for note in facts.left_alone if note not in unmapped and note not in whole]
     if left_alone:
         print("\nLeft alone: models that the cache does not try again (`qnnbridge cache clear KEY` lets it)")
         output.print_table(["key", "model", "since", "reason"], [_note_row(note) for note in left_alone])
     if unmapped:
         print("\nNot mapped: models that are loaded in another way (`qnnbridge cache clear MODEL` forgets it)")
         output.print_table(["key", "model", "since", "reason"], [_note_row(note) for note in unmapped])
+    if whole:
+        print("\nGates stay: parting them did not help (`qnnbridge cache clear MODEL` lets it be tried again)")
+        output.print_table(["key", "model", "since", "reason"], [_note_row(note) for note in whole])
     if facts.keys:
         print()
     print(summary(facts))
