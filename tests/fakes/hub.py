@@ -50,8 +50,8 @@ def commit_of(files: Mapping[str, bytes]) -> str:
 class FakeHub:
     """endpoint: address for ``HF_ENDPOINT``. requests: (method, path, range, token) of all requests so far.
 
-    fault: called with method and path of each request; returns a status to answer with, "cut" to send half of the
-    body, "swap" to send other bytes of the same length, or ``None``.
+    fault: called with method and path of each request; returns a status to answer with, "drop" to close the connection
+    without an answer, "cut" to send half of the body, "swap" to send other bytes of the same length, or ``None``.
     """
 
     endpoint: str = ""
@@ -89,6 +89,9 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.hub.fault(self.command, self.path)
         if isinstance(fault, int):
             self.refuse(fault, {"Retry-After": "7"} if fault == 429 else {})
+            return
+        if fault == "drop":
+            self.close_connection = True
             return
         path = urllib.parse.unquote(self.path.partition("?")[0])
         if path.startswith("/content/"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import json
 import os
 import shlex
@@ -398,8 +399,8 @@ def test_a_cut_download_goes_on_where_it_stopped(hub: FakeHub, monkeypatch: pyte
     data = with_large_weights()
     hub.add(NAME, {"model.onnx": data})
     # The look at the model is over when its content is asked for without an end.
-    hub.fault = lambda _method, path: "cut" if path.startswith("/content/") and not peeking(hub) else None
-    monkeypatch.setattr("huggingface_hub.file_download.http_get", without_retries())
+    faults = itertools.chain(["cut"], itertools.repeat("drop"))
+    hub.fault = lambda _m, path: next(faults) if path.startswith("/content/") and not peeking(hub) else None
     # It writes so much at a time, and the rest of it is lost with the connection.
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 65536)
     with pytest.raises(PullFailed, match="cut") as failed:
@@ -420,12 +421,6 @@ def peeking(hub: FakeHub) -> bool:
     return bool(last) and not last.endswith("-")
 
 
-def without_retries() -> Callable[..., None]:
-    from huggingface_hub.file_download import http_get
-
-    return lambda *arguments, **options: http_get(*arguments, **{**options, "_nb_retries": 0})
-
-
 def with_large_weights() -> bytes:
     model = onnx.load_from_string(FLOAT)
     model.graph.initializer.append(
@@ -434,7 +429,8 @@ def with_large_weights() -> bytes:
     return bytes(model.SerializeToString())
 
 
-def test_one_cut_is_survived_within_the_pull(hub: FakeHub) -> None:
+def test_one_cut_is_survived_within_the_pull(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 65536)
     data = with_large_weights()
     hub.add(NAME, {"model.onnx": data})
     cuts = iter(["cut", "cut"])

@@ -92,6 +92,9 @@ class Hub:
                 fix=f'{sys.executable} -m pip install "qnnbridge[hub]"',
                 details={"reason": "packages"},
             ) from None
+        # Of httpx or its successor, whichever this huggingface_hub uses.
+        bases = self._hub.errors.HfHubHTTPError.__mro__
+        self._network: Any = next(one for one in bases if one.__name__ == "HTTPError")
         # Now, and not when huggingface_hub was imported.
         self.endpoint = hub_endpoint()
         self._token = token
@@ -141,18 +144,22 @@ class Hub:
         with self._errors(repository.name, repository.revision, file.name), local_errors(folder):
             target.parent.mkdir(parents=True, exist_ok=True)
             with open(part, "r+b" if part.exists() else "w+b") as out:
-                have = out.seek(0, os.SEEK_END)
-                if have > file.size:
-                    have = out.truncate(out.seek(0))
-                if have < file.size:
-                    self._hub.file_download.http_get(
-                        self._address(repository, file.name),
-                        out,
-                        resume_size=have,
-                        headers=self._headers(),
-                        expected_size=file.size,
-                        displayed_filename=file.name,
-                    )
+                if out.seek(0, os.SEEK_END) > file.size:
+                    out.truncate(out.seek(0))
+                while (have := out.tell()) < file.size:
+                    try:
+                        self._hub.file_download.http_get(
+                            self._address(repository, file.name),
+                            out,
+                            resume_size=have,
+                            headers=self._headers(),
+                            expected_size=file.size,
+                            displayed_filename=file.name,
+                        )
+                    # Releases of huggingface_hub before 2 give up at the first cut.
+                    except self._network:
+                        if out.seek(0, os.SEEK_END) <= have:
+                            raise
             problem = _difference(part, file)
             if problem:
                 part.unlink()
@@ -175,8 +182,6 @@ class Hub:
     @contextlib.contextmanager
     def _errors(self, name: str, revision: str | None, file: str | None = None) -> Iterator[None]:
         known = self._hub.errors
-        # httpx or its successor, whichever this huggingface_hub uses.
-        network = next(one for one in known.HfHubHTTPError.__mro__ if one.__name__ == "HTTPError")
         page = f"{self.endpoint}/{name}"
         try:
             yield
@@ -204,7 +209,7 @@ class Hub:
             ) from None
         except known.HfHubHTTPError as error:
             raise self._refused(name, error.response, file) from None
-        except network as error:
+        except self._network as error:
             raise _unreachable(self.endpoint, error, file) from None
         except OSError as error:
             # Of huggingface_hub itself, which counts the bytes.
