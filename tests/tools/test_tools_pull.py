@@ -250,9 +250,12 @@ def test_a_folder_for_text_generation_comes_whole(hub: FakeHub) -> None:
     files = {"model.onnx": FLOAT, "tokenizer.json": b"{}", "vocab.bin": b"1"}
     on_qnn = json.loads(json.dumps(config))
     on_qnn["model"]["decoder"]["session_options"] = {"provider_options": [{"qnn": {}}]}
+    on_cuda = json.dumps(on_qnn).replace("qnn", "cuda").encode()
     hub.add(
         NAME,
         {
+            **{f"gpu/{name}": data for name, data in files.items()},
+            "gpu/genai_config.json": on_cuda,
             **{f"cpu/{name}": data for name, data in files.items()},
             "cpu/genai_config.json": json.dumps(config).encode(),
             **{f"npu/{name}": data for name, data in files.items()},
@@ -265,6 +268,25 @@ def test_a_folder_for_text_generation_comes_whole(hub: FakeHub) -> None:
     assert done.path.name == "npu"
     assert sorted(path.name for path in done.path.iterdir()) == sorted([*files, "genai_config.json"])
     assert done.next_command.startswith("qnnbridge chat ")
+    assert "cuda" in dict(done.not_taken)["gpu"]
+    hub.add(NAME, {name: data for name, data in hub.repos[NAME].files.items() if not name.startswith("npu/")})
+    assert pull().path.name == "cpu"
+    hub.add(
+        NAME,
+        {
+            f"cpu/{name}": data
+            for name, data in {**files, "genai_config.json": json.dumps(config).encode()}.items()
+            if name != "model.onnx"
+        },
+    )
+    with pytest.raises(OptionError, match="No model"):
+        pull()
+    packed = {
+        f"llm/{name}": data for name, data in {**files, "genai_config.json": json.dumps(config).encode()}.items()
+    }
+    hub.add(NAME, {"llm.zip": zipped(packed)})
+    done = pull()
+    assert (done.record.kind, done.path.name) == ("generation", "llm")
 
 
 def test_a_revision_by_name_by_commit_and_behind_the_name(hub: FakeHub) -> None:
@@ -293,8 +315,17 @@ def test_files_by_name_and_by_pattern(hub: FakeHub) -> None:
 
 
 def test_several_models_are_not_guessed_and_their_parts_can_be_named(hub: FakeHub) -> None:
-    parts = {"onnx/encoder_model.onnx": FLOAT, "onnx/decoder_model.onnx": QDQ}
-    hub.add(NAME, {**parts, "onnx/encoder_model_fp16.onnx": FLOAT, "tokenizer.json": b"{}"})
+    parts = {"onnx/encoder_model.onnx": FLOAT, "onnx/decoder_model_merged.onnx": QDQ}
+    hub.add(
+        NAME,
+        {
+            **parts,
+            "onnx/decoder_model.onnx": QDQ,
+            "onnx/decoder_model_fp16.onnx": QDQ,
+            "onnx/encoder_model_fp16.onnx": FLOAT,
+            "tokenizer.json": b"{}",
+        },
+    )
     with pytest.raises(OptionError, match="several models") as refused:
         pull()
     words = str(refused.value.fix).partition("qnnbridge ")[2].split()

@@ -56,7 +56,7 @@ _OTHER_NAME: Final = re.compile(
 )
 # What tells the variants of one model apart.
 _VARIANT: Final = re.compile(
-    r"(?:^|[-_.])(?:quantized|quant|u?int[48]|q[48](?:f16)?|bnb4|fp16|fp32|float(?:16|32)?|half|bf16|w\d+a\d+|qdq|qnn"
+    r"(?:^|[-_.])(?:quantized|quant|(?:q|qu|u)?int[48]|q[48](?:f16)?|bnb4|fp16|fp32|float(?:16|32)?|half|bf16|w\d+a\d+|qdq|qnn"
     r"|ctx|epcontext|compiled|precompiled|onnx|npu|htp|optimized|o[1-4]|static|(?:qualcomm[-_])?snapdragon.*"
     r"|qualcomm.*|sc\d{4}x\w*|sm\d{4}|qc[sm]\d{4}|v(?:68|69|73|75|79|81)|soc\d+|arm64|avx\w*|vnni|cpu|gpu)$",
     re.I,
@@ -228,16 +228,25 @@ def _variants(hub: Hub, repository: HubRepository, names: Sequence[str], judge: 
         bases.setdefault(base_of(name), []).append(name)
     if len(bases) > 1:
         shown = [found[0] for found in bases.values()]
-        options = " ".join(f"--file {shell_word(name)}" for name in shown[:2])
+        options = " ".join(f"--file {shell_word(name)}" for name in _suggested(bases))
         raise OptionError(
             f"{repository.label} has several models: {_listed(shown)}.",
-            fix=f"Choose one with --file NAME, or all parts of one: qnnbridge pull {repository.label} {options}",
+            fix=f"Choose one, or the parts of one, with --file: qnnbridge pull {repository.label} {options}",
         )
     if len(names) > _MOST_MODELS:
         raise OptionError(
             f"{repository.label} has {len(names)} variants of its model.", fix='Choose some: --file "onnx/*qdq*"'
         )
     return sorted((_candidate(hub, repository, name, judge) for name in names), key=lambda one: one.rank)
+
+
+def _suggested(bases: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return an encoder and its decoder, as speech and translation have them; else the first model."""
+    encoder = next((found[0] for base, found in bases.items() if "encoder" in base), None)
+    decoders = [found[0] for base, found in bases.items() if "decoder" in base]
+    if encoder is None or not decoders:
+        return [next(iter(bases.values()))[0]]
+    return [encoder, next((one for one in decoders if "merged" in one), decoders[0])]
 
 
 def _candidate(hub: Hub, repository: HubRepository, name: str, judge: Judge) -> PullCandidate:
@@ -352,7 +361,7 @@ def _folders(hub: Hub, repository: HubRepository, judge: Judge) -> Iterator[Pull
         if leaf in (PREPARED_MANIFEST, CONFIG) and (document := _json(hub, repository, name)) is not None:
             if leaf == CONFIG:
                 marked[folder] = ("generation", document)
-            elif _is_prepared(document):
+            elif is_prepared(document):
                 marked.setdefault(folder, ("prepared", document))
     for folder, (kind, document) in marked.items():
         inner = tuple(
@@ -379,26 +388,41 @@ def _generation(
 ) -> PullCandidate:
     """A folder for text generation is judged by its compiled stages, and by the provider that it asks for."""
     size = _size(repository, files)
-    on_qnn = any(f'"{name}"' in json.dumps(config).lower() for name in QNN_NAMES)
+    providers = _providers(config)
+    on_qnn = any(name in QNN_NAMES for name in providers)
+    others = [name for name in providers if name not in (*QNN_NAMES, "cpu", "cpuexecutionprovider")]
+    if others and not on_qnn:
+        return PullCandidate(folder, "refused", f"its genai_config.json asks for {', '.join(others)}", files, size)
     compiled = 0
     for name in files:
         if name.lower().endswith(".onnx"):
-            kind, why, _ = (one := _candidate(hub, repository, name, judge)).kind, one.why, one.order
-            if kind == "refused":
-                return PullCandidate(folder, "refused", f"{posixpath.basename(name)}: {why}", files, size)
-            compiled += kind == "compiled"
+            stage = _candidate(hub, repository, name, judge)
+            if stage.kind == "refused":
+                return PullCandidate(folder, "refused", f"{posixpath.basename(name)}: {stage.why}", files, size)
+            compiled += stage.kind == "compiled"
     where = "on QNN" if on_qnn else "on the CPU"
-    why = f"a folder for text generation {where}" + (
-        f", {compiled} compiled stages fit this host" if compiled else ""
-    )
+    fitting = f", {compiled} compiled stages fit this host" if compiled else ""
+    why = f"a folder for text generation {where}{fitting}"
     return PullCandidate(folder, "generation", why, files, size, (not on_qnn, -compiled))
+
+
+def _providers(config: Any) -> list[str]:
+    """Return the execution providers that any part of a genai_config.json asks for, in lower case."""
+    found: list[str] = []
+    for key, value in config.items() if isinstance(config, dict) else ():
+        if key == "provider_options" and isinstance(value, list):
+            found += [str(name).lower() for one in value if isinstance(one, dict) for name in one]
+        else:
+            for inner in value if isinstance(value, list) else [value]:
+                found += _providers(inner)
+    return list(dict.fromkeys(found))
 
 
 def _is_below(name: str, folder: str) -> bool:
     return not folder or name.startswith(folder + "/")
 
 
-def _is_prepared(document: Mapping[str, Any]) -> bool:
+def is_prepared(document: Mapping[str, Any]) -> bool:
     inner = document
     if "components" in document:
         inner = (document.get("additional_metadata") or {}).get("qnnbridge") or {}

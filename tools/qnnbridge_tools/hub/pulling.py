@@ -309,23 +309,23 @@ def _checked(
     host: HostTraits | BridgeError,
 ) -> tuple[str, str, str]:
     """Return path, kind and description of the model. Raise `_Unfit` for one that its files show to be unusable."""
-    if candidate.kind == "prepared":
-        return candidate.name or ".", "prepared", _prepared(stage / candidate.name, request)
-    if candidate.kind == "generation":
-        try:
-            genai_folder.read_folder(os.fspath(stage / candidate.name))
-        except BridgeError as error:
-            raise _Unfit(error.cause or error.message) from None
-        return candidate.name or ".", "generation", candidate.why
-    folders = [posixpath.dirname(name) for name in names if posixpath.basename(name) in (CONFIG, PREPARED_MANIFEST)]
-    if candidate.is_archive and folders:
-        return min(folders, key=len), "folder", candidate.why
+    folders = {candidate.name: candidate.kind}
+    if candidate.is_archive:
+        folders = {posixpath.dirname(name): kind for name in names if (kind := _folder_kind(stage, name))}
+    for name, kind in folders.items():
+        if kind == "prepared":
+            return name or ".", "prepared", _prepared(stage / name, request)
+        if kind == "generation":
+            try:
+                genai_folder.read_folder(os.fspath(stage / name))
+            except BridgeError as error:
+                raise _Unfit(error.cause or error.message) from None
+            return name or ".", "generation", candidate.why
     wanted = names if candidate.kind == "file" else [name for name in names if name.lower().endswith(".onnx")]
     models = [name for name in wanted if name.lower().endswith(".onnx")]
     if not models and candidate.kind != "file":
         raise _Unfit("it has no ONNX model in it")
-    kind: choice.Kind = candidate.kind
-    why = candidate.why
+    kind, why = candidate.kind, candidate.why
     for name in models:
         scan = scan_model(stage.joinpath(*name.split("/")))
         if scan.is_compiled:
@@ -341,6 +341,19 @@ def _checked(
     if len(single) == 1:
         return single[0], kind, why
     return posixpath.commonpath([posixpath.dirname(name) for name in single]) or ".", kind, why
+
+
+def _folder_kind(stage: Path, name: str) -> choice.Kind | None:
+    """Return the kind of the folder that has this file, if the file decides it."""
+    leaf = posixpath.basename(name)
+    if leaf == CONFIG:
+        return "generation"
+    if leaf == PREPARED_MANIFEST:
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            document = json.loads((stage / name).read_text("utf-8-sig"))
+            if isinstance(document, dict) and choice.is_prepared(document):
+                return "prepared"
+    return None
 
 
 def _prepared(folder: Path, request: PullRequest) -> str:

@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -65,10 +66,9 @@ def parse_name(name: str, revision: str | None, endpoint: str) -> tuple[str, str
     parts = text.strip("/").split("/")
     if len(parts) > 3 and parts[2] == "tree":
         written, parts = written or "/".join(parts[3:]), parts[:2]
-    if len(parts) > 2 or not all(parts) or "\\" in text or os.path.exists(name):
+    if len(parts) > 2 or not all(parts) or "\\" in text or text.startswith(("/", ".")):
         raise OptionError(
             f'"{name}" is not the name of a model repository.',
-            cause="It is a path of this computer." if os.path.exists(name) else None,
             fix="Give OWNER/NAME, as on the page of the model.",
         )
     return "/".join(parts), revision or written or None
@@ -104,6 +104,13 @@ class Hub:
         with self._errors(name, revision):
             api = self._hub.HfApi(endpoint=self.endpoint, token=self._token, library_name="qnnbridge")
             info = api.model_info(name, revision=revision, files_metadata=True, timeout=30)
+        # It becomes part of a path.
+        if not re.fullmatch("[0-9a-f]{40,64}", str(info.sha)):
+            raise PullFailed(
+                f"The hub {self.endpoint} gives {name} the commit {str(info.sha)!r}, which is none.",
+                fix="Correct HF_ENDPOINT, or unset it.",
+                details={"reason": "refused"},
+            )
         files = {}
         for one in info.siblings or ():
             lfs = getattr(one, "lfs", None)
