@@ -140,16 +140,26 @@ def test_a_compiled_model_that_fits_goes_before_quantised_and_float_ones(hub: Fa
     assert {name for name, _ in done.not_taken} == {name for name in VARIANTS if name.endswith(".onnx")}
 
 
-def test_a_compiled_model_for_another_qnn_is_not_downloaded(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub.add(NAME, {**VARIANTS, "x-elite/model.onnx": COMPILED, "x-elite/a_qnn.bin": BINARY + bytes(400_000)})
+@pytest.mark.parametrize("embedded", [False, True])
+def test_a_compiled_model_for_another_qnn_is_not_downloaded(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, embedded: bool
+) -> None:
+    """Also where only the header of its context binary has the version, beside the model or in it."""
+    model = epcontext_models.set_compatibility(epcontext_models.real(tmp_path), None)
+    epcontext_models.edit(model, ep_sdk_version=None)
+    if embedded:
+        epcontext_models.embed(model, BINARY)
+    files = {"x-elite/model.onnx": model.read_bytes(), "x-elite/a_qnn.bin": BINARY + bytes(400_000)}
+    hub.add(NAME, {**VARIANTS, **(files if not embedded else {"x-elite/model.onnx": model.read_bytes()})})
     use_host(monkeypatch, "2.40.0.251030114326")
     done = pull()
     assert (done.record.kind, done.record.candidate) == ("qdq", "onnx/model_qdq.onnx")
     why = dict(done.not_taken)["x-elite/model.onnx"]
     assert "cannot run here" in why
     assert "2.40" in why
-    # Only the header of the context binary was read.
-    assert all(one for one in hub.downloads("a_qnn.bin"))
+    # Only parts of it were read.
+    assert all(hub.downloads("x-elite/model.onnx"))
+    assert all(hub.downloads("a_qnn.bin"))
     assert not list(done.folder.rglob("a_qnn.bin"))
 
 
@@ -808,6 +818,11 @@ def test_from_a_name_to_a_prepared_folder_and_its_numbers(hub: FakeHub, tmp_path
         np.testing.assert_allclose(
             session.run(None, {"x": x["x"]})[0], expected, atol=0.05 * np.abs(expected).max()
         )
+    hub.add("tests/compiled", {"model.onnx": COMPILED, "a_qnn.bin": BINARY, "model_qdq.onnx": QDQ})
+    for options in ((), ("--file", "model_qdq.onnx")):
+        done = in_a_process("pull", "tests/compiled", "--json", *options)
+        ran = in_a_process(*shlex.split(json.loads(done.stdout)["next"])[1:])
+        assert ran.returncode == 0, ran.stderr
     del files[next(name for name in files if name.endswith(".bin"))]
     hub.add("tests/prepared", {**files, "net.onnx": FLOAT})
     done = in_a_process("pull", "tests/prepared")

@@ -41,6 +41,8 @@ from qnnbridge_tools.hub.remote import (
 
 _log = logging.getLogger("qnnbridge.hub")
 Say = Callable[[str], None]
+# Many compiled and quantised models leave their first and last nodes to the CPU, which the result shows.
+_RUN: Final = "--random --fallback cpu"
 _FREE_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -391,7 +393,7 @@ def _next_command(path: Path, kind: str) -> str:
             config = json.loads((path / CONFIG).read_text("utf-8-sig"))
         if kind == "generation" and "whisper" not in str(config.get("model", {}).get("type")):
             return f"qnnbridge chat {word}"
-        return f"qnnbridge {'run' if kind == 'prepared' else 'inspect'} {word}{' --random' * (kind == 'prepared')}"
+        return f"qnnbridge run {word} {_RUN}" if kind == "prepared" else f"qnnbridge inspect {word}"
     if path.suffix.lower() == ".bin":
         return f"qnnbridge wrap {word} -o {shell_word(path.stem + '.onnx')}"
     if path.suffix.lower() != ".onnx":
@@ -400,7 +402,7 @@ def _next_command(path: Path, kind: str) -> str:
     for name in _free_dimensions(path):
         sizes += f" --dim {shell_word(f'{name}=SIZE')}"
     if kind in ("compiled", "qdq"):
-        return f"qnnbridge run {word} --random{sizes}"
+        return f"qnnbridge run {word} {_RUN}{sizes}"
     return f"qnnbridge prepare {word} -o {shell_word(path.stem + '-prepared')}{sizes}"
 
 
