@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from qnnbridge._io_binding import IOBinding
     from qnnbridge._option_fields import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, OrtAllocatorType
     from qnnbridge._ort_value import OrtValue, SparseTensor
+    from qnnbridge._pull import pull
     from qnnbridge._session.create import CacheWarning
     from qnnbridge._session.numbers_check import NumbersWarning
     from qnnbridge._session.runs import LoraAdapter, ModelMetadata, NodeArg, RunOptions
@@ -71,6 +72,7 @@ _HOMES = {
     "compile": "qnnbridge._compile",
     "connect": "qnnbridge._host",
     "default_host": "qnnbridge._host",
+    "pull": "qnnbridge._pull",
 }
 
 __all__ = [
@@ -109,6 +111,7 @@ __all__ = [
     "connect",
     "default_host",
     "errors",
+    "pull",
 ]
 
 

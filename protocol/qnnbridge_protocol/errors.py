@@ -32,6 +32,7 @@
     │   ├── ModelQuarantined         the model killed the host too often
     │   ├── CompiledModelRefused     a compiled model where only an original one can be worked on
     │   ├── ContextUnusable          a compiled model that cannot run here, or whose files are not whole
+    │   ├── PullFailed               a model could not be downloaded from a model hub
     │   ├── CompileFailed            compiling for QNN gave no usable result
     │   ├── NumbersDiffer            the numbers are not those of the CPU
     │   └── GenerationError          generation of text; also a RuntimeError
@@ -327,6 +328,13 @@ class ContextUnusable(ModelError):
 
     code = "model.ContextUnusable"
     retry: Retry = "pointless"
+
+
+class PullFailed(ModelError):
+    """``details["reason"]``: network, offline, gated, refused, limited, damaged, disk, rights, busy or packages."""
+
+    code = "model.PullFailed"
+    retry: Retry = "safe"
 
 
 class CompileFailed(ModelError):

@@ -78,6 +78,7 @@ def engine_variables(name: str | None, path: str | os.PathLike[str] | None) -> d
 SWITCH_VARIABLE: Final = "QNNBRIDGE_CACHE"
 FOLDER_VARIABLE: Final = "QNNBRIDGE_CACHE_DIR"
 STATE_DIR_VARIABLE: Final = "QNNBRIDGE_STATE_DIR"
+MODELS_DIR_VARIABLE: Final = "QNNBRIDGE_MODELS_DIR"
 MAX_BYTES_VARIABLE: Final = "QNNBRIDGE_CACHE_MAX_BYTES"
 MIN_MODEL_BYTES_VARIABLE: Final = "QNNBRIDGE_CACHE_MIN_MODEL_BYTES"
 
@@ -116,7 +117,14 @@ def state_dir() -> Path:
     return _own_folder("state", STATE_DIR_VARIABLE, os.environ)
 
 
-def _own_folder(kind: Literal["cache", "state"], variable: str, environ: Mapping[str, str]) -> Path:
+def models_dir() -> Path:
+    """Return the folder of the models that `qnnbridge pull` downloads; ``QNNBRIDGE_MODELS_DIR`` overrides it."""
+    folder = _own_folder("data", MODELS_DIR_VARIABLE, os.environ)
+    # The system's folder for data is that for caches and state on Windows.
+    return folder if os.environ.get(MODELS_DIR_VARIABLE) else folder / "models"
+
+
+def _own_folder(kind: Literal["cache", "state", "data"], variable: str, environ: Mapping[str, str]) -> Path:
     from pathlib import Path
 
     override = environ.get(variable)
@@ -124,7 +132,11 @@ def _own_folder(kind: Literal["cache", "state"], variable: str, environ: Mapping
         return Path(os.path.abspath(os.path.expanduser(override)))
     import platformdirs
 
-    system = platformdirs.user_cache_dir if kind == "cache" else platformdirs.user_state_dir
+    system = {
+        "cache": platformdirs.user_cache_dir,
+        "state": platformdirs.user_state_dir,
+        "data": platformdirs.user_data_dir,
+    }[kind]
     try:
         folder = Path(system("qnnbridge", appauthor=False))
     except RuntimeError:

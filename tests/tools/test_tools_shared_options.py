@@ -25,14 +25,25 @@ WHO_CAN_USE = {
     "--shape": TAKE_AN_ORIGINAL,
     "--constant": TAKE_AN_ORIGINAL,
     "--input": RUN_A_MODEL,
-    "--soc-model": {"run", "compile", "analyze", "inspect", "prepare", "profile", "verify", "quantize"},
+    "--soc-model": {"run", "compile", "analyze", "inspect", "prepare", "profile", "verify", "quantize", "pull"},
     "--provider-option": {
         *("run", "compile", "analyze", "prepare", "profile", "verify", "quantize", "serve", "transcribe"),
     },
     "--html": {"analyze", "bench", "profile"},
     "--json": {
         *("demo", "doctor", "run", "compile", "bench", "explain", "inspect", "analyze", "fix", "optimize"),
-        *("quantize", "verify", "prepare", "profile", "versions", "setup-host", "top", "wrap", "transcribe"),
+        *(
+            "quantize",
+            "verify",
+            "prepare",
+            "profile",
+            "versions",
+            "setup-host",
+            "top",
+            "wrap",
+            "transcribe",
+            "pull",
+        ),
     },
 }
 # Commands of later work, whose options these are too.

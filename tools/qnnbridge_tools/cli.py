@@ -24,6 +24,8 @@ _GROUPS = {
         "setup-host": "qnnbridge_tools.setup_host.command:setup_host",
         "doctor": "qnnbridge_tools.commands:doctor",
         "demo": "qnnbridge_tools.commands:demo",
+        "pull": "qnnbridge_tools.hub.command:pull",
+        "models": "qnnbridge_tools.hub.command:models_app",
         "versions": "qnnbridge_tools.commands:versions",
     },
     "Run": {

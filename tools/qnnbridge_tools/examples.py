@@ -40,6 +40,22 @@ GUIDES: Final[Mapping[str, Guide]] = {
             ('doctor --explain "exit code 127"', "say what an error or a log line means"),
         ),
     ),
+    "pull": Guide(
+        "pull.md",
+        (
+            ("pull OWNER/NAME", "the model of a repository that suits this computer"),
+            ("pull OWNER/NAME@v1.0 --file onnx/model.onnx", "one file of a revision"),
+            ("pull OWNER/NAME --output folder --offline", "what is there already, without a network"),
+        ),
+    ),
+    "models": Guide(
+        "pull.md",
+        (
+            ("models", "the models that were pulled"),
+            ("models show OWNER/NAME", "where one came from, and its files"),
+            ("models remove OWNER/NAME", "remove it"),
+        ),
+    ),
     "run": Guide(
         "index.md",
         (

@@ -146,10 +146,15 @@ class ModelScan(NamedTuple):
         return tuple(dict.fromkeys(node.provider for node in self.ep_contexts))
 
 
-def collect(file: BinaryIO, size: int, count_nodes: bool) -> ModelScan:
-    """Raises `Garbage`, and `OSError` as reading does."""
+def collect(file: BinaryIO, size: int, count_nodes: bool, *, until_eof: bool = False) -> ModelScan:
+    """Raises `Garbage`, and `OSError` as reading does. until_eof: an `EOFError` of `file` ends the scan early."""
     collector = _Collector(count_nodes)
-    walk(file, size, schema.MODEL, schema.SCHEMA, collector)
+    try:
+        walk(file, size, schema.MODEL, schema.SCHEMA, collector)
+    except EOFError:
+        if not until_eof:
+            raise
+        return collector.scan_so_far(size)
     return collector.scan(size)
 
 
@@ -345,6 +350,11 @@ class _Collector:
             "graph_description": self._graph_doc,
         }
         return {**{name: text or "" for name, text in own.items()}, **self._metadata}
+
+    def scan_so_far(self, size: int) -> ModelScan:
+        """Return the nodes that were read: `node_count`, `ops` and `ep_contexts`."""
+        ops = written_out(self._operators, self._bodies)
+        return ModelScan(size, ep_contexts=tuple(self._contexts), node_count=sum(ops.values()), ops=ops)
 
     def scan(self, size: int) -> ModelScan:
         model = self._model

@@ -17,11 +17,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from qnnbridge_host.model.chips import chip_label, chip_named, chip_of, chip_of_this_computer, simulated_chip
 from qnnbridge_host.model.collector import QNN_SOURCES, EpContextNode, ModelScan
+from qnnbridge_host.model.context_binary import BlobFacts
 from qnnbridge_host.model.context_files import Blob, ContextFindings, Hash, look
 from qnnbridge_host.model.manifest import CompiledManifest, read_manifest
 from qnnbridge_host.model.scan import CANNOT_RUN, OK, RECOMPILE, RECOMPILE_FIX, Verdict, cannot_run
@@ -362,6 +363,25 @@ def examine(
     verdict = broken or _judge(nodes, found.blobs, was_made, host)
     all_notes = (*verdict.notes, *notes, *was_made.notes)
     return Examination(verdict._replace(notes=all_notes), broken, found, was_made, manifest)
+
+
+def judge_apart(
+    scan: ModelScan, host: HostTraits, header_of: Callable[[EpContextNode], BlobFacts | None]
+) -> Verdict:
+    """Judge a compiled model whose files are elsewhere, as on a model hub, by their headers.
+
+    header_of: reads the header of the context binary that a main node names or holds; ``None`` if it is not there.
+    Damage shows only when the files are here: `examine` finds it.
+    """
+    nodes = scan.ep_contexts
+    qnn = [node for node in nodes if node.source in QNN_SOURCES]
+    problem = _structure_problem(nodes)
+    if problem is not None:
+        return problem
+    owners = [node for node in qnn if node.owns_blob and node.dlc_path is None]
+    headers = [(node, header_of(node)) for node in owners]
+    blobs = tuple(Blob(node.cache_path, None, facts, tuple(qnn)) for node, facts in headers if facts is not None)
+    return _judge(nodes, blobs, made(scan.metadata, qnn, blobs), host)
 
 
 # --- the nodes -------------------------------------------------------------------------------------------

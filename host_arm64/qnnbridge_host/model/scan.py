@@ -60,6 +60,22 @@ def scan_open(file: BinaryIO, *, path: str | None = None, count_nodes: bool = Fa
     return _scan(file, file.seek(0, io.SEEK_END), path, count_nodes)
 
 
+def scan_start(file: BinaryIO, size: int) -> ModelScan:
+    """Scan a model until reading raises `EOFError`, and return the nodes that were found until then.
+
+    Writers put the nodes before the weights, so the operators of a distant model are known after its first bytes.
+    Raises `InvalidProtobuf` and `OSError`.
+    """
+    file.seek(0)
+    head = file.read(_HEAD_BYTES)
+    if head[4:8] == _ORT_MARK:
+        return ModelScan(size, "ort")
+    try:
+        return collect(file, size, True, until_eof=True)
+    except Garbage as found:
+        raise no_model(head, size, None, found) from None
+
+
 def _scan(file: BinaryIO, size: int, path: str | None, count_nodes: bool) -> ModelScan:
     file.seek(0)
     head = file.read(_HEAD_BYTES)

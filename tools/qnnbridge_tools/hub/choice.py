@@ -1,0 +1,441 @@
+"""Choose among the models of a repository, before anything is downloaded.
+
+The beginning of each model is read over the network: its operators, and the header of a compiled model's context
+binary. The contents decide the kind of a model; its name counts only where they cannot be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fnmatch
+import io
+import json
+import posixpath
+import re
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, Final, Literal
+
+from qnnbridge_host.model.collector import EpContextNode, ModelScan
+from qnnbridge_host.model.compatibility import HostTraits, judge_apart
+from qnnbridge_host.model.context_binary import BlobFacts, read_blob
+from qnnbridge_host.model.genai_folder import CONFIG, QNN_NAMES
+from qnnbridge_host.model.manifest import SUFFIX as MANIFEST_SUFFIX
+from qnnbridge_host.model.protobuf import Span
+from qnnbridge_host.model.scan import OK, Verdict, scan_start
+from qnnbridge_protocol.errors import BridgeError, InvalidProtobuf, OptionError
+from qnnbridge_protocol.model_records import PREPARED_MANIFEST
+from qnnbridge_protocol.shell import shell_word
+from qnnbridge_tools.hub import archive
+from qnnbridge_tools.hub.remote import Hub, HubRepository
+
+Kind = Literal["compiled", "qdq", "float", "half", "other", "refused", "prepared", "generation", "file"]
+# The best first. "other": quantised in a way that QNN does not run.
+_ORDER: Final[tuple[Kind, ...]] = (
+    "prepared",
+    "compiled",
+    "generation",
+    "qdq",
+    "float",
+    "half",
+    "other",
+    "file",
+    "refused",
+)
+_MOST_MODELS: Final = 64
+# Of 256 KiB each. The nodes of the largest known models take fewer.
+_MOST_REQUESTS: Final = 24
+_MOST_JSON_BYTES: Final = 16 * 1024 * 1024
+_SHOWN: Final = 8
+
+_DYNAMIC: Final = re.compile(r"DynamicQuantize|MatMulInteger|ConvInteger|NBits|Bnb4|QMoE|FusedMatMulBlock")
+_HALF_NAME: Final = re.compile(r"(?:^|[-_./])(?:fp16|float16|half|bf16)(?=[-_./]|$)", re.I)
+_OTHER_NAME: Final = re.compile(
+    r"(?:^|[-_./])(?:u?int[48]|q[48](?:f16)?|bnb4|quantized|quant|w\d+a\d+)(?=[-_./]|$)", re.I
+)
+# What tells the variants of one model apart.
+_VARIANT: Final = re.compile(
+    r"(?:^|[-_.])(?:quantized|quant|(?:q|qu|u)?int[48]|q[48](?:f16)?|bnb4|fp16|fp32|float(?:16|32)?|half|bf16|w\d+a\d+|qdq|qnn"
+    r"|ctx|epcontext|compiled|precompiled|onnx|npu|htp|optimized|o[1-4]|static|(?:qualcomm[-_])?snapdragon.*"
+    r"|qualcomm.*|sc\d{4}x\w*|sm\d{4}|qc[sm]\d{4}|v(?:68|69|73|75|79|81)|soc\d+|arm64|avx\w*|vnni|cpu|gpu)$",
+    re.I,
+)
+# Small files that programs read beside a model.
+_BESIDE: Final = re.compile(
+    r"(?:tokeniz\w*|vocab|merges|added_tokens|special_tokens_map|spiece|sentencepiece\S*|config\w*|\w+_config"
+    r"|chat_template|labels?|classes|id2label|metadata|tool-versions|normalizer|dict|LICEN[SC]E|NOTICE)"
+    r"(?:\.(?:json|txt|model|jinja|yaml|yml|md))?",
+    re.I,
+)
+_GIT: Final = re.compile(r"\.git.*")
+_APART: Final = re.compile(
+    r"(?:.*\.(?:safetensors|pt|pth|h5|msgpack|tflite|gguf|png|jpe?g|gif|md|pdf|ipynb)|pytorch_model.*|\.git.*)",
+    re.I,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PullCandidate:
+    """One model that a pull may download.
+
+    name: its file or folder in the repository. why: its kind, or why it cannot be used. files: those known before
+    the model is here. bytes: of these, and of what an archive becomes.
+    """
+
+    name: str
+    kind: Kind
+    why: str
+    files: tuple[str, ...]
+    bytes: int
+    order: tuple[Any, ...] = ()
+
+    @property
+    def is_archive(self) -> bool:
+        return self.name.lower().endswith(".zip")
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        return (_ORDER.index(self.kind), *self.order, len(self.name), self.name)
+
+
+Judge = Callable[[ModelScan, Callable[[EpContextNode], "BlobFacts | None"]], "tuple[Kind, str, tuple[Any, ...]]"]
+
+
+def judge_for(host: HostTraits | None) -> Judge:
+    """Return what judges compiled models for a host; ``None``: no host was found, and they are not used."""
+
+    def judge(
+        scan: ModelScan, header_of: Callable[[EpContextNode], BlobFacts | None]
+    ) -> tuple[Kind, str, tuple[Any, ...]]:
+        if host is None:
+            return "refused", "it is compiled, and no host was found that it could be judged for", ()
+        verdict = judge_apart(scan, host, header_of)
+        if not verdict.can_run:
+            return "refused", f"it is compiled and {verdict.message}", ()
+        return "compiled", compiled_words(verdict, host), (verdict.level != OK,)
+
+    return judge
+
+
+def compiled_words(verdict: Verdict, host: HostTraits) -> str:
+    """Describe a compiled model that can run."""
+    return f"compiled, {'runs here' if verdict.level == OK else verdict.message} ({host.words})"
+
+
+def kind_of(scan: ModelScan, name: str, *, whole: bool = True) -> tuple[Kind, str]:
+    """Return the kind of a model that is not compiled. whole: False if only its beginning was read."""
+    ops = {operator.rpartition(".")[2] for operator in scan.ops}
+    if {"QuantizeLinear", "DequantizeLinear"} <= ops:
+        return "qdq", "quantised (QDQ), which QNN compiles"
+    if any(_DYNAMIC.search(operator) for operator in ops):
+        return "other", "quantised for CPUs, which QNN does not run"
+    if not ops and not whole and _OTHER_NAME.search(posixpath.splitext(name)[0]):
+        return "other", "quantised by its name"
+    types = {one.type for one in scan.inputs}
+    if "tensor(float16)" in types or _HALF_NAME.search(posixpath.splitext(name)[0]):
+        return "half", "float16"
+    if "DequantizeLinear" in ops:
+        return "other", "only its weights are quantised"
+    return "float", "float"
+
+
+def find_candidates(
+    hub: Hub, repository: HubRepository, wanted: Sequence[str], host: HostTraits | None
+) -> list[PullCandidate]:
+    """Return the models of a repository, the best first.
+
+    wanted: names and patterns of files. Several of them are parts that belong together, and all are taken.
+
+    Raises:
+        OptionError: there is no model, or there are several that are not variants of one.
+        PullFailed: the hub cannot be asked.
+    """
+    judge = judge_for(host)
+    names = sorted(repository.files)
+    if wanted:
+        found = [[name for name in names if name == one or fnmatch.fnmatchcase(name, one)] for one in wanted]
+        missing = next((one for one, matching in zip(wanted, found, strict=True) if not matching), None)
+        if missing is not None:
+            raise OptionError(f'{repository.label} has no file "{missing}".', fix=f"Its files: {_listed(names)}.")
+        names = list(dict.fromkeys(name for matching in found for name in matching))
+        if len(wanted) > 1 or (len(names) == 1 and not _is_model(names[0])):
+            return [_parts(repository, names)]
+        return _variants(hub, repository, [name for name in names if _is_model(name)] or names, judge)
+    folders = [*_folders(hub, repository, judge)]
+    if folders:
+        return sorted(folders, key=lambda one: one.rank)
+    models = [name for name in names if _is_model(name)]
+    if not models:
+        binaries = [name for name in names if name.endswith((".bin", ".dlc")) and "pytorch" not in name]
+        raise OptionError(
+            f"{repository.label} has no ONNX model.",
+            cause=f"Its files: {_listed(names)}." if names else "It has no file.",
+            fix=f"Pull its context binary with --file {shell_word(binaries[0])} and give it to `qnnbridge wrap`."
+            if binaries
+            else "Choose a repository with an .onnx file, or export the model to ONNX.",
+        )
+    return _variants(hub, repository, models, judge)
+
+
+def base_of(name: str) -> str:
+    """Return the name of the model of which this file is a variant: without folder, suffix and kind."""
+    stem = posixpath.basename(name)
+    stem = stem[: stem.rindex(".")]
+    while (shorter := _VARIANT.sub("", stem)) != stem:
+        stem = shorter
+    return stem.lower() or "model"
+
+
+def beside(repository: HubRepository, model: str) -> list[str]:
+    """Return tokenizers, configurations and licences in the model's folder and those above it."""
+    folder = posixpath.dirname(model)
+    above = {folder}
+    while folder:
+        folder = posixpath.dirname(folder)
+        above.add(folder)
+    own = posixpath.splitext(model)[0] + MANIFEST_SUFFIX
+    return [
+        name
+        for name in repository.files
+        if name == own or (posixpath.dirname(name) in above and _BESIDE.fullmatch(posixpath.basename(name)))
+    ]
+
+
+def _is_model(name: str) -> bool:
+    return name.lower().endswith((".onnx", ".zip"))
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _size(repository: HubRepository, names: Iterable[str]) -> int:
+    return sum(repository.files[name].size for name in names)
+
+
+def _parts(repository: HubRepository, names: Sequence[str]) -> PullCandidate:
+    models = [name for name in names if name.lower().endswith(".onnx")]
+    files = dict.fromkeys([*names, *(name for model in models for name in beside(repository, model))])
+    label = names[0] if len(names) == 1 else posixpath.commonpath([posixpath.dirname(name) for name in names])
+    return PullCandidate(label, "file", "as --file says", tuple(files), _size(repository, files))
+
+
+def _variants(hub: Hub, repository: HubRepository, names: Sequence[str], judge: Judge) -> list[PullCandidate]:
+    bases: dict[str, list[str]] = {}
+    for name in names:
+        bases.setdefault(base_of(name), []).append(name)
+    if len(bases) > 1:
+        shown = [found[0] for found in bases.values()]
+        options = " ".join(f"--file {shell_word(name)}" for name in _suggested(bases))
+        raise OptionError(
+            f"{repository.label} has several models: {_listed(shown)}.",
+            fix=f"Choose one, or the parts of one, with --file: qnnbridge pull {repository.label} {options}",
+        )
+    if len(names) > _MOST_MODELS:
+        raise OptionError(
+            f"{repository.label} has {len(names)} variants of its model.", fix='Choose some: --file "onnx/*qdq*"'
+        )
+    return sorted((_candidate(hub, repository, name, judge) for name in names), key=lambda one: one.rank)
+
+
+def _suggested(bases: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return an encoder and its decoder, as speech and translation have them; else the first model."""
+    encoder = next((found[0] for base, found in bases.items() if "encoder" in base), None)
+    decoders = [found[0] for base, found in bases.items() if "decoder" in base]
+    if encoder is None or not decoders:
+        return [next(iter(bases.values()))[0]]
+    return [encoder, next((one for one in decoders if "merged" in one), decoders[0])]
+
+
+def _candidate(hub: Hub, repository: HubRepository, name: str, judge: Judge) -> PullCandidate:
+    if name.lower().endswith(".zip"):
+        return _of_archive(hub, repository, name, judge)
+    kind, why, order = _peek(
+        lambda: hub.open(repository, name, _MOST_REQUESTS),
+        repository.files[name].size,
+        name,
+        judge,
+        lambda path: _beside_of(hub, repository, name, path),
+    )
+    files = (name, *beside(repository, name))
+    return PullCandidate(name, kind, why, files, _size(repository, files), order)
+
+
+def _beside_of(hub: Hub, repository: HubRepository, model: str, path: str) -> BinaryIO | None:
+    name = posixpath.normpath(posixpath.join(posixpath.dirname(model), path))
+    return hub.open(repository, name, _MOST_REQUESTS) if name in repository.files else None
+
+
+def _peek(
+    opened: Callable[[], BinaryIO],
+    size: int,
+    name: str,
+    judge: Judge,
+    open_beside: Callable[[str], BinaryIO | None],
+) -> tuple[Kind, str, tuple[Any, ...]]:
+    """Read the beginning of a model that is elsewhere, and judge it."""
+
+    def header_of(node: EpContextNode) -> BlobFacts | None:
+        if node.embeds:
+            return (
+                read_blob(file, node.embedded.start, node.embedded.length)
+                if isinstance(node.embedded, Span)
+                else None
+            )
+        other = open_beside(node.cache_path or "")
+        if other is None:
+            return None
+        with other:
+            return read_blob(other)
+
+    with opened() as file:
+        try:
+            scan = scan_start(file, size)
+            if scan.format == "ort":
+                return "other", "in ONNX Runtime's own format", ()
+            if scan.is_compiled:
+                return judge(scan, header_of)
+        except InvalidProtobuf as error:
+            return "refused", error.message, ()
+        except EOFError:  # of a context binary's header
+            return "refused", "its context binary cannot be looked at", ()
+    return *kind_of(scan, name, whole=bool(scan.ir_version)), ()
+
+
+def _of_archive(hub: Hub, repository: HubRepository, name: str, judge: Judge) -> PullCandidate:
+    """A ZIP archive: its directory and its models are read without the rest."""
+    packed = repository.files[name].size
+    try:
+        with hub.open(repository, name, _MOST_REQUESTS * 16) as file, zipfile.ZipFile(file) as opened:
+            found = archive.members(opened, f"{name} of {repository.label}")
+            sizes = {one.filename: one.file_size for one in found}
+            models = [inner for inner in sizes if inner.lower().endswith(".onnx")]
+            if not models:
+                return PullCandidate(name, "refused", "it has no ONNX model in it", (name,), packed)
+            judged = [_in_archive(opened, inner, sizes, judge) for inner in models]
+    except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+        return PullCandidate(name, "refused", f"it cannot be read: {error}", (name,), packed)
+    except OptionError as error:
+        return PullCandidate(name, "refused", error.message, (name,), packed)
+    # A pipeline is as good as the worst of its parts.
+    kind, why, order = max(judged, key=lambda one: _ORDER.index(one[0]))
+    return PullCandidate(name, kind, why, (name,), packed + sum(sizes.values()), order)
+
+
+def _in_archive(
+    opened: zipfile.ZipFile, name: str, sizes: Mapping[str, int], judge: Judge
+) -> tuple[Kind, str, tuple[Any, ...]]:
+    def header(path: str) -> BinaryIO | None:
+        other = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
+        if other not in sizes:
+            return None
+        # `read_blob` reads no further, and a member that is unpacked cannot be asked for its end cheaply.
+        with opened.open(other) as member:
+            return _Head(member.read(1024 * 1024), sizes[other])
+
+    return _peek(lambda: opened.open(name), sizes[name], name, judge, header)  # type: ignore[arg-type, return-value]
+
+
+class _Head(io.BytesIO):
+    """The first bytes of a file, which knows the size of all of it."""
+
+    def __init__(self, head: bytes, size: int) -> None:
+        super().__init__(head)
+        self._size = size
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if whence == io.SEEK_END:
+            return self._size + offset
+        return super().seek(offset, whence)
+
+
+# --- folders: of `prepare`, and for text generation -------------------------------------------------------
+
+
+def _folders(hub: Hub, repository: HubRepository, judge: Judge) -> Iterator[PullCandidate]:
+    marked: dict[str, tuple[Kind, Mapping[str, Any]]] = {}
+    for name in sorted(repository.files):
+        folder, leaf = posixpath.split(name)
+        if leaf in (PREPARED_MANIFEST, CONFIG) and (document := _json(hub, repository, name)) is not None:
+            if leaf == CONFIG:
+                marked[folder] = ("generation", document)
+            elif is_prepared(document):
+                marked.setdefault(folder, ("prepared", document))
+    for folder, (kind, document) in marked.items():
+        inner = tuple(
+            name
+            for name in repository.files
+            if _is_below(name, folder)
+            and not any(other != folder and _is_below(other, folder) and _is_below(name, other) for other in marked)
+            and not (_GIT if kind == "prepared" else _APART).fullmatch(posixpath.basename(name))
+        )
+        size = _size(repository, inner)
+        if kind == "prepared":
+            yield PullCandidate(folder, kind, "a folder of `qnnbridge prepare`", inner, size)
+        else:
+            yield _generation(hub, repository, folder, document, inner, judge)
+
+
+def _generation(
+    hub: Hub,
+    repository: HubRepository,
+    folder: str,
+    config: Mapping[str, Any],
+    files: tuple[str, ...],
+    judge: Judge,
+) -> PullCandidate:
+    """A folder for text generation is judged by its compiled stages, and by the provider that it asks for."""
+    size = _size(repository, files)
+    providers = _providers(config)
+    on_qnn = any(name in QNN_NAMES for name in providers)
+    others = [name for name in providers if name not in (*QNN_NAMES, "cpu", "cpuexecutionprovider")]
+    if others and not on_qnn:
+        return PullCandidate(folder, "refused", f"its genai_config.json asks for {', '.join(others)}", files, size)
+    compiled = 0
+    for name in files:
+        if name.lower().endswith(".onnx"):
+            stage = _candidate(hub, repository, name, judge)
+            if stage.kind == "refused":
+                return PullCandidate(folder, "refused", f"{posixpath.basename(name)}: {stage.why}", files, size)
+            compiled += stage.kind == "compiled"
+    where = "on QNN" if on_qnn else "on the CPU"
+    fitting = f", {compiled} compiled stages fit this host" if compiled else ""
+    why = f"a folder for text generation {where}{fitting}"
+    return PullCandidate(folder, "generation", why, files, size, (not on_qnn, -compiled))
+
+
+def _providers(config: Any) -> list[str]:
+    """Return the execution providers that any part of a genai_config.json asks for, in lower case."""
+    found: list[str] = []
+    for key, value in config.items() if isinstance(config, dict) else ():
+        if key == "provider_options" and isinstance(value, list):
+            found += [str(name).lower() for one in value if isinstance(one, dict) for name in one]
+        else:
+            for inner in value if isinstance(value, list) else [value]:
+                found += _providers(inner)
+    return list(dict.fromkeys(found))
+
+
+def _is_below(name: str, folder: str) -> bool:
+    return not folder or name.startswith(folder + "/")
+
+
+def is_prepared(document: Mapping[str, Any]) -> bool:
+    inner = document
+    if "components" in document:
+        inner = (document.get("additional_metadata") or {}).get("qnnbridge") or {}
+    return isinstance(inner, dict) and "source_sha256" in inner
+
+
+def _json(hub: Hub, repository: HubRepository, name: str) -> Mapping[str, Any] | None:
+    size = repository.files[name].size
+    if not 0 < size <= _MOST_JSON_BYTES:
+        return None
+    data = hub.read(repository, name, 0, size)
+    with contextlib.suppress(ValueError, RecursionError, BridgeError):
+        document = json.loads(data.decode("utf-8-sig"))
+        if isinstance(document, dict):
+            return document
+    return None

@@ -1,0 +1,413 @@
+"""Pull one model: choose it, download it into a folder of its own, check it, and give the folder its name."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import logging
+import os
+import posixpath
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from qnnbridge_host.model import genai_folder
+from qnnbridge_host.model.compatibility import HostTraits, examine
+from qnnbridge_host.model.genai_folder import CONFIG
+from qnnbridge_host.model.scan import scan_model
+from qnnbridge_host.model.source import hash_file
+from qnnbridge_os.files import make_own, sync_file, sync_folder
+from qnnbridge_protocol.errors import BridgeError, OptionError, PullFailed
+from qnnbridge_protocol.model_records import PREPARED_MANIFEST
+from qnnbridge_protocol.shell import shell_word
+from qnnbridge_tools import arguments, inspection, output, prepared_folders
+from qnnbridge_tools.hub import archive, choice, library
+from qnnbridge_tools.hub.choice import PullCandidate
+from qnnbridge_tools.hub.library import PulledFolder, PullRecord
+from qnnbridge_tools.hub.remote import (
+    PART,
+    Hub,
+    HubRepository,
+    hub_endpoint,
+    is_offline,
+    local_errors,
+    no_space,
+    offline_refused,
+    parse_name,
+)
+
+_log = logging.getLogger("qnnbridge.hub")
+Say = Callable[[str], None]
+# Many compiled and quantised models leave their first and last nodes to the CPU, which the result shows.
+_RUN: Final = "--random --fallback cpu"
+_FREE_BYTES: Final = 16 * 1024 * 1024
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PullRequest:
+    """The options of a pull. soc_model: chip that compiled models are judged for, default the host's."""
+
+    name: str
+    revision: str | None = None
+    files: tuple[str, ...] = ()
+    output: Path | None = None
+    offline: bool = False
+    soc_model: str | None = None
+    host_python: str | None = None
+    token: str | None = dataclasses.field(default=None, repr=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PullResult:
+    """path: of the model, a file or a folder. not_taken: other models of the repository, with the reason.
+
+    is_new: False if the model was here already. next_command: what to type next.
+    """
+
+    path: Path
+    folder: Path
+    record: PullRecord
+    is_new: bool
+    not_taken: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    next_command: str = ""
+
+
+class _Unfit(Exception):
+    """A model that cannot be used, as its files show once they are here."""
+
+
+def pull_model(request: PullRequest, say: Say = _log.info) -> PullResult:
+    """Pull a model.
+
+    Raises:
+        OptionError: the repository, revision or file does not exist, no model in it can be used, or several could
+            be meant; the output folder is another program's.
+        PullFailed: the hub, the network or the disk refuses.
+    """
+    endpoint = hub_endpoint()
+    name, revision = parse_name(request.name, request.revision, endpoint)
+    if request.output is not None:
+        folder = Path(os.path.abspath(request.output))
+        _refuse_foreign(folder)
+        request = dataclasses.replace(request, output=folder)
+    if request.offline or is_offline():
+        known = _known(request, name, revision, endpoint)
+        if known is None:
+            raise offline_refused(name, "--offline is given" if request.offline else "HF_HUB_OFFLINE is set")
+        return _result(known.folder, known.record, is_new=False, notes=("The hub was not asked (offline).",))
+    hub, host = Hub(request.token), _host(request)
+    try:
+        repository = hub.repository(name, revision)
+        candidates = choice.find_candidates(
+            hub, repository, request.files, host if isinstance(host, HostTraits) else None
+        )
+        return _pull_best(hub, repository, candidates, request, host, say)
+    except PullFailed as error:
+        known = _known(request, name, revision, endpoint) if error.details.get("reason") == "network" else None
+        if known is None:
+            raise
+        note = f"{error.message} The copy pulled on {known.record.pulled[:10]} is used."
+        return _result(known.folder, known.record, is_new=False, notes=(note,))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Known:
+    folder: Path
+    record: PullRecord
+
+
+def _known(request: PullRequest, name: str, revision: str | None, endpoint: str) -> _Known | None:
+    """Find what an earlier pull left of the same request."""
+    found: PulledFolder | None
+    if request.output is not None:
+        found = PulledFolder(request.output, library.read_record(request.output))
+        record = found.record
+        if record is None or record.repository != name or record.wanted != request.files:
+            return None
+    else:
+        found = library.newest(name, revision, request.files, endpoint)
+    return None if found is None or found.record is None else _Known(found.folder, found.record)
+
+
+def _host(request: PullRequest) -> HostTraits | BridgeError:
+    options = {}
+    if request.soc_model is not None:
+        options["soc_model"] = str(arguments.read_chip(request.soc_model))
+    found = inspection.find_installation(request.host_python)
+    return found if isinstance(found, BridgeError) else found.traits(options)
+
+
+def _refuse_foreign(folder: Path) -> None:
+    if library.read_record(folder) is not None:
+        return
+    with local_errors(folder), contextlib.suppress(FileNotFoundError):
+        if any(folder.iterdir()):
+            raise OptionError(
+                f"{folder} has files that qnnbridge did not pull, and is left alone.",
+                fix="Give a folder that does not exist yet: --output DIR.",
+            )
+
+
+def _pull_best(
+    hub: Hub,
+    repository: HubRepository,
+    candidates: Sequence[PullCandidate],
+    request: PullRequest,
+    host: HostTraits | BridgeError,
+    say: Say,
+) -> PullResult:
+    not_taken = [(one.name or repository.name, one.why) for one in candidates if one.kind == "refused"]
+    fitting = [one for one in candidates if one.kind != "refused"]
+    for number, candidate in enumerate(fitting):
+        say(f"{repository.label}: {candidate.name or 'all files'}, {candidate.why}")
+        try:
+            done = _fetch(hub, repository, candidate, request, host, say)
+        except _Unfit as unfit:
+            not_taken.append((candidate.name, str(unfit)))
+            continue
+        left = [(one.name, one.why) for one in fitting[number + 1 :]]
+        return dataclasses.replace(done, not_taken=(*not_taken, *left))
+    no_host = isinstance(host, BridgeError)
+    raise OptionError(
+        f"No model of {repository.label} can be used here.",
+        fix="Set up a host, which compiled models are judged for: qnnbridge setup-host"
+        if no_host
+        else "Choose a repository with a model that is not compiled, and compile it with `qnnbridge prepare`.",
+        evidence=[f"{name}: {why}" for name, why in not_taken[:8]],
+    )
+
+
+def _fetch(
+    hub: Hub,
+    repository: HubRepository,
+    candidate: PullCandidate,
+    request: PullRequest,
+    host: HostTraits | BridgeError,
+    say: Say,
+) -> PullResult:
+    usual = library.folder_of(repository.name, repository.commit, candidate.name, request.files)
+    folder = request.output or usual
+    with library.locked(folder, on_wait=say):
+        record = library.read_record(folder)
+        if record is not None:
+            if (record.repository, record.commit, record.candidate) == (
+                repository.name,
+                repository.commit,
+                candidate.name,
+            ):
+                return _result(folder, record, is_new=False)
+            raise OptionError(
+                f"{folder} holds {record.candidate or 'all files'} of {record.repository}@{record.commit[:12]}.",
+                fix="Give a folder that does not exist yet: --output DIR.",
+            )
+        stage = folder.with_name(f"{usual.name}{PART}")
+        with local_errors(stage):
+            make_own(stage, lambda _: False)
+            try:
+                names = _download(hub, repository, candidate, stage, say)
+                if candidate.is_archive:
+                    names = _unpacked(repository, candidate, stage)
+                entry, kind, why = _checked(stage, names, candidate, request, host)
+            except (_Unfit, OptionError):
+                # It was wanted for this model alone.
+                shutil.rmtree(stage)
+                raise
+            for name in names:
+                sync_file(stage.joinpath(*name.split("/")))
+            size = sum(stage.joinpath(*name.split("/")).stat().st_size for name in names)
+            now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+            record = PullRecord(
+                library.SCHEMA,
+                hub.endpoint,
+                repository.name,
+                repository.revision or "",
+                repository.commit,
+                request.files,
+                candidate.name,
+                entry,
+                kind,
+                why,
+                size,
+                now,
+            )
+            library.write_record(stage, record)
+            # An empty folder that the user made.
+            with contextlib.suppress(FileNotFoundError):
+                folder.rmdir()
+            os.replace(stage, folder)
+            sync_folder(folder.parent)
+    return _result(folder, record, is_new=True)
+
+
+def _download(hub: Hub, repository: HubRepository, candidate: PullCandidate, stage: Path, say: Say) -> list[str]:
+    """Download the files of a candidate, and those that its models name. Return their names."""
+    names = list(candidate.files)
+    _check_space(repository, names, stage, max(0, candidate.bytes - sum(repository.files[n].size for n in names)))
+    archive.check_names(names, repository.label)
+    scanned = 0
+    while scanned < len(names):
+        name = names[scanned]
+        scanned += 1
+        file = repository.files[name]
+        say(f"downloading {name} ({output.size_text(file.size)})")
+        hub.download(repository, file, stage)
+        if not name.lower().endswith(".onnx"):
+            continue
+        further = []
+        for path in scan_model(stage.joinpath(*name.split("/")), count_nodes=False).files:
+            problem = archive.name_problem(path)
+            other = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
+            if problem is None and other not in repository.files:
+                problem = "the repository has no such file"
+            if problem is not None:
+                raise _Unfit(f"it needs the file {path!r}: {problem}")
+            if other not in names:
+                further.append(other)
+        if further:
+            names += dict.fromkeys(further)
+            archive.check_names(names, repository.label)
+            _check_space(repository, names, stage, 0)
+    return names
+
+
+def _check_space(repository: HubRepository, names: Sequence[str], stage: Path, more: int) -> None:
+    """Raise `PullFailed` if the disk has too little space for what is not here yet."""
+    needed = more
+    for name in names:
+        path = stage.joinpath(*name.split("/"))
+        part = path.with_name(path.name + PART)
+        here = next((one.stat().st_size for one in (path, part) if one.exists()), 0)
+        needed += max(0, repository.files[name].size - here)
+    free = shutil.disk_usage(stage).free
+    if needed and needed + _FREE_BYTES > free:
+        raise no_space(
+            stage.parent, f"{output.size_text(needed)} are needed, and {output.size_text(free)} are free"
+        )
+
+
+def _unpacked(repository: HubRepository, candidate: PullCandidate, stage: Path) -> list[str]:
+    packed = stage.joinpath(*candidate.name.split("/"))
+    folder = packed.with_suffix("")
+    shutil.rmtree(folder, ignore_errors=True)  # of an attempt that was ended
+    folder.mkdir()
+    try:
+        inner = archive.unpack(packed, folder, f"{candidate.name} of {repository.label}")
+    except BridgeError as error:
+        raise _Unfit(error.message.rstrip(".")) from None
+    packed.unlink()
+    below = folder.relative_to(stage).as_posix()
+    return [f"{below}/{name}" for name in inner]
+
+
+def _checked(
+    stage: Path,
+    names: Sequence[str],
+    candidate: PullCandidate,
+    request: PullRequest,
+    host: HostTraits | BridgeError,
+) -> tuple[str, str, str]:
+    """Return path, kind and description of the model. Raise `_Unfit` for one that its files show to be unusable."""
+    folders = {candidate.name: candidate.kind}
+    if candidate.is_archive:
+        folders = {posixpath.dirname(name): kind for name in names if (kind := _folder_kind(stage, name))}
+    for name, kind in folders.items():
+        if kind == "prepared":
+            return name or ".", "prepared", _prepared(stage / name, request)
+        if kind == "generation":
+            try:
+                genai_folder.read_folder(os.fspath(stage / name))
+            except BridgeError as error:
+                raise _Unfit(error.cause or error.message) from None
+            return name or ".", "generation", candidate.why
+    wanted = names if candidate.kind == "file" else [name for name in names if name.lower().endswith(".onnx")]
+    models = [name for name in wanted if name.lower().endswith(".onnx")]
+    if not models and candidate.kind != "file":
+        raise _Unfit("it has no ONNX model in it")
+    kind, why = candidate.kind, candidate.why
+    for name in models:
+        scan = scan_model(stage.joinpath(*name.split("/")))
+        if scan.is_compiled:
+            traits = HostTraits() if isinstance(host, BridgeError) else host
+            examined = examine(os.fspath(stage.joinpath(*name.split("/"))), scan, traits)
+            verdict = examined.broken or examined.verdict
+            if not verdict.can_run and candidate.kind != "file":
+                raise _Unfit(f"it is compiled and {verdict.message}")
+            kind, why = "compiled", choice.compiled_words(verdict, traits)
+        elif len(models) == 1:
+            kind, why = choice.kind_of(scan, name)
+    single = models if candidate.kind != "file" or len(models) == 1 else candidate.files
+    if len(single) == 1:
+        return single[0], kind, why
+    return posixpath.commonpath([posixpath.dirname(name) for name in single]) or ".", kind, why
+
+
+def _folder_kind(stage: Path, name: str) -> choice.Kind | None:
+    """Return the kind of the folder that has this file, if the file decides it."""
+    leaf = posixpath.basename(name)
+    if leaf == CONFIG:
+        return "generation"
+    if leaf == PREPARED_MANIFEST:
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            document = json.loads((stage / name).read_text("utf-8-sig"))
+            if isinstance(document, dict) and choice.is_prepared(document):
+                return "prepared"
+    return None
+
+
+def _prepared(folder: Path, request: PullRequest) -> str:
+    """Return what a session makes of a prepared folder. Raise `_Unfit` if it can make nothing of it."""
+    try:
+        facts = prepared_folders.gather(folder, soc_model=request.soc_model, host_python=request.host_python)
+        damaged = [
+            record.name
+            for record in facts.manifest.files.values()
+            if not (folder / record.name).is_file() or hash_file(folder / record.name) != record.sha256
+        ]
+    except BridgeError as error:
+        raise _Unfit(error.message) from None
+    if damaged:
+        raise _Unfit(f"files of it are missing or damaged: {', '.join(damaged)}")
+    chosen = facts.chosen
+    if isinstance(chosen, BridgeError):
+        # Without a host nothing is chosen, and the folder is as good as anywhere else.
+        if facts.host is not None:
+            raise _Unfit(chosen.message)
+        return "a folder of `qnnbridge prepare`"
+    return f"a folder of `qnnbridge prepare`; a session runs {chosen.reason}"
+
+
+def _result(folder: Path, record: PullRecord, *, is_new: bool, notes: tuple[str, ...] = ()) -> PullResult:
+    path = folder.joinpath(*record.entry.split("/"))
+    return PullResult(path, folder, record, is_new, notes=notes, next_command=_next_command(path, record.kind))
+
+
+def _next_command(path: Path, kind: str) -> str:
+    word = shell_word(path)
+    if path.is_dir():
+        config: Any = {}
+        with contextlib.suppress(OSError, ValueError):
+            config = json.loads((path / CONFIG).read_text("utf-8-sig"))
+        if kind == "generation" and "whisper" not in str(config.get("model", {}).get("type")):
+            return f"qnnbridge chat {word}"
+        return f"qnnbridge run {word} {_RUN}" if kind == "prepared" else f"qnnbridge inspect {word}"
+    if path.suffix.lower() == ".bin":
+        return f"qnnbridge wrap {word} -o {shell_word(path.stem + '.onnx')}"
+    if path.suffix.lower() != ".onnx":
+        return ""
+    sizes = ""
+    for name in _free_dimensions(path):
+        sizes += f" --dim {shell_word(f'{name}=SIZE')}"
+    if kind in ("compiled", "qdq"):
+        return f"qnnbridge run {word} {_RUN}{sizes}"
+    return f"qnnbridge prepare {word} -o {shell_word(path.stem + '-prepared')}{sizes}"
+
+
+def _free_dimensions(path: Path) -> list[str]:
+    with contextlib.suppress(BridgeError):
+        inputs = scan_model(path, count_nodes=False).inputs
+        return list(dict.fromkeys(dim for one in inputs for dim in one.shape or () if isinstance(dim, str) and dim))
+    return []
