@@ -32,7 +32,18 @@ WHO_CAN_USE = {
     "--html": {"analyze", "bench", "profile"},
     "--json": {
         *("demo", "doctor", "run", "compile", "bench", "explain", "inspect", "analyze", "fix", "optimize"),
-        *("quantize", "verify", "prepare", "profile", "versions", "setup", "setup-host", "top", "wrap", "transcribe"),
+        *(
+            "quantize",
+            "verify",
+            "prepare",
+            "profile",
+            "versions",
+            "setup",
+            "setup-host",
+            "top",
+            "wrap",
+            "transcribe",
+        ),
     },
 }
 # Commands of later work, whose options these are too.

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 COMMAND_SETTINGS = {"setup-host": {"short_help": "The older name of setup."}}
 
+ALREADY = "Already set up"
+
 
 class Purpose(enum.Enum):
     """The thing to do with the host that is there."""
@@ -113,9 +115,9 @@ def _set_up(options: SetupOptions, purpose: Purpose, ask: Ask | None, *, dry_run
                 evidence=health.error.evidence,
             )
         if purpose is Purpose.SET_UP and _has_version(options, health):
-            _show_health(there, health, options, "Already set up", as_json=as_json)
+            _show_health(there, health, options, ALREADY, as_json=as_json)
             return
-        if purpose is Purpose.REPAIR and health.is_healthy:
+        if purpose is Purpose.REPAIR and health.is_usable:
             _show_health(there, health, options, "Nothing to repair", as_json=as_json)
             return
     else:
@@ -161,7 +163,7 @@ def _has_version(options: SetupOptions, health: Health) -> bool:
 
 def _is_as_planned(plan: SetupPlan, health: Health) -> bool:
     """Whether the healthy host has the release and the qnnbridge that would be installed now."""
-    if plan.choice is None or health.info is None or not health.is_healthy:
+    if plan.choice is None or health.info is None or not health.is_usable:
         return False
     installed = health.info.versions.get("onnxruntime_qnn")
     return installed == plan.choice.release.version and health.info.qnnbridge == __version__
@@ -206,15 +208,16 @@ def _remove(options: SetupOptions, ask: Ask | None, *, dry_run: bool, as_json: b
 
 def _show_health(there: MadeHost, health: Health, options: SetupOptions, head: str, *, as_json: bool) -> None:
     from qnnbridge_tools import output
-    from qnnbridge_tools.doctor.findings import report_document, report_text
+    from qnnbridge_tools.doctor.findings import Severity, report_document, report_text
 
-    assert health.info is not None and health.found is not None
+    assert health.info is not None
+    assert health.found is not None
     if as_json:
         output.print_json(
             {
                 "schema": SCHEMA_VERSION,
                 "done": True,
-                "state": "healthy" if health.is_healthy else "blocked",
+                "state": health.found.severity.name.lower(),
                 "folder": str(there.folder),
                 "python": str(there.python),
                 "host": reporting.host_document(health.info),
@@ -223,9 +226,10 @@ def _show_health(there: MadeHost, health: Health, options: SetupOptions, head: s
         )
     else:
         installed = ("installed", reporting.installed_text(health.info))
-        words = " and healthy" if health.is_healthy and head == "Already set up" else ""
-        output.print_pairs(f"{head}{words}", [*reporting.interpreter_pairs(health.info), installed])
-        if not health.is_healthy:
+        is_well = health.found.severity is Severity.HEALTHY
+        words = f"{head} and healthy" if is_well and head == ALREADY else head
+        output.print_pairs(words, [*reporting.interpreter_pairs(health.info), installed])
+        if not is_well:
             print()
             print(report_text(health.found))
     _end(health.found, None if options.write_config else str(there.python), as_json=as_json)

@@ -98,7 +98,7 @@ class Health:
     error: BridgeError | None = None
 
     @property
-    def is_healthy(self) -> bool:
+    def is_usable(self) -> bool:
         return self.found is not None and self.found.severity < Severity.BLOCKED
 
 

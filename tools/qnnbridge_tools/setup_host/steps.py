@@ -354,13 +354,21 @@ def _not_downloaded(code: int, lines: Sequence[str]) -> BridgeError:
 
 
 # Words of uv, of the install manager and of pip for a network that does not answer, in lower case.
-_UNREACHABLE = ("error sending request", "dns error", "failed to lookup", "timed out", "proxy", "urlopen", "0x80072")
+_UNREACHABLE = (
+    "error sending request",
+    "dns error",
+    "failed to lookup",
+    "timed out",
+    "proxy",
+    "urlopen",
+    "0x80072",
+)
 
 
 def _not_brought(code: int, lines: Sequence[str], free: int | None) -> BridgeError:
     text = "\n".join(lines).lower()
     by_hand = install_text(Surroundings.current())
-    if free is not None and free < FULL_BYTES or "os error 28" in text or "os error 112" in text:
+    if (free is not None and free < FULL_BYTES) or "os error 28" in text or "os error 112" in text:
         fix: str | None = FREE_SPACE
     elif "os error 13" in text or "os error 5)" in text:
         fix = "Choose a folder that you may write to with --dir."
