@@ -140,6 +140,9 @@ def test_a_folder_of_another_program_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "host-python" / "notes.txt").write_text("mine")
     with pytest.raises(AlreadyThere, match="was not made by"):
         brought(on_arm(), tmp_path / "host", found(uv="uv.exe"))
+    (tmp_path / "other-python").write_text("mine")
+    with pytest.raises(AlreadyThere, match="was not made by"):
+        brought(on_arm(), tmp_path / "other", found(uv="uv.exe"))
 
 
 def test_a_bare_windows_on_arm_machine_gets_a_whole_plan(tmp_path: Path) -> None:
@@ -311,6 +314,23 @@ class Mirror:
         self.ended.set()
         self.server.shutdown()
         self.server.server_close()
+
+
+def test_uv_knows_every_python_that_it_is_asked_for() -> None:
+    uv = pytest.importorskip("uv").find_uv_bin()
+    version = "{}.{}".format(*bring_python.BROUGHT_VERSION)
+    for target in (*bring_python._WINDOWS.values(), *bring_python._LINUX.values()):
+        asked = [uv, "python", "list", "--only-downloads", "--all-platforms", "--all-arches", "--offline"]
+        told = subprocess.run(
+            [*asked, "--no-config", "--output-format", "json", bring_python._request(target)],
+            capture_output=True,
+            check=True,
+            timeout=60,
+            env={name: value for name, value in os.environ.items() if not name.startswith("UV_")},
+        )
+        (found,) = json.loads(told.stdout)
+        assert found["version"].startswith(f"{version}."), target
+        assert found["key"].endswith(f"-{target.uv}")
 
 
 # This machine has an interpreter; the command is told of none, and to bring one of this version.

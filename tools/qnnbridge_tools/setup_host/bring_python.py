@@ -94,7 +94,8 @@ def python_to_bring(
         answer = asker(str(path)) if path.is_file() else ""
         if not isinstance(answer, str):
             return BroughtPython("", folder, BaseCandidate(str(path), answer), (), scratch)
-    if folder.exists() and any(folder.iterdir()) and not (folder / RECORD).is_file():
+    is_foreign = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    if is_foreign and not (folder / RECORD).is_file():
         raise AlreadyThere(
             f"The folder {folder}, for the Python to download, was not made by `qnnbridge setup`.",
             fix="Rename it, or choose another folder for the host with --dir.",
