@@ -108,10 +108,11 @@ def test_versions_names_the_newest_release_for_this_interpreter(windows_arm64: W
     assert all(one["platform"] == "win_arm64" for one in told["releases"])
 
 
-def test_an_interpreter_without_venv_is_refused_as_the_base_of_a_host(windows_arm64: WindowsArm64Lab) -> None:
-    ran = windows_arm64.run(HERE / "windows_module.py", "qnnbridge_tools", "setup-host", "--dry-run", "--json")
-    assert ran.returncode == 1
-    error = json.loads(ran.stdout)["error"]
-    assert error["code"] == "host.NotFound"
-    assert "lacks venv or ensurepip" in error["evidence"][0]
-    assert "Windows installer (ARM64)" in error["fix"]
+def test_an_interpreter_without_venv_is_passed_over_and_another_one_brought(windows_arm64: WindowsArm64Lab) -> None:
+    ran = windows_arm64.run(HERE / "windows_module.py", "qnnbridge_tools", "setup", "--dry-run", "--json")
+    assert ran.returncode == 0, ran.stdout
+    told = json.loads(ran.stdout)
+    assert "lacks venv or ensurepip" in told["passed_over"][0]
+    assert told["downloads_python"] == "uv"
+    assert "cpython-3.13-windows-aarch64-none" in [word for command in told["commands"] for word in command]
+    assert told["interpreter"]["platform"] == "win-arm64"

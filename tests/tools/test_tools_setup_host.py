@@ -33,7 +33,7 @@ from tests import needs
 from qnnbridge._launch import configured_host
 from qnnbridge_protocol import __version__
 from qnnbridge_tools.setup_host import steps
-from qnnbridge_tools.setup_host.environment import MARKER, SetupFailed, python_in
+from qnnbridge_tools.setup_host.environment import MARKER, RECORD, SetupFailed, python_in
 from qnnbridge_tools.setup_host.steps import run_program
 from qnnbridge_tools.versions.fitness import HostMachine, newest_fitting
 from qnnbridge_tools.versions.packages import IndexUnreachable
@@ -175,7 +175,7 @@ class Setup:
 
     def command(self, *arguments: str) -> list[str]:
         words = ["-c", QUICK_COMMAND] if "PYTHONPATH" in self.environ else ["-m", "qnnbridge_tools"]
-        words = [sys.executable, *words, "setup-host", "--python", sys.executable]
+        words = [sys.executable, *words, "setup", "--python", sys.executable]
         return [*words, "--dir", str(self.folder), *arguments]
 
     def run(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -326,13 +326,29 @@ def application_without_a_host(folder: Path, wheels: Path) -> Path:
 
 
 @pytest.mark.simulator
-def test_the_next_set_up_touches_nothing_unasked(ready: tuple[Setup, dict[str, Any]]) -> None:
+def test_the_next_set_up_finds_a_healthy_host_and_changes_nothing(ready: tuple[Setup, dict[str, Any]]) -> None:
     setup, _ = ready
-    before = (setup.folder / "pyvenv.cfg").stat().st_mtime_ns
-    again = setup.run("--yes")
-    assert again.returncode == 2
-    assert "--replace" in again.stderr
-    assert (setup.folder / "pyvenv.cfg").stat().st_mtime_ns == before
+    before = (setup.folder / "pyvenv.cfg").stat().st_mtime_ns, setup.config.read_bytes()
+    for words in (("--yes",), ("--dry-run",)):
+        again = setup.run(*words)
+        assert again.returncode == 0, again.stderr
+        assert again.stdout.startswith("Already set up and healthy")
+        assert again.stdout.splitlines()[-1] == "Next: qnnbridge demo"
+    for words, head in ((("--repair",), "Nothing to repair"), (("--upgrade",), "Nothing newer works here")):
+        again = setup.run(*words, "--yes", "--from", str(next(setup.wheels.glob("qnnbridge-*.whl"))))
+        assert again.returncode == 0, again.stderr
+        assert again.stdout.startswith(head)
+    assert ((setup.folder / "pyvenv.cfg").stat().st_mtime_ns, setup.config.read_bytes()) == before
+
+
+@pytest.mark.simulator
+def test_another_version_or_source_than_the_one_there_is_refused(ready: tuple[Setup, dict[str, Any]]) -> None:
+    setup, _ = ready
+    for words in (("--version", "2.4.0"), ("--ep-path", str(setup.home))):
+        refused = setup.run("--yes", *words)
+        assert refused.returncode != 0
+        assert "Already set up" not in refused.stdout
+        assert (setup.folder / RECORD).is_file()
 
 
 @pytest.mark.simulator

@@ -566,7 +566,7 @@ def test_a_wheel_a_checkout_and_what_is_installed_can_be_the_source(tmp_path: Pa
     assert requirements(only("2.7.0"), Source(ROOT, editable=True))[:2] == ["--editable", f"{ROOT}[host]"]
     with pytest.raises(NoSuchFile):
         find_source(tmp_path / "none.whl")
-    with pytest.raises(OptionError, match=r"holds no pyproject\.toml"):
+    with pytest.raises(OptionError, match=r"holds neither pyproject\.toml nor wheels"):
         find_source(tmp_path)
     (tmp_path / "notes.txt").touch()
     with pytest.raises(OptionError, match="neither a wheel nor an sdist"):

@@ -38,6 +38,7 @@ WHO_CAN_USE = {
             "prepare",
             "profile",
             "versions",
+            "setup",
             "setup-host",
             "top",
             "wrap",

@@ -21,6 +21,7 @@ from qnnbridge_tools.examples import GUIDES
 # Group in --help -> name of a command -> where its function, or its own commands, are.
 _GROUPS = {
     "Start": {
+        "setup": "qnnbridge_tools.setup_host.command:setup_host",
         "setup-host": "qnnbridge_tools.setup_host.command:setup_host",
         "doctor": "qnnbridge_tools.commands:doctor",
         "demo": "qnnbridge_tools.commands:demo",

@@ -211,10 +211,18 @@ GUIDES: Final[Mapping[str, Guide]] = {
             ("serve --models folder --http 127.0.0.1:9000", "a folder of models, on another port"),
         ),
     ),
+    "setup": Guide(
+        "setup-host.md",
+        (
+            ("setup", "ask, then download what is missing and make the host"),
+            ("setup --dry-run", "only say what would be done"),
+            ("setup --repair", "make the host again if it is not healthy"),
+        ),
+    ),
     "setup-host": Guide(
         "setup-host.md",
         (
-            ("setup-host", "ask, then make the environment"),
+            ("setup-host", "the same as qnnbridge setup"),
             ("setup-host --dry-run", "only say what would be done"),
             ("setup-host --yes --config", "do not ask, and remember the host's Python"),
         ),

@@ -403,7 +403,7 @@ class MachineOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetupOptions:
-    """Of `setup-host`; ``None`` for absent options."""
+    """Options of `setup`; ``None`` for absent ones."""
 
     python: Annotated[
         str | None,
@@ -419,7 +419,10 @@ class SetupOptions:
         Path | None, typer.Option("--dir", metavar="FOLDER", help="Folder of the new environment.")
     ] = None
     source: Annotated[
-        Path | None, typer.Option("--from", metavar="PATH", help="Wheel, sdist or checkout of qnnbridge.")
+        Path | None,
+        typer.Option(
+            "--from", metavar="PATH", help="Wheel, sdist or checkout of qnnbridge; or a folder with all downloads."
+        ),
     ] = None
     system_sdk: SystemSdk = None
     chip: Chip = None

@@ -1,62 +1,140 @@
-"""`qnnbridge setup-host`: an environment for the host, from nothing to a host that the doctor has examined."""
+"""`qnnbridge setup`, also named `setup-host`: from nothing to a host that the doctor has examined."""
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
+from qnnbridge_tools.arguments import refuse_together
 from qnnbridge_tools.command_line import command
 from qnnbridge_tools.options import AsJson, SetupOptions
 
 if TYPE_CHECKING:
     from qnnbridge import HostInfo
     from qnnbridge_tools.doctor.findings import Report
+    from qnnbridge_tools.setup_host.made_host import Health, MadeHost
     from qnnbridge_tools.setup_host.plan import SetupPlan
+
+
+COMMAND_SETTINGS = {"setup-host": {"short_help": "The older name of setup."}}
+
+ALREADY = "Already set up"
+
+
+class Purpose(enum.Enum):
+    """The thing to do with the host that is there."""
+
+    SET_UP = "set-up"
+    UPGRADE = "--upgrade"
+    REPAIR = "--repair"
+    REMOVE = "--remove"
 
 
 @command
 def setup_host(
     options: SetupOptions,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Make the host again if a newer version works here.")
+    ] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Make the host again if it is not healthy.")] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove the host, its setting and the Python downloaded for it.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands and do nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make the host's environment, with a QNN that fits this computer.
+    """Set up this computer: Python, a host, a QNN that fits.
 
-    Ends with 0 if the new host can be used, 1 if nothing was made or the doctor finds that QNN cannot be used.
+    Downloads what is missing, after asking. A second run changes nothing if the host is healthy. Ends with 0 if the
+    host can be used, 1 if nothing was made or the doctor finds that QNN cannot be used.
     """
-    from qnnbridge._launch import Surroundings
-    from qnnbridge_tools import output
-    from qnnbridge_tools.doctor.examine import SurveyOptions, examined
-    from qnnbridge_tools.doctor.findings import Severity
-    from qnnbridge_tools.setup_host.plan import make_plan
-    from qnnbridge_tools.setup_host.steps import carry_out
-    from qnnbridge_tools.setup_host.this_machine import npu_traits
+    from qnnbridge_tools.setup_host.made_host import alone
 
-    facts = npu_traits(options.system_sdk, options.chip)
+    purpose = _purpose(upgrade=upgrade, repair=repair, remove=remove)
     # Before anything is planned. With --json the question would stand in the document on stdout.
     if not (dry_run or yes) and (as_json or not sys.stdin.isatty()):
         raise OptionError(
             "This command cannot ask here whether to go on.",
             fix="Add --yes, or --dry-run to see what would be done.",
         )
-    plan = make_plan(options, facts, Surroundings.current())
+    ask = None if yes else typer.confirm
+    with contextlib.nullcontext() if dry_run else alone():
+        if purpose is Purpose.REMOVE:
+            _remove(options, ask, dry_run=dry_run, as_json=as_json)
+        else:
+            _set_up(options, purpose, ask, dry_run=dry_run, as_json=as_json)
+
+
+def _purpose(*, upgrade: bool, repair: bool, remove: bool) -> Purpose:
+    given = [
+        one
+        for one, is_given in ((Purpose.UPGRADE, upgrade), (Purpose.REPAIR, repair), (Purpose.REMOVE, remove))
+        if is_given
+    ]
+    if len(given) > 1:
+        refuse_together(given[0].value, {given[1].value: True})
+    return given[0] if given else Purpose.SET_UP
+
+
+Ask = Callable[[str], bool]
+
+
+def _set_up(options: SetupOptions, purpose: Purpose, ask: Ask | None, *, dry_run: bool, as_json: bool) -> None:
+    from qnnbridge._launch import Surroundings
+    from qnnbridge_tools import output
+    from qnnbridge_tools.doctor.examine import SurveyOptions, examined
+    from qnnbridge_tools.setup_host import environment, made_host
+    from qnnbridge_tools.setup_host.plan import make_plan
+    from qnnbridge_tools.setup_host.steps import carry_out
+    from qnnbridge_tools.setup_host.this_machine import npu_traits
+
+    surroundings = Surroundings.current()
+    there = None if options.replace else made_host.made_host(options, surroundings)
+    # Another host in the configuration, or another source of QNN, is a case for `make_plan`.
+    if there is not None and _is_the_one_asked_for(options, there, purpose):
+        health = made_host.examine(there)
+        if purpose is Purpose.SET_UP and health.error is not None:
+            raise environment.failed(
+                "check",
+                f"The host in {there.folder} is set up and does not start.",
+                cause=health.error.message,
+                fix="Make it again: qnnbridge setup --repair" + _dir_words(options),
+                evidence=health.error.evidence,
+            )
+        if purpose is Purpose.SET_UP and _has_version(options, health):
+            _show_health(there, health, options, ALREADY, as_json=as_json)
+            return
+        if purpose is Purpose.REPAIR and health.is_usable:
+            _show_health(there, health, options, "Nothing to repair", as_json=as_json)
+            return
+    else:
+        health = made_host.Health(None, None)
+    if there is not None and purpose is not Purpose.SET_UP:
+        options = made_host.with_settings_of(options, there)
+    plan = make_plan(options, npu_traits(options.system_sdk, options.chip), surroundings)
+    if there is not None and purpose is Purpose.UPGRADE and _is_as_planned(plan, health):
+        _show_health(there, health, options, "Nothing newer works here", as_json=as_json)
+        return
     if not as_json:
         print_plan(plan)
         print()
     if dry_run:
         reporting.show(plan, document, print_commands, as_json=as_json)
         return
-    if not yes and not typer.confirm("Go on?"):
+    if ask is not None and not ask("Go on?"):
         raise typer.Exit(reporting.EXIT_FAILED)
     info = carry_out(plan, _say, _detail)
     _say("Examining the new host")
@@ -68,8 +146,105 @@ def setup_host(
         output.print_json(document(plan, info, found))
     else:
         print_result(plan, info, found)
+    _end(found, str(plan.python) if plan.config is None else None, as_json=as_json)
+
+
+def _is_the_one_asked_for(options: SetupOptions, there: MadeHost, purpose: Purpose) -> bool:
+    if purpose is not Purpose.SET_UP:
+        return True
+    is_named = there.is_configured or not options.write_config
+    return is_named and options.engine == "wheel" and options.ep_path is None
+
+
+def _has_version(options: SetupOptions, health: Health) -> bool:
+    installed = health.info.versions.get("onnxruntime_qnn") if health.info is not None else None
+    return options.version in (None, installed)
+
+
+def _is_as_planned(plan: SetupPlan, health: Health) -> bool:
+    """Whether the healthy host has the release and the qnnbridge that would be installed now."""
+    if plan.choice is None or health.info is None or not health.is_usable:
+        return False
+    installed = health.info.versions.get("onnxruntime_qnn")
+    return installed == plan.choice.release.version and health.info.qnnbridge == __version__
+
+
+def _dir_words(options: SetupOptions) -> str:
+    return f" {_shell_text(('--dir', str(options.folder)))}" if options.folder is not None else ""
+
+
+def _remove(options: SetupOptions, ask: Ask | None, *, dry_run: bool, as_json: bool) -> None:
+    from qnnbridge._launch import Surroundings
+    from qnnbridge_tools import output
+    from qnnbridge_tools.setup_host import made_host
+
+    there = made_host.made_host(options, Surroundings.current())
+    if there is None:
+        error = made_host.no_host(options)
+        if error is not None:
+            raise error
+        if as_json:
+            output.print_json({"schema": SCHEMA_VERSION, "state": "absent", "removed": []})
+        else:
+            print("There is no host to remove.")
+        return
+    parts = [str(there.folder), *([str(there.brought)] if there.brought is not None else [])]
+    if not as_json:
+        setting = f", and [host] in {there.config}" if there.is_configured else ""
+        print(f"To remove: {', '.join(parts)}{setting}")
+    if dry_run:
+        if as_json:
+            output.print_json({"schema": SCHEMA_VERSION, "state": "planned", "removed": []})
+        return
+    if ask is not None and not ask("Go on?"):
+        raise typer.Exit(reporting.EXIT_FAILED)
+    removed = made_host.remove_host(there)
+    if as_json:
+        output.print_json({"schema": SCHEMA_VERSION, "state": "removed", "removed": removed})
+    else:
+        print(f"Removed: {', '.join(removed)}")
+        print("Next: pip uninstall qnnbridge, or qnnbridge setup to begin again")
+
+
+def _show_health(there: MadeHost, health: Health, options: SetupOptions, head: str, *, as_json: bool) -> None:
+    from qnnbridge_tools import output
+    from qnnbridge_tools.doctor.findings import Severity, report_document, report_text
+
+    assert health.info is not None
+    assert health.found is not None
+    if as_json:
+        output.print_json(
+            {
+                "schema": SCHEMA_VERSION,
+                "done": True,
+                "state": health.found.severity.name.lower(),
+                "folder": str(there.folder),
+                "python": str(there.python),
+                "host": reporting.host_document(health.info),
+                "doctor": report_document(health.found),
+            }
+        )
+    else:
+        installed = ("installed", reporting.installed_text(health.info))
+        is_well = health.found.severity is Severity.HEALTHY
+        words = f"{head} and healthy" if is_well and head == ALREADY else head
+        output.print_pairs(words, [*reporting.interpreter_pairs(health.info), installed])
+        if not is_well:
+            print()
+            print(report_text(health.found))
+    _end(health.found, None if options.write_config else str(there.python), as_json=as_json)
+
+
+def _end(found: Report, python: str | None, *, as_json: bool) -> None:
+    """Print what to type next, as the last line. python: the host's, where no configuration names it."""
+    from qnnbridge_tools.doctor.findings import Severity
+
     if found.severity is Severity.BLOCKED:
         raise typer.Exit(reporting.EXIT_FAILED)
+    if not as_json:
+        print()
+        words = ("qnnbridge", "demo", *(("--host-python", python) if python is not None else ()))
+        print(f"Next: {_shell_text(words)}")
 
 
 def _say(text: str) -> None:
@@ -77,8 +252,11 @@ def _say(text: str) -> None:
 
 
 def _detail(line: str) -> None:
-    """The lines of pip that say why it takes long."""
+    """Show the lines of pip, uv and the install manager that say why it takes long."""
     shown = line.strip()
+    if shown.startswith(("Downloading cpython", "Downloaded cpython", "Installed Python", "Installing Python")):
+        print(f"  {shown}", file=sys.stderr, flush=True)
+        return
     # pip names a size for each download; only those in MB take time.
     if (shown.startswith("Downloading ") and shown.endswith("MB)")) or shown.startswith("Building wheel"):
         print(f"  {shown}", file=sys.stderr, flush=True)
@@ -123,7 +301,8 @@ def print_plan(plan: SetupPlan) -> None:
 
     reasons = plan.choice.judgement.reasons if plan.choice else ()
     pairs = [
-        ("interpreter", plan.candidate.text),
+        *[("", f"not used: {text}") for text in (plan.passed_over if plan.brought is not None else ())],
+        ("interpreter", plan.candidate.text if plan.brought is None else plan.brought.text),
         ("QNN", plan.package),
         *[("", f"{reason.severity}: {reason.text}") for reason in reasons],
         *([("download", _download_text(plan))] if plan.download else []),
@@ -144,7 +323,7 @@ def print_commands(plan: SetupPlan) -> None:
     shells = (("Command Prompt", cmd_text), ("PowerShell", powershell_text)) if os.name == "nt" else None
     for name, to_text in shells or (("Commands", shlex.join),):
         print(f"{name}:")
-        for words in (*plan.commands, doctor_command(plan)):
+        for words in (*plan.all_commands, doctor_command(plan)):
             print(f"  {to_text(words)}")
         print()
     if plan.config is not None:
@@ -184,6 +363,7 @@ def document(plan: SetupPlan, info: HostInfo | None = None, found: Report | None
     return {
         "schema": SCHEMA_VERSION,
         "done": info is not None,
+        "state": "made" if info is not None else "planned",
         "engine": plan.engine,
         "provider": plan.provider.to_wire() if plan.provider else None,
         "download_command": list(plan.download) if plan.download else None,
@@ -201,7 +381,9 @@ def document(plan: SetupPlan, info: HostInfo | None = None, found: Report | None
         "source": str(plan.source.path) if plan.source.path else None,
         "folder": str(plan.folder),
         "python": str(plan.python),
-        "commands": [list(command) for command in plan.commands],
+        "downloads_python": plan.brought.by or None if plan.brought is not None else None,
+        "passed_over": list(plan.passed_over),
+        "commands": [list(command) for command in plan.all_commands],
         "configuration": str(plan.config) if plan.config else None,
         "configuration_text": plan.config_text if plan.config else None,
         "replaces_environment": plan.replaces_environment,

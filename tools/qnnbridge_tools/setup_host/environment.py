@@ -117,6 +117,8 @@ def _existing(path: Path) -> Path:
 
 
 MARKER = "qnnbridge-setup-unfinished"
+# In a finished environment: only one with it, or one that the configuration names, is removed or made again.
+RECORD = "qnnbridge-setup.json"
 OLD_SUFFIX = ".qnnbridge-old"
 
 
@@ -134,15 +136,7 @@ class NewEnvironment:
         recover(self.folder)
         check_free(self.folder, replace=self._replace)
         if is_taken(self.folder):
-            # Windows refuses to rename a folder that a running program was started from.
-            try:
-                self.folder.rename(self._old)
-            except OSError as error:
-                raise BridgeError(
-                    f"The environment {self.folder} cannot be replaced: {error.strerror or error}.",
-                    cause="A program that runs from it, a host perhaps, is not at its end.",
-                    fix="End the applications that use it, or choose another folder with --dir.",
-                ) from error
+            put_aside(self.folder)
         # Noted before they are made: afterwards they look like any other folder.
         self._made_above = [one for one in self.folder.parents if not one.exists()]
         try:
@@ -167,7 +161,7 @@ class NewEnvironment:
     ) -> None:
         if self._kept:
             # The old environment goes last: until here it could come back.
-            _remove(self._old)
+            remove(self._old)
         else:
             recover(self.folder)
             self._remove_folders_above()
@@ -179,21 +173,37 @@ class NewEnvironment:
                 folder.rmdir()
 
 
+def put_aside(folder: Path) -> Path:
+    """Rename the environment, so that `recover` can bring it back. Return its new path."""
+    old = folder.with_name(folder.name + OLD_SUFFIX)
+    # Windows refuses to rename a folder that a running program was started from.
+    try:
+        folder.rename(old)
+    except OSError as error:
+        raise BridgeError(
+            f"The environment {folder} cannot be replaced or removed: {error.strerror or error}.",
+            cause="A program that was started from it is still running, perhaps a host.",
+            fix="End the applications that use it (a daemon: `qnnbridge host stop`), or choose another folder with "
+            "--dir.",
+        ) from error
+    return old
+
+
 def recover(folder: Path) -> None:
     """Remove what an unfinished set-up left in the folder, and put back what it had replaced."""
     old = folder.with_name(folder.name + OLD_SUFFIX)
     if (folder / MARKER).exists():
         for entry in folder.iterdir():
             if entry.name != MARKER:  # last, because this may be interrupted, too
-                _remove(entry)
-        _remove(folder)
+                remove(entry)
+        remove(folder)
     # Left by a set-up that was killed.
     if old.exists():
         # On Windows nothing can be renamed to a name that exists, not even of an empty folder.
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
         if folder.exists():
-            _remove(old)  # that set-up had finished and was ended before it had cleared up
+            remove(old)  # that set-up had finished and was ended before it had cleared up
         else:
             old.rename(folder)
 
@@ -226,7 +236,8 @@ def python_in(folder: Path) -> Path:
     return folder / "Scripts" / "python.exe" if os.name == "nt" else folder / "bin" / "python"
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove the file, link or folder; nothing happens if it does not exist."""
     if path.is_symlink() or path.is_file():
         path.unlink()
         return

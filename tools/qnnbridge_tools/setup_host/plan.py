@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +32,9 @@ from qnnbridge_protocol.errors import HostNotFound, OptionError
 from qnnbridge_protocol.settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, checked_engine, engine_variables
 from qnnbridge_tools.doctor.machine import parsed_toml
 from qnnbridge_tools.options import SetupOptions
+from qnnbridge_tools.setup_host.bring_python import BROUGHT_BYTES, BroughtPython, python_to_bring
 from qnnbridge_tools.setup_host.environment import (
+    NEEDED_BYTES,
     AlreadyThere,
     NothingFits,
     check_file,
@@ -172,12 +175,12 @@ def _nothing(choices: Sequence[HostChoice], version: str | None, machine: HostMa
 _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 
 
-def with_host(text: str, python: str, others: Mapping[str, str | None] | None = None) -> str | None:
-    """The text with ``[host] python`` set; ``None`` if that cannot be done without changing more than that.
+def with_host(text: str, python: str | None, others: Mapping[str, str | None] | None = None) -> str | None:
+    """Return the text with ``[host] python`` set; ``None`` if that cannot be done without changing more than that.
 
-    others: further settings of that table; the value ``None`` takes one away.
+    others: further settings of that table. A value ``None`` removes the setting.
     """
-    settings = {"python": python, **(others or {})}
+    settings: dict[str, str | None] = {"python": python, **(others or {})}
     result = text
     # The file is edited by lines, since a TOML writer would drop its comments; `_only_that_changed` parses both
     # texts to prove that nothing else changed.
@@ -243,7 +246,9 @@ PIP_FLAGS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetupPlan:
     """choice: of a release, with the engine "wheel". provider: the one in a folder, with the engine "folder".
-    commands: what is run, in order. config: the file that gets `config_text`; ``None``: it is not touched.
+    brought: the Python that is downloaded first, or was by an earlier set-up; ``None``: an installed one is used.
+    passed_over: why the installed interpreters cannot be the host. commands: what is run after that, in order.
+    config: the file that gets `config_text`; ``None``: it is not touched.
     """
 
     engine: EngineName
@@ -253,6 +258,8 @@ class SetupPlan:
     provider: QnnSource | None
     source: Source
     folder: Path
+    brought: BroughtPython | None
+    passed_over: tuple[str, ...]
     commands: tuple[tuple[str, ...], ...]
     config: Path | None
     config_text: str
@@ -274,6 +281,11 @@ class SetupPlan:
         if self.provider is not None:
             return self.provider.words
         return f"the catalogue of Windows ({CATALOGUE_DISTRIBUTION})"
+
+    @property
+    def all_commands(self) -> tuple[tuple[str, ...], ...]:
+        """The commands that do the same work by hand."""
+        return (*(self.brought.commands if self.brought is not None else ()), *self.commands)
 
     @property
     def download(self) -> tuple[str, ...] | None:
@@ -301,6 +313,7 @@ def make_plan(
     facts: NpuTraits,
     surroundings: Surroundings,
     asker: Callable[[str], PythonTraits | str] = ask,
+    find_program: Callable[[str], str | None] = shutil.which,
 ) -> SetupPlan:
     """Raises the errors of `environment`, `HostNotFound` and `OptionError`."""
     provider = _checked_source(options, surroundings)
@@ -314,6 +327,11 @@ def make_plan(
     # Here, after all that can be refused at once: each interpreter is started and may take `ASK_TIMEOUT_S`.
     looked_at: list[str] = []
     found = candidates(surroundings, options.python, looked_at, asker)
+    brought = None
+    if not found:
+        brought = python_to_bring(surroundings, folder, source, asker, find_program)
+        found = [brought.candidate] if brought is not None else []
+        check_folder(folder, NEEDED_BYTES + (BROUGHT_BYTES if brought is not None and brought.commands else 0))
     if engine == "wheel":
         choice = choose(found, options.version, facts, surroundings, looked_at, force=options.force)
         candidate, words = choice.candidate, requirements(choice.release, source)
@@ -324,7 +342,7 @@ def make_plan(
         release = provider.release if provider is not None else None
         words = requirements_without_qnn(source, release, catalogue=engine == "windowsml")
     python = str(python_in(folder))
-    install = (python, "-m", "pip", "install", *PIP_FLAGS, *words)
+    install = (python, "-m", "pip", "install", *PIP_FLAGS, *source.index_words, *words)
     plan = SetupPlan(
         engine=engine,
         candidate=candidate,
@@ -333,6 +351,8 @@ def make_plan(
         provider=provider,
         source=source,
         folder=folder,
+        brought=brought,
+        passed_over=tuple(looked_at),
         commands=((candidate.path, "-m", "venv", str(folder)), install),
         config=config,
         config_text=text,

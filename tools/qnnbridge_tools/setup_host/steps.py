@@ -19,18 +19,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge._launch import DROPPED
+from qnnbridge._launch import DROPPED, Surroundings
+from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_tools.setup_host.bring_python import BroughtPython
 from qnnbridge_tools.setup_host.environment import (
     FREE_SPACE,
     FULL_BYTES,
+    RECORD,
     NewEnvironment,
     SetupFailed,
     failed,
     free_bytes,
+    not_made,
     not_written,
+    remove,
 )
 from qnnbridge_tools.setup_host.plan import SetupPlan
+from qnnbridge_tools.setup_host.this_machine import ask, install_text
 from qnnbridge_tools.versions.packages import is_network_trouble, unreachable
 
 if TYPE_CHECKING:
@@ -151,7 +157,9 @@ Say = Callable[[str], None]
 
 
 def carry_out(plan: SetupPlan, say: Say, detail: Say) -> HostInfo:
-    """Returns what the new host says of itself. `say` gets the steps, `detail` what the programs print."""
+    """Return what the new host reports. `say` gets the steps, `detail` what the programs print."""
+    if plan.brought is not None and plan.brought.commands:
+        _bring(plan.brought, say, detail)
     with NewEnvironment(plan.folder, replace=plan.replaces_environment) as made:
         say(f"Making the environment {plan.folder}")
         _run("environment", plan.commands[0], detail, plan.folder)
@@ -166,9 +174,37 @@ def carry_out(plan: SetupPlan, say: Say, detail: Say) -> HostInfo:
         if plan.config is not None:
             say(f"Writing {plan.config}")
         # Within the change of the configuration: if the marker cannot be removed, the old text comes back.
+        record = {"qnnbridge": __version__, "base": plan.candidate.path}
         with _configured(plan):
+            (plan.folder / RECORD).write_text(json.dumps(record), "utf-8")
             made.keep()
     return info
+
+
+def _bring(brought: BroughtPython, say: Say, detail: Say) -> None:
+    """Run the commands. A Python that is complete stays, and the next set-up goes on with it."""
+    # Left by a set-up that was killed; uv and the install manager start again.
+    remove(brought.folder)
+    say(f"Downloading {brought.text}")
+    try:
+        brought.folder.mkdir(parents=True)
+        (brought.folder / RECORD).write_text(json.dumps({"qnnbridge": __version__}), "utf-8")
+        for command in brought.commands:
+            _run("python", command, detail, brought.folder)
+        answer = ask(brought.candidate.path)
+        if isinstance(answer, str):
+            raise failed(
+                "python",
+                f"The downloaded Python {brought.candidate.path} cannot be used: it {answer}.",
+                fix=f"Update {brought.by} and run this command again. {install_text(Surroundings.current())}",
+            )
+    except OSError as error:
+        remove(brought.folder)
+        raise not_made(brought.folder, error.strerror or str(error)) from error
+    except BaseException:
+        remove(brought.folder)
+        raise
+    remove(brought.scratch)
 
 
 def check_host(python: Path, variables: Mapping[str, str] | None = None) -> HostInfo:
@@ -282,6 +318,8 @@ def _why(step: str, code: int, lines: Sequence[str], free: int | None) -> Bridge
     # First: pip ends an unreachable index with "no matching distribution" as well, which would blame the version.
     if step == "install" and is_network_trouble("\n".join(output_lines)):
         return unreachable("\n".join(output_lines))
+    if step == "python":
+        return _not_brought(code, output_lines, free)
     if step == "download":
         return _not_downloaded(code, output_lines)
     errors = [line for line in output_lines if line.lower().startswith("error")] or output_lines
@@ -312,6 +350,41 @@ def _not_downloaded(code: int, lines: Sequence[str]) -> BridgeError:
         fix=f"{fix} {again}" if fix else again,
         evidence=lines[-SHOWN_LINES:],
         details={"step": "download", "exit_code": code},
+    )
+
+
+# Words of uv, of the install manager and of pip for a network that does not answer, in lower case.
+_UNREACHABLE = (
+    "error sending request",
+    "dns error",
+    "failed to lookup",
+    "timed out",
+    "proxy",
+    "urlopen",
+    "0x80072",
+)
+
+
+def _not_brought(code: int, lines: Sequence[str], free: int | None) -> BridgeError:
+    text = "\n".join(lines).lower()
+    by_hand = install_text(Surroundings.current())
+    if (free is not None and free < FULL_BYTES) or "os error 28" in text or "os error 112" in text:
+        fix: str | None = FREE_SPACE
+    elif "os error 13" in text or "os error 5)" in text:
+        fix = "Choose a folder that you may write to with --dir."
+    elif is_network_trouble(text) or any(word in text for word in _UNREACHABLE):
+        fix = (
+            "Check the network, and the proxy in HTTPS_PROXY; or name a mirror in UV_PYTHON_INSTALL_MIRROR, or a "
+            f"folder with the downloads as --from FOLDER. By hand: {by_hand}"
+        )
+    else:
+        fix = _fix(lines) or by_hand
+    return SetupFailed(
+        "Python cannot be downloaded.",
+        cause=f"The program that downloads it ended with exit code {code}. Nothing is left behind.",
+        fix=fix,
+        evidence=lines[-SHOWN_LINES:],
+        details={"step": "python", "exit_code": code},
     )
 
 

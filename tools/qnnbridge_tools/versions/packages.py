@@ -30,25 +30,41 @@ COMPANIONS = ("onnx>=1.16", "ml_dtypes>=0.4")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """The origin of qnnbridge itself. path: a wheel, an sdist or a checkout; ``None``: the package index."""
+    """The origin of qnnbridge itself. path: a wheel, an sdist or a checkout; ``None``: the package index.
+
+    links: a folder of wheels that replaces the package index, for everything.
+    """
 
     path: Path | None = None
     editable: bool = False
+    links: Path | None = None
+
+    @property
+    def index_words(self) -> tuple[str, ...]:
+        """pip's options for the place of all packages."""
+        return ("--no-index", "--find-links", str(self.links)) if self.links is not None else ()
 
     @property
     def text(self) -> str:
         if self.path is None:
-            return f"the package index, version {__version__}"
+            return f"{self.links or 'the package index'}, version {__version__}"
         return f"{self.path}" + (" (editable)" if self.editable else "")
 
 
 def find_source(given: Path | None) -> Source:
     """The path that was given; else what this very qnnbridge was installed from; else the index."""
+    links = None
     if given is not None:
-        return _given(given)
+        if not _is_folder_of_wheels(given):
+            return _given(given)
+        links = given.absolute()
+        own = sorted(links.glob(f"{PACKAGE}-{__version__}-*.whl"))
+        if own:
+            return Source(own[0], links=links)
     # A version that is not released is on no index: the host gets what the application was installed from.
     installed = _installed_from()
-    return installed if installed is not None and installed.path is not None else Source()
+    found = installed if installed is not None and installed.path is not None else Source()
+    return dataclasses.replace(found, links=links)
 
 
 def requirements(release: Release, source: Source) -> list[str]:
@@ -84,13 +100,17 @@ def _own(source: Source, extra: str) -> list[str]:
     return [f"{PACKAGE}{extra} @ {source.path.as_uri()}"]
 
 
+def _is_folder_of_wheels(path: Path) -> bool:
+    return path.is_dir() and not (path / "pyproject.toml").is_file() and any(path.glob("*.whl"))
+
+
 def _given(path: Path) -> Source:
     if not path.exists():
         raise NoSuchFile(f"--from names {path}, which does not exist.")
     if path.is_dir() and not (path / "pyproject.toml").is_file():
         raise OptionError(
-            f"--from names the folder {path}, which holds no pyproject.toml.",
-            fix="Give a wheel, an sdist, or the folder of a checkout of qnnbridge.",
+            f"--from names the folder {path}, which holds neither pyproject.toml nor wheels.",
+            fix="Give a wheel, an sdist, the folder of a checkout of qnnbridge, or a folder of wheels.",
         )
     if path.is_file() and not path.name.endswith((".whl", ".tar.gz", ".zip")):
         raise OptionError(f"--from names {path}, which is neither a wheel nor an sdist.")

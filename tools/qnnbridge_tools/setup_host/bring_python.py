@@ -1,0 +1,180 @@
+"""The Python that a set-up brings where no installed interpreter could be the base of the host.
+
+Windows' Python install manager (`pymanager`) or uv puts a CPython into a folder beside the environment. Nothing is
+registered, and no PATH changes: removing that folder removes everything. This module only decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from qnnbridge._launch import Surroundings
+from qnnbridge_tools.setup_host.environment import RECORD, AlreadyThere
+from qnnbridge_tools.setup_host.this_machine import BaseCandidate, PythonTraits
+from qnnbridge_tools.versions.packages import Source
+
+# Every release of onnxruntime-qnn that the table recommends for Windows on Arm has a wheel for it.
+BROUGHT_VERSION: Final = (3, 13)
+# Unpacked, with what pip needs to install uv.
+BROUGHT_BYTES: Final = 300_000_000
+FOLDER_SUFFIX: Final = "-python"
+MIRROR_VARIABLE: Final = "UV_PYTHON_INSTALL_MIRROR"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Target:
+    """One platform by its name in uv's requests, in tags of the install manager ("" without one), in sysconfig."""
+
+    uv: str
+    tag: str
+    platform: str
+
+
+_WINDOWS: Final[Mapping[str, _Target]] = {
+    "ARM64": _Target("windows-aarch64-none", "-arm64", "win-arm64"),
+    "x64": _Target("windows-x86_64-none", "-64", "win-amd64"),
+}
+_LINUX: Final[Mapping[str, _Target]] = {
+    "x86_64": _Target("linux-x86_64-gnu", "", "linux-x86_64"),
+    "aarch64": _Target("linux-aarch64-gnu", "", "linux-aarch64"),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BroughtPython:
+    """A Python to bring, or one that an earlier set-up brought: then `commands` is empty.
+
+    Args:
+        by: The program that brings it, for people.
+        folder: The folder that holds it and nothing else.
+        candidate: The interpreter. Before it is there, its traits are those of the request.
+        commands: The commands in order. The last one makes the interpreter.
+        scratch: A folder that the commands need and the interpreter does not.
+    """
+
+    by: str
+    folder: Path
+    candidate: BaseCandidate
+    commands: tuple[tuple[str, ...], ...]
+    scratch: Path
+
+    @property
+    def text(self) -> str:
+        version = "Python {}.{}".format(*BROUGHT_VERSION)
+        if not self.commands:
+            return f"{version} in {self.folder}, which an earlier set-up downloaded"
+        return f"{version}, about 25 MB, by {self.by} into {self.folder}"
+
+
+def python_folder(environment: Path) -> Path:
+    """The folder of the Python that belongs to this environment."""
+    return environment.with_name(environment.name + FOLDER_SUFFIX)
+
+
+def python_to_bring(
+    surroundings: Surroundings,
+    environment: Path,
+    source: Source,
+    asker: Callable[[str], PythonTraits | str],
+    find_program: Callable[[str], str | None] = shutil.which,
+) -> BroughtPython | None:
+    """Return the Python to bring; ``None`` on a platform without one. Raise `AlreadyThere` for a foreign folder."""
+    target = (_WINDOWS if surroundings.is_windows else _LINUX).get(surroundings.computer)
+    if target is None:
+        return None
+    folder = python_folder(environment)
+    scratch = folder / "uv"
+    for path in (_by_uv(folder, target, surroundings), _by_manager(folder)):
+        answer = asker(str(path)) if path.is_file() else ""
+        if not isinstance(answer, str):
+            return BroughtPython("", folder, BaseCandidate(str(path), answer), (), scratch)
+    is_foreign = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    if is_foreign and not (folder / RECORD).is_file():
+        raise AlreadyThere(
+            f"The folder {folder}, for the Python to download, was not made by `qnnbridge setup`.",
+            fix="Rename it, or choose another folder for the host with --dir.",
+        )
+    manager = _manager_source(surroundings, source, find_program)
+    if manager is not None:
+        by, path = "the Python install manager", _by_manager(folder)
+        tag = "{}.{}".format(*BROUGHT_VERSION) + target.tag
+        commands: tuple[tuple[str, ...], ...] = (
+            (manager[0], "install", "--yes", *manager[1:], "--target", str(path.parent), tag),
+        )
+    else:
+        by, path = "uv", _by_uv(folder, target, surroundings)
+        commands = _uv_commands(folder, scratch, target, surroundings, source, find_program)
+    return BroughtPython(by, folder, BaseCandidate(str(path), _expected(target, path)), commands, scratch)
+
+
+def _by_uv(folder: Path, target: _Target, surroundings: Surroundings) -> Path:
+    """The interpreter under the name without the patch version, which uv makes beside the full one."""
+    made = folder / _request(target)
+    return made / "python.exe" if surroundings.is_windows else made / "bin" / "python{}.{}".format(*BROUGHT_VERSION)
+
+
+def _by_manager(folder: Path) -> Path:
+    """The interpreter in a folder of its own, because the install manager empties the folder first."""
+    return folder / "python" / "python.exe"
+
+
+def _request(target: _Target) -> str:
+    return "cpython-{}.{}-{}".format(*BROUGHT_VERSION, target.uv)
+
+
+def _manager_source(
+    surroundings: Surroundings, source: Source, find_program: Callable[[str], str | None]
+) -> tuple[str, ...] | None:
+    """The install manager with its options for the source; ``None`` where uv is the one to ask."""
+    # Not `py`: the launcher of older installers has that name, too, and takes "install" for a script.
+    manager = find_program("pymanager") if surroundings.is_windows else None
+    # A mirror is named for uv alone.
+    if manager is None or surroundings.environ.get(MIRROR_VARIABLE):
+        return None
+    if source.links is None:
+        return (manager,)
+    # As `pymanager install --download=FOLDER` writes it.
+    index = source.links / "index.json"
+    return (manager, "--source", str(index)) if index.is_file() else None
+
+
+def _uv_commands(
+    folder: Path,
+    scratch: Path,
+    target: _Target,
+    surroundings: Surroundings,
+    source: Source,
+    find_program: Callable[[str], str | None],
+) -> tuple[tuple[str, ...], ...]:
+    uv = find_program("uv")
+    first: tuple[tuple[str, ...], ...] = ()
+    if uv is None:
+        uv = str(scratch / "bin" / ("uv.exe" if surroundings.is_windows else "uv"))
+        first = (
+            (
+                *(sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"),
+                *("--progress-bar", "off", "--only-binary", ":all:"),
+                *(*source.index_words, "--target", str(scratch), "uv"),
+            ),
+        )
+    mirror = ("--mirror", source.links.as_uri()) if source.links is not None else ()
+    install = (uv, "python", "install", "--install-dir", str(folder), "--no-bin", "--no-registry", *mirror)
+    return (*first, (*install, _request(target)))
+
+
+def _expected(target: _Target, path: Path) -> PythonTraits:
+    return PythonTraits(
+        version=(*BROUGHT_VERSION, 0),
+        platform=target.platform,
+        base=os.fspath(path),
+        implementation="cpython",
+        free_threaded=False,
+        has_venv=True,
+        glibc=None,
+    )
