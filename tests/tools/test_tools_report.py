@@ -22,7 +22,19 @@ ANNABELL = Identity(
     computers=("ANNAS-NB-17", "CONTOSO"),
     secrets=("pa55/w0rd+x",),
 )
-LEAKS = ("annabell", "annabe", "meyer", "annas", "contoso", "jürgen", "rgen", "w0rd", "s3cr3t", "fileserv", "schmidt")
+LEAKS = (
+    "annabell",
+    "annabe",
+    "meyer",
+    "annas",
+    "contoso",
+    "jürgen",
+    "rgen",
+    "w0rd",
+    "s3cr3t",
+    "fileserv",
+    "schmidt",
+)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ computer are found everywhere. Pure functions of a record; needs the standard li
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import getpass
 import os
@@ -22,14 +23,17 @@ HOME: Final = "~"
 USER: Final = "USER"
 COMPUTER: Final = "COMPUTER"
 SERVER: Final = "SERVER"
-SECRET: Final = "SECRET"
+SECRET: Final = "SECRET"  # noqa: S105 - the stand-in
 ADDRESS: Final = "ADDRESS"
 
 # A shorter name, or one that is a usual word, would garble the text. Inside profile folders it is replaced anyway.
 _LEAST_NAME: Final = 3
 _USUAL_WORDS: Final = frozenset(
-    "root admin administrator user users public default guest python windows linux debian ubuntu runner test dev "
-    "localhost workgroup desktop laptop computer server host client daemon model onnx qnn htp npu cpu bridge".split()
+    (
+        *("root", "admin", "administrator", "user", "users", "public", "default", "guest", "runner", "test", "dev"),
+        *("python", "windows", "linux", "debian", "ubuntu", "localhost", "workgroup", "desktop", "laptop"),
+        *("computer", "server", "host", "client", "daemon", "bridge", "model", "onnx", "qnn", "htp", "npu", "cpu"),
+    )
 )
 _LEAST_SECRET: Final = 6
 _SECRET_VARIABLE: Final = re.compile(r"TOKEN|SECRET|PASSW|PWD$|API_?KEY|ACCESS_?KEY|CREDENTIAL", re.IGNORECASE)
@@ -102,10 +106,9 @@ def this_identity(environ: Mapping[str, str] | None = None) -> Identity:
     homes = _distinct([os.path.expanduser("~"), known.get("USERPROFILE", ""), known.get("HOME", "")])
     users = [known.get(name, "") for name in ("USERNAME", "USER", "LOGNAME", "SUDO_USER")]
     users += [re.split(r"[\\/]", home.rstrip("\\/"))[-1] for home in homes]
-    try:
+    # KeyError or OSError, by version of Python: a container without users.
+    with contextlib.suppress(Exception):
         users.append(getpass.getuser())
-    except Exception:  # noqa: BLE001 - KeyError or OSError, by version of Python: a container without users
-        pass
     node = platform.node()
     computers = [node, node.partition(".")[0]]
     computers += [known.get(name, "") for name in ("COMPUTERNAME", "HOSTNAME", "USERDOMAIN", "USERDNSDOMAIN")]
@@ -146,7 +149,9 @@ def without_personal(text: str, identity: Identity) -> tuple[str, dict[str, int]
         for name in sorted(filter(_searchable, names), key=len, reverse=True):
             spellings = "|".join((*_spellings(name), *_short_name(name)))
             pattern = re.compile(rf"{_BEGIN}(?:{spellings}){_END}", re.IGNORECASE)
-            text = pattern.sub(lambda _, stand_in=stand_in: put(stand_in), text)
+            text, found = pattern.subn(stand_in, text)
+            if found:
+                counts[stand_in] = counts.get(stand_in, 0) + found
     return text, counts
 
 
