@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +12,13 @@ from qnnbridge._diagnosis import ort_log
 from qnnbridge._diagnosis.crash import DEATH_RULES
 from qnnbridge._diagnosis.log_rules import MODEL_RULES, SETUP_RULES
 from qnnbridge._diagnosis.ort_log import search
-from qnnbridge_tools import explanations
+from qnnbridge_protocol import errors
+from qnnbridge_tools import explanations, own_errors
 from qnnbridge_tools.doctor.examine import explained, explanation_text
 from qnnbridge_tools.doctor.findings import CATALOGUE
 from qnnbridge_tools.explanations import LAST_RULES, MESSAGE_RULES, explain_text
+
+ROOT = Path(__file__).resolve().parents[2]
 
 KNOWN = [
     ("1002", "MEM_ALLOC", "soc_model"),
@@ -200,3 +205,46 @@ def test_of_many_codes_in_one_text_few_are_looked_up(monkeypatch: pytest.MonkeyP
     looked_up.clear()
     assert explained("\n".join(f"0xC{number:07x}" for number in range(5000))) == few
     assert len(looked_up) == 1000
+
+
+DOCUMENTED = sorted(
+    name
+    for line in (ROOT / "docs" / "errors.md").read_text("utf-8").splitlines()
+    if line.startswith("| `") and hasattr(errors, line[3:].partition("`")[0])
+    for name in re.findall(r"`([A-Z]\w+)`", line.split("|")[1])
+    if issubclass(getattr(errors, name, Exception), errors.BridgeError)
+)
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_errors_of_the_page_are_explained_by_name_and_by_code(name: str) -> None:
+    error = getattr(errors, name)
+    for text in (name, f"qnnbridge.errors.{name}: a message", error.code, f"[{error.code}]"):
+        (meaning,) = [one for one in explained(text) if one["title"] == f"{name} ({error.code})"]
+        assert meaning["cause"]
+        assert meaning["fix"]
+
+
+def test_the_page_lists_the_errors_that_are_tested() -> None:
+    assert len(DOCUMENTED) > 30
+    assert "HostCrashed" in DOCUMENTED
+
+
+def test_each_own_error_without_a_base_of_onnxruntime_has_its_own_explanation() -> None:
+    inherited = (errors.OrtError, errors.RemoteError, errors.ProtocolDesync)
+    lacking = [one for one in own_errors._all(errors.BridgeError) if one not in own_errors.TABLE]
+    assert [one.__name__ for one in lacking if not issubclass(one, inherited)] == []
+
+
+def test_an_own_error_stands_behind_its_reason() -> None:
+    reason = explained("exit code 3221226505")
+    meanings = explained("qnnbridge.errors.HostStartFailed: no start\nexit code 3221226505")
+    assert meanings[: len(reason)] == reason
+    # A certain reason stands alone.
+    certain = "Unable to find a valid interface for QnnHtp.dll"
+    assert explained(f"qnnbridge.errors.HostStartFailed: no start\n{certain}") == explained(certain)
+
+
+@pytest.mark.parametrize("text", ["Fail: something of another program", "otherlib.Closed: x", "see HostCrashed in"])
+def test_names_that_are_not_ours_are_left_alone(text: str) -> None:
+    assert not any("(ort." in one["title"] or "(host." in one["title"] for one in explained(text))

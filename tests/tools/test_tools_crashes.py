@@ -158,10 +158,14 @@ def test_a_name_that_two_models_have_clears_none() -> None:
         call = NativeCall(fingerprint=fingerprint, options_hash="o", phase="running", model="same.onnx")
         for _ in range(2):
             kept.add(Points(call, 1.0), exit_text="-6 SIGABRT", report="/reports/2.txt")
+    namesakes = [account.id for account in Quarantine().accounts()]
+    other = poison("other.onnx")
     code, told = quarantine_command("clear", "same.onnx")
     assert code == 2
     assert "More than one model" in told
-    assert len(Quarantine().accounts()) == 2
+    assert all(f"{account_id} (same.onnx)" in told for account_id in namesakes)
+    assert other not in told
+    assert len(Quarantine().accounts()) == 3
 
 
 def test_clearing_a_model_clears_it_in_every_phase() -> None:

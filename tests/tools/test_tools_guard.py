@@ -43,7 +43,7 @@ NOTHING_TO_DO = {"quantize": "There is nothing in this model that can be quantis
 IR_VERSION = 10
 
 # They take a model, but do not work on it, or a folder that holds several.
-LEAVE_THE_MODEL_ALONE = {"doctor", "transcribe"}
+LEAVE_THE_MODEL_ALONE = {"doctor", "report", "transcribe"}
 
 
 def commands_with_a_model() -> list[str]:

@@ -54,6 +54,7 @@ _GROUPS = {
         "top": "qnnbridge_tools.commands:top",
     },
     "Diagnose": {
+        "report": "qnnbridge_tools.bug_report:report",
         "explain": "qnnbridge_tools.crashes:explain",
         "profile": "qnnbridge_models.commands:profile",
         "crashes": "qnnbridge_tools.crashes:crashes_app",

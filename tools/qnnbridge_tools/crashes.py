@@ -160,10 +160,10 @@ def _only_match(accounts: list[QuarantineAccount], account_id: str) -> Quarantin
     found = [one for one in accounts if one.model == account_id or one.id.startswith(account_id)]
     # One model under other options is another one: it may be in quarantine with these alone.
     if len({(account.fingerprint, account.options_hash) for account in found}) != 1:
-        known = ", ".join(account.id for account in accounts) or "none"
+        known = ", ".join(f"{account.id} ({_name(account)})" for account in found or accounts)
         raise OptionError(
             f'{"No model" if not found else "More than one model"} in quarantine is called "{account_id}".',
-            fix=f"List them with `qnnbridge quarantine list`. The ids: {known}.",
+            fix=f"Give one of these ids: {known}." if known else "Nothing has to be cleared.",
         )
     return found[0]
 

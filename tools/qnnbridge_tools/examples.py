@@ -104,6 +104,14 @@ GUIDES: Final[Mapping[str, Guide]] = {
             ("transcribe talk.wav --model whisper --task translate", "translate into English"),
         ),
     ),
+    "report": Guide(
+        "report.md",
+        (
+            ("report", "write qnnbridge-report.txt"),
+            ("report --output - --quick", "print it, without starting a host"),
+            ("report --model model.onnx --overwrite", "describe a model as well, and replace the last report"),
+        ),
+    ),
     "explain": Guide(
         "errors.md",
         (

@@ -24,6 +24,7 @@ from qnnbridge._diagnosis.log_rules import HINT, MODEL_RULES, SETUP_RULES, STRON
 from qnnbridge._diagnosis.ort_log import occurs, search
 from qnnbridge._launch.stderr import shorten
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools import own_errors
 
 # --- codes ---
 
@@ -528,7 +529,7 @@ def explain_text(text: str) -> list[Meaning]:
     # Logs repeat themselves: each line is looked at once.
     lines = list(dict.fromkeys(_bounded(line) for line in text.splitlines()))
     text = "\n".join(lines)
-    found = [*_from_rules(lines), *_from_deaths(lines, text), *_from_codes(text)]
+    found = [*_from_rules(lines), *_from_deaths(lines, text), *_from_codes(text), *_from_own_errors(lines)]
     best: dict[str, Meaning] = {}
     for meaning in sorted(found, key=lambda one: -one.weight):
         # Several rules may say the same: the first of them has the most weight.
@@ -539,6 +540,12 @@ def explain_text(text: str) -> list[Meaning]:
     # What is merely possible is not worth reading beside what is sure.
     certain = meanings[0].weight >= STRONG if meanings else False
     return [one for one in meanings if not certain or one.weight > SYMPTOM][:MAX_MEANINGS]
+
+
+def _from_own_errors(lines: list[str]) -> Iterator[Meaning]:
+    for error, cause, fix, line in own_errors.in_lines(lines):
+        # A symptom: whatever else is known of the text is the reason for the error.
+        yield Meaning(f"{error.__name__} ({error.code})", cause, fix, shorten(line), SYMPTOM)
 
 
 def _bounded(line: str) -> str:

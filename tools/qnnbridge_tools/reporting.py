@@ -85,7 +85,8 @@ def work(*, as_json: bool = False) -> Iterator[None]:
         unexpected = errors.BridgeError(
             f"Unexpected {type(error).__name__}: {error}",
             cause="A fault of qnnbridge itself.",
-            fix="Set QNNBRIDGE_DEBUG=1, run the same command again and report the traceback.",
+            fix="Set QNNBRIDGE_DEBUG=1 and run the same command again. Report the traceback, with the file that "
+            "`qnnbridge report` writes.",
         )
         raise _ended(unexpected, as_json) from None
 

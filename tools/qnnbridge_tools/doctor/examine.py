@@ -232,6 +232,7 @@ def decode_facts(document: Any) -> Facts:
 
 SCHEMA: Final = 1
 KIND: Final = "qnnbridge doctor snapshot"
+_SNAPSHOT_BEGIN: Final = f'{{\n "kind": "{KIND}",'
 USER: Final = "user"
 # Stands for a name that is not ASCII, which may be the fault that is looked for.
 FOREIGN_USER: Final = "üser"
@@ -252,7 +253,9 @@ def snapshot_text(facts: Facts, machine: Machine) -> str:
 def read_snapshot(path: Path) -> Facts:
     """Raises `OptionError` for a file of another kind, `OSError` for one that cannot be read."""
     try:
-        document = json.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        # `qnnbridge report` ends with a snapshot.
+        document = json.loads(text[max(0, text.rfind(_SNAPSHOT_BEGIN)) :])
         if not isinstance(document, dict) or document.get("kind") != KIND:
             raise OptionError(
                 f"{path} is no snapshot of the doctor.", fix="Make one: qnnbridge doctor --snapshot FILE"

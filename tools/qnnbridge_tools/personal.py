@@ -1,0 +1,188 @@
+"""Replace what identifies a person or a computer in a text that is sent to others.
+
+Texts come from logs, tracebacks and JSON documents, so one path has many spellings: either slash, slashes doubled
+by JSON once or twice, URL escapes, Windows' short names (``ANNABE~1``), network paths. Profile folders are found by
+their place (``Users\\NAME``), so that accounts of other people are replaced, too; names of this account and this
+computer are found everywhere. Pure functions of a record; needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import getpass
+import os
+import platform
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from typing import Final
+from urllib.parse import quote
+
+HOME: Final = "~"
+USER: Final = "USER"
+COMPUTER: Final = "COMPUTER"
+SERVER: Final = "SERVER"
+SECRET: Final = "SECRET"  # noqa: S105 - the stand-in
+ADDRESS: Final = "ADDRESS"
+
+# A shorter name, or one that is a usual word, would garble the text. Inside profile folders it is replaced anyway.
+_LEAST_NAME: Final = 3
+_USUAL_WORDS: Final = frozenset(
+    (
+        *("root", "admin", "administrator", "user", "users", "public", "default", "guest", "runner", "test", "dev"),
+        *("python", "windows", "linux", "debian", "ubuntu", "localhost", "workgroup", "desktop", "laptop"),
+        *("computer", "server", "host", "client", "daemon", "bridge", "model", "onnx", "qnn", "htp", "npu", "cpu"),
+    )
+)
+_LEAST_SECRET: Final = 6
+_SECRET_VARIABLE: Final = re.compile(r"TOKEN|SECRET|PASSW|PWD$|API_?KEY|ACCESS_?KEY|CREDENTIAL", re.IGNORECASE)
+
+_ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_SEPARATOR: Final = r"(?:[\\/]|%5c|%2f)+"
+# A letter before a name is no part of it when it ends an escape sequence: `\nann` in JSON, `%20ann` in a URL.
+_BEGIN: Final = r"(?:(?<![^\W_])|(?<=\\[nrtbf])|(?<=%[0-9a-f]{2})|(?<=\\u[0-9a-f]{4}))"
+_END: Final = r"(?![^\W_])"
+_LETTER: Final = r"(?:(?!%5c|%2f)[^\\/\"'<>|:*?\s,;()\[\]{}])|\\u[0-9a-f]{4}"
+# Several words only if a separator follows: in "/home/ann is full" the name ends at the space.
+_FOLDER: Final = rf"(?:{_LETTER})+(?:[ ](?:{_LETTER})+){{1,3}}(?={_SEPARATOR})|(?:{_LETTER})+"
+_PROFILE: Final = re.compile(
+    rf"(?P<before>(?:{_SEPARATOR})(?:users|home|documents(?: |%20)and(?: |%20)settings|docume~\d)(?:{_SEPARATOR}))"
+    rf"(?P<name>{_FOLDER})",
+    re.IGNORECASE,
+)
+# Profiles that Windows itself makes, and our own stand-in.
+_NOBODY: Final = frozenset({"public", "default", "all users", "all%20users", "user"})
+# A drive or a folder in front means a path whose backslashes JSON doubled.
+_NETWORK: Final = re.compile(
+    r"(?<![\w:\\/.~%)])(?P<before>\\{2,8}(?:\?\\{1,4}UNC\\{1,4})?|file://(?=[^/])|//)"
+    r"(?P<server>[A-Za-z0-9][\w.$-]*)(?P<slash>\\{1,4}|/)(?P<share>[\w.$-]+)",
+    re.IGNORECASE,
+)
+_ACCOUNT_ID: Final = re.compile(r"S-1-5-21(?:-\d+){3,4}")
+_EMAIL: Final = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_SECRETS: Final = (
+    # Known by their beginning.
+    re.compile(
+        r"(?P<before>)\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[a-z]-|AKIA|eyJ)[A-Za-z0-9_.-]{12,}", re.ASCII
+    ),
+    re.compile(r"(?P<before>\b(?:bearer|basic)\s+)[\w.~+/=-]{6,}", re.IGNORECASE),
+    # Name and password of a URL.
+    re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://)[^\s/@\"'\\]+(?=@)", re.IGNORECASE),
+    # `token=...`, `"password": "..."`, `--api-key ...`. Digits alone are a count: max_tokens=512.
+    re.compile(
+        r"(?P<before>(?:token|secret|passw(?:or)?d|api[_-]?key|credential|authorization)s?"
+        r"(?:\\*[\"'])?\s*(?:[:=]|(?<=--token)\s|(?<=--password)\s|(?<=--api-key)\s)\s*(?:\\*[\"'])?)"
+        r"(?!\d+(?:\.\d+)?\b|(?:none|null|true|false|bearer|basic|unknown)\b)[^\s\"'\\,;&}\]]{6,}",
+        re.IGNORECASE,
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Identity:
+    """What identifies the user and the computer.
+
+    Args:
+        homes: home folders.
+        users: account names.
+        computers: names of the computer and its domain.
+        secrets: values that must never appear.
+    """
+
+    homes: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    computers: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+
+    def not_searched(self) -> tuple[str, ...]:
+        """Return the names that are replaced only inside profile folders and network paths."""
+        return tuple(name for name in (*self.users, *self.computers) if not _searchable(name))
+
+
+def this_identity(environ: Mapping[str, str] | None = None) -> Identity:
+    """Return the identity of this process's user and computer. Never raises."""
+    known = os.environ if environ is None else environ
+    homes = _distinct([os.path.expanduser("~"), known.get("USERPROFILE", ""), known.get("HOME", "")])
+    users = [known.get(name, "") for name in ("USERNAME", "USER", "LOGNAME", "SUDO_USER")]
+    users += [re.split(r"[\\/]", home.rstrip("\\/"))[-1] for home in homes]
+    # KeyError or OSError, by version of Python: a container without users.
+    with contextlib.suppress(Exception):
+        users.append(getpass.getuser())
+    node = platform.node()
+    computers = [node, node.partition(".")[0]]
+    computers += [known.get(name, "") for name in ("COMPUTERNAME", "HOSTNAME", "USERDOMAIN", "USERDNSDOMAIN")]
+    secrets = [value for name, value in known.items() if _SECRET_VARIABLE.search(name)]
+    return Identity(
+        tuple(home for home in homes if len(home) > _LEAST_NAME),
+        _distinct(users),
+        _distinct(computers),
+        tuple(value for value in _distinct(secrets) if len(value) >= _LEAST_SECRET and not os.path.exists(value)),
+    )
+
+
+def without_personal(text: str, identity: Identity) -> tuple[str, dict[str, int]]:
+    """Return the text with stand-ins, and how often each stand-in was put in."""
+    counts: dict[str, int] = {}
+
+    def put(stand_in: str) -> str:
+        counts[stand_in] = counts.get(stand_in, 0) + 1
+        return stand_in
+
+    def profile(match: re.Match[str]) -> str:
+        kept = match["name"].lower() in _NOBODY
+        return match[0] if kept else match["before"] + put(USER)
+
+    # Colours would stand between a letter and a name.
+    text = _ANSI.sub("", text)
+    for value in sorted(identity.secrets, key=len, reverse=True):
+        text = re.sub("|".join(_spellings(value)), lambda _: put(SECRET), text)
+    for pattern in _SECRETS:
+        text = pattern.sub(lambda match: match["before"] + put(SECRET), text)
+    for home in sorted(identity.homes, key=len, reverse=True):
+        text = _of_folder(home).sub(lambda _: put(HOME), text)
+    text = _PROFILE.sub(profile, text)
+    text = _NETWORK.sub(lambda match: match["before"] + put(SERVER) + match["slash"] + "SHARE", text)
+    text = _ACCOUNT_ID.sub(lambda _: put(USER), text)
+    text = _EMAIL.sub(lambda _: put(ADDRESS), text)
+    for names, stand_in in ((identity.users, USER), (identity.computers, COMPUTER)):
+        for name in sorted(filter(_searchable, names), key=len, reverse=True):
+            spellings = "|".join((*_spellings(name), *_short_name(name)))
+            pattern = re.compile(rf"{_BEGIN}(?:{spellings}){_END}", re.IGNORECASE)
+            text, found = pattern.subn(stand_in, text)
+            if found:
+                counts[stand_in] = counts.get(stand_in, 0) + found
+    return text, counts
+
+
+def _searchable(name: str) -> bool:
+    return len(name) >= _LEAST_NAME and name.lower() not in _USUAL_WORDS
+
+
+def _distinct(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(value for value in values if value))
+
+
+def _spellings(text: str) -> tuple[str, ...]:
+    """Return patterns for a text as it is, in both normal forms of Unicode, in JSON and in URLs."""
+    found = []
+    for form in _distinct([text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)]):
+        in_json = form.encode("unicode_escape").decode("ascii").replace("\\x", "\\u00")
+        # JSON in a JSON string doubles the backslashes.
+        found += [re.escape(form), re.escape(in_json).replace(r"\\", r"\\+"), re.escape(quote(form, safe=""))]
+    return _distinct(found)
+
+
+def _short_name(name: str) -> tuple[str, ...]:
+    """Return the pattern of Windows' short name, which has the first six characters without dots and spaces."""
+    kept = re.sub(r"[ .]", "", name)
+    return (re.escape(kept[:6]) + r"~\d",) if kept != name or len(kept) > 8 else ()
+
+
+def _of_folder(path: str) -> re.Pattern[str]:
+    """Return the pattern of a folder, with any separator between its parts."""
+    parts = [part for part in re.split(r"[\\/]+", path) if part]
+    one = [f"(?:{'|'.join((*_spellings(part), *_short_name(part)))})" for part in parts]
+    start = _SEPARATOR if path[:1] in "\\/" else ""
+    # The home of `ann` is no part of the path of `anna`.
+    return re.compile(rf"{start}{_SEPARATOR.join(one)}(?![\w.~-]*[\w~-])", re.IGNORECASE)
