@@ -20,7 +20,7 @@ from qnnbridge_serve.openai_tools import CallForm, CallReader, PartKind, grammar
 from qnnbridge_tools.generation.measuring import Pace
 
 if TYPE_CHECKING:
-    from qnnbridge.genai import TextStream, Tokenizer
+    from qnnbridge.genai import GeneratorPool, TextStream, Tokenizer
     from qnnbridge_serve.repository import LanguageModel
 
 

@@ -20,14 +20,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qnnbridge._threads import Lock, renew_in_forks
 from qnnbridge.genai._generation import Generator, GeneratorParams
+from qnnbridge_os.forks import renew_in_forks
+from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import OptionError
 
 if TYPE_CHECKING:
     from qnnbridge.genai._model import Model
 
-# onnxruntime-genai recomputes the KV cache of these models when the length passes 4096, but only while it generates.
+# onnxruntime-genai recomputes the KV cache of these models when generation passes this length, and not in an append.
 _LONG_ROPE: Final = 4096
 _SEVERAL: Final = ("num_beams", "batch_size", "num_return_sequences")
 
@@ -140,7 +141,7 @@ def can_reuse(params: GeneratorParams) -> bool:
 
 
 def _common(kept: Sequence[int], tokens: Sequence[int]) -> int:
-    """Length of the common prefix, without the last token of the prompt: the model computes logits from that one."""
+    """Length of the common prefix. The last token of the prompt does not count: the model must process it."""
     most = min(len(kept), len(tokens) - 1)
     return next((at for at in range(most) if kept[at] != tokens[at]), most)
 

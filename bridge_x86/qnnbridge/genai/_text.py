@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge._supervision.host_process import deadline_after
-from qnnbridge._threads import Lock, renew_in_forks
 from qnnbridge.genai._generation import GenerationStats, Generator, GeneratorParams, Tensor
 from qnnbridge.genai._model import Model, Remade, call_object, operation_request, survive, token_values, tokens_of
 from qnnbridge.genai._pool import GeneratorPool, can_reuse
+from qnnbridge_os.forks import renew_in_forks
+from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import (
     BridgeError,

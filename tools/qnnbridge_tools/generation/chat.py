@@ -317,10 +317,12 @@ def answer_pairs(last: Answered) -> list[tuple[str, str]]:
     pace, stats = last.pace, last.stats
     first, rate = pace.to_first_token_s, pace.tokens_per_second
     pairs = [
-        ("tokens", f"{last.prompt_tokens} of the prompt ({last.cached_tokens} from the cache), {pace.tokens} of the answer ({last.finish_reason})"),
+        ("tokens", f"{last.prompt_tokens} of the prompt, {pace.tokens} of the answer ({last.finish_reason})"),
         ("first token", "none" if first is None else f"after {output.seconds(first)}"),
         ("speed", "unknown" if rate is None else f"{rate:.3g} tokens/s"),
     ]
+    if last.cached_tokens:
+        pairs.append(("reused", f"{last.cached_tokens} tokens of the prompt, from earlier turns"))
     if stats.restarts:
         again = "; sampling was seeded anew" if stats.reseeded else ""
         pairs.append(("restarts", f"{stats.restarts} of the host{again}"))
