@@ -28,7 +28,8 @@ from qnnbridge_protocol.errors import OptionError
 if TYPE_CHECKING:
     from qnnbridge.genai._model import Model
 
-# onnxruntime-genai recomputes the KV cache of these models when generation passes this length, and not in an append.
+# Above this length Phi models use other rotary factors. onnxruntime-genai recomputes the KV cache when generation
+# reaches it, and not when a prompt goes beyond it.
 _LONG_ROPE: Final = 4096
 _SEVERAL: Final = ("num_beams", "batch_size", "num_return_sequences")
 
