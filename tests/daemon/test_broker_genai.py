@@ -120,6 +120,22 @@ def test_the_memory_of_kv_caches_is_counted_and_limited(tmp_path: Path) -> None:
         lab.close()
 
 
+def test_idle_generators_of_a_pool_make_room_in_the_daemon(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "dynamic", "dynamic")
+    each = 4 * 96 * 16 * 4  # as above
+    lab = Lab(qnnbridge.Host(), BrokerSettings(limits=ClientLimits(kv_bytes=2 * each + 100)))
+    try:
+        model, pool = genai.Model(folder, host=lab.client()), genai.GeneratorPool(8)
+        # Prompts that have nothing in common: each needs a generator, and two fit.
+        for first in range(5):
+            with genai.generate(model, prompt(9, first), max_tokens=4, temperature=0, pool=pool) as answer:
+                list(answer)
+            assert len(answer.tokens) == 4
+            assert 1 <= len(pool) <= 2
+    finally:
+        lab.close()
+
+
 # Sessions of the scripted engine, and genai, which finds the NPU full as long as `room` of them are there.
 FULL_NPU = """
 import sys

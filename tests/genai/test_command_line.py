@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -85,6 +86,12 @@ def test_a_conversation(folders: Folders) -> None:
     assert "7 of the prompt, 8 of the answer (length)" in done.stdout
     assert "tokens/s" in done.stdout
     assert done.stdout.count("/quit: end") == 2
+
+
+def test_a_second_turn_reuses_the_first(folders: Folders) -> None:
+    done = run("chat", folders("dynamic"), "--max-tokens", 4, "--temperature", 0, said="hello\nmore\n/stats\n")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"reused +\d+ tokens of the prompt", done.stdout)
 
 
 def test_an_error_leaves_the_conversation_as_it_was(folders: Folders) -> None:

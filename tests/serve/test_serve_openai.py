@@ -398,6 +398,24 @@ def test_a_connection_that_is_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatc
     assert told == ["cut", "cancelled", "ended", "closed"]
 
 
+def test_a_growing_conversation_is_processed_once(server: Server, client: Any) -> None:
+    before = metric(server, "qnnbridge_llm_cached_tokens_total", model="long")
+    messages = [{"role": "user", "content": "the story of the sea " * 10}]
+    cached = []
+    for text in ("and then", "and later", "and the end"):
+        answer = chat(client, model="long", messages=messages, temperature=0)
+        # With logprobs a request has a new generator.
+        alone = chat(client, model="long", messages=messages, temperature=0, logprobs=True)
+        assert answer.choices[0].message.content == alone.choices[0].message.content
+        assert alone.usage.prompt_tokens_details.cached_tokens == 0
+        cached.append(answer.usage.prompt_tokens_details.cached_tokens)
+        assert cached[-1] < answer.usage.prompt_tokens
+        said = {"role": "assistant", "content": answer.choices[0].message.content}
+        messages = [*messages, said, {"role": "user", "content": text}]
+    assert 100 < cached[1] < cached[2]
+    assert metric(server, "qnnbridge_llm_cached_tokens_total", model="long") == before + sum(cached)
+
+
 def test_metrics_tell_speed(server: Server, client: Any) -> None:
     chat(client)
     assert metric(server, "qnnbridge_llm_time_to_first_token_seconds", model="tiny", quantile="0.5") > 0

@@ -20,7 +20,7 @@ from qnnbridge_serve.openai_tools import CallForm, CallReader, PartKind, grammar
 from qnnbridge_tools.generation.measuring import Pace
 
 if TYPE_CHECKING:
-    from qnnbridge.genai import TextStream, Tokenizer
+    from qnnbridge.genai import GeneratorPool, TextStream, Tokenizer
     from qnnbridge_serve.repository import LanguageModel
 
 
@@ -64,16 +64,18 @@ class Finished:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Counts:
-    """Tokens of a request."""
+    """Tokens of a request. cached: tokens of its prompts that were not processed again."""
 
     prompt: int
     answer: int
+    cached: int = 0
 
-    def document(self) -> dict[str, int]:
+    def document(self) -> dict[str, Any]:
         return {
             "prompt_tokens": self.prompt,
             "completion_tokens": self.answer,
             "total_tokens": self.prompt + self.answer,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
         }
 
 
@@ -335,6 +337,7 @@ def open_choice(
     choice: AnswerPlan,
     timeout_s: float | None,
     on_begin: Callable[[TextStream], object],
+    pool: GeneratorPool | None = None,
 ) -> TextStream:
     """Raises `Refused` for what is the client's fault."""
     from qnnbridge.genai import generate
@@ -355,6 +358,7 @@ def open_choice(
             timeout=timeout_s,
             guidance=choice.guidance,
             on_begin=on_begin,
+            pool=pool,
             **options,
         )
     except PromptRefused as error:

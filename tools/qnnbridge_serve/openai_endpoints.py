@@ -59,7 +59,7 @@ from qnnbridge_serve.transport import (
 from qnnbridge_tools.generation.measuring import Pace
 
 if TYPE_CHECKING:
-    from qnnbridge.genai import TextStream
+    from qnnbridge.genai import GeneratorPool, TextStream
 
 
 # --- one answer ---
@@ -209,15 +209,17 @@ class GeneratedAnswer(WorkedAnswer):
         figures: FolderFigures,
         deadline: float | None,
         make_form: MakeForm = AnswerForm,
+        pool: GeneratorPool | None = None,
     ) -> None:
         super().__init__(make_form(asked, int(time.time()), model.model.info.fingerprint), figures, deadline)
         self.asked = asked
         self._model = model
+        self._pool = pool
 
     def _make(self, turn: Turn, sums: dict[str, float]) -> tuple[str, Counts]:
         asked, pace, outcome = self.asked, self._pace, "error"
-        sums |= {"prompt_tokens": 0, "generated_tokens": 0, "host_restarts": 0}
-        prompt_tokens = 0
+        sums |= {"prompt_tokens": 0, "cached_tokens": 0, "generated_tokens": 0, "host_restarts": 0}
+        prompt_tokens = cached_tokens = 0
         choices = choices_of(asked, self._model, self._left)
         for number in range(max(1, len(asked.prompts)) * asked.n):
             self._begun = False
@@ -232,11 +234,13 @@ class GeneratedAnswer(WorkedAnswer):
                 def stop_with(stream: TextStream, held: contextlib.ExitStack = held) -> None:
                     held.callback(self._cancellation.on_stop(stream.cancel))
 
-                opened = open_choice(asked, self._model, choice, self._left(), stop_with)
+                opened = open_choice(asked, self._model, choice, self._left(), stop_with, self._pool)
                 stream = held.enter_context(opened)
                 if choice.number == choice.prompt * asked.n:  # a prompt counts once
                     prompt_tokens += stream.prompt_tokens
                     sums["prompt_tokens"] = prompt_tokens
+                    cached_tokens += stream.cached_tokens
+                    sums["cached_tokens"] = cached_tokens
                 try:
                     for part in parts_of(asked, self._model, choice, stream, pace, self._left):
                         self._tell(part)
@@ -246,7 +250,7 @@ class GeneratedAnswer(WorkedAnswer):
             if stream.finish_reason == "cancelled":  # what came so far is no whole answer
                 raise Cancelled("The answer was cancelled.")
             outcome = stream.finish_reason or "error"
-        return outcome, Counts(prompt_tokens, pace.tokens)
+        return outcome, Counts(prompt_tokens, pace.tokens, cached_tokens)
 
     @contextlib.contextmanager
     def _keeping_its_place(self) -> Iterator[None]:
@@ -415,6 +419,9 @@ class LanguageService:
     def __init__(self, models: FolderModels[LanguageModel], limits: ServiceLimits) -> None:
         self.models = models
         self._timeout_s = limits.answer_timeout_s
+        from qnnbridge.genai import GeneratorPool
+
+        self._pool = GeneratorPool(limits.kept)
         self._most_bytes = min(limits.most_bytes, MOST_BYTES)
         self._admission = Admission(limits.in_all, max(4 * self._most_bytes, 256 * 1024**2))
         self._queues = ClientQueues(limits.threads, limits.queue)
@@ -451,7 +458,7 @@ class LanguageService:
             else:
                 asked, form = await self._readers.do_for(read, deadline, request.receive)
             model = self.models.get(asked.model)
-            answer = GeneratedAnswer(asked, model, self.models.figures[model.name], deadline, form)
+            answer = GeneratedAnswer(asked, model, self.models.figures[model.name], deadline, form, self._pool)
             answer.start(self._workers, self._queues, _client(request, asked))
             if not asked.stream:
                 body = json.dumps(await whole_answer(answer, request.receive)).encode()

@@ -353,7 +353,7 @@ class ResponseForm:
     def _ended(self, counts: Counts) -> dict[str, Any]:
         usage = {
             "input_tokens": counts.prompt,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": counts.cached},
             "output_tokens": counts.answer,
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": counts.prompt + counts.answer,

@@ -333,6 +333,16 @@ class ServiceLimits:
     ] = 256 << 20
     threads: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Requests in the host at once.")] = 8
     queue: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that wait; more are refused.")] = 256
+    kept: Annotated[
+        int,
+        typer.Option(
+            "--keep-generators",
+            min=0,
+            max=64,
+            metavar="N",
+            help="Generators of --llm, those at work included; idle ones keep the tokens of a conversation.",
+        ),
+    ] = 4
 
     @property
     def in_all(self) -> int:

@@ -507,6 +507,7 @@ LANGUAGE: Final = FolderKind(
     ended="Requests that have ended, by how.",
     sums={
         "prompt_tokens": "Tokens of prompts.",
+        "cached_tokens": "Tokens of prompts that were not processed again.",
         "generated_tokens": "Tokens generated.",
         "host_restarts": "Answers that went on in a new host process.",
     },

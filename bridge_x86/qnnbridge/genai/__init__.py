@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from qnnbridge.genai._generation import GenerationStats, Generator, GeneratorParams, NamedTensors, Tensor
 from qnnbridge.genai._model import Adapters, Config, Model
+from qnnbridge.genai._pool import GeneratorPool
 from qnnbridge.genai._text import TextStream, Tokenizer, TokenizerStream, TokenLogprobs, generate
 from qnnbridge_protocol.errors import GenerationUnsupported
 from qnnbridge_protocol.specs import GenerationModelInfo, StagePlacement
@@ -32,6 +33,7 @@ __all__ = [
     "GenerationStats",
     "Generator",
     "GeneratorParams",
+    "GeneratorPool",
     "Model",
     "NamedTensors",
     "StagePlacement",

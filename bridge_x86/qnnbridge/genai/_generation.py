@@ -109,6 +109,8 @@ class RemoteGeneration:
         self.base = 0
         self.done = False
         self.stats = GenerationStats()
+        # Length of the history at which the application stops. The host computes nothing beyond.
+        self.most: int | None = None
         # Assigned by any thread: ends the prompt, or the step, that is under way.
         self.stopping = TerminateFlag()
         # Seconds that one call may take; ``None`` for ever.
@@ -194,6 +196,14 @@ class RemoteGeneration:
         del self.tokens[length:]
         self.base, self.done, self._step = min(self.base, length), False, 1
 
+    def begin_again(self, length: int) -> None:
+        """Keep this many tokens for another prompt, with statistics of its own."""
+        self.rewind(length)
+        # The host counts for the whole life of its generator.
+        old, earlier = self.stats, self._earlier
+        self.stats = GenerationStats()
+        self._earlier = GenerationStats(earlier.replays - old.replays, earlier.forced - old.forced)
+
     def look(self, operation: str, arguments: dict[str, Any], values: Sequence[Any] = ()) -> Frame:
         """An operation on the state after the last token that the application has taken. The host stops running
         ahead of this generation for good."""
@@ -270,11 +280,12 @@ class RemoteGeneration:
     def _begin_step(self, process: HostProcess, deadline: float | None) -> bool:
         """Ask for the next tokens; whether they came already."""
         host = self.model.host
-        number, values, arguments = self._prepared(process, (), self._step)
+        count = self._step if self.most is None else max(1, min(self._step, self.most - len(self.tokens)))
+        number, values, arguments = self._prepared(process, (), count)
         self.stats.steps += 1
         self._process = process
         # A step of one token has no parts; and suspects of a crash run alone, which an open stream would not.
-        if self._step > 1 and not host.blame.active:
+        if count > 1 and not host.blame.active:
             header, buffers = operation_request(number, "step", {**arguments, "stream": True}, values)
             self._stream = ReplyStream.open(process.channel, header, buffers, deadline, self._context)
         # 1, 2, 4, 8 ...: a program that takes one token wastes at most as much as it used.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,8 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge.genai._generation import GenerationStats, Generator, GeneratorParams, Tensor
 from qnnbridge.genai._model import Model, Remade, call_object, operation_request, survive, token_values, tokens_of
+from qnnbridge.genai._pool import GeneratorPool, can_reuse
+from qnnbridge_os.forks import renew_in_forks
+from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import (
+    BridgeError,
+    Busy,
     Cancelled,
     DeadlineExceeded,
     GenerationUnsupported,
@@ -235,6 +241,8 @@ def _option_text(value: Any) -> str:
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 FinishReason = Literal["stop", "length", "cancelled"]
+# Gives a generator back to its pool; the argument says whether to keep it.
+Release = Callable[[bool], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -261,6 +269,7 @@ class TextStream(Iterator[str]):
         text: the answer so far.
         tokens: its tokens.
         prompt_tokens: number of tokens of the prompt.
+        cached_tokens: how many of them a generator of the pool had processed before.
         finish_reason: "stop" (an end token or a stop text), "length" or "cancelled"; ``None`` before the end.
         logprobs: one for each of `tokens`, if `generate` was asked for them.
     """
@@ -275,11 +284,13 @@ class TextStream(Iterator[str]):
         deadline: float | None,
         timeout: float | None,
         logprobs: int | None = None,
+        release: Release | None = None,
     ) -> None:
         self.text = ""
         self.tokens: list[int] = []
         self.logprobs: list[TokenLogprobs] = []
         self.prompt_tokens = prompt_tokens
+        self.cached_tokens = 0
         self.finish_reason: FinishReason | None = None
         self._generator = generator
         self._pieces = tokenizer.create_stream()
@@ -290,6 +301,10 @@ class TextStream(Iterator[str]):
         self._top = logprobs
         self._held = ""
         self._cancelled = False
+        self._release = release
+        # Held between the end of the answer and `cancel`: the generator may serve another answer afterwards.
+        self._lock = renew_in_forks(Lock())
+        self._stats: GenerationStats | None = None
 
     def __next__(self) -> str:
         while self.finish_reason is None:
@@ -307,27 +322,42 @@ class TextStream(Iterator[str]):
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._cancelled = True
-        self._generator.close()
+        with self._lock:
+            if self._stats is not None:
+                return
+            # Only an answer that has ended by itself leaves a generator in a known state.
+            keep = not self._cancelled and self.finish_reason in ("stop", "length")
+            self._cancelled = True
+            self._stats = dataclasses.replace(self._generator.stats)
+        if self._release is not None:
+            self._release(keep)
+        else:
+            self._generator.close()
 
     @property
     def stats(self) -> GenerationStats:
         """What was done to keep the generation right."""
-        return self._generator.stats
+        return self._stats or self._generator.stats
 
     def cancel(self) -> None:
         """Stop the answer before its next token, or the prompt between two nodes of the model. Returns at once."""
-        self._cancelled = True
+        with self._lock:
+            if self._stats is not None:
+                return
+            self._cancelled = True
         flag = self._generator._remote.stopping
         # A listener waits for the host's answer, which the caller need not.
         start_thread("qnnbridge cancel", flag.assign, True)
 
     def begin(self, tokens: Sequence[int]) -> None:
-        """Process the prompt. Once, by `generate`."""
+        """Process the prompt, or what the generator does not have of it. By `generate`."""
+        have = self._generator.token_count()
         try:
-            self._generator.append_tokens(tokens)
+            self._generator.append_tokens(tokens[have:])
         except Cancelled:
             self._end_if_cancelled()
+        # A replay has processed the whole history again.
+        self.cached_tokens = 0 if self.stats.replays else have
 
     def _next_piece(self) -> str:
         if self._cancelled:
@@ -413,6 +443,7 @@ def generate(
     template: str | None = None,
     logprobs: int | None = None,
     on_begin: Callable[[TextStream], object] | None = None,
+    pool: GeneratorPool | None = None,
     **search: Any,
 ) -> TextStream:
     """Generate an answer.
@@ -433,6 +464,8 @@ def generate(
         logprobs: number of most likely tokens in `TextStream.logprobs` for each token. The host then makes
             one token at a time. Default: `TextStream.logprobs` stays empty.
         on_begin: called with the stream before the prompt is processed, so that another thread can cancel it.
+        pool: keeps the generator at the end of the `with` block, for later prompts that begin with the same
+            tokens. Default: every answer has a new generator.
         search: further options of the search.
 
     Returns:
@@ -454,23 +487,42 @@ def generate(
     params = GeneratorParams(model)
     if temperature is not None:
         search |= {"do_sample": False} if temperature == 0 else {"do_sample": True, "temperature": temperature}
-    # So the host makes nothing beyond the limit. A max_length above the context would be refused.
-    if max_tokens is not None and len(tokens) + max_tokens < model.info.context_length:
-        search.setdefault("max_length", len(tokens) + max_tokens)
+    most = None if max_tokens is None else len(tokens) + max_tokens
     params.set_search_options(top_p=top_p, top_k=top_k, random_seed=seed, **search)
     if guidance is not None:
         params.set_guidance(*guidance)
-    generator = Generator(model, params)
+    if logprobs is not None or not can_reuse(params):
+        pool = None
+    # So the host makes nothing beyond the limit. A max_length above the context would be refused. A kept generator
+    # has the whole context, since max_length cannot be changed.
+    if most is not None and most < model.info.context_length and "max_length" not in search:
+        params.set_search_options(max_length=most if pool is None else model.info.context_length)
+    generator = Generator(model, params) if pool is None else pool.take(model, params, tokens)
     generator.timeout = _left_s(deadline)
-    stream = TextStream(generator, tokenizer, len(tokens), max_tokens, stop, deadline, timeout, logprobs)
+    generator._remote.most = most
+    release = None
+    if pool is not None:
+        release = functools.partial(_release, pool, model, params, generator)
+    stream = TextStream(generator, tokenizer, len(tokens), max_tokens, stop, deadline, timeout, logprobs, release)
     try:
         if on_begin is not None:
             on_begin(stream)
-        stream.begin(tokens)
+        try:
+            stream.begin(tokens)
+        except BridgeError as error:
+            # Idle generators go first when memory is short.
+            short = isinstance(error, Busy) or error.details.get("npu_memory")
+            if pool is None or not short or not pool.clear():
+                raise
+            stream.begin(tokens)
     except BaseException:
-        generator.close()  # else its KV cache stays as long as the traceback of the error
+        stream.__exit__()  # else its KV cache stays as long as the traceback of the error
         raise
     return stream
+
+
+def _release(pool: GeneratorPool, model: Model, params: GeneratorParams, generator: Generator, keep: bool) -> None:
+    pool.put(model, params, generator, keep=keep)
 
 
 def _left_s(deadline: float | None) -> float | None:

@@ -118,6 +118,7 @@ class Answered:
 
     pace: Pace
     prompt_tokens: int
+    cached_tokens: int
     finish_reason: str | None
     stats: GenerationStats
 
@@ -187,7 +188,9 @@ class SpokenAnswer:
             # The host has not said how it ended: it is stopped, and says it with the next piece.
             stream.cancel()
             next(stream, None)
-        self.done = Answered(self._pace, stream.prompt_tokens, stream.finish_reason, stream.stats)
+        self.done = Answered(
+            self._pace, stream.prompt_tokens, stream.cached_tokens, stream.finish_reason, stream.stats
+        )
 
 
 class Chat:
@@ -200,12 +203,15 @@ class Chat:
     def __init__(
         self, model: Model, tokenizer: Tokenizer, options: ChatOptions, write: Callable[[str], None]
     ) -> None:
+        from qnnbridge.genai import GeneratorPool
+
         self._model = model
         self._tokenizer = tokenizer
         self._options = options
         self._write = write
         self._last: Answered | None = None
         self._messages: list[dict[str, str]] = []
+        self._pool = GeneratorPool(1)
         self._clear()
 
     def serve(self, read: Callable[[], str]) -> None:
@@ -234,6 +240,7 @@ class Chat:
             self._answer(line)
 
     def _clear(self) -> None:
+        self._pool.clear()
         system = self._options.system
         self._messages = [] if system is None else [{"role": "system", "content": system}]
 
@@ -249,6 +256,7 @@ class Chat:
                 tokenizer=self._tokenizer,
                 max_tokens=options.max_tokens,
                 on_begin=on_begin,
+                pool=self._pool,
                 **options.search,
             )
         )
@@ -313,6 +321,8 @@ def answer_pairs(last: Answered) -> list[tuple[str, str]]:
         ("first token", "none" if first is None else f"after {output.seconds(first)}"),
         ("speed", "unknown" if rate is None else f"{rate:.3g} tokens/s"),
     ]
+    if last.cached_tokens:
+        pairs.append(("reused", f"{last.cached_tokens} tokens of the prompt, from earlier turns"))
     if stats.restarts:
         again = "; sampling was seeded anew" if stats.reseeded else ""
         pairs.append(("restarts", f"{stats.restarts} of the host{again}"))

@@ -1,0 +1,156 @@
+"""`GeneratorPool`: generators of finished answers, kept so that a later prompt processes only its new tokens.
+
+The key of a kept generator is the model object and the search options, because both are fixed when the native
+generator is created. Nothing else changes its state: the model object includes the folder, the QNN options and the
+host; the chat template and earlier messages show in the tokens, which are compared one by one; `generate` sets no
+adapter. Stop texts, `timeout` and `max_tokens` act in this process and are set for each answer.
+
+A generator is not kept where the answer could differ from that of a new one, or where nothing would be saved:
+
+- with guidance, since the state of the grammar cannot be rewound;
+- with a sampling seed, since random numbers continue where the last answer ended;
+- with `logprobs`, several sequences, or after a cancelled or failed answer;
+- on pipelines with fixed windows, and where past and present share no buffer: there the host replays the history;
+- past 4096 tokens of Phi models, whose rotary factors change there for the whole history.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from qnnbridge.genai._generation import Generator, GeneratorParams
+from qnnbridge_os.forks import renew_in_forks
+from qnnbridge_os.native import Lock
+from qnnbridge_protocol.errors import OptionError
+
+if TYPE_CHECKING:
+    from qnnbridge.genai._model import Model
+
+# Above this length Phi models use other rotary factors. onnxruntime-genai recomputes the KV cache when generation
+# reaches it, and not when a prompt goes beyond it.
+_LONG_ROPE: Final = 4096
+_SEVERAL: Final = ("num_beams", "batch_size", "num_return_sequences")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Kept:
+    model: Model
+    search: dict[str, Any]
+    generator: Generator
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.generator._remote.tokens
+
+
+class GeneratorPool:
+    """Generators for `generate(..., pool=)`. Any thread.
+
+    A generator serves one answer at a time. Of two answers with the same prefix at the same time, the second one
+    gets a new generator.
+
+    Args:
+        most: maximum number of generators, those in use included. The least recently used idle one is freed first;
+            generators in use beyond the maximum are freed when their answer ends.
+    """
+
+    def __init__(self, most: int = 4) -> None:
+        if most < 0:
+            raise OptionError(f"most={most} is less than none.", fix="Give 0 or more.")
+        self._most = most
+        self._lock = renew_in_forks(Lock())
+        # The least recently used first.
+        self._idle: list[_Kept] = []
+        self._busy = 0
+
+    def __len__(self) -> int:
+        """Number of idle generators."""
+        return len(self._idle)
+
+    def take(self, model: Model, params: GeneratorParams, tokens: Sequence[int]) -> Generator:
+        """Return a generator that already has the longest common prefix, or a new one. End its use with `put`."""
+        with self._lock:
+            found = self._best(model, params._search, tokens)
+            if found is not None:
+                self._idle.remove(found)
+            self._busy += 1
+            surplus = self._surplus()
+        _free(surplus)
+        try:
+            if found is None:
+                return Generator(model, params)
+            found.generator._remote.begin_again(_common(found.tokens, tokens))
+        except BaseException:
+            self._end_use()
+            raise
+        return found.generator
+
+    def put(self, model: Model, params: GeneratorParams, generator: Generator, *, keep: bool) -> None:
+        """End the use of a generator, and keep it for later prompts or free it."""
+        if not keep or generator.stats.reseeded:
+            self._end_use()
+            generator.close()
+            return
+        with self._lock:
+            self._busy -= 1
+            self._idle.append(_Kept(model, dict(params._search), generator))
+            surplus = self._surplus()
+        _free(surplus)
+
+    def clear(self) -> bool:
+        """Free all idle generators. Returns whether there were any."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        _free(idle)
+        return bool(idle)
+
+    def _end_use(self) -> None:
+        with self._lock:
+            self._busy -= 1
+
+    def _best(self, model: Model, search: dict[str, Any], tokens: Sequence[int]) -> _Kept | None:
+        best, longest = None, 0
+        for kept in self._idle:
+            if kept.model is not model or kept.search != search:
+                continue
+            common = _common(kept.tokens, tokens)
+            # A generator of which less than half is of use belongs to another conversation, which may go on.
+            if common > longest and 2 * common >= len(kept.tokens) and not _doubtful(model, kept.tokens, tokens):
+                best, longest = kept, common
+        return best
+
+    def _surplus(self) -> list[_Kept]:
+        count = max(0, min(len(self._idle), len(self._idle) + self._busy - self._most))
+        surplus, self._idle = self._idle[:count], self._idle[count:]
+        return surplus
+
+
+def can_reuse(params: GeneratorParams) -> bool:
+    """Return whether a generator with these parameters gives the answers of a new one."""
+    info, options = params._model.info, params.get_search_options()
+    shares = options.get("past_present_share_buffer")
+    seed = options.get("random_seed")
+    return (
+        info.layout == "dynamic"
+        and params._guidance is None
+        and (shares is None or bool(shares))
+        and not (options.get("do_sample") and seed is not None and seed >= 0)
+        and all(int(options.get(name) or 1) == 1 for name in _SEVERAL)
+    )
+
+
+def _common(kept: Sequence[int], tokens: Sequence[int]) -> int:
+    """Length of the common prefix. The last token of the prompt does not count: the model must process it."""
+    most = min(len(kept), len(tokens) - 1)
+    return next((at for at in range(most) if kept[at] != tokens[at]), most)
+
+
+def _doubtful(model: Model, kept: Sequence[int], tokens: Sequence[int]) -> bool:
+    return model.info.type.startswith("phi") and max(len(kept), len(tokens)) >= _LONG_ROPE
+
+
+def _free(kept: Sequence[_Kept]) -> None:
+    for one in kept:
+        one.generator.close()
