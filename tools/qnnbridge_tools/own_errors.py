@@ -88,6 +88,10 @@ TABLE: Final[dict[type[errors.BridgeError], tuple[str, str]]] = {
         "The compiled model's context binary is missing, damaged, or made for another chip or QNN version.",
         "Run `qnnbridge inspect MODEL` for the reason, and compile the original again.",
     ),
+    errors.PullFailed: (
+        "A model could not be downloaded from a model hub.",
+        'Read the message, or details["reason"]. `qnnbridge pull` with the same words goes on where it ended.',
+    ),
     errors.CompileFailed: (
         "Compiling gave no usable model: no node runs on QNN, or the numbers are wrong.",
         "Run `qnnbridge analyze MODEL` on the original.",

@@ -208,7 +208,7 @@ class SessionMaker:
             raise of_copy if isinstance(of_copy, PlacementRefused) else error from None
 
     def _parted(self, creation: Creation, plain: Creation, found: NeedsParting) -> MadeSession:
-        """From a copy with parted gates, or from the model if that does not help. Later sessions are told."""
+        """From a copy with parted gates, or from the model if that does not help. A note spares later sessions the attempt."""
         from qnnbridge_host.cache.memo import NegativeEntries
         from qnnbridge_host.cache.store import Store
         from qnnbridge_host.create import parting
