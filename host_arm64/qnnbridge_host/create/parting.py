@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_protocol.model_records import NumbersReport
 
-GATES: Final = "gates"  # as `rewrite.fixer`, which needs numpy
+# As `rewrite.fixer` names it, which needs numpy: each session comes here.
+GATES: Final = "gates"
 
 
 def needed(root: Path, key: str, source: ModelSource) -> NeedsParting | None:
@@ -36,6 +37,7 @@ def needed(root: Path, key: str, source: ModelSource) -> NeedsParting | None:
     if report is None or report.state != "differs" or report.cause:
         return None
     note = note_key(key)
+    # Tried before, without a better result.
     if NegativeEntries(root).read(note) is not None:
         return None
     has_gates = {"Sigmoid", "Tanh"} & scan_model(source.given).ops.keys()
@@ -58,6 +60,7 @@ def is_no_better(root: Path, key: str | None, plain: NumbersReport) -> str:
         key: of the verdict of the copy.
         plain: verdict of the model as it is.
     """
+    # The first session of the copy has none: it is compared as any other, and the next one knows.
     found = Verdicts(root).read(key) if key is not None else None
     if found is None or found.state != "differs":
         return ""

@@ -208,7 +208,10 @@ class SessionMaker:
             raise of_copy if isinstance(of_copy, PlacementRefused) else error from None
 
     def _parted(self, creation: Creation, plain: Creation, found: NeedsParting) -> MadeSession:
-        """From a copy with parted gates, or from the model if that does not help. A note spares later sessions the attempt."""
+        """From a copy with parted gates, or from the model if that does not help.
+
+        A note spares later sessions the attempt.
+        """
         from qnnbridge_host.cache.memo import NegativeEntries
         from qnnbridge_host.cache.store import Store
         from qnnbridge_host.create import parting
@@ -224,11 +227,13 @@ class SessionMaker:
             raise
         except BridgeError as error:
             _leave_native_code(creation)
-            if isinstance(error, PlacementRefused):  # it will be refused again
+            # It will be refused again; other failures may pass.
+            if isinstance(error, PlacementRefused):
                 NegativeEntries(root).write(found.note, "gates", error.message, label)
             made = self._from_model(plain)
             why = f"{label}: its numbers on QNN differ, and its gates were not parted: {error.message}"
             return made._replace(notices=[*made.notices, Notice("model", why)])
+        # The others only prepare for the gates (`_whole`).
         changes = [change for change in made.changes if change.startswith(found.rewrites)]
         why = parting.is_no_better(root, made.cache.key, found.report) if changes else "it has no gates to part"
         if why:

@@ -170,6 +170,7 @@ class OrtEngine:
         self, circumstances: Circumstances, spec: SessionSpec, source: str | bytes
     ) -> Circumstances:
         """With the operators of the model of which it is known that QNN makes no session."""
+        # What was measured on this computer does not count here: QNN has failed already.
         architectures = [one.options["htp_arch"] for one in spec.providers if "htp_arch" in one.options]
         arch = arch_of(circumstances.soc_model, *architectures[:1], simulator=circumstances.simulator)
         release = ".".join(map(str, self._qnn.version))

@@ -240,6 +240,7 @@ def warning_of(
 
 def fault_text(found: Sequence[KnownWrong]) -> str:
     """Return what QNN is known to do with operators of a model, as a sentence."""
+    # A model of many layers has one fault in each: its text stands once.
     by_fault: dict[tuple[str, str], list[str]] = {}
     for one in found:
         by_fault.setdefault((one.op, one.fault.says), []).append(one.node)

@@ -220,6 +220,7 @@ def verdict_text(analysis: Analysis, placed: GraphPlacement) -> str:
     wrong = len({index for one in found if one.severity != "fails" for index in one.nodes})
     if wrong:
         pieces += f", where {'a node computes' if wrong == 1 else f'{wrong} nodes compute'} wrong numbers"
+    # The session may be made, and each run fails.
     failing = len({index for one in found if one.severity == "fails" for index in one.nodes})
     if failing:
         pieces += f", where QNN fails with {'a node' if failing == 1 else f'{failing} nodes'}"

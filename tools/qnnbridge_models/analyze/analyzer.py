@@ -157,6 +157,7 @@ def analyze_model(
     rows = here.rows(arch, release)
     inside = inside_branches(prediction.left, prediction.numbers, rows)
     known = wrong_numbers(view, placed, rows, str(path), evidence, sizes, inside)
+    # First what is known of the model: it replaces QNN's error, which names no operator.
     notes = [*notes_on(prediction, model, truth, known), *known]
     all_sizes = f"{sizes} {to_fix}".strip()
     notes += about_deciding_inputs(model, view, placed, all_sizes)
