@@ -205,6 +205,7 @@ class SessionMaker:
         except (Cancelled, DeadlineExceeded, PlacementRefused):
             raise
         except BridgeError as error:
+            # The user can do something about nodes on the CPU; the fault of the plain model is cured in any case.
             raise of_copy if isinstance(of_copy, PlacementRefused) else error from None
 
     def _parted(self, creation: Creation, plain: Creation, found: NeedsParting) -> MadeSession:

@@ -209,8 +209,9 @@ def normalise_rows(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
     shape = editor.shape(node.input[0])
     if shape is None or len(node.output) > 1:
         return None
-    # QNN splits the other dimensions, and leaves some of the rows unwritten: in a host that has computed other models
-    # they hold numbers of these. Rows of two dimensions are all written.
+    # QNN splits the other dimensions, and leaves some of the rows unwritten. In a host that has computed other models
+    # they hold numbers of these.
+    # With two dimensions all rows are written, of float and of half.
     flat = editor.add_constant(np.array([int(np.prod(shape[:-1])), shape[-1]]), "flat")
     first = editor.make("Reshape", [node.input[0], flat], node)
     node.input[0] = first.output[0]
