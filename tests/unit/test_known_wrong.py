@@ -520,6 +520,51 @@ def test_a_condition_follows_the_makers_of_a_tensor() -> None:
     assert names_in(rms(["w", "m"], "Neg")) == []
 
 
+@pytest.mark.parametrize(
+    ("shape", "vector", "order", "found"),
+    [
+        ((1, 1, 4, 8, 8), (8,), ["x", "w"], True),
+        ((2, 3, 4, 7, 7), (1, 1, 7), ["x", "w"], True),
+        ((1, 1, 4, 8, 8), (8,), ["w", "x"], False),
+        ((1, 1, 4, 8, 8), (1, 1, 1, 1, 8), ["x", "w"], False),
+        ((1, 1, 4, 8, 8), (8, 8), ["x", "w"], False),
+        ((1, 1, 8, 4, 8), (8,), ["x", "w"], False),
+        ((1, 4, 8, 8), (8,), ["x", "w"], False),
+        ((1, 1, 4, 1, 1), (1,), ["x", "w"], False),
+    ],
+)
+def test_a_vector_behind_a_square_of_five_dimensions_is_found(
+    shape: Sequence[int], vector: Sequence[int], order: Sequence[str], found: bool
+) -> None:
+    data = model_of([helper.make_node("Mul", order, ["y"])], {"x": shape}, {"w": np.ones(vector, np.float32)})
+    assert names_in(data) == ["mul-square-vector"] * found
+
+
+@pytest.mark.parametrize(
+    ("given", "rows", "made", "found"),
+    [
+        ((5, 4, 3), (5, 12), (5, 4, 2), True),
+        ((3, 1), (1, 3), (3, 1), True),
+        ((4, 3), (6, 2), (4, 3), True),
+        ((1, 3, 2), (3, 2), (1, 3, 2), False),
+        ((4, 4, 6, 5), (32, 15), (1, 128), False),
+        ((2, 3, 2), (3, 4), (3, 6, 1), False),
+    ],
+)
+def test_a_product_between_reshapes_of_the_last_size_is_found(
+    given: Sequence[int], rows: Sequence[int], made: Sequence[int], found: bool
+) -> None:
+    columns = int(np.prod(made)) // rows[0]
+    node = helper.make_node
+    nodes = [
+        node("Reshape", ["x", "s"], ["a"]),
+        node("MatMul", ["a", "w"], ["b"]),
+        node("Reshape", ["b", "t"], ["y"]),
+    ]
+    constants = {"s": np.array(rows), "t": np.array(made), "w": np.ones((rows[1], columns), np.float32)}
+    assert names_in(model_of(nodes, {"x": given}, constants)) == ["matmul-between-reshapes"] * found
+
+
 @pytest.mark.parametrize("noop", [0, 1])
 def test_an_empty_list_of_axes_reduces_all_or_nothing(noop: int) -> None:
     nodes = [helper.make_node("ReduceSum", ["x", "none"], ["y"], keepdims=1, noop_with_empty_axes=noop)]
@@ -824,6 +869,31 @@ def test_an_int64_output_fails_where_it_is_transposed(
         given = [names[number], "m"] if op == "MatMul" else [names[number]]
         nodes.append(helper.make_node(op, given, [names[number + 1]], name=f"n{number}", **own))
     model = model_of(nodes, {"x": [1, 3, 6, 6]}, {"m": np.ones((6, 6), np.float32)})
+    assert names_in(model) == ["int64-output-transposed"] * is_wrong
+
+
+@pytest.mark.parametrize(
+    ("axis", "keepdims", "behind", "at", "is_wrong"),
+    [
+        (2, 0, "Unsqueeze", 1, True),
+        (3, 0, "Unsqueeze", 0, True),
+        (1, 0, "Unsqueeze", 1, False),
+        (1, 1, "Squeeze", 1, False),
+        (2, 1, "Squeeze", 2, True),
+        (1, 1, "Identity", None, True),
+        (1, 1, "Unsqueeze", 0, False),  # of five dimensions, for which there is no cure
+    ],
+)
+def test_a_transpose_is_moved_past_operators_that_add_or_drop_a_dimension(
+    axis: int, keepdims: int, behind: str, at: int | None, is_wrong: bool
+) -> None:
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[1, 1]),
+        helper.make_node("ArgMax", ["p"], ["a"], axis=axis, keepdims=keepdims),
+        helper.make_node(behind, ["a"] if at is None else ["a", "at"], ["y"]),
+    ]
+    constants = {} if at is None else {"at": np.array([at])}
+    model = model_of(nodes, {"x": [1, 3, 6, 6]}, constants)
     assert names_in(model) == ["int64-output-transposed"] * is_wrong
 
 

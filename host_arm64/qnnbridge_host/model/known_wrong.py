@@ -31,6 +31,7 @@ from qnnbridge_host.model.graph_index import (
 )
 from qnnbridge_host.model.merged import (
     gelu_of,
+    is_between_reshapes,
     l2_offset,
     parts_transposes,
     repeats_rows,
@@ -553,6 +554,7 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "merged_factor": softmax_factor,
     "merged_offset": l2_offset,
     "repeats_rows": repeats_rows,
+    "is_between_reshapes": is_between_reshapes,
     "parts_transposes": parts_transposes,
     "transposes_int64_output": transposes_int64_output,
 }

@@ -196,6 +196,9 @@ def parts_transposes(graph: GraphIndex, node: GraphNode) -> bool:
 
 # TensorProto.INT64.
 _INT64: Final = 7
+_MOST_CURED: Final = 4
+_PASSED_BY_TRANSPOSES: Final = frozenset({"Identity", "Squeeze", "Unsqueeze"})
+_INT64_MAKERS: Final = _PASSED_BY_TRANSPOSES | {"ArgMax", "ArgMin", "Cast", "Transpose"}
 # Smaller results have the same layout after a Conv, whatever ONNX Runtime asks for.
 _FEWEST_MOVED: Final = 3
 
@@ -205,8 +208,17 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
 
     QNN computes 64-bit integers in 32 bits, and the provider does not count such an output as one of 64.
     """
-    if graph.readers(node.made[0].name):
+    # One of five dimensions ends the process with a Flatten in front of it, too.
+    if graph.readers(node.made[0].name) or len(sizes_of(node.made[0])) > _MOST_CURED:
         return False
+    # ONNX Runtime moves a Transpose past them.
+    squeezed = False
+    while node.op in _PASSED_BY_TRANSPOSES:
+        maker = graph.origin(node.given[0].name)
+        if maker is None or maker.op not in _INT64_MAKERS:
+            return False
+        squeezed |= node.op == "Squeeze"
+        node = maker
     if node.op == "Transpose":
         return node.given[0].type == "int64" and graph.origin(node.given[0].name) is not None
     if node.op == "Cast":
@@ -216,13 +228,26 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
         rank = len(sizes_of(node.given[0]))
         axis = int(node.attributes.get("axis", 0)) % rank
         # Without the channels the rest is in the same order.
-        moves, rank = keeps or axis != 1, rank - (not keeps)
+        moves, rank = (keeps and not squeezed) or axis != 1, rank - (not keeps)
     layouts = _LAYOUTS - {"Transpose"}
     return (
         moves
         and rank >= _FEWEST_MOVED
         and _leads_to(node, functools.partial(_makers_of, graph), layouts, _MOVES_PAST)
     )
+
+
+def is_between_reshapes(graph: GraphIndex, node: GraphNode) -> bool:
+    """Return whether a product of matrices stands between two Reshapes that change the last dimension alone.
+
+    QNN moves the product in front of the first Reshape, where the last dimension is another one.
+    """
+    before = graph.origin(node.given[0].name)
+    readers = graph.readers(node.made[0].name)
+    if before is None or before.op != "Reshape" or [one.op for one in readers] != ["Reshape"]:
+        return False
+    given, rows, made = (sizes_of(one) for one in (before.given[0], node.given[0], readers[0].made[0]))
+    return len(rows) == 2 and given[-1] != rows[-1] and len(given) > 1 and given[:-1] == made[:-1]
 
 
 def _makers_of(graph: GraphIndex, node: GraphNode) -> list[GraphNode]:

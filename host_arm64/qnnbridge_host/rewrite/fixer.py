@@ -210,6 +210,11 @@ REWRITES: Final = (
         wrong_values.limit_repeated_rows,
     ),
     Rewrite(
+        "matmul-gemm",
+        "MatMul by a constant between two Reshapes, with which QNN makes no session, becomes Gemm",
+        wrong_values.multiply_by_gemm,
+    ),
+    Rewrite(
         "vector-reshape",
         "Flatten stands in front of a Reshape to one dimension that would end ONNX Runtime's process",
         transposes.flatten_before_vector,

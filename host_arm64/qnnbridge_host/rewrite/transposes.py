@@ -27,7 +27,11 @@ def flatten_before_vector(editor: Editor, node: Any, record: GraphNode) -> list[
     return [*chain.made, node]
 
 
-@for_matches(("ArgMax", "ArgMin", "Cast", "Transpose"), ("int64-output-transposed",), "int64 output")
+@for_matches(
+    ("ArgMax", "ArgMin", "Cast", "Identity", "Squeeze", "Transpose", "Unsqueeze"),
+    ("int64-output-transposed",),
+    "int64 output",
+)
 def flatten_before_output(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Put Flatten and Reshape behind an int64 result that is an output of the model and is transposed.
 

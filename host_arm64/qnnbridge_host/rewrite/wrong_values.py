@@ -128,6 +128,8 @@ def swap_operands(editor: Editor) -> list[str]:
         *rewrite_matched(editor, "HardSigmoid", ("hard-swish-product",), swap_user, "product with a HardSigmoid"),
         # With the weight in front QNN cannot finalize the graph.
         *rewrite_matched(editor, "Mul", ("rms-weight-first",), swap, "Mul"),
+        # With the vector behind QNN's compiler ends.
+        *rewrite_matched(editor, "Mul", ("mul-square-vector",), swap, "Mul by a vector"),
         # Of a constant of five dimensions behind, QNN makes 98304 everywhere.
         *rewrite_matched(editor, "Add", ("add-constant-of-five",), swap, "Add"),
     ]
@@ -203,13 +205,20 @@ def limit_repeated_rows(editor: Editor, node: Any, record: GraphNode) -> list[An
     return chain.nodes()
 
 
+@for_matches("MatMul", ("matmul-between-reshapes",), "MatMul between Reshapes")
+def multiply_by_gemm(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """MatMul of two matrices becomes Gemm, which QNN does not move past a Reshape."""
+    node.op_type = "Gemm"
+    return [node]
+
+
 @for_matches("RMSNormalization", ("rms-normalization-4d",), "RMSNormalization")
 def normalise_rows(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """RMSNormalization of several dimensions in front of the last becomes one of rows."""
     shape = editor.shape(node.input[0])
     if shape is None or len(node.output) > 1:
         return None
-    # QNN splits the other dimensions, and leaves some of the rows unwritten. In a host that has computed other models
+    # QNN splits the other dimensions, and leaves some of the rows unwritten. In a host that has computed others
     # they hold numbers of these.
     # With two dimensions all rows are written, of float and of half.
     flat = editor.add_constant(np.array([int(np.prod(shape[:-1])), shape[-1]]), "flat")
