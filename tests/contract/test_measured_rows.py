@@ -285,3 +285,26 @@ def test_the_process_of_the_daemon_takes_its_options() -> None:
     assert command[1:3] == ["-m", "qnnbridge_tools.doctor.measure_rows"]
     done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True)
     assert "--npu" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(qnnbridge.errors.EPFail, "wrong"), (qnnbridge.errors.Fail, "unclear")]
+)
+def test_an_error_that_every_model_would_get_says_nothing_of_a_row(
+    error: type[qnnbridge.errors.OrtError], expected: str, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two releases that do not fit give: the row would be called wrong here whatever QNN does."""
+
+    whole = qnnbridge.InferenceSession
+
+    def opened(*arguments: object, **more: object) -> qnnbridge.InferenceSession:
+        if more.get("provider_options"):
+            raise error("[ONNXRuntimeError]: refused")
+        return whole(*arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(qnnbridge, "InferenceSession", opened)
+    measuring = measure_rows._Measuring(NumbersRequest(soc_model="60"), state)
+    try:
+        assert measuring._measured(ROWS["matmul-between-reshapes"]).state == expected
+    finally:
+        measuring._end_host()

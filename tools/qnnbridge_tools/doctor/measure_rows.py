@@ -183,7 +183,7 @@ class _Measuring:
         from qnnbridge_host.cache.measured import MeasuredRow, RowState, digest_of
         from qnnbridge_host.numerics.cases import Case
         from qnnbridge_host.numerics.measuring import measured
-        from qnnbridge_protocol.errors import HostCrashed, OrtError
+        from qnnbridge_protocol.errors import EPFail, HostCrashed
 
         sides = _BridgeSides(self._running(), self._request.soc_model)
         try:
@@ -193,7 +193,8 @@ class _Measuring:
         state: RowState = "unclear"
         if found.status in ("right", "wrong"):
             state = "right" if found.status == "right" else "wrong"
-        elif isinstance(sides.error, HostCrashed) or (row.fails and isinstance(sides.error, OrtError)):
+        # Another error, such as that of two releases that do not fit, would come from every model.
+        elif isinstance(sides.error, HostCrashed) or (row.fails and isinstance(sides.error, EPFail)):
             state = "wrong"
         if isinstance(sides.error, HostCrashed):
             self._end_host()  # a host that dies again and again is not restarted without a pause
