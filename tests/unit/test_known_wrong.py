@@ -543,16 +543,18 @@ def test_a_vector_behind_a_square_of_five_dimensions_is_found(
 @pytest.mark.parametrize(
     ("given", "rows", "made", "found"),
     [
-        ((5, 4, 3), (5, 12), (5, 4, 2), True),
-        ((3, 1), (1, 3), (3, 1), True),
-        ((4, 3), (6, 2), (4, 3), True),
-        ((1, 3, 2), (3, 2), (1, 3, 2), False),
-        ((4, 4, 6, 5), (32, 15), (1, 128), False),
-        ((2, 3, 2), (3, 4), (3, 6, 1), False),
+        ((5, 4, 3), (5, 12), (5, 4, 2), "matmul-reshapes-fail"),
+        ((2, 3, 4), (1, 24), (2, 3, 1), "matmul-reshapes"),
+        ((3, 1), (1, 3), (3, 1), "matmul-reshapes"),
+        ((4, 6), (1, 24), (4, 2), ""),
+        ((1, 3, 2), (3, 2), (1, 3, 2), ""),
+        ((4, 4, 6, 5), (32, 15), (1, 128), ""),
+        ((2, 3, 2), (3, 4), (3, 6, 1), ""),
+        ((2, 3, 2, 2, 2), (6, 8), (2, 3, 2, 2, 4), ""),
     ],
 )
 def test_a_product_between_reshapes_of_the_last_size_is_found(
-    given: Sequence[int], rows: Sequence[int], made: Sequence[int], found: bool
+    given: Sequence[int], rows: Sequence[int], made: Sequence[int], found: str
 ) -> None:
     columns = int(np.prod(made)) // rows[0]
     node = helper.make_node
@@ -562,7 +564,30 @@ def test_a_product_between_reshapes_of_the_last_size_is_found(
         node("Reshape", ["b", "t"], ["y"]),
     ]
     constants = {"s": np.array(rows), "t": np.array(made), "w": np.ones((rows[1], columns), np.float32)}
-    assert names_in(model_of(nodes, {"x": given}, constants)) == ["matmul-between-reshapes"] * found
+    assert names_in(model_of(nodes, {"x": given}, constants)) == [found] * bool(found)
+    behind = [node("Reshape", ["b", "t"], ["c"]), node("Relu", ["c"], ["y"])]
+    wrong = ["matmul-reshapes"] * bool(found)
+    assert names_in(model_of([*nodes[:2], *behind], {"x": given}, constants)) == wrong
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kernel", "pads", "counted", "found"),
+    [
+        ([17, 2], [5, 5], [2, 0, 2, 3], 0, False),
+        ([5, 2], [5, 5], [0, 2, 0, 2], 0, True),
+        ([3, 3], [3, 3], [0, 0, 0, 0], 0, False),
+        ([3, 3], [4, 4], [1, 1, 0, 0], 1, True),
+        ([3, 3], [4, 4], [0, 0, 1, 1], 1, False),
+    ],
+)
+def test_an_average_of_all_with_padding_is_found(
+    sizes: list[int], kernel: list[int], pads: list[int], counted: int, found: bool
+) -> None:
+    one = helper.make_node(
+        "AveragePool", ["x"], ["y"], kernel_shape=kernel, pads=pads, count_include_pad=counted, strides=[3, 3]
+    )
+    names = names_in(model_of([one], {"x": [1, 64, *sizes]}, {}))
+    assert ("average-pool-to-one" in names) == found
 
 
 @pytest.mark.parametrize("noop", [0, 1])

@@ -31,8 +31,8 @@ from qnnbridge_host.model.graph_index import (
 )
 from qnnbridge_host.model.merged import (
     gelu_of,
-    is_between_reshapes,
     l2_offset,
+    loses_reshapes,
     parts_transposes,
     repeats_rows,
     softmax_factor,
@@ -553,8 +553,8 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "merged_gelu": gelu_of,
     "merged_factor": softmax_factor,
     "merged_offset": l2_offset,
+    "loses_reshapes": loses_reshapes,
     "repeats_rows": repeats_rows,
-    "is_between_reshapes": is_between_reshapes,
     "parts_transposes": parts_transposes,
     "transposes_int64_output": transposes_int64_output,
 }

@@ -148,6 +148,69 @@ def _reaches(graph: GraphIndex, node: GraphNode, steps: int) -> bool:
     return steps > 0 and any(_reaches(graph, reader, steps - 1) for reader in readers if reader.op in _PASS_ROWS)
 
 
+# They change the shape alone; QNN has one operator for all of them, and ONNX Runtime takes an Identity out.
+_RESHAPES: Final = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"))
+# Behind these the merged graph can be finalized, and its numbers are wrong.
+_MERGED_BEHIND: Final = frozenset(("Relu", "Sigmoid", "Tanh"))
+# Of five dimensions all was measured right.
+_MOST_MERGED: Final = 4
+
+
+def loses_reshapes(graph: GraphIndex, product: GraphNode) -> Literal["", "wrong", "fails"]:
+    """Return what QNN does with a MatMul by a constant matrix between reshapes.
+
+    QNN leaves out reshapes that together change only the last size, although each row of the product has another
+    length than the last size in front of them.
+
+    "": nothing. "wrong": the numbers are wrong. "fails": the graph cannot be finalized.
+    """
+    left, right = product.given
+    if not right.constant or len(sizes_of(right)) != 2:
+        return ""
+    source = left
+    while (maker := graph.origin(source.name)) is not None and maker.op in _RESHAPES and not source.constant:
+        source = maker.given[0]
+    before, length = sizes_of(source), sizes_of(right)[0]
+    if source.name == left.name or not 0 < len(before) <= _MOST_MERGED or before[-1] == length:
+        return ""
+    # Dimensions of 1 in front do not count. Of one or two dimensions it is right if the number of rows differs by a
+    # factor of 2 or 4.
+    rows, products = math.prod(before[:-1]), math.prod(sizes_of(left)) // length
+    if sum(size > 1 for size in before[:-1]) < 2 and not _is_long(before) and _is_near(rows, products):
+        return ""
+    found = {_kept(graph, end, before) for end in _reshaped(graph, product)}
+    return "wrong" if "wrong" in found else "fails" if "fails" in found else ""
+
+
+def _is_long(sizes: tuple[int, ...]) -> bool:
+    """Return whether more than two dimensions are left without those of 1 in front."""
+    return len(sizes) - next((place for place, size in enumerate(sizes) if size > 1), len(sizes)) > 2
+
+
+def _is_near(one: int, other: int) -> bool:
+    low, high = sorted((one, other))
+    return low * 4 >= high and high % low == 0 and high // low != 3
+
+
+def _reshaped(graph: GraphIndex, product: GraphNode) -> Iterator[GraphTensor]:
+    """Yield the last tensors of all chains of reshapes behind a node."""
+    waiting = [(product.made[0], 0)]
+    while waiting:
+        tensor, steps = waiting.pop()
+        behind = [reader for reader in graph.readers(tensor.name) if reader.op in _RESHAPES]
+        waiting += [(reader.made[0], steps + 1) for reader in behind if steps < _MOST_BETWEEN]
+        if steps and not behind:
+            yield tensor
+
+
+def _kept(graph: GraphIndex, end: GraphTensor, before: tuple[int, ...]) -> Literal["", "wrong", "fails"]:
+    after = sizes_of(end)
+    if len(after) != len(before) or after[:-1] != before[:-1]:
+        return ""
+    readers = graph.readers(end.name)
+    return "wrong" if after[-1] == 1 or any(reader.op in _MERGED_BEHIND for reader in readers) else "fails"
+
+
 # ONNX Runtime puts a Transpose in front of these and behind them, since QNN computes them in another layout.
 _LAYOUT_NAMES: Final = """
 AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool
@@ -235,19 +298,6 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
         and rank >= _FEWEST_MOVED
         and _leads_to(node, functools.partial(_makers_of, graph), layouts, _MOVES_PAST)
     )
-
-
-def is_between_reshapes(graph: GraphIndex, node: GraphNode) -> bool:
-    """Return whether a product of matrices stands between two Reshapes that change the last dimension alone.
-
-    QNN moves the product in front of the first Reshape, where the last dimension is another one.
-    """
-    before = graph.origin(node.given[0].name)
-    readers = graph.readers(node.made[0].name)
-    if before is None or before.op != "Reshape" or [one.op for one in readers] != ["Reshape"]:
-        return False
-    given, rows, made = (sizes_of(one) for one in (before.given[0], node.given[0], readers[0].made[0]))
-    return len(rows) == 2 and given[-1] != rows[-1] and len(given) > 1 and given[:-1] == made[:-1]
 
 
 def _makers_of(graph: GraphIndex, node: GraphNode) -> list[GraphNode]:

@@ -177,6 +177,11 @@ REWRITES: Final = (
         wrong_values.swap_operands,
     ),
     Rewrite(
+        "reshaped-matmul",
+        "MatMul by a constant matrix between Reshapes, which QNN would leave out, becomes Gemm",
+        wrong_values.product_by_gemm,
+    ),
+    Rewrite(
         "negative-scale",
         "scales below zero of quantised values, which QNN takes for positive ones, get positive",
         operators.sign_beside_scale,
@@ -208,11 +213,6 @@ REWRITES: Final = (
         "repeated-rows",
         "Max follows a sum or product that repeats rows in front of a normalization or Sigmoid",
         wrong_values.limit_repeated_rows,
-    ),
-    Rewrite(
-        "matmul-gemm",
-        "MatMul by a constant between two Reshapes, with which QNN makes no session, becomes Gemm",
-        wrong_values.multiply_by_gemm,
     ),
     Rewrite(
         "vector-reshape",

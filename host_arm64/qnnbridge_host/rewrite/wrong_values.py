@@ -34,6 +34,8 @@ from qnnbridge_protocol.elements import ElementType
 _OF_RANDOM = ("mean", "scale", "low", "high", "seed")
 # Products are not longer.
 _HIGHEST_POWER = 16
+# The rank of the operands that Gemm takes.
+_OF_A_MATRIX = 2
 
 
 @for_matches("Pow", ("pow-negative-zero", "pow-high"), "Pow")
@@ -135,6 +137,21 @@ def swap_operands(editor: Editor) -> list[str]:
     ]
 
 
+@for_matches("MatMul", ("matmul-reshapes", "matmul-reshapes-fail"), "MatMul between Reshapes")
+def product_by_gemm(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """MatMul by a constant matrix between Reshapes becomes Gemm, with which QNN keeps the Reshapes."""
+    shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
+    if not shape or made_shape is None:
+        return None
+    product = editor.make("Gemm", node.input, node, node.output[0])
+    if len(shape) == _OF_A_MATRIX:
+        return [product]
+    rows = editor.add_constant(np.array([int(np.prod(shape[:-1])), shape[-1]]), "rows")
+    first = editor.make("Reshape", [node.input[0], rows], node)
+    product.input[0] = first.output[0]
+    return [first, product, reshaped(editor, product, made_shape)]
+
+
 @for_matches("Cast", ("cast-uint8",), "Cast of uint8")
 def cast_bytes_twice(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Cast of uint8 to float goes by int32."""
@@ -203,13 +220,6 @@ def limit_repeated_rows(editor: Editor, node: Any, record: GraphNode) -> list[An
     before = chain(node.op_type, *node.input)
     chain("Max", before, chain.constant(least))
     return chain.nodes()
-
-
-@for_matches("MatMul", ("matmul-between-reshapes",), "MatMul between Reshapes")
-def multiply_by_gemm(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """MatMul of two matrices becomes Gemm, which QNN does not move past a Reshape."""
-    node.op_type = "Gemm"
-    return [node]
 
 
 @for_matches("RMSNormalization", ("rms-normalization-4d",), "RMSNormalization")
@@ -470,6 +480,8 @@ def _pads(editor: Editor, node: Any) -> dict[int, tuple[int, int]] | None:
     (
         "average-pool-1d",
         "average-pool-1d-one-side",
+        "average-pool-to-one",
+        "average-pool-to-one-16",
         "average-pool-3d",
         "average-pool-ceil",
         "average-pool-few-channels",
