@@ -305,6 +305,6 @@ def test_an_error_that_every_model_would_get_says_nothing_of_a_row(
     monkeypatch.setattr(qnnbridge, "InferenceSession", opened)
     measuring = measure_rows._Measuring(NumbersRequest(soc_model="60"), state)
     try:
-        assert measuring._measured(ROWS["matmul-between-reshapes"]).state == expected
+        assert measuring._measured(ROWS["matmul-reshapes-fail"]).state == expected
     finally:
         measuring._end_host()

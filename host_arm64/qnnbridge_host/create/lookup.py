@@ -22,7 +22,7 @@ from qnnbridge_host.cache.entry import STEM, CacheEntry, Differs, EntryFile, Ent
 from qnnbridge_host.cache.files import Damaged, Heartbeat, Held, WaitPolicy
 from qnnbridge_host.cache.key import SOURCE_VERSIONS, is_small, key_of, key_parts, reason_against, size_of
 from qnnbridge_host.cache.measured import rows_of_session
-from qnnbridge_host.cache.memo import DAY_S, Kind, NegativeEntries
+from qnnbridge_host.cache.memo import DAY_S, Kind, NegativeEntries, Verdicts
 from qnnbridge_host.cache.store import Fault, Store, shrink
 from qnnbridge_host.create import parting
 from qnnbridge_host.create.order import Creation, NeedsRewrite, curing_rewrites, known_faults
@@ -166,7 +166,12 @@ class SessionCache:
         if not self._creation.watched or host.simulator is None or not self._settings.in_use:
             return
         with contextlib.suppress(OSError):  # as in `find`, where it is reported
-            needed = parting.needed(self._store.root, key_of(self._parts(host)), self._source)
+            key = key_of(self._parts(host))
+            report = Verdicts(self._store.root).read(key)
+            # Most models agree, or were never compared.
+            if report is None or report.state != "differs":
+                return
+            needed = parting.needed(self._store.root, key, report, self._source)
             # What is known to be wrong is cured first, and is more likely the cause.
             if needed is not None and not curing_rewrites(self._creation, host.machine, host.versions):
                 raise needed

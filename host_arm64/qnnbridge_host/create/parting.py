@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 GATES: Final = "gates"
 
 
-def needed(root: Path, key: str, source: ModelSource) -> NeedsParting | None:
-    """Return why gates are to be parted; ``None`` if the kept verdict, its cause or a note is against it.
+def needed(root: Path, key: str, report: NumbersReport, source: ModelSource) -> NeedsParting | None:
+    """Return why gates are to be parted; ``None`` if the cause of the verdict or a note is against it.
 
     Args:
         root: of this version's cache.
         key: of the verdict of the model as it is.
+        report: that verdict, which says that the numbers differ.
     """
-    report = Verdicts(root).read(key)
     # A known cause is another one: an operator without a cure, or an optimizer of ONNX Runtime.
-    if report is None or report.state != "differs" or report.cause:
+    if report.cause:
         return None
     note = note_key(key)
     # Tried before, without a better result.
