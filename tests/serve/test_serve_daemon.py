@@ -97,7 +97,7 @@ def test_text_is_generated_in_the_daemon_and_outlives_its_host(daemon: None, tmp
     pytest.importorskip("onnxruntime_genai")
     openai = pytest.importorskip("openai")
     folder = write_model(tmp_path / "long", "dynamic", sizes=Sizes(context=3000))
-    with serving("--http", "127.0.0.1:0", "--llm", f"long={folder}") as server:
+    with serving("--http", "127.0.0.1:0", "--llm", f"long={folder}", "--keep-generators", "0") as server:
         client = openai.OpenAI(base_url=f"http://{server.address}/v1", api_key="none", max_retries=0, timeout=60)
         asked = {"model": "long", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2900}
         truth = client.chat.completions.create(**asked).choices[0].message.content

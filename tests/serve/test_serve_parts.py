@@ -462,6 +462,7 @@ class Told:
     """A `TextStream` of two pieces."""
 
     prompt_tokens = 3
+    cached_tokens = 0
     stats = GenerationStats()
 
     def __init__(self) -> None:

@@ -145,7 +145,7 @@ def test_a_request_for_many_answers_takes_a_turn_for_each(monkeypatch: pytest.Mo
     other = threading.Thread(target=lambda: take_turn(queues, order))
 
     class Stream:
-        prompt_tokens, stats, finish_reason, text = 1, GenerationStats(), "stop", ""
+        prompt_tokens, cached_tokens, stats, finish_reason, text = 1, 0, GenerationStats(), "stop", ""
         tokens: tuple[int, ...] = ()
 
         def __enter__(self) -> Stream:
