@@ -260,7 +260,7 @@ def test_padding_is_right_in_a_host_that_has_computed_other_models(
 
 
 def rms_normalization(form: str, shape: tuple[int, ...]) -> Any:
-    """Of the last dimension, in one operator or as exporters write it."""
+    """Normalize the last dimension, in one operator or as exporters write it."""
     constants = {
         "two": np.float32(2),
         "last": np.array([-1]),
@@ -288,7 +288,7 @@ def rms_normalization(form: str, shape: tuple[int, ...]) -> Any:
 def test_a_normalization_is_right_in_a_host_that_has_computed_other_models(
     shape: tuple[int, ...], form: str, host: qnnbridge.Host
 ) -> None:
-    """Of a session with its defaults: QNN's own leaves rows unwritten, as Qwen 3 has for each head."""
+    """Sessions with defaults cure QNN's own normalization, which leaves rows unwritten: Qwen 3 has one for each head."""
     rng = np.random.default_rng(1)
     sizes = [1, 32, 64, 64]
     other = model([node("Neg", ["x"], ["y"])], [tensor("x", sizes)], [tensor("y", sizes)])

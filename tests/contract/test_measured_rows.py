@@ -293,7 +293,7 @@ def test_the_process_of_the_daemon_takes_its_options() -> None:
 def test_an_error_that_every_model_would_get_says_nothing_of_a_row(
     error: type[qnnbridge.errors.OrtError], expected: str, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As two releases that do not fit give: the row would be called wrong here whatever QNN does."""
+    """Two releases that do not fit give such an error: the row would be called wrong whatever QNN does."""
 
     whole = qnnbridge.InferenceSession
 
