@@ -64,6 +64,11 @@ class Listener:
         """Visitors that did not prove themselves, or not in time."""
         return self._refused
 
+    @property
+    def is_there(self) -> bool:
+        """Whether clients find its endpoint."""
+        return self._gate.is_there
+
     def close(self) -> None:
         """Stop accepting clients and break off authentications. Connections continue. Idempotent."""
         self._leaving = True

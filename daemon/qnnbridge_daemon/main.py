@@ -215,6 +215,8 @@ class Daemon:
         # A deleted or replaced lock file lets a second daemon take "the" lock; this one then has to go.
         if not self._lock.is_ours or found is None or found.instance != self._discovery.instance:
             return False
+        if self._listener is not None and not self._listener.is_there:
+            return False
         if found != self._discovery:  # nobody could prove to know this daemon, nor end it
             _log.warning("daemon.json in %s was changed: it is written again", self._folder)
             with contextlib.suppress(OSError):  # the next look tries again

@@ -225,6 +225,7 @@ class DaemonEndpoint:
         self._path = folder / SOCKET_NAME
         # `bind` refuses a path that exists, also that of a socket whose process is dead.
         self._path.unlink(missing_ok=True)
+        self._identity: tuple[int, int] | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # `bind` makes the file with the mode that the umask leaves. With a chmod behind it, others could
@@ -235,6 +236,8 @@ class DaemonEndpoint:
                     self._socket.bind(path)
             finally:
                 os.umask(before)
+            # No other file gets this number while the socket is open.
+            self._identity = self._now_there()
             self._socket.listen(_BACKLOG)
             # A visitor that leaves between `poll` and `accept` would make `accept` wait.
             self._socket.setblocking(False)
@@ -262,6 +265,20 @@ class DaemonEndpoint:
             except (BlockingIOError, ConnectionAbortedError):
                 continue  # it went away again
 
+    @property
+    def is_there(self) -> bool:
+        """Whether clients find it: its file may have been removed, or be another daemon's."""
+        return self._now_there() == self._identity
+
+    def _now_there(self) -> tuple[int, int] | None:
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return self._identity  # unknown: as it was
+        return status.st_dev, status.st_ino
+
     def close(self) -> None:
         """No visitor comes in any more. Idempotent."""
         with self._lock:
@@ -269,7 +286,9 @@ class DaemonEndpoint:
                 return
             # In this order: `accept` looks at `_closed` after the byte has woken it.
             self._closed = True
-            self._path.unlink(missing_ok=True)
+            # The socket of another daemon stays: nobody would find that one any more.
+            if self.is_there:
+                self._path.unlink(missing_ok=True)
             # After `release` the number may be that of another file.
             if not self._released:
                 os.write(self._wake_w, b"!")

@@ -232,6 +232,11 @@ class DaemonEndpoint:
         """Of the instance that waits."""
         return self._waiting
 
+    @property
+    def is_there(self) -> bool:
+        """A pipe is there as long as its process."""
+        return True
+
     def accept(self) -> DaemonStream | None:
         """The next visitor; ``None`` when the gate was closed. Raises `OSError` if there is no instance for it."""
         while True:

@@ -51,7 +51,8 @@ def runtime(private_temporary_folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", str(folder))
     yield folder
     folder.chmod(0o700) if folder.exists() else None
-    if link.is_running():
+    # One that was started in vain may take the place of the one that is stopped.
+    while link.is_running():
         told("host", "stop", "--drain", "0")
     for name in ("daemon.json", "daemon.sock", LOCK_NAME):
         (folder / name).unlink(missing_ok=True)

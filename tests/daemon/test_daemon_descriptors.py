@@ -42,7 +42,7 @@ def test_a_daemon_without_descriptors_does_not_believe_that_nobody_can_find_it()
     discovery = new_discovery(folder)
     write_discovery(folder, discovery)
     daemon: Any = types.SimpleNamespace(
-        _folder=folder, _lock=types.SimpleNamespace(is_ours=True), _discovery=discovery
+        _folder=folder, _lock=types.SimpleNamespace(is_ours=True), _discovery=discovery, _listener=None
     )
     with no_more_descriptors():
         assert Daemon._can_be_found(daemon)

@@ -190,6 +190,9 @@ def test_a_visitor_that_comes_while_the_door_is_closed_does_no_harm() -> None:
             released.wait(0.3)
             (folder / "daemon.sock").unlink(missing_ok=missing_ok)
 
+        def stat(self) -> os.stat_result:
+            return (folder / "daemon.sock").stat()
+
     accepting = threading.Thread(target=accept)
     accepting.start()
     gate._path = Name()  # type: ignore[assignment]

@@ -18,6 +18,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge._daemon.discovery import (
+    LOCK_NAME,
     Starting,
     make_runtime_folder,
     read_discovery,
@@ -41,6 +42,7 @@ from tests.daemon.doors import (
     told,
 )
 from tests.fakes.fair_clock import FairClock
+from tests.fakes.stopping import stop
 
 pytestmark = [needs.posix, pytest.mark.timeout(180)]
 
@@ -304,12 +306,29 @@ def test_one_that_nobody_uses_ends_if_it_was_told_to() -> None:
     assert "unused for 0.5 s" in said
 
 
-def test_one_that_nobody_can_find_any_more_leaves() -> None:
+@pytest.mark.parametrize("name", ["daemon.json", "daemon.sock", LOCK_NAME])
+def test_one_that_nobody_can_find_any_more_leaves(name: str) -> None:
     process = foreground()
-    (runtime_folder() / "daemon.json").unlink()
+    (runtime_folder() / name).unlink()
     _, said = process.communicate(timeout=GRACE_S)
     assert process.returncode == EXIT_OK
     assert "not this daemon's any more" in said
+
+
+def test_one_whose_files_were_removed_leaves_those_of_its_successor() -> None:
+    first = foreground()
+    # Stopped: it must not look before the other one is there.
+    stop(first.pid)
+    for name in ("daemon.json", "daemon.sock", LOCK_NAME):
+        (runtime_folder() / name).unlink()
+    second = foreground()
+    first.send_signal(signal.SIGCONT)
+    _, said = first.communicate(timeout=GRACE_S)
+    assert "not this daemon's any more" in said
+    with qnnbridge.connect(start=False) as host:
+        assert host.info.pid == second.pid
+    second.terminate()
+    second.communicate(timeout=GRACE_S)
 
 
 def test_why_it_does_not_start_is_said_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import random
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,10 @@ import pytest
 
 from qnnbridge.speech._audio import AudioReader
 from qnnbridge_protocol.errors import OptionError
+
+# Before a test of this process loads QNN, see `test_a_foreign_libffi_is_named`.
+with contextlib.suppress(ImportError):
+    import soundfile  # noqa: F401
 
 RATE = 16000
 PCM = (np.sin(np.arange(4000) * 0.05) * 20000).astype("<i2")
@@ -83,3 +90,24 @@ def test_damaged_audio_is_the_callers_fault() -> None:
         except OptionError:
             refused += 1
     assert 20 < refused < 8 * len(CASES)
+
+
+FOREIGN = """
+import ctypes, io, pathlib, sys
+import onnxruntime_qnn
+from qnnbridge.speech._audio import AudioReader
+ctypes.CDLL(str(pathlib.Path(onnxruntime_qnn.__file__).with_name("libQnnHtp.so")), mode=ctypes.RTLD_GLOBAL)
+try:
+    AudioReader(io.BytesIO(b"fLaC" + bytes(100)))
+except Exception as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.process
+@pytest.mark.simulator
+def test_a_foreign_libffi_is_named() -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    ran = subprocess.run([sys.executable, "-c", FOREIGN], capture_output=True, text=True, timeout=60)
+    assert "soundfile cannot read from an open file in this process" in ran.stderr
+    assert "Import soundfile before anything loads QNN" in ran.stderr

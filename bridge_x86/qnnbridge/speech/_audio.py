@@ -109,6 +109,13 @@ class _SoundFile:
         # then.
         except (RuntimeError, ValueError, TypeError) as error:
             raise _no_audio(name, str(error)) from None
+        except SystemError as error:  # of cffi
+            raise BridgeError(
+                f"soundfile cannot read from an open file in this process: {error}.",
+                cause="A library with a libffi of its own was loaded before cffi, which then calls that one: "
+                "libQnnHtp.so of QNN for Linux has one.",
+                fix="Import soundfile before anything loads QNN in this process, or give the path of the file.",
+            ) from None
         self._name = name
         self.rate = int(self._file.samplerate)
         # libsndfile counts in frames, which have a value for each channel.
