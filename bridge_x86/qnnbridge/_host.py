@@ -64,8 +64,7 @@ class HostStats:
     generation: how often the host was started. crashes: unplanned deaths. retried_calls: calls that
     were repeated in the next generation. cpu_fallbacks: sessions that requested QNN and run on the CPU, as their
     ``fallback`` allows. last_crash: text of the last crash. shared_calls: repeated calls that went
-    the fast path (all others go by the connection). inline_calls: 0, for programs that read it. channels:
-    open fast channels. shared_bytes: memory shared with the host. shared_memory: "available", or why it is not.
+    the fast path (all others go by the connection). channels: open fast channels. shared_bytes: memory shared with the host. shared_memory: "available", or why it is not.
     results_copied: results of ``borrow=True`` that were copied, because the application holds too many already.
     arrays_copied: arrays of ``empty_input`` and ``empty_output`` that are ordinary ones, for want of memory.
     objects: objects of this process that live in the host.
@@ -83,7 +82,6 @@ class HostStats:
     calls_in_flight: int
     last_crash: str | None
     shared_calls: int = 0
-    inline_calls: int = 0
     channels: int = 0
     shared_bytes: int = 0
     shared_memory: str = ""
@@ -312,7 +310,6 @@ class Host:
             calls_in_flight=process.channel.requests.waiting if process is not None else 0,
             last_crash=str(counters.last_crash) if counters.last_crash is not None else None,
             shared_calls=self.sharing.shared_calls,
-            inline_calls=0,
             channels=len(pool) if pool is not None else 0,
             shared_bytes=self.sharing.bytes,
             results_copied=self.sharing.borrows_refused,

@@ -172,14 +172,9 @@ def make_plan(
 ) -> BoundPlan:
     """Check a description. Raises `ProtocolDesync` for malformed ones, `InvalidArgument` and `Closed` for
     others."""
-    inline = description.get("inline")
     number, inputs, outputs = (description.get(key) for key in ("session", "inputs", "outputs"))
-    if type(inline) is not bool or type(number) is not int or type(inputs) is not list or type(outputs) is not list:
+    if type(number) is not int or type(inputs) is not list or type(outputs) is not list:
         raise desync("plan.make without a proper description")
-    if inline:
-        raise InvalidArgument(
-            "The tensors of a plan lie in shared memory.", fix="Make calls without shared memory by the connection."
-        )
     # Raises `Closed` for an unknown session, which the client takes for a plan that is refused for now.
     session, lane = find(number)
     tensors = [_read(item) for item in (*inputs, *outputs)]

@@ -58,7 +58,7 @@ def ask(host: qnnbridge.Host, session: qnnbridge.InferenceSession, inputs: list[
     plans = process.pool.take_idle()
     assert plans is not None
     try:
-        header = {"op": "plan.make", "plan": 1000, "session": session._remote.session_id, "inline": False}
+        header = {"op": "plan.make", "plan": 1000, "session": session._remote.session_id}
         plans.channel.ask({**header, "inputs": inputs, "outputs": outputs}, None)
     finally:
         process.pool.give_back(plans)

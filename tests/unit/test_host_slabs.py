@@ -94,7 +94,7 @@ def test_memory_that_is_released_while_a_plan_is_made_is_not_kept_by_it(slab: Sl
         channel = HostChannel(channels, 1, (in_fd, out_fd), None)
         channels._open.add(channel)
         output = ["y", int(ElementType.FLOAT), [4], NUMBER, 0]
-        plan = {"op": "plan.make", "plan": 1, "session": 1, "inline": False, "inputs": [], "outputs": [output]}
+        plan = {"op": "plan.make", "plan": 1, "session": 1, "inputs": [], "outputs": [output]}
         channel._answer_question(1, Frame(Kind.REQUEST, 1, plan))
         assert channel._plans == {}
     finally:

@@ -473,7 +473,6 @@ class ChannelPlans:
             "op": "plan.make",
             "plan": next(self._numbers),
             "session": session,
-            "inline": False,
         }
         views: dict[str, list[Array | None]] = {"inputs": [], "outputs": []}
         for side, tensors, blocks, offsets, slab in (
