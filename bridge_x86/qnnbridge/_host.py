@@ -61,13 +61,14 @@ class CacheCounters:
 class HostStats:
     """Counts of events so far.
 
-    generation: how often the host was started. crashes: unplanned deaths. retried_calls: calls that
-    were repeated in the next generation. cpu_fallbacks: sessions that requested QNN and run on the CPU, as their
-    ``fallback`` allows. last_crash: text of the last crash. shared_calls: repeated calls that went
-    the fast path (all others go by the connection). channels: open fast channels. shared_bytes: memory shared with the host. shared_memory: "available", or why it is not.
-    results_copied: results of ``borrow=True`` that were copied, because the application holds too many already.
-    arrays_copied: arrays of ``empty_input`` and ``empty_output`` that are ordinary ones, for want of memory.
-    objects: objects of this process that live in the host.
+    generation: how often the host was started. crashes: unplanned deaths. retried_calls: calls that were
+    repeated in the next generation. cpu_fallbacks: sessions that requested QNN and run on the CPU, as their
+    ``fallback`` allows. last_crash: text of the last crash. shared_calls: repeated calls that went the fast
+    path (all others go by the connection). channels: open fast channels. shared_bytes: memory shared with the
+    host. shared_memory: "available", or why it is not. results_copied: results of ``borrow=True`` that were
+    copied, because the application holds too many already. arrays_copied: arrays of ``empty_input`` and
+    ``empty_output`` that are ordinary ones, for want of memory. objects: objects of this process that live in
+    the host.
     cache_hits: sessions made from a compiled model of the cache. cache_misses: sessions whose model was compiled
     into it first. cache_set_aside: entries that were damaged or killed the host. cache_problem: why the cache
     cannot be used, as text.

@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--examples", action="store_true", help="of the rows of the table, instead of cases")
+    parser.add_argument("--used", action="store_true", help="fill QNN's memory with large numbers before each run")
     chosen = parser.parse_args()
     unknown = set(chosen.families) - {*FAMILIES, *_NODE_SETS}
     if unknown:
@@ -51,7 +52,7 @@ def main() -> int:
 
 def examples(chosen: argparse.Namespace) -> int:
     """Prints what became of the example of each row on another chip or release; cured: with its rewrite."""
-    worker = Worker(chosen.python, chosen.soc)
+    worker = Worker(chosen.python, chosen.soc, used=chosen.used)
     worker.start()
     found: dict[str, dict[str, str]] = {}
     for row in table():
@@ -91,6 +92,7 @@ def sweep(chosen: argparse.Namespace) -> None:
             python=chosen.python,
             processes=chosen.processes,
             deadline=begun + chosen.seconds,
+            used=chosen.used,
         )
         spent = {"seconds": round(time.monotonic() - begun), "cpu_seconds": round(_cpu_seconds() - cpu_before)}
         file.write(json.dumps({"run": {**versions, **spent, "seed": chosen.seed}}) + "\n")

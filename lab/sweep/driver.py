@@ -23,8 +23,8 @@ Results = dict[str, Any]
 class Worker:
     """One process at a time, replaced when it has run its share, when it dies, and when it hangs."""
 
-    def __init__(self, python: str, soc: str) -> None:
-        self._command = [python, "-m", "lab.sweep.worker", soc]
+    def __init__(self, python: str, soc: str, *, used: bool = False) -> None:
+        self._command = [python, "-m", "lab.sweep.worker", soc, *(["used"] if used else [])]
         self._process: subprocess.Popen[str] | None = None
         self._left = 0
         self.versions: dict[str, str] = {}
@@ -102,18 +102,20 @@ def run_cases(
     python: str = sys.executable,
     processes: int = 1,
     deadline: float = float("inf"),
+    used: bool = False,
 ) -> dict[str, str]:
     """Runs them all, or until `deadline` (of `time.monotonic`); gives the versions.
 
     Args:
         told: gets each result, one at a time.
+        used: QNN's memory is filled before each run, with `measuring.filling_model`.
     """
     waiting = iter(cases)
     lock = threading.Lock()
     versions: dict[str, str] = {}
 
     def serve() -> None:
-        worker = Worker(python, soc)
+        worker = Worker(python, soc, used=used)
         try:
             while time.monotonic() < deadline:
                 with lock:

@@ -1,7 +1,7 @@
-"""`python -m lab.sweep.worker SOC`: runs cases from stdin on QNN and on the CPU, and writes a result for each.
+"""`python -m lab.sweep.worker SOC [used]`: runs cases from stdin on QNN and on the CPU, and writes a result for each.
 
 Lines of JSON both ways. A process runs many cases; if QNN ends it, the driver knows which case that was. ONNX
-Runtime and QNN alone, without the bridge: the faults are theirs.
+Runtime and QNN alone, without the bridge: the faults are theirs. used: QNN's memory is filled before each run.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import onnx
 
 from qnnbridge_host.numerics.cases import Case
-from qnnbridge_host.numerics.measuring import CaseRun, measured
+from qnnbridge_host.numerics.measuring import CaseRun, filling_model, measured
 
 
 def main() -> int:
@@ -24,15 +25,22 @@ def main() -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # QNN writes there
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     qnn = _Qnn(sys.argv[1])
+    fill = _filling(qnn) if "used" in sys.argv[2:] else lambda: None
     answers.write(json.dumps({"versions": qnn.versions}) + "\n")
     for line in sys.stdin:
         try:
             words = json.loads(line)
-            answer = result_of(Case.from_words(words), qnn, words.get("rewrite", ""))
+            answer = result_of(Case.from_words(words), qnn, fill, words.get("rewrite", ""))
         except Exception as error:
             answer = {"status": "broken", "why": f"{type(error).__name__}: {error}"[:300]}
         answers.write(json.dumps(answer) + "\n")
     os._exit(0)  # QNN's own threads may abort an ordinary end
+
+
+def _filling(qnn: _Qnn) -> Callable[[], None]:
+    model, feeds = filling_model()
+    run = qnn.qnn(model)
+    return lambda: run(feeds) and None
 
 
 class _Qnn:
@@ -85,9 +93,9 @@ def cpu(model: bytes) -> Any:
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def result_of(case: Case, qnn: _Qnn, rewrite: str = "") -> dict[str, Any]:
+def result_of(case: Case, qnn: _Qnn, fill: Callable[[], None], rewrite: str = "") -> dict[str, Any]:
     """`measuring.measured` as JSON has it. rewrite: of `qnnbridge fix`: QNN runs the rewritten model."""
-    found = measured(case, qnn, lambda data: _rewritten(data, rewrite) if rewrite else data)
+    found = measured(case, qnn, lambda data: _rewritten(data, rewrite) if rewrite else data, fill=fill)
     judged = {} if found.judged is None else dataclasses.asdict(found.judged)
     told = {key: round(v, 6) if isinstance(v, float) else v for key, v in judged.items()}
     return {**told, "status": found.status, "why": found.why}

@@ -245,6 +245,12 @@ def test_an_example_is_right_where_qnn_computes_what_the_cpu_does() -> None:
         assert measured(case, _OneSided(OSError()), draws=3).status == "failed"
 
 
+def test_memory_is_filled_before_each_run_on_qnn() -> None:
+    filled: list[bool] = []
+    measured(Case.from_words(ROWS["pad-edge"].example), _OneSided(), draws=3, fill=lambda: filled.append(True))
+    assert len(filled) == 3
+
+
 def test_runs_with_texts_and_nan_are_compared() -> None:
     one = [np.array([1.0, np.nan]), np.array(["a", "b"], object), [np.array([1])]]
     assert same_results(one, [part.copy() for part in one])

@@ -66,6 +66,15 @@ def test_a_real_model_agrees_and_every_row_has_its_numbers() -> None:
     assert all(0 < one["max_abs"] < 0.01 and not one["differs"] for one in ordinary), "half floats, not equal"
 
 
+def test_memory_that_qnn_does_not_write_is_seen(tmp_path: Path) -> None:
+    """In a new process it is zero, which is right for zeros."""
+    result = verified(verify_models.padded_behind(), tmp_path, ORDINARY)
+    zeros = next(row for row in result.rows if row.name == "made up: zeros")
+    assert zeros.status == "differs"
+    assert result.divergence is not None
+    assert result.divergence.node == "pad"
+
+
 def test_nan_is_told_and_counts_only_if_asked_for(tmp_path: Path) -> None:
     model = models.saved(models.conv_net(), tmp_path / "m.onnx")
     lenient = verify_model(model, soc_model="60", how=VerifyOptions(bisect=False))

@@ -20,6 +20,12 @@ def wide_integers() -> Any:
     return models.model([add], [x], [y], [constant("one", np.array([1]))])
 
 
+def padded_behind() -> Any:
+    """A padding whose last column QNN does not write."""
+    pad = node("Pad", ["x", "sizes"], ["y"], name="pad")
+    return chain([pad], [1, 3, 15, 15], [1, 3, 16, 16], [constant("sizes", np.array([0, 0, 0, 0, 0, 0, 1, 1]))])
+
+
 def padded_pooling(before: int = 1, after: int = 1) -> Any:
     """A pooling that QNN computes otherwise than ONNX says, behind and before harmless nodes."""
     nodes = [node("Conv", ["x", "w"], ["t0"], name="conv", pads=[1, 1, 1, 1])]

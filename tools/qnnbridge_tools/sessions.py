@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -179,6 +179,38 @@ def opened(
             fix=None if cured else False,  # they look at the model as it is
         ) as session:
             yield ProviderSession(session, settings.timeout_s)
+
+
+def memory_filling(host: Host, settings: SessionSettings) -> Callable[[], None]:
+    """Return what fills QNN's memory in a host before a run, as other models do in an application.
+
+    It does nothing where QNN does not take the model that fills: the run that follows shows why.
+    """
+    from qnnbridge import InferenceSession
+    from qnnbridge_host.numerics.measuring import filling_model
+
+    model, feeds = filling_model()
+    try:
+        with quiet("qnnbridge"):
+            # Ends with its host.
+            session = InferenceSession(
+                *(model, None, [QNN], [dict(settings.provider_options)]),
+                host=host,
+                timeout=settings.timeout_s,
+                retry=0,
+                on_deadline="kill",
+                cache=False,
+                verify=False,
+                fix=False,
+            )
+    except BridgeError:
+        return lambda: None
+
+    def fill() -> None:
+        with quiet("qnnbridge"), contextlib.suppress(BridgeError):
+            session.run(None, dict(feeds))
+
+    return fill
 
 
 @contextlib.contextmanager

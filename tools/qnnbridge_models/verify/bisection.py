@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from qnnbridge_models.verify.traps import NodeAt, NodeChange
 from qnnbridge_models.verify.verification import Divergence, NodeAlone, TrapFound
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.model_records import JudgedNumbers
-from qnnbridge_tools.sessions import CPU, DEATHS, QNN, SessionSettings, one_line, opened
+from qnnbridge_tools.sessions import CPU, DEATHS, QNN, SessionSettings, memory_filling, one_line, opened
 
 if TYPE_CHECKING:
     from qnnbridge import Host
@@ -298,6 +298,8 @@ class DivergenceSearch:
     failure: BridgeError | None = None
     left_out: tuple[str, ...] = ()
     _host: Host | None = None
+    # Fills QNN's memory in that host, once a model has been made there.
+    _fill: Callable[[], None] | None = None
     _sessions: int = 0
     # Each tensor that differs, and the traps that its values show. Of all rounds: the cut that turns out to be the
     # first bad one may be from any of them.
@@ -510,6 +512,7 @@ class DivergenceSearch:
                 disabled_optimizers=self.left_out,
                 proven=True,
             ) as side:
+                self._fill_memory()
                 answer = side.answer(feeds, self._left())
                 self._error = answer.error
         except BridgeError as error:
@@ -530,7 +533,12 @@ class DivergenceSearch:
     def _drop_host(self) -> None:
         if self._host is not None:
             self._host.close()
-            self._host = None
+            self._host = self._fill = None
+
+    def _fill_memory(self) -> None:
+        if self._fill is None:
+            self._fill = memory_filling(self._made_host(), self.settings)
+        self._fill()
 
     def _left(self) -> float:
         return max(0.1, self.deadline - time.monotonic())

@@ -51,6 +51,7 @@ from qnnbridge_tools.sessions import (
     ProviderSession,
     RunAnswer,
     SessionSettings,
+    memory_filling,
     opened,
 )
 
@@ -301,7 +302,7 @@ class _Work:
                         return _Tried(prepared, (), {}, placement, versions)
                     # Of the host, which computes the answers: another release of QNN may give others.
                     journal = AnswerJournal({**what, "versions": versions}) if how.resume else None
-                    rows, found = self._rows(side, prepared, journal)
+                    rows, found = self._rows(side, prepared, journal, memory_filling(host, self.settings))
             # ModelChanged is a BridgeError: below it would be the reason why QNN makes no session.
             except (*NO_FINDING, ModelChanged):
                 raise
@@ -358,6 +359,7 @@ class _Work:
             ):
                 if not side.rewritten:
                     return None
+                memory_filling(host, self.settings)()
                 row, _ = trying.try_on_qnn(side, trial, tried.prepared)
                 rewrites = tuple(side.rewritten)
         except BridgeError:
@@ -418,6 +420,7 @@ class _Work:
                 Host(python=self.how.host_python) as host,
                 opened(host, target, QNN, self.settings) as side,
             ):
+                memory_filling(host, self.settings)()
                 row, _ = trying.try_on_qnn(side, trial, tried.prepared)
         except (BridgeError, ImportError, OSError):  # also a full disk: the verdict does not depend on it
             return None
@@ -473,7 +476,11 @@ class _Work:
             return None, (), str(error).splitlines()[0]
 
     def _rows(
-        self, side: ProviderSession, prepared: TrialSet, journal: AnswerJournal | None
+        self,
+        side: ProviderSession,
+        prepared: TrialSet,
+        journal: AnswerJournal | None,
+        fill: Callable[[], None],
     ) -> tuple[tuple[InputSetResult, ...], dict[str, RunAnswer]]:
         """After a death nothing more is tried: a second would put the model in quarantine."""
         rows: list[InputSetResult] = []
@@ -492,6 +499,7 @@ class _Work:
                 row = dataclasses.replace(trying.judged_row(trial, prepared, kept), kept=True)
                 found[trial.name] = RunAnswer(kept)
             else:
+                fill()
                 row, found[trial.name] = trying.try_on_qnn(side, trial, prepared)
                 values = found[trial.name].values
                 if journal is not None and values is not None:

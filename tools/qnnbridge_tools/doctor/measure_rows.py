@@ -10,6 +10,7 @@ same process when it is idle.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import logging
 import os
@@ -135,6 +136,8 @@ class _Measuring:
         self._request = request
         self._target = target
         self._host: Any = None
+        # Fills QNN's memory in that host.
+        self._filling: Callable[[], object] | None = None
 
     def run(self) -> str:
         """Return why it did not come to the end."""
@@ -187,7 +190,7 @@ class _Measuring:
 
         sides = _BridgeSides(self._running(), self._request.soc_model)
         try:
-            found = measured(Case.from_words(row.example), sides, draws=DRAWS)
+            found = measured(Case.from_words(row.example), sides, draws=DRAWS, fill=self._fill)
         finally:
             sides.close()
         state: RowState = "unclear"
@@ -209,7 +212,17 @@ class _Measuring:
             self._host.start()
         return self._host
 
+    def _fill(self) -> None:
+        from qnnbridge_host.numerics.measuring import filling_model
+
+        if self._filling is None:
+            model, feeds = filling_model()
+            run = _BridgeSides(self._running(), self._request.soc_model).qnn(model)
+            self._filling = functools.partial(run, feeds)
+        self._filling()
+
     def _end_host(self) -> None:
+        self._filling = None
         host, self._host = self._host, None
         if host is not None:
             host.close()
