@@ -104,6 +104,27 @@ def test_quantised_convolutions_are_right() -> None:
     assert names_in(helper.make_model(graph).SerializeToString()) == []
 
 
+@pytest.mark.parametrize(
+    ("shape", "axis", "is_wrong"),
+    [
+        ((65,), -1, True),
+        ((1, 257), -1, True),
+        ((1025,), 0, True),
+        ((65, 3), 0, True),
+        ((65, 3), 1, False),
+        ((64,), -1, False),
+        ((66,), -1, False),
+        ((1,), -1, False),  # `log-softmax-of-one`
+    ],
+)
+def test_the_axis_of_a_log_softmax_that_qnn_reads_too_far(
+    shape: tuple[int, ...], axis: int, is_wrong: bool
+) -> None:
+    node = helper.make_node("LogSoftmax", ["x"], ["y"], axis=axis)
+    found = known_wrong.find_in_model(model_of([node], {"x": list(shape)}, {}), arch=73)
+    assert ("log-softmax-blocks" in [one.fault.name for one in found]) == is_wrong
+
+
 @pytest.mark.parametrize(("op", "domain"), [("Relu", ""), ("QuickGelu", "com.microsoft")])
 def test_the_shape_behind_other_operators_is_found_without_onnx(op: str, domain: str) -> None:
     nodes = [
