@@ -1,6 +1,6 @@
 """The operations of the protocol, and the objects of ONNX Runtime that stay in the host behind a number.
 
-`docs/protocol.md` lists the operations with their fields, and the kinds of objects.
+`docs/dev/protocol.md` lists the operations with their fields, and the kinds of objects.
 """
 
 from __future__ import annotations
