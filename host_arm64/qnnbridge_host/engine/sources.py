@@ -17,6 +17,7 @@ from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION, QNN_DISTRIBUTION, Ins
 from qnnbridge_protocol.errors import ProviderUnavailable
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of
+from qnnbridge_protocol.installing import install_command
 
 if TYPE_CHECKING:
     import mmap
@@ -171,8 +172,8 @@ def _none(found: Installed) -> ProviderUnavailable:
     return ProviderUnavailable(
         "QNN is not available on this host.",
         cause=cause,
-        fix=f"{verb} it there: `python -m pip install 'qnnbridge[host]'`. On Windows `pip install windowsml` gives "
-        "the catalogue of Windows as another source.",
+        fix=f"{verb} it there: {install_command('host', python=sys.executable)}   On Windows "
+        "`pip install windowsml` gives the catalogue of Windows as another source.",
     )
 
 

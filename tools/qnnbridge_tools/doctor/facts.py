@@ -89,6 +89,7 @@ class Distribution:
         tags: Of its wheel.
         wrong: Files unlike its RECORD.
         needs: Of onnxruntime-genai, the versions of onnxruntime that it works with: ">=1.31.0".
+        origin: Of qnnbridge, the checkout or wheel that it was installed from; empty for a package index.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Distribution:
     has_record: bool = True
     wrong: tuple[DamagedFile, ...] = ()
     needs: str = ""
+    origin: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
