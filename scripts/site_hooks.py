@@ -26,7 +26,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Leave links within docs/ as they are, and change those that lead out of it."""
+    """Change links that lead out of docs/."""
     source = page.file.src_uri
     parts = _FENCE.split(markdown)
     return "".join(part if part.startswith("```") else _LINK.sub(lambda found: _link(found, source), part) for part in parts)

@@ -76,7 +76,7 @@ def requirement(extras: str = "", version: str = "", origin: Origin | None = Non
 def install_command(extras: str = "", *, python: str = "python", options: str = "") -> str:
     """Return the command that installs qnnbridge with these extras, as cmd.exe, PowerShell and sh read it.
 
-    Without a known origin it has to be run in a checkout, and the text says so.
+    Without a known origin the command is for the folder of a checkout, which the text adds.
 
     Args:
         extras: names of extras, such as ``host,genai``.
