@@ -6,7 +6,6 @@ Nothing is read at import; `installed_from` reads the record that pip keeps of a
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 import re
@@ -50,7 +49,6 @@ def read_origin(record: str | None) -> Origin | None:
     return Origin(path[1:].replace("/", "\\") if _DRIVE.match(path) else path, editable)
 
 
-@functools.cache
 def installed_from() -> Origin | None:
     """Return the origin of this very qnnbridge, if it still exists."""
     # Not at the top: it takes 30 ms, and only messages need it.

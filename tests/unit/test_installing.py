@@ -77,14 +77,9 @@ def test_a_folder_that_is_gone_is_no_origin(monkeypatch: pytest.MonkeyPatch, tmp
             return record((tmp_path / "gone").as_uri())
 
     monkeypatch.setattr("importlib.metadata.distribution", lambda _name: Installed())
-    installed_from.cache_clear()
-    try:
-        assert installed_from() is None
-        (tmp_path / "gone").mkdir()
-        installed_from.cache_clear()
-        assert installed_from() == Origin(str(tmp_path / "gone"))
-    finally:
-        installed_from.cache_clear()
+    assert installed_from() is None
+    (tmp_path / "gone").mkdir()
+    assert installed_from() == Origin(str(tmp_path / "gone"))
 
 
 # The package by its name, as an index would have it.
