@@ -42,7 +42,6 @@ from qnnbridge_os.programs import (
 )
 from qnnbridge_protocol.errors import BridgeError, HostNotFound
 from qnnbridge_protocol.process_names import is_frozen, name_of
-from qnnbridge_protocol.installing import install_command
 
 # --- the command line of a host and its environment ---
 
@@ -318,6 +317,9 @@ def _how_to_install(surroundings: Surroundings) -> str:
             f"packages of the extra [host], named by Host(python=...), {VARIABLE} or [host] python in the "
             "configuration file. See docs/shipping.md of qnnbridge."
         )
+    # Not at the top: only this error needs it.
+    from qnnbridge_protocol.installing import install_command
+
     if surroundings.is_windows_on_arm:
         tag = surroundings.install_tag or "3.13-arm64"
         python = (
