@@ -10,9 +10,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 _PYTHON = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def only_program(page: str, replaced: Mapping[str, str]) -> str:
-    """Return the one Python block of a page below docs/, with texts replaced that a test has to choose."""
-    (code,) = (found["code"] for found in _PYTHON.finditer((DOCS / page).read_text("utf-8")))
+def program_of(page: str, replaced: Mapping[str, str], number: int = 0) -> str:
+    """Return a Python block of a page below docs/, with texts replaced that a test has to choose."""
+    code = [found["code"] for found in _PYTHON.finditer((DOCS / page).read_text("utf-8"))][number]
     for old, new in replaced.items():
         assert old in code, f"{page} has no {old}"
         code = code.replace(old, new)
