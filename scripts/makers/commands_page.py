@@ -27,8 +27,12 @@ def page() -> str:
     lines = [_TOP]
     for group, names in cli._GROUPS.items():
         lines += [f"## {group}", ""]
-        for name in names:
-            lines += _section(name, command.commands[name])
+        first: dict[str, str] = {}
+        for name, place in names.items():
+            if first.setdefault(place, name) != name:
+                lines += [f"`{name}` is another name of [{first[place]}](#{first[place]}).", ""]
+            else:
+                lines += _section(name, command.commands[name])
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -53,8 +57,13 @@ def _section(name: str, command: Any) -> Iterator[str]:
 
 def _option(option: Any) -> tuple[str, str]:
     names = ", ".join((*option.opts, *option.secondary_opts))
-    value = "" if option.is_flag or option.count else f" {option.metavar or option.type.name.upper()}"
+    value = "" if option.is_flag or option.count else f" {option.metavar or _type(option.type)}"
     return f"`{names}{value}`", _cell(option.help or "")
+
+
+def _type(kind: Any) -> str:
+    # A table's cell ends at a plain bar.
+    return ", ".join(map(str, kind.choices)) if getattr(kind, "choices", None) else str(kind.name).upper()
 
 
 def _table(head: tuple[str, str], rows: list[tuple[str, str]]) -> Iterator[str]:

@@ -49,7 +49,8 @@ def done(page: str, home: Path) -> Iterator[tuple[str, str, str]]:
                     timeout=TIMEOUT_S,
                 )
                 printed = ended.stdout + (ended.stderr if ended.returncode else "")
-                yield typed["command"], typed["shown"], printed.replace(str(home), "~")
+                printed = printed.replace(sys.executable, "~/.venv/bin/python").replace(str(home), "~")
+                yield typed["command"], typed["shown"], printed
 
 
 @contextlib.contextmanager
