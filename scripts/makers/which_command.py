@@ -33,7 +33,7 @@ ROWS: Final[tuple[tuple[str, tuple[tuple[str, str], ...]], ...]] = (
         (("verify MODEL", "compare with the CPU"), ("profile MODEL", "where the time goes"), ("quantize MODEL -o OUT", "smaller, faster")),
     ),
     (
-        "A program for onnxruntime",
+        "An onnxruntime program",
         (("exec --report PROGRAM", "see what runs where"), ("exec --provider qnn PROGRAM", "on the NPU")),
     ),
     (

@@ -12,7 +12,7 @@ from tests.unit.test_texts import PAGES, ROOT, complaint
 
 _FENCE = re.compile(r"^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 _RUNS = re.compile(r"<!-- runs as: (?P<path>\S+) -->\n```python\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
-_TYPED = re.compile(r"^(?:\$ )?(?P<command>qnnbridge .*)$", re.MULTILINE)
+_TYPED = re.compile(r"^(?:\$ )?(?P<command>qnnbridge [a-z-].*)$", re.MULTILINE)
 
 
 def test_the_page_of_commands_is_made_from_the_commands() -> None:
