@@ -29,7 +29,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Change links that lead out of docs/."""
     source = page.file.src_uri
     parts = _FENCE.split(markdown)
-    return "".join(part if part.startswith("```") else _LINK.sub(lambda found: _link(found, source), part) for part in parts)
+    return "".join(
+        part if part.startswith("```") else _LINK.sub(lambda found: _link(found, source), part) for part in parts
+    )
 
 
 def _link(found: re.Match[str], source: str) -> str:

@@ -112,7 +112,10 @@ def _array(shape: list[int], dtype: Any, number: int, rng: Any) -> Any:
 
 def files_of_this_machine(count: int) -> Iterator[dict[str, Any]]:
     """As Magika reads files: without the white space at both ends, 256 where nothing is."""
-    places = [*sorted(Path(__file__).parents[2].glob("docs/**/*.*")), *sorted(Path(os.__file__).parent.glob("*.py"))]
+    places = [
+        *sorted(Path(__file__).parents[2].glob("docs/**/*.*")),
+        *sorted(Path(os.__file__).parent.glob("*.py")),
+    ]
     places = [*places[:: max(1, len(places) // max(1, count - 1))][: count - 1], Path(sys.executable)]
     for place in places:
         data = place.read_bytes()

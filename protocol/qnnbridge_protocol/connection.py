@@ -238,7 +238,9 @@ def _upgrade(name: str, client_is_older: bool, python: str) -> str:
     from qnnbridge_protocol.installing import install_command
 
     daemon = name == "daemon"
-    upgrade = install_command(python=(python if daemon and not client_is_older else "") or "python", options="--upgrade")
+    upgrade = install_command(
+        python=(python if daemon and not client_is_older else "") or "python", options="--upgrade"
+    )
     if client_is_older:
         if is_frozen():
             return f"This application has to be built again with the qnnbridge of the {name}."

@@ -16,8 +16,8 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "commands.md"
 
 _TOP: Final = """# Commands
 
-This page is made from the commands themselves (`python -m scripts.makers.commands_page`). `qnnbridge COMMAND --help` shows the
-same in the terminal. [Which command?](index.md#which-command) starts from the task.
+This page is made from the commands (`python -m scripts.makers.commands_page`). `qnnbridge COMMAND --help`
+shows the same in the terminal. [Which command?](index.md#which-command) starts from the task.
 """
 
 

@@ -22,15 +22,27 @@ ROWS: Final[tuple[tuple[str, tuple[tuple[str, str], ...]], ...]] = (
     ),
     (
         "A model to ship",
-        (("prepare MODEL -o DIR", "fix, compile, verify"), ("inspect DIR", "can it run here?"), ("run DIR --random", "run it")),
+        (
+            ("prepare MODEL -o DIR", "fix, compile, verify"),
+            ("inspect DIR", "can it run here?"),
+            ("run DIR --random", "run it"),
+        ),
     ),
     (
         "Nodes on the CPU",
-        (("analyze MODEL", "which, and why"), ("fix MODEL -o OUT", "rewrite them"), ("compile MODEL -o OUT", "for a chip")),
+        (
+            ("analyze MODEL", "which, and why"),
+            ("fix MODEL -o OUT", "rewrite them"),
+            ("compile MODEL -o OUT", "for a chip"),
+        ),
     ),
     (
         "Doubts: right? fast?",
-        (("verify MODEL", "compare with the CPU"), ("profile MODEL", "where the time goes"), ("quantize MODEL -o OUT", "smaller, faster")),
+        (
+            ("verify MODEL", "compare with the CPU"),
+            ("profile MODEL", "where the time goes"),
+            ("quantize MODEL -o OUT", "smaller, faster"),
+        ),
     ),
     (
         "An onnxruntime program",
@@ -67,8 +79,8 @@ def picture() -> str:
     height = _TOP * 2 + _ROW * len(ROWS) - 10
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" aria-labelledby="title">',
-            '<title id="title">Which command of qnnbridge for which task</title>',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img">',
+            "<title>Which command of qnnbridge for which task</title>",
             f"<style>{_STYLE}</style>",
             f'<rect class="p" width="{_WIDTH}" height="{height}" rx="8"/>',
             *(part for number, row in enumerate(ROWS) for part in _row(_TOP + number * _ROW, *row)),

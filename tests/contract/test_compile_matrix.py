@@ -19,9 +19,9 @@ import qnnbridge
 from qnnbridge.errors import Closed, CompileFailed, OptionError
 from qnnbridge_host.create.publish import CompilerInput, is_finished
 from qnnbridge_host.model.source import ModelSource
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_tools.compile import matrix
 from qnnbridge_tools.compile.matrix import Cell, CellOutcome, CompileGroup, plan, run_here, run_on
-from qnnbridge_protocol.installing import install_command
 from tests.fakes.hosts import patched_host
 
 MODELS = Path(__file__).parent.parent / "models"

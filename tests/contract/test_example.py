@@ -21,6 +21,8 @@ pytestmark = pytest.mark.simulator
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "classify_app.py"
 TIMEOUT_S = 100
+# Frequency and width of each, in Hz.
+FORMANTS = ((400, 120), (2000, 250), (2600, 300))
 
 
 @pytest.fixture(scope="module")
@@ -108,13 +110,17 @@ def test_the_speech_example_finds_what_the_model_finds_on_the_cpu(speech_detecti
 
 
 def voice(count: int) -> Any:
-    """Return vowels with pauses between them, at 16 kHz."""
+    """Return three vowels with pauses between them, at 16 kHz: harmonics with formants, which the detector takes for speech."""
     time = np.arange(9600) / 16000
-    sound = np.zeros(count)
+    sound = 0.002 * np.random.default_rng(0).standard_normal(count)
     for start, pitch in zip(range(1600, count - len(time), 16000), (120, 180, 210), strict=False):
         turns = 2 * np.pi * pitch * time * (1 + 0.02 * np.sin(25 * time))
-        sound[start : start + len(time)] += sum(np.sin(turns * n) / n for n in range(1, 25)) * np.hanning(len(time))
-    return sound * 0.1
+        vowel = sum(
+            np.sin(turns * n) * (0.02 + sum(np.exp(-(((n * pitch - f) / w) ** 2)) for f, w in FORMANTS))
+            for n in range(1, 30)
+        )
+        sound[start : start + len(time)] += 0.3 * vowel / np.abs(vowel).max() * np.hanning(len(time))
+    return sound
 
 
 def test_the_example_needs_numpy_and_qnnbridge_only_and_python_3_10() -> None:

@@ -22,6 +22,7 @@ import pytest
 import serve_models as models
 from serving import PRIVATE, Answer, Server, refused, serving, starting
 from tests import needs
+
 from qnnbridge_protocol.installing import install_command
 
 # Processor time of the host after which a count is certainly under way; nothing else there takes as much.

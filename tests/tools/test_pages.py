@@ -16,7 +16,9 @@ _TYPED = re.compile(r"^(?:\$ )?(?P<command>qnnbridge [a-z-].*)$", re.MULTILINE)
 
 
 def test_the_page_of_commands_is_made_from_the_commands() -> None:
-    assert commands_page.PAGE.read_text("utf-8") == commands_page.page(), "run: python -m scripts.makers.commands_page"
+    assert commands_page.PAGE.read_text("utf-8") == commands_page.page(), (
+        "run: python -m scripts.makers.commands_page"
+    )
 
 
 def test_the_picture_of_commands_is_that_of_its_table_and_names_commands_that_exist() -> None:
@@ -71,6 +73,8 @@ def _words(command: str) -> list[str]:
     for end in ("&&", "|", ">", ";"):
         words = words[: words.index(end)] if end in words else words
     if words[:1] == ["exec"]:
-        program = next((place for place, word in enumerate(words) if word.endswith(".py") or word == "-m"), len(words))
+        program = next(
+            (place for place, word in enumerate(words) if word.endswith(".py") or word == "-m"), len(words)
+        )
         words = words[:program]
     return words

@@ -36,10 +36,10 @@ from tests.unit import epcontext_models
 
 import qnnbridge
 from qnnbridge_protocol.errors import BridgeError, HostNotFound, OptionError, PullFailed
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_tools import inspection
 from qnnbridge_tools.hub import archive, choice, library, remote
 from qnnbridge_tools.hub.pulling import PullRequest, PullResult, pull_model
-from qnnbridge_protocol.installing import install_command
 
 MODELS = Path(__file__).parents[1] / "models"
 FLOAT = (MODELS / "f.onnx").read_bytes()

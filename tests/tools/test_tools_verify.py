@@ -30,8 +30,8 @@ from qnnbridge_models.analyze import analyze_model
 from qnnbridge_models.verify import Verification, verifier, verify_model
 from qnnbridge_models.verify.verifier import VerifyOptions
 from qnnbridge_protocol.errors import ModelChanged
-from qnnbridge_protocol.settings import state_dir
 from qnnbridge_protocol.installing import install_command
+from qnnbridge_protocol.settings import state_dir
 
 pytestmark = pytest.mark.simulator
 

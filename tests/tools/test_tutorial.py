@@ -22,7 +22,9 @@ def test_the_tutorial_shows_what_its_commands_print(tmp_path: Path) -> None:
     assert len(steps) >= 8
     for command, shown, printed in steps:
         expected, found = tutorial.comparable(shown), tutorial.comparable(printed)
-        difference = "\n".join(difflib.unified_diff(expected.splitlines(), found.splitlines(), "page", "now", lineterm=""))
+        difference = "\n".join(
+            difflib.unified_diff(expected.splitlines(), found.splitlines(), "page", "now", lineterm="")
+        )
         assert expected == found, f"$ {command}\n{difference}\nrun: python -m tests.tools.tutorial"
 
 

@@ -62,7 +62,9 @@ def _surroundings(home: Path) -> Iterator[dict[str, str]]:
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
         (programs / name).chmod(0o755)
     kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("QNNBRIDGE_", "XDG_", "HF_", "HUGGING"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("QNNBRIDGE_", "XDG_", "HF_", "HUGGING"))
     }
     with serving_hub() as hub:
         hub.add(NAME, {"model.onnx": MODEL.read_bytes(), "README.md": b"# Text direction\n"})

@@ -23,8 +23,8 @@ from qnnbridge._launch import (
 )
 from qnnbridge_os.programs import RegisteredPython
 from qnnbridge_protocol.errors import HostNotFound
-from qnnbridge_protocol.process_names import name_of
 from qnnbridge_protocol.installing import install_command
+from qnnbridge_protocol.process_names import name_of
 
 HEADERS = Path(__file__).with_name("data") / "executables"
 

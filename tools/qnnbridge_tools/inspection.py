@@ -28,8 +28,8 @@ from qnnbridge_host.model.genai_folder import (
 )
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed
-from qnnbridge_protocol.specs import IN_FILE, GenerationModelInfo, StagePlacement
 from qnnbridge_protocol.installing import install_command
+from qnnbridge_protocol.specs import IN_FILE, GenerationModelInfo, StagePlacement
 from qnnbridge_tools import output, reporting
 from qnnbridge_tools.arguments import read_chip
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_os.outputs import is_stdout
-from qnnbridge_protocol.visible import visible as visible
 from qnnbridge_protocol.installing import install_command
+from qnnbridge_protocol.visible import visible as visible
 
 if TYPE_CHECKING:
     from qnnbridge_protocol.errors import BridgeError

@@ -30,8 +30,8 @@ from qnnbridge_os.processes import Detached, native_machine, start_detached, wai
 from qnnbridge_os.programs import start_failed
 from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
 from qnnbridge_protocol.errors import HostNotFound, HostStartFailed
-from qnnbridge_protocol.process_names import is_frozen
 from qnnbridge_protocol.installing import install_command
+from qnnbridge_protocol.process_names import is_frozen
 
 VARIABLE: Final = "QNNBRIDGE_RUNTIME_DIR"
 # In the folder; its holder is the daemon.

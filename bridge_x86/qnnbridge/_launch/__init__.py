@@ -348,7 +348,8 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
     def refuse(problem: str, fix: str | None = None) -> HostNotFound:
         return HostNotFound(
             f"{what} as the host's interpreter, but {problem}.",
-            fix=fix or "Name the full path of a Python interpreter that has the packages of a host. `qnnbridge setup` makes one.",
+            fix=fix
+            or "Name the full path of a Python that has the packages of a host. `qnnbridge setup` makes one.",
             details={"path": path or text, "source": source},
         )
 

@@ -32,8 +32,8 @@ from qnnbridge_protocol.errors import (
     NoSuchFile,
     OptionError,
 )
-from qnnbridge_protocol.specs import Fallback, SessionSpec
 from qnnbridge_protocol.installing import install_command
+from qnnbridge_protocol.specs import Fallback, SessionSpec
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from qnnbridge_host.engine.calls import StopHandle
 from qnnbridge_host.machine import Installed, installed_here
 from qnnbridge_protocol.errors import OptionError, ProviderUnavailable
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.settings import engine_of
 from qnnbridge_protocol.specs import GLOBAL_THREADS_VARIABLE, RunSpec, SessionInfo, SessionSpec
-from qnnbridge_protocol.installing import install_command
 
 if TYPE_CHECKING:
     from qnnbridge_host.engine.calls import BoundCall

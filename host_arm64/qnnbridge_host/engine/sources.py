@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION, QNN_DISTRIBUTION, Installed, build_info
 from qnnbridge_protocol.errors import ProviderUnavailable
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of
-from qnnbridge_protocol.installing import install_command
 
 if TYPE_CHECKING:
     import mmap

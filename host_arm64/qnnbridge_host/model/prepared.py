@@ -28,9 +28,9 @@ from qnnbridge_host.model.manifest import FileRecord
 from qnnbridge_host.model.paths import leaves_folder, open_regular, path_problem
 from qnnbridge_host.model.scan import OK, Verdict, scan_model
 from qnnbridge_protocol.errors import ContextUnusable, InvalidProtobuf, ModelRequiresCompilation, OptionError
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.model_records import PREPARED_MANIFEST, folder_refused
 from qnnbridge_protocol.specs import CPU, QNN, ProviderSpec
-from qnnbridge_protocol.installing import install_command
 
 SCHEMA: Final = 1
 # Of the document of `prepare`, in the metadata of a model package.

@@ -41,9 +41,9 @@ from qnnbridge_models.verify.verification import (
     worst_of,
 )
 from qnnbridge_protocol.errors import BridgeError, ModelChanged
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.shell import shell_word
 from qnnbridge_protocol.specs import Placement
-from qnnbridge_protocol.installing import install_command
 from qnnbridge_tools.arguments import with_chip
 from qnnbridge_tools.sessions import (
     CPU,
