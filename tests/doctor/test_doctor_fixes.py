@@ -32,6 +32,7 @@ from machines import (
 from tests import needs
 
 from qnnbridge_host.model.releases import for_version, load_releases, sdk_is_newer
+from qnnbridge_protocol import __version__
 from qnnbridge_tools.doctor import examine, fixes, running_interpreter
 from qnnbridge_tools.doctor.examine import SurveyOptions, diagnose, survey
 from qnnbridge_tools.doctor.facts import ProbeResult
@@ -97,6 +98,31 @@ def test_a_host_without_packages_is_set_up_with_what_fits() -> None:
     assert "onnxruntime-qnn==1.23.2" in line
     assert "onnxruntime>" not in line, "1.x is an onnxruntime of its own"
     assert "[host]" not in line
+
+
+def test_without_a_known_origin_of_qnnbridge_no_command_installs_it_by_its_name() -> None:
+    """No package index has it, so `pip install qnnbridge` would fail."""
+    machine = windows_on_arm()
+    application = add_python(machine, r"C:\App", "3.12.4", "x64", running=True)
+    install_bridge(application)
+    native = add_python(machine, r"C:\Python313-arm64")
+    machine.environ["QNNBRIDGE_HOST_PYTHON"] = native.executable
+    assert r"C:\src\qnnbridge[host]" in only(machine).remedy.commands[0]
+    machine.remove_folder(application.path(f"qnnbridge-{__version__}.dist-info"))
+    (command, *_) = only(machine).remedy.commands
+    assert command == "qnnbridge setup"
+
+
+def test_both_sides_get_the_same_qnnbridge_from_where_the_application_has_it() -> None:
+    machine, application, host = snapdragon()
+    machine.remove_folder(host.path(f"qnnbridge-{__version__}.dist-info"))
+    for module in ("qnnbridge_host", "qnnbridge_protocol", "qnnbridge"):
+        install_small(host, module, "qnnbridge", "0.0.1")
+    found = only(machine)
+    assert found.code == "packages.other-qnnbridge"
+    assert found.remedy.commands == (r"py -V:3.13-arm64 -m pip install C:\src\qnnbridge",)
+    machine.remove_folder(application.path(f"qnnbridge-{__version__}.dist-info"))
+    assert only(machine).remedy.commands == ("qnnbridge setup",)
 
 
 def test_a_plugin_that_is_too_old_for_onnxruntime_is_replaced_by_one_that_fits_the_driver() -> None:
