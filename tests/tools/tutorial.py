@@ -83,8 +83,8 @@ def comparable(text: str) -> str:
     """Text without what differs between two computers: times, sizes, versions, dates, widths of columns."""
     text = re.sub(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2})?Z?", "DATE", text)
     text = re.sub(r"\b[0-9a-f]{8,64}\b", "HASH", text)
-    text = re.sub(r"\d+(?:[.,]\d+)+|\d+(?= (?:ms|s|min|KB|KiB|MB|MiB|GB|bytes|dB)\b)", "N", text)
-    text = re.sub(r"(?<=PID )\d+|(?<=process )\d+", "N", text)
+    text = re.sub(r"\b(?:\d+ min )?\d+(?:\.\d+)? (?:ms|s|min)\b", "TIME", text)
+    text = re.sub(r"\d+(?:[.,]\d+)+|\d+(?= (?:KB|KiB|MB|MiB|GB|bytes|dB)\b)", "N", text)
     return "\n".join(" ".join(line.split()) for line in re.sub(r"-{3,}", "---", text).splitlines())
 
 
