@@ -421,7 +421,9 @@ class DeathRule:
 
 _REBUILD = "Compile the model again with this onnxruntime-qnn; copy the .onnx and the .bin file together."
 _REINSTALL = "Reinstall onnxruntime and onnxruntime-qnn in the host's interpreter."
-_INSTALL = "Run `qnnbridge setup`: it makes a host that has all packages."
+_INSTALL = (
+    "`qnnbridge doctor` has the command that installs it there; `qnnbridge setup --repair` makes the host again."
+)
 _NAME_PYTHON = (
     "Name the full path of a Python interpreter that has the packages of a host; `qnnbridge setup` makes one."
 )
