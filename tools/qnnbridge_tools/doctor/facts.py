@@ -89,7 +89,7 @@ class Distribution:
         tags: Of its wheel.
         wrong: Files unlike its RECORD.
         needs: Of onnxruntime-genai, the versions of onnxruntime that it works with: ">=1.31.0".
-        origin: Of qnnbridge, the checkout or wheel that it was installed from; empty for a package index.
+        origin: Checkout or wheel that qnnbridge was installed from; empty for other packages, or from an index.
     """
 
     name: str
