@@ -421,9 +421,7 @@ class DeathRule:
 
 _REBUILD = "Compile the model again with this onnxruntime-qnn; copy the .onnx and the .bin file together."
 _REINSTALL = "Reinstall onnxruntime and onnxruntime-qnn in the host's interpreter."
-_INSTALL = (
-    "`qnnbridge doctor` has the command that installs it; `qnnbridge setup --repair` makes the host again."
-)
+_INSTALL = "`qnnbridge doctor` has the command that installs it; `qnnbridge setup --repair` makes the host again."
 _NAME_PYTHON = (
     "Name the full path of a Python interpreter that has the packages of a host; `qnnbridge setup` makes one."
 )
