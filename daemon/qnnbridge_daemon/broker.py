@@ -176,7 +176,7 @@ class Broker:
             _log.info("qnnbridge %s asks for the end of the daemon: %s", client.qnnbridge, wish)
 
     def status(self) -> dict[str, Any]:
-        """The document of `daemon.status`; see docs/protocol.md."""
+        """The document of `daemon.status`; see docs/dev/protocol.md."""
         clients = [client.status() for client in self.clients]
         shared_bytes = sum(client["shared_bytes"] for client in clients)
         share = self.fair_share

@@ -1,4 +1,4 @@
-"""The daemon's handlers of the protocol's operations. `docs/protocol.md` lists them and their fields.
+"""The daemon's handlers of the protocol's operations. `docs/dev/protocol.md` lists them and their fields.
 
 One `BrokerHandlers` belongs to one client, and is released together with the client's sessions. Any thread.
 """

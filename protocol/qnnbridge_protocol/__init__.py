@@ -1,4 +1,4 @@
-"""The wire protocol that the application side and the host share. Sans-IO: see `docs/protocol.md`.
+"""The wire protocol that the application side and the host share. Sans-IO: see `docs/dev/protocol.md`.
 
 The one place where the version of the distribution is written down.
 """

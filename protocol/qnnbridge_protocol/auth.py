@@ -121,11 +121,14 @@ class ClientSide:
         if magic != _CHALLENGE_MAGIC:
             raise NotProven("not a challenge")
         if (version, reserved) != (AUTH_VERSION, 0):
+            # Not at the top: only this message needs it.
+            from qnnbridge_protocol.installing import install_command
+
             raise VersionMismatch(
                 f"The daemon's opening dialogue has version {version}, this side knows version {AUTH_VERSION}.",
                 fix="Build the application again with the daemon's qnnbridge, or upgrade the daemon."
                 if is_frozen()
-                else "Upgrade the older one (python -m pip install --upgrade qnnbridge), then restart the daemon: "
+                else f"Upgrade the older one: {install_command(options='--upgrade')}   Then restart the daemon: "
                 "qnnbridge host restart --daemon",
             )
         if not hmac.compare_digest(instance, self._instance):

@@ -234,14 +234,20 @@ def _mismatch(
 
 
 def _upgrade(name: str, client_is_older: bool, python: str) -> str:
-    upgrade = "-m pip install --upgrade qnnbridge"
+    # Not at the top: the host imports this module before it says HELLO.
+    from qnnbridge_protocol.installing import install_command
+
+    daemon = name == "daemon"
+    upgrade = install_command(
+        python=(python if daemon and not client_is_older else "") or "python", options="--upgrade"
+    )
     if client_is_older:
         if is_frozen():
             return f"This application has to be built again with the qnnbridge of the {name}."
-        return f"Upgrade the application side: python {upgrade} (with its own Python)."
-    if name == "daemon":
-        return f"Upgrade the daemon: {python or 'python'} {upgrade}   Then: qnnbridge host restart --daemon"
-    return f"Upgrade the host: python {upgrade} (with its own Python)."
+        return f"Upgrade the application side, with its own Python: {upgrade}"
+    if daemon:
+        return f"Upgrade the daemon: {upgrade}   Then: qnnbridge host restart --daemon"
+    return f"Upgrade the host: qnnbridge setup --upgrade. By hand, with the host's own Python: {upgrade}"
 
 
 # A daemon serves applications with environments of their own, each upgraded on a day of its own: the rule is
@@ -282,10 +288,12 @@ def _release(name: str, version: str) -> tuple[int, int]:
     shown = len(version) <= _MAX_VERSION_CHARACTERS and version.isascii() and version.isprintable()
     if shown and major.isdecimal() and minor:
         return int(major), int(minor)
+    from qnnbridge_protocol.installing import install_command
+
     raise HandshakeFailed(
         f"The {name} says that its version of qnnbridge is {version!r}, which is none.",
         cause="It is not qnnbridge, or its installation is damaged.",
-        fix=f"Install qnnbridge again on the {name}: python -m pip install --force-reinstall qnnbridge",
+        fix=f"Install qnnbridge again on the {name}: {install_command(options='--force-reinstall')}",
     )
 
 

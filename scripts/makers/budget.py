@@ -1,4 +1,4 @@
-"""Count the lines of every package and room, and raise their numbers in docs/budget.md.
+"""Count the lines of every package and room, and raise their numbers in docs/dev/budget.md.
 
 ``python -m scripts.makers.budget`` prints each place that is over its budget. With ``--reason TEXT`` it writes the
 counted lines as new numbers, with the reason in the row, and lowers the numbers that are far above the code.
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "budget.md"
+PAGE = ROOT / "docs" / "dev" / "budget.md"
 FOLDERS = ("protocol", "host_arm64", "bridge_x86", "daemon", "tools")
 TOTAL = "all packages"
 # A place may be this much larger than its number, so that a good change of a few lines needs no edit of the page. A
@@ -80,7 +80,7 @@ def renewed(page: str, found: Mapping[str, int], reason: str) -> str:
     """Return the page with the counted lines for each place that is over its budget or far below it.
 
     Args:
-        page: the text of docs/budget.md.
+        page: the text of docs/dev/budget.md.
         found: the counted lines of each place.
         reason: why the code needs the lines; becomes the text of each raised row.
     """
@@ -104,7 +104,7 @@ def renewed(page: str, found: Mapping[str, int], reason: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print or raise the numbers. Return 1 if a place is over its budget and no reason was given."""
     parser = argparse.ArgumentParser(prog="python -m scripts.makers.budget", description=__doc__)
-    parser.add_argument("--reason", help="write the counted lines into docs/budget.md with this reason")
+    parser.add_argument("--reason", help="write the counted lines into docs/dev/budget.md with this reason")
     reason = parser.parse_args(arguments).reason
     page, found = PAGE.read_text("utf-8"), counted()
     if reason:

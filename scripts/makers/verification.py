@@ -1,4 +1,6 @@
-"""Makes the tables of docs/verification.md from docs/verification.toml: ``python -m scripts.makers.verification``.
+"""Make the tables of docs/dev/verification.md from verification.toml beside it.
+
+``python -m scripts.makers.verification`` writes the page.
 
 The page above MARK is prose, written by hand; everything below it is generated. A row says what was checked
 (`subject`), what came out (`result`), on which of the `[places]` (`where`) and by which test, file or program
@@ -15,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "dev"
 PAGE = DOCS / "verification.md"
 DATA = DOCS / "verification.toml"
 MARK = "<!-- Below this line: made from verification.toml by scripts/makers/verification.py. -->\n"
@@ -99,4 +101,4 @@ if __name__ == "__main__":
     if "--check" not in sys.argv[1:]:
         PAGE.write_text(made, "utf-8")
     elif made != PAGE.read_text("utf-8"):
-        raise SystemExit("docs/verification.md differs from docs/verification.toml: run it without --check")
+        raise SystemExit("docs/dev/verification.md differs from docs/dev/verification.toml: run it without --check")

@@ -1,6 +1,6 @@
 """What the cache is for: the second start. And what it costs where there is nothing to do.
 
-Ratios and bounds are far from what is measured (docs/verification.md), and the best of several tries counts, so
+Ratios and bounds are far from what is measured (docs/dev/verification.md), and the best of several tries counts, so
 that a busy machine does not matter.
 """
 

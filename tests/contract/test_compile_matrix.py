@@ -19,6 +19,7 @@ import qnnbridge
 from qnnbridge.errors import Closed, CompileFailed, OptionError
 from qnnbridge_host.create.publish import CompilerInput, is_finished
 from qnnbridge_host.model.source import ModelSource
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_tools.compile import matrix
 from qnnbridge_tools.compile.matrix import Cell, CellOutcome, CompileGroup, plan, run_here, run_on
 from tests.fakes.hosts import patched_host
@@ -210,7 +211,7 @@ def test_without_the_extra_it_says_what_to_install() -> None:
         "executor_of('tcp://127.0.0.1:1').__enter__()"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert "pip install 'qnnbridge[cluster]'" in done.stderr
+    assert install_command("cluster", python=sys.executable) in done.stderr
 
 
 def test_a_scheduler_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

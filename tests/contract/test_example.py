@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
+import re
 import subprocess
 import sys
+import wave
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.contract.small_models import MODELS
@@ -16,6 +21,18 @@ pytestmark = pytest.mark.simulator
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "classify_app.py"
 TIMEOUT_S = 100
+# Frequency and width of each, in Hz.
+FORMANTS = ((400, 120), (2000, 250), (2600, 300))
+
+
+@pytest.fixture(scope="module")
+def speech_detection() -> Any:
+    spec = importlib.util.spec_from_file_location("speech_detection", EXAMPLE.with_name("speech_detection.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,6 +77,50 @@ def test_the_example_ends_with_the_error_in_words() -> None:
     assert done.stdout == ""
     assert done.stderr.startswith("PlacementRefused: No node of pnet.onnx")
     assert "Traceback" not in done.stderr
+
+
+def test_the_speech_example_finds_what_the_model_finds_on_the_cpu(speech_detection: Any, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = MODELS / "silero_vad_openvino_16k.onnx"
+    samples = voice(4 * speech_detection.RATE)
+    with wave.open(str(tmp_path / "talk.wav"), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(speech_detection.RATE)
+        file.writeframes(np.round(samples * 32767).astype("<i2").tobytes())
+    done = subprocess.run(
+        [sys.executable, speech_detection.__file__, str(model), str(tmp_path / "talk.wav")],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    placed, *rows = done.stdout.splitlines()
+    assert re.fullmatch(r"\d+ nodes on QNN, 0 on the CPU", placed)
+    read = speech_detection.read_samples(str(tmp_path / "talk.wav"))
+    expected = list(speech_detection.probabilities(onnxruntime.InferenceSession(model), read))
+    found = {round(float(row.split()[0]) * 16000 / 512): float(row.split()[2]) for row in rows}
+    # Near the threshold half floats may decide otherwise.
+    certain = {number for number, one in enumerate(expected) if one > 0.6}
+    assert certain
+    assert certain <= found.keys()
+    assert all(expected[number] > 0.4 for number in found)
+    assert max(abs(found[number] - expected[number]) for number in found) < 0.1
+
+
+def voice(count: int) -> Any:
+    """Return three vowels with pauses between them, at 16 kHz: harmonics with formants, which the detector takes for speech."""
+    time = np.arange(9600) / 16000
+    sound = 0.002 * np.random.default_rng(0).standard_normal(count)
+    for start, pitch in zip(range(1600, count - len(time), 16000), (120, 180, 210), strict=False):
+        turns = 2 * np.pi * pitch * time * (1 + 0.02 * np.sin(25 * time))
+        vowel = sum(
+            np.sin(turns * n) * (0.02 + sum(np.exp(-(((n * pitch - f) / w) ** 2)) for f, w in FORMANTS))
+            for n in range(1, 30)
+        )
+        sound[start : start + len(time)] += 0.3 * vowel / np.abs(vowel).max() * np.hanning(len(time))
+    return sound
 
 
 def test_the_example_needs_numpy_and_qnnbridge_only_and_python_3_10() -> None:

@@ -97,7 +97,7 @@ def test_without_a_host_it_says_what_the_shipper_must_do(application: Path, tmp_
     assert "this application is frozen" in done.stderr
     assert "The application has to be shipped with a host" in done.stderr
     assert "pip install" not in done.stderr
-    assert "setup-host" not in done.stderr
+    assert "qnnbridge setup" not in done.stderr
 
 
 def test_the_drop_in(application: Path, configuration: dict[str, str]) -> None:

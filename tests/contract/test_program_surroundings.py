@@ -222,7 +222,7 @@ def test_a_frozen_application_without_a_host(tmp_path: Path, process: str, compu
     assert "The application has to be shipped with a host" in text
     assert ("ARM64 Python 3.11" in text) == (computer == "ARM64")
     assert "pip install" not in text
-    assert "setup-host" not in text
+    assert "qnnbridge setup" not in text
 
 
 @pytest.mark.usefixtures("frozen")

@@ -1,4 +1,4 @@
-"""What `docs/protocol.md` says of the operations of a daemon is held against the code."""
+"""What `docs/dev/protocol.md` says of the operations of a daemon is held against the code."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_a_private_host_of_another_wire_is_told_at_once(sides: tuple[str, str], 
     outcomes = application(PRIVATE, sides[0], sides[1])
     assert len(outcomes) == 2
     for outcome in outcomes:
-        check(outcome, older, "-m pip install --upgrade qnnbridge")
+        check(outcome, older, "-m pip install --upgrade ")
 
 
 def start_daemon(path: str) -> psutil.Process:
@@ -168,7 +168,7 @@ def test_a_newer_daemon_is_told_at_once_to_an_older_application_and_stays(newer:
     daemon = start_daemon(newer)
     for how in ("start", "find"):
         (outcome,) = application(BY_DAEMON, older_path(), how)
-        check(outcome, "application side", "-m pip install --upgrade qnnbridge")
+        check(outcome, "application side", "-m pip install --upgrade ")
     assert daemon.is_running()
     assert daemon_process() == daemon
 

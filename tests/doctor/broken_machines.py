@@ -189,7 +189,7 @@ def argument_that_is_empty() -> tuple[SimulatedMachine, SurveyOptions]:
     return snapdragon()[0], SurveyOptions(host_python="")
 
 
-@broken("host.config-broken", "does not exist", "QNNBRIDGE_CONFIG", "qnnbridge setup-host")
+@broken("host.config-broken", "does not exist", "QNNBRIDGE_CONFIG", "qnnbridge setup")
 def configuration_that_is_named_and_absent() -> SimulatedMachine:
     machine, _, _ = snapdragon()
     machine.environ["QNNBRIDGE_CONFIG"] = r"D:\nowhere.toml"
@@ -222,7 +222,7 @@ def virtual_environment_with_a_native_launcher_of_an_x64_python() -> SimulatedMa
     return machine
 
 
-@broken("host.base-missing", "qnnbridge setup-host", "C:\\env", "Install Python 3.13")
+@broken("host.base-missing", "qnnbridge setup", "C:\\env", "Install Python 3.13")
 def virtual_environment_whose_python_was_uninstalled() -> SimulatedMachine:
     machine, _, host = snapdragon()
     environment = make_host(add_venv(machine, r"C:\env", host))
@@ -254,7 +254,7 @@ def linux_application_of_python_3_10_and_nothing_else() -> SimulatedMachine:
     return machine
 
 
-@broken("host.packages-missing", "qnnbridge setup-host", "onnxruntime")
+@broken("host.packages-missing", "qnnbridge setup", "onnxruntime")
 def native_python_with_nothing_installed() -> SimulatedMachine:
     machine = windows_on_arm()
     install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
@@ -270,7 +270,7 @@ def host_without_msgpack() -> SimulatedMachine:
     return machine
 
 
-@broken("host.user-packages", "without --user", "qnnbridge setup-host")
+@broken("host.user-packages", "without --user", "qnnbridge setup")
 def packages_of_the_user_only() -> SimulatedMachine:
     machine = linux()
     python = add_python(machine, "/usr", "3.11.7", "x86_64", running=True)

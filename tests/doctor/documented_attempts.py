@@ -144,7 +144,7 @@ def both_packages() -> tuple[SimulatedMachine, SurveyOptions]:
     return machine, SurveyOptions()
 
 
-SETUP = "qnnbridge setup-host"
+SETUP = "qnnbridge setup"
 ATTEMPTS = (
     Attempt("1 x64 Python, QNN listed, process dies", "host.only-emulated", ("(ARM64)", SETUP), x64_python),
     Attempt("2 the same as the host", "host.wrong-machine", ("(ARM64)", SETUP), x64_python_as_host),
@@ -162,7 +162,7 @@ ATTEMPTS = (
     ),
     Attempt("5 1.24.1 on 2.40", "sdk.newer-than-system", ("onnxruntime-qnn==1.23.2",), newer_than_the_system),
     Attempt("6 backend_path into the SDK", "sdk.backend-path-mixed", ("Leave out",), backend_of_the_system),
-    Attempt("7 path that is not ASCII", "path.not-ascii", ("setup-host",), not_ascii),
+    Attempt("7 path that is not ASCII", "path.not-ascii", ("qnnbridge setup ",), not_ascii),
     Attempt("8 1.22.0, error 1002", "packages.known-fault", ("onnxruntime-qnn==1.23.2",), error_1002),
     Attempt("9 1.23.2 works", None, (), works),
     Attempt("10 1.23.2 works again", None, (), works_without_the_driver_saying_its_version),

@@ -477,6 +477,9 @@ def install_bridge(python: Python, version: str = __version__) -> None:
     """qnnbridge and what its application side needs."""
     for module in ("qnnbridge_host", "qnnbridge_protocol", "qnnbridge"):
         install_small(python, module, "qnnbridge", version)
+    checkout = "file:///C:/src/qnnbridge" if python.machine.system == "Windows" else "file:///src/qnnbridge"
+    info = python.path(f"qnnbridge-{version}.dist-info/direct_url.json")
+    python.machine.put(info, text=json.dumps({"url": checkout, "dir_info": {}}))
     install_small(python, "numpy", version="2.4.6")
     install_small(python, "msgpack", version="1.2.4")
 

@@ -99,7 +99,7 @@ def test_commands_in_fixes_exist() -> None:
                 continue
             seen.add(text.split()[0])
             _walk(command, text.split(), text)
-    assert seen >= {"setup-host", "cache", "crashes", "quarantine"}
+    assert seen >= {"setup", "cache", "crashes", "quarantine"}
 
 
 def _walk(command: click.Command, words: list[str], text: str) -> None:

@@ -95,7 +95,7 @@ KNOWN = [
     ),
     ("Stub lib id mismatch: expected (v2.42), detected (v2.40)", "different versions", "one set"),
     ("qnn_open failed, 0x80000406", "skel", "ADSP_LIBRARY_PATH"),
-    ("ModuleNotFoundError: No module named 'onnxruntime_qnn'", "no package", "qnnbridge[host]"),
+    ("ModuleNotFoundError: No module named 'onnxruntime_qnn'", "no package", "qnnbridge setup"),
     ("*** EP Error ***\nFalling back to ['CPUExecutionProvider'] and retrying.", "CPU", "line above"),
 ]
 

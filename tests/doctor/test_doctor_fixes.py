@@ -32,6 +32,7 @@ from machines import (
 from tests import needs
 
 from qnnbridge_host.model.releases import for_version, load_releases, sdk_is_newer
+from qnnbridge_protocol import __version__
 from qnnbridge_tools.doctor import examine, fixes, running_interpreter
 from qnnbridge_tools.doctor.examine import SurveyOptions, diagnose, survey
 from qnnbridge_tools.doctor.facts import ProbeResult
@@ -88,15 +89,40 @@ def test_a_host_without_packages_is_set_up_with_what_fits() -> None:
     install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
     native = add_python(machine, r"C:\Python313-arm64")
     found = only(machine)
-    assert (found.code, found.remedy) == ("host.packages-missing", Remedy("", ("qnnbridge setup-host",)))
+    assert (found.code, found.remedy) == ("host.packages-missing", Remedy("", ("qnnbridge setup",)))
     machine.environ["QNNBRIDGE_HOST_PYTHON"] = native.executable
     found = only(machine)
     assert found.code == "host.packages-missing"
     (line,) = found.remedy.commands
-    assert line.startswith("py -V:3.13-arm64 -m pip install qnnbridge==")
+    assert line.startswith(r"py -V:3.13-arm64 -m pip install C:\src\qnnbridge ")
     assert "onnxruntime-qnn==1.23.2" in line
     assert "onnxruntime>" not in line, "1.x is an onnxruntime of its own"
     assert "[host]" not in line
+
+
+def test_without_a_known_origin_of_qnnbridge_no_command_installs_it_by_its_name() -> None:
+    """No package index has it, so `pip install qnnbridge` would fail."""
+    machine = windows_on_arm()
+    application = add_python(machine, r"C:\App", "3.12.4", "x64", running=True)
+    install_bridge(application)
+    native = add_python(machine, r"C:\Python313-arm64")
+    machine.environ["QNNBRIDGE_HOST_PYTHON"] = native.executable
+    assert r"C:\src\qnnbridge[host]" in only(machine).remedy.commands[0]
+    machine.remove_folder(application.path(f"qnnbridge-{__version__}.dist-info"))
+    (command, *_) = only(machine).remedy.commands
+    assert command == "qnnbridge setup"
+
+
+def test_both_sides_get_the_same_qnnbridge_from_where_the_application_has_it() -> None:
+    machine, application, host = snapdragon()
+    machine.remove_folder(host.path(f"qnnbridge-{__version__}.dist-info"))
+    for module in ("qnnbridge_host", "qnnbridge_protocol", "qnnbridge"):
+        install_small(host, module, "qnnbridge", "0.0.1")
+    found = only(machine)
+    assert found.code == "packages.other-qnnbridge"
+    assert found.remedy.commands == (r"py -V:3.13-arm64 -m pip install C:\src\qnnbridge",)
+    machine.remove_folder(application.path(f"qnnbridge-{__version__}.dist-info"))
+    assert only(machine).remedy.commands == ("qnnbridge setup",)
 
 
 def test_a_plugin_that_is_too_old_for_onnxruntime_is_replaced_by_one_that_fits_the_driver() -> None:
@@ -117,7 +143,7 @@ def test_where_another_python_would_be_enough_it_is_named() -> None:
     assert would in found.remedy.words
     assert "Install Python 3.13" in found.remedy.words
     assert "driver" not in found.remedy.words
-    assert found.remedy.commands == ("qnnbridge setup-host",)
+    assert found.remedy.commands == ("qnnbridge setup",)
     add_python(machine, r"C:\Python312-arm64", "3.12.4")
     found = diagnose(survey(machine, SurveyOptions())).findings[0]
     assert "Install Python" not in found.remedy.words, "one that fits is here already"
@@ -184,7 +210,7 @@ def test_an_sdk_that_a_variable_names_counts_where_the_driver_says_nothing() -> 
     add_python(machine, r"C:\Python313-arm64")
     machine.put(r"C:\qairt\2.40.0.251030\sdk.yaml", text="version: 2.40.0.251030\n")
     machine.environ["QNN_SDK_ROOT"] = r"C:\qairt\2.40.0.251030"
-    assert only(machine).remedy.commands == ("qnnbridge setup-host --system-sdk 2.40.0",)
+    assert only(machine).remedy.commands == ("qnnbridge setup --system-sdk 2.40.0",)
 
 
 def test_a_copy_that_is_there_twice_is_taken_away_twice() -> None:
@@ -270,7 +296,7 @@ PYTHON = {"Windows": r"(?:\.|[A-Z]:|\\\\)\\[\w.\\~-]*python\.exe", "Linux": r"/[
 def test_words_hold_no_command_that_would_have_to_be_picked_out() -> None:
     for name, _, _, found in _all_found():
         words = found.remedy.words
-        assert not re.search(r" -m (?:pip|venv) |&&|\bsetx |\bpy -V|\bqnnbridge (?:setup-host|cache|run)", words), (
+        assert not re.search(r" -m (?:pip|venv) |&&|\bsetx |\bpy -V|\bqnnbridge (?:setup|cache|run)", words), (
             name,
             words,
         )
@@ -281,7 +307,7 @@ def test_words_hold_no_command_that_would_have_to_be_picked_out() -> None:
 
 
 def test_a_host_is_set_up_with_the_options_of_the_findings_own_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The set-up itself is carried out in the tests of `setup-host`."""
+    """The set-up itself is carried out in the tests of `setup`."""
     machine = windows_on_arm(home=r"C:\Users\Jürgen")
     install_bridge(add_python(machine, r"C:\App", "3.12.4", "x64", running=True))
     add_python(machine, r"C:\Python313-arm64")
@@ -296,7 +322,7 @@ def test_a_host_is_set_up_with_the_options_of_the_findings_own_fix(monkeypatch: 
     monkeypatch.setattr(examine, "_run_command", record)
     asked: list[str] = []
     lines = examine.apply_fixes(report, lambda question: not asked.append(question))  # type: ignore[func-returns-value]
-    assert [one for one in ran if one[0] == "setup-host"] == [("setup-host", "--dir", r"C:\qnnbridge\host")]
+    assert [one for one in ran if one[0] == "setup"] == [("setup", "--dir", r"C:\qnnbridge\host")]
     assert any("then run: powershell" in line and "QNNBRIDGE_HOST_PYTHON" in line for line in lines)
 
 
@@ -358,7 +384,7 @@ def test_a_variable_that_would_win_over_the_new_host_is_removed_with_it() -> Non
         one for one in diagnose(survey(machine, SurveyOptions())).findings if one.code == "host.file-missing"
     )
     assert found.remedy.commands == (
-        r"qnnbridge setup-host --dir C:\qnnbridge\host",
+        r"qnnbridge setup --dir C:\qnnbridge\host",
         "powershell -Command \"[Environment]::SetEnvironmentVariable('QNNBRIDGE_HOST_PYTHON', '', 'User')\"",
     )
 
@@ -404,7 +430,7 @@ def test_where_pip_must_not_install_an_environment_is_made(running: bool) -> Non
     managed.answer(externally_managed=True)
     facts = survey(machine, SurveyOptions(host_python=None if running else managed.executable))
     found = next(one for one in diagnose(facts).findings if one.code == "host.packages-missing")
-    assert found.remedy.commands == ("qnnbridge setup-host",)
+    assert found.remedy.commands == ("qnnbridge setup",)
     assert "belongs to the system" in found.remedy.words
     for remedy in (
         fixes.install_fitting(facts),
@@ -412,7 +438,7 @@ def test_where_pip_must_not_install_an_environment_is_made(running: bool) -> Non
         fixes.after_removal(facts, None, "2.7.0"),
         fixes.by_pip(facts, "install qnnbridge"),
     ):
-        assert remedy.commands == ("qnnbridge setup-host",)
+        assert remedy.commands == ("qnnbridge setup",)
 
 
 def test_an_interpreter_tells_whether_it_is_managed_from_outside_as_pip_finds_it_out(
@@ -474,7 +500,7 @@ def test_a_python_that_was_found_becomes_the_host_and_none_is_to_be_installed() 
     found = only(linux_with_an_old_application())
     assert found.code == "host.none"
     assert found.remedy == Remedy(
-        "Make a host from /usr/bin/python3.", ("qnnbridge setup-host --python /usr/bin/python3",)
+        "Make a host from /usr/bin/python3.", ("qnnbridge setup --python /usr/bin/python3",)
     )
 
 
@@ -483,4 +509,4 @@ def test_where_only_a_script_stands_for_a_newer_python_one_has_to_be_installed()
     machine.environ["PATH"] = "/opt/app/bin:/opt/shims"
     found = only(machine)
     assert "Install Python 3.11 or newer" in found.remedy.words
-    assert found.remedy.commands == ("qnnbridge setup-host",)
+    assert found.remedy.commands == ("qnnbridge setup",)

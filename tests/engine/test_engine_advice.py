@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from qnnbridge_host.engine import Installed, _no_runtime, providers
 from qnnbridge_protocol.errors import ProviderUnavailable
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 
 QNN, CPU, AZURE = "QNNExecutionProvider", "CPUExecutionProvider", "AzureExecutionProvider"
@@ -41,7 +44,9 @@ def test_a_python_that_is_too_old_is_named_as_the_reason(python: tuple[int, ...]
 
 
 def test_a_python_that_is_new_enough_is_told_what_to_install() -> None:
-    assert "qnnbridge[host]" in (_no_runtime(Installed({}), ERROR, (3, 11, 0)).fix or "")
+    assert install_command("host", python=sys.executable) in (
+        _no_runtime(Installed({}), ERROR, (3, 11, 0)).fix or ""
+    )
     broken = _no_runtime(Installed({}, onnxruntime="1.31.1"), ERROR, (3, 11, 0)).fix or ""
     assert "Reinstall onnxruntime" in broken
     assert "3.11" not in broken

@@ -1,4 +1,4 @@
-"""The kinds of objects of the host, held against `docs/protocol.md`; and their descriptions, damaged."""
+"""The kinds of objects of the host, held against `docs/dev/protocol.md`; and their descriptions, damaged."""
 
 from __future__ import annotations
 

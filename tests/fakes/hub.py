@@ -10,10 +10,12 @@ import dataclasses
 import hashlib
 import json
 import re
+import sys
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 TOKEN = "hf_the_token_of_a_test"
@@ -210,3 +212,16 @@ def serving_hub() -> Iterator[FakeHub]:
             server.shutdown()
             server.server_close()
             thread.join()
+
+
+def main() -> None:
+    """Serve a repository until Ctrl+C: ``python -m tests.fakes.hub OWNER/NAME NAME=FILE ...``."""
+    name, *files = sys.argv[1:]
+    with serving_hub() as hub, contextlib.suppress(KeyboardInterrupt):
+        hub.add(name, {given: Path(file).read_bytes() for given, _, file in (one.partition("=") for one in files)})
+        print(f"{name} is at HF_ENDPOINT={hub.endpoint}   Ctrl+C ends it.", flush=True)
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""`docs/verification.md` is made from `docs/verification.toml`, has a row for every fault, and names what exists."""
+"""`docs/dev/verification.md` is made from `docs/dev/verification.toml`, has a row for every fault, and names what exists."""
 
 from __future__ import annotations
 

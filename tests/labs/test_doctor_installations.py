@@ -32,7 +32,7 @@ def test_an_application_of_python_3_10_without_a_host_is_told_what_to_install(py
     assert any("Python 3.10" in seen for seen in found["seen"])
     (command,) = found["commands"]
     # --python: what the PATH of this machine happens to have
-    assert command.partition(" --python ")[0] == "qnnbridge setup-host"
+    assert command.partition(" --python ")[0] == "qnnbridge setup"
     assert any(one["text"] == "not made: there is no host to start" for one in report["healthy"])
 
 

@@ -19,6 +19,7 @@ from embedding_models import NORMALIZE, POOLING, TRANSFORMER, WIDTH, WORDS, embe
 from onnx import TensorProto
 from serving import PRIVATE, Server, refused, serving
 from tests import needs
+from tests.fakes.pages import program_of
 
 from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_serve.embeddings import BatchShapes, read_folder
@@ -93,6 +94,21 @@ def test_embeddings_are_those_of_sentence_transformers(client: Any) -> None:
     check(vectors(client, dimensions=3), dimensions=3)
     check(vectors(client, model="cls", dimensions=3), pooling="cls", normalize=False, dimensions=3)
     np.testing.assert_allclose(np.linalg.norm(vectors(client, dimensions=3), axis=1), 1, atol=1e-6)
+
+
+def test_the_client_of_the_how_to_page_gets_vectors(server: Server) -> None:
+    names: dict[str, Any] = {}
+    exec(program_of("howto/embeddings.md", {"127.0.0.1:8000": server.address, '"mini"': '"mean"'}), names)
+    with names["client"]:
+        assert [len(vector) for vector in names["vectors"]] == [WIDTH, WIDTH]
+
+
+def test_langchain_gets_the_vectors_of_its_how_to_page(server: Server) -> None:
+    pytest.importorskip("langchain_openai")
+    names: dict[str, Any] = {}
+    exec(program_of("howto/langchain.md", {"127.0.0.1:8000": server.address, '"mini"': '"mean"'}, 1), names)
+    for vector, text in zip(names["vectors"], ("What is an NPU?", "A processor for neural networks."), strict=True):
+        np.testing.assert_allclose(vector, embedding_of(ids_of(text)), atol=1e-5)
 
 
 def test_prompt_and_small_letters_come_first(client: Any) -> None:

@@ -23,6 +23,8 @@ import serve_models as models
 from serving import PRIVATE, Answer, Server, refused, serving, starting
 from tests import needs
 
+from qnnbridge_protocol.installing import install_command
+
 # Processor time of the host after which a count is certainly under way; nothing else there takes as much.
 STARTED_S = 0.2
 
@@ -434,7 +436,7 @@ def test_without_its_packages_the_command_names_the_extra(counter: Path) -> None
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
-    assert 'pip install "qnnbridge[serve]"' in ended.stderr
+    assert install_command("serve", python=sys.executable) in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from serving import Server, refused, serving
 from tests import needs
+from tests.fakes.pages import program_of
 from tests.genai.tiny_decoders import Sizes, write_model
 
 from qnnbridge_serve import openai_endpoints
@@ -97,6 +98,15 @@ def metric(server: Server, name: str, **labels: str) -> float:
 
 
 # --- answers ---
+
+
+def test_langchain_streams_the_answer_of_its_how_to_page(
+    server: Server, client: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("langchain_openai")
+    changed = {"127.0.0.1:8000": server.address, '"phi"': '"tiny"', "max_tokens=200": "max_tokens=12"}
+    exec(program_of("howto/langchain.md", changed), {})
+    assert capsys.readouterr().out == streamed(client, "What is an NPU?", temperature=0)
 
 
 def test_models_are_listed(client: Any) -> None:

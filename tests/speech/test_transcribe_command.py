@@ -19,6 +19,7 @@ import pytest
 
 from tests import needs
 from tests.fakes.commands import qnnbridge as command_line
+from tests.fakes.pages import program_of
 from tests.speech import tiny_whisper as tiny
 
 pytest.importorskip("onnxruntime")
@@ -54,6 +55,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def invoke(*arguments: str | Path) -> Any:
     return command_line("transcribe", *arguments)
+
+
+@pytest.mark.process
+def test_the_program_of_the_how_to_page_prints_what_the_command_finds(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = {'"whisper-base"': repr(str(place / "merged")), "talk.wav": (place / "a.wav").as_posix()}
+    exec(program_of("howto/whisper.md", {**changed, 'fallback="cpu"': 'provider="cpu"'}), {})
+    printed = capsys.readouterr().out.splitlines()[1:]
+    done = invoke(place / "a.wav", "--model", place / "merged", "--provider", "cpu", "--format", "json", "--json")
+    segments = json.loads(done.stdout)["files"][0]["segments"]
+    assert printed == [f"{one['start']} {one['end']} {one['text']}" for one in segments]
+    assert printed
 
 
 @pytest.mark.process

@@ -25,6 +25,7 @@ from qnnbridge_host.rewrite.removals import INSERTED_CAST, strip_inserted_casts
 from qnnbridge_models.progress import ShownProgress
 from qnnbridge_models.quantize.ort_quantizer import Quiet
 from qnnbridge_protocol.errors import BridgeError, InvalidProtobuf, OptionError
+from qnnbridge_protocol.installing import install_command
 
 MODELS = Path(__file__).parent.parent / "models"
 MUL, RNET = MODELS / "mul_1.onnx", MODELS / "rnet.onnx"
@@ -207,7 +208,7 @@ def test_without_the_extra_there_is_one_clear_error(tmp_path: Path) -> None:
         )
         assert result.returncode == 1
         assert f"qnnbridge {command} needs onnxruntime" in result.stderr
-        assert 'pip install "qnnbridge[models]"' in result.stderr
+        assert install_command("models", python=sys.executable) in result.stderr
         assert "Traceback" not in result.stderr
 
 

@@ -36,6 +36,7 @@ from tests.unit import epcontext_models
 
 import qnnbridge
 from qnnbridge_protocol.errors import BridgeError, HostNotFound, OptionError, PullFailed
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_tools import inspection
 from qnnbridge_tools.hub import archive, choice, library, remote
 from qnnbridge_tools.hub.pulling import PullRequest, PullResult, pull_model
@@ -190,7 +191,7 @@ def test_without_a_host_no_compiled_model_is_taken(hub: FakeHub, monkeypatch: py
     hub.add(NAME, {"npu/model.onnx": COMPILED, "npu/a_qnn.bin": BINARY})
     with pytest.raises(OptionError, match="No model") as refused:
         pull()
-    assert "setup-host" in str(refused.value.fix)
+    assert "qnnbridge setup" in str(refused.value.fix)
 
 
 @pytest.mark.parametrize(
@@ -748,7 +749,7 @@ def test_a_missing_package_is_named_with_its_extra(hub: FakeHub, monkeypatch: py
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     done = command("pull", NAME)
     assert done.returncode == 1
-    assert '"qnnbridge[hub]"' in done.stderr
+    assert install_command("hub", python=sys.executable) in done.stderr
 
 
 @pytest.mark.process

@@ -1,4 +1,4 @@
-"""`qnnbridge setup-host`, from the command line to a host that answers.
+"""`qnnbridge setup`, from the command line to a host that answers.
 
 pip installs from a folder of wheels instead of an index: the one of this project, built from the checkout, and for
 what it needs empty ones. That of onnxruntime-qnn puts the packages of this very interpreter on the path, so that the
@@ -299,7 +299,7 @@ def test_the_doctor_sets_up_a_host_after_two_times_yes(ready: tuple[Setup, dict[
         done = subprocess.run(command, stdin=theirs, capture_output=True, text=True, env=environ, timeout=TIMEOUT_S)
         os.close(theirs)
     assert "[host.packages-missing]" in done.stdout, done.stdout + done.stderr
-    assert "done (host.packages-missing): ran qnnbridge setup-host: done" in done.stdout, done.stdout + done.stderr
+    assert "done (host.packages-missing): ran qnnbridge setup: done" in done.stdout, done.stdout + done.stderr
     made = python_in(tmp_path / "data" / "qnnbridge" / "host")
     assert configured_host(tmp_path / "config.toml") == str(made)
     after = subprocess.run(

@@ -30,6 +30,7 @@ from qnnbridge_models.analyze import analyze_model
 from qnnbridge_models.verify import Verification, verifier, verify_model
 from qnnbridge_models.verify.verifier import VerifyOptions
 from qnnbridge_protocol.errors import ModelChanged
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.settings import state_dir
 
 pytestmark = pytest.mark.simulator
@@ -178,7 +179,7 @@ def test_without_onnx_everything_but_the_search_works(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     assert [trap["name"] for trap in told["traps"]] == ["int64-in-32-bits"]
     assert told["first_divergence"] is None
-    assert 'pip install "qnnbridge[models]"' in told["not_bisected"]
+    assert install_command("models") in told["not_bisected"]
 
 
 def bad_inputs(folder: Path) -> dict[str, tuple[list[str], str]]:

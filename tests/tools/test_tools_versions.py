@@ -49,7 +49,7 @@ def test_the_best_one_comes_first_and_every_refusal_has_its_reason() -> None:
     assert "no wheel: has no wheel for Python 3.13." in told
     assert "Best here: onnxruntime-qnn 1.23.2" in told
     before = told.partition("The table was read")[0]
-    assert before.splitlines()[-1] == "Install it: qnnbridge setup-host --version 1.23.2"
+    assert before.splitlines()[-1] == "Install it: qnnbridge setup --version 1.23.2"
 
 
 @pytest.mark.parametrize(

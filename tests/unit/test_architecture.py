@@ -1,4 +1,4 @@
-"""The rules of `docs/architecture.md` that a program can check, on the syntax trees of all modules.
+"""The rules of `docs/dev/architecture.md` that a program can check, on the syntax trees of all modules.
 
 Imports count wherever they stand: at the top, inside a function, and for type checkers only.
 """
@@ -348,7 +348,7 @@ def test_a_public_name_is_documented(name: str) -> None:
 
 @functools.cache
 def architecture() -> str:
-    return (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    return (ROOT / "docs" / "dev" / "architecture.md").read_text("utf-8")
 
 
 def test_every_path_that_the_architecture_names_exists() -> None:

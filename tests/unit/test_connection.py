@@ -21,7 +21,7 @@ ANSWERING = {Kind.REPLY, Kind.ERROR, Kind.PONG}
 TELLING = {Kind.PHASE, Kind.EVENT}
 CALLING = {Kind.CALL_BACK}
 
-# The rules of `docs/protocol.md`, written down a second time: the state of each side, the frames it may send, the
+# The rules of `docs/dev/protocol.md`, written down a second time: the state of each side, the frames it may send, the
 # next state.
 MAY_SEND: dict[tuple[Role, State], dict[Kind, State]] = {
     (CLIENT, State.START): {Kind.HELLO: State.GREETING},

@@ -23,6 +23,7 @@ from qnnbridge._launch import (
 )
 from qnnbridge_os.programs import RegisteredPython
 from qnnbridge_protocol.errors import HostNotFound
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.process_names import name_of
 
 HEADERS = Path(__file__).with_name("data") / "executables"
@@ -275,8 +276,8 @@ def test_why_each_python_of_the_registry_was_passed_over_is_said(tmp_path: Path)
     ):
         assert says in evidence
     assert error.fix is not None
-    assert error.fix.startswith("Run: qnnbridge setup-host ")
-    assert 'By hand: py -V:3.13-arm64 -m pip install "qnnbridge[host]"' in error.fix
+    assert error.fix.startswith("Run: qnnbridge setup ")
+    assert f"By hand: {install_command('host', python='py -V:3.13-arm64')}" in error.fix
     assert error.retry == "pointless"
 
 
@@ -285,14 +286,14 @@ def test_with_nothing_installed_on_windows_on_arm_each_step_is_named() -> None:
         find_host_in(surroundings(process="x64", computer="ARM64"))
     fix = str(caught.value.fix)
     for step in (
-        "qnnbridge setup-host",
+        "qnnbridge setup",
         "Windows installer (ARM64)",
-        'py -V:3.13-arm64 -m pip install "qnnbridge[host]"',
+        install_command("host", python="py -V:3.13-arm64"),
         "QNNBRIDGE_HOST_PYTHON",
     ):
         assert step in fix
     assert (
-        fix.index("setup-host")
+        fix.index("qnnbridge setup")
         < fix.index("installer")
         < fix.index("pip install")
         < fix.index("QNNBRIDGE_HOST_PYTHON")
@@ -329,8 +330,8 @@ def test_the_running_interpreter_is_taken_only_if_the_host_would_run_in_it(
     with pytest.raises(HostNotFound) as caught:
         find_host_in(surroundings(**changes))  # type: ignore[arg-type]
     assert says in caught.value.evidence[-1]
-    assert str(caught.value.fix).startswith("Run: qnnbridge setup-host ")
-    assert 'By hand: pip install "qnnbridge[host]"' in str(caught.value.fix)
+    assert str(caught.value.fix).startswith("Run: qnnbridge setup ")
+    assert f"By hand: {install_command('host')}" in str(caught.value.fix)
 
 
 def test_packages_are_looked_for_without_importing_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

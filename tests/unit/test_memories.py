@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "memories.md"
+PAGE = ROOT / "docs" / "dev" / "memories.md"
 PACKAGES = (
     ROOT / "protocol" / "qnnbridge_protocol",
     ROOT / "protocol" / "qnnbridge_os",
@@ -119,7 +119,7 @@ def test_each_memory_is_on_the_page() -> None:
         if (file, name) not in memories and (file, name.split(".")[0]) not in short
     )
     assert not missing, (
-        "These outlive a call. docs/memories.md gets a row for each: what it remembers, its key and why nothing else can "
+        "These outlive a call. docs/dev/memories.md gets a row for each: what it remembers, its key and why nothing else can "
         f"matter, what ends an entry, what covers it. {missing}"
     )
 
@@ -138,7 +138,7 @@ def test_each_row_is_there() -> None:
             gone.append(file)
         elif (file, name) in memories and "." in name and not known:
             gone.append(f"{file}: {name}")
-    assert not gone, f"docs/memories.md has rows of what is not there: {sorted(gone)}"
+    assert not gone, f"docs/dev/memories.md has rows of what is not there: {sorted(gone)}"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`docs/protocol.md` is normative: its tables and numbers are held against the code, so that neither drifts."""
+"""`docs/dev/protocol.md` is normative: its tables and numbers are held against the code, so that neither drifts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from qnnbridge_protocol.frames import Frame, FrameReader, Kind
 from qnnbridge_protocol.limits import Limits
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "protocol.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "dev" / "protocol.md").read_text("utf-8")
 HOST = ROOT / "host_arm64" / "qnnbridge_host"
 
 Row = list[str]

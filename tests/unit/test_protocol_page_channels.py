@@ -1,4 +1,4 @@
-"""What `docs/protocol.md` says of fast channels is held against the code."""
+"""What `docs/dev/protocol.md` says of fast channels is held against the code."""
 
 from __future__ import annotations
 

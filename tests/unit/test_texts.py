@@ -39,7 +39,7 @@ def complaint(words: list[str]) -> str | None:
     command = the_command()
     for word in words:
         commands = getattr(command, "commands", None)
-        if word.startswith("-"):
+        if word.startswith("-") and word != "-":
             known = {name for option in command.params for name in option.opts}
             if not word.lstrip("-").isdigit() and word not in known | {"--help"}:
                 return f"no option {word}"

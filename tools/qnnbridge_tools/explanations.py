@@ -448,7 +448,8 @@ MESSAGE_RULES: Final[tuple[LogRule, ...]] = (
     LogRule("message.no-module",
         r"No module named '?(?P<module>onnxruntime(?:_qnn)?|numpy|msgpack|qnnbridge\w*)\b",
         "The interpreter that runs this has no package {module}.",
-        'For the host: its python -m pip install "qnnbridge[host]". For the application: pip install qnnbridge.'),
+        "For the host: qnnbridge setup. For the application: run the program with the Python that qnnbridge was "
+        "installed with."),
     LogRule("message.node-inserted", r"Conflicting session configuration: explicitly added the CPU EP",
         "ONNX Runtime's retry on the CPU contradicts disable_cpu_ep_fallback and hides the true reason.",
         "Pass enable_fallback=0 to see it; qnnbridge always does.", STRONG),

@@ -28,6 +28,7 @@ from qnnbridge_host.model.genai_folder import (
 )
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.specs import IN_FILE, GenerationModelInfo, StagePlacement
 from qnnbridge_tools import output, reporting
 from qnnbridge_tools.arguments import read_chip
@@ -138,7 +139,7 @@ def installation_of(python: str) -> Installation:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise HostStartFailed(
             f"The host's interpreter {python} does not say what is installed there.",
-            fix='Install the host\'s packages there: python -m pip install "qnnbridge[host]"',
+            fix=f"Install the host's packages there: {install_command('host', python=str(python))}",
             # Of a traceback the last line says what is wrong.
             evidence=lines[-1:],
         ) from None

@@ -1,5 +1,5 @@
 """The options that several commands take, each declared once with its name, metavar and help; and the records of
-options of `doctor`, `run`, `compile`, `bench`, `versions` and `setup-host`: each is what the command line reads.
+options of `doctor`, `run`, `compile`, `bench`, `versions` and `setup`: each is what the command line reads.
 
 They are the types of fields in records of options, and of parameters of commands: `command_line` makes the
 values of what was written. Imports neither numpy nor the bridge, so that `qnnbridge --help` stays quick.

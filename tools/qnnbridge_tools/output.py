@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_os.outputs import is_stdout
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.visible import visible as visible
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ def report_incomplete(error: ImportError) -> int:
     """Says on stderr that a part of qnnbridge, or of what it needs, is missing. Gives the exit code."""
     print(
         f"Error: this installation of qnnbridge is not whole: {visible(error)}.\n"
-        f"Fix: {sys.executable} -m pip install --force-reinstall qnnbridge, or see what else is wrong: "
+        f"Fix: {install_command(python=sys.executable, options='--force-reinstall')}   or see what else is wrong: "
         "python -m qnnbridge_tools doctor",
         file=sys.stderr,
     )

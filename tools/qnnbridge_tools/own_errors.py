@@ -24,12 +24,12 @@ TABLE: Final[dict[type[errors.BridgeError], tuple[str, str]]] = {
     errors.HostStartFailed: ("The host process did not start.", _LOAD),
     errors.HostNotFound: (
         "No interpreter can be the host: none was found that is ARM64 and has onnxruntime-qnn.",
-        "Set one up with `qnnbridge setup-host`.",
+        "Set one up with `qnnbridge setup`.",
     ),
     errors.HandshakeFailed: ("The host started, and did not identify itself as one.", _LOAD),
     errors.VersionMismatch: (
         "The application and the host have different versions of qnnbridge.",
-        "Install the same version on both sides: `qnnbridge setup-host`.",
+        "Install the same version on both sides: `qnnbridge setup`.",
     ),
     errors.HostCrashed: ("The host ended during a call that must not be repeated, or failed repeatedly.", _CRASH),
     errors.WorkerDied: ("The process that compiles a model ended.", _CRASH),
@@ -62,7 +62,7 @@ TABLE: Final[dict[type[errors.BridgeError], tuple[str, str]]] = {
     ),
     errors.UnknownOperation: (
         "The host does not have the operation, so it has an older version of qnnbridge.",
-        "Install the same version on both sides: `qnnbridge setup-host`.",
+        "Install the same version on both sides: `qnnbridge setup`.",
     ),
     errors.OptionError: ("An option is unknown, or has a value that is not allowed.", _MESSAGE),
     errors.ModelError: ("The model cannot be used as asked.", _MESSAGE),

@@ -30,6 +30,7 @@ from qnnbridge_os.processes import Detached, native_machine, start_detached, wai
 from qnnbridge_os.programs import start_failed
 from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
 from qnnbridge_protocol.errors import HostNotFound, HostStartFailed
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.process_names import is_frozen
 
 VARIABLE: Final = "QNNBRIDGE_RUNTIME_DIR"
@@ -302,7 +303,7 @@ def _roots() -> list[str]:
         if spec is None or not spec.origin:
             raise HostNotFound(
                 f"The daemon cannot be started: the package {package} is not installed beside qnnbridge.",
-                fix="Install qnnbridge again: python -m pip install --force-reinstall qnnbridge",
+                fix=f"Install qnnbridge again: {install_command(options='--force-reinstall')}",
             )
         root = str(Path(spec.origin).absolute().parents[1])
         # An editable install has a folder for each package.

@@ -421,10 +421,9 @@ class DeathRule:
 
 _REBUILD = "Compile the model again with this onnxruntime-qnn; copy the .onnx and the .bin file together."
 _REINSTALL = "Reinstall onnxruntime and onnxruntime-qnn in the host's interpreter."
-_INSTALL = 'Run in the host\'s interpreter: python -m pip install "qnnbridge[host]"'
+_INSTALL = "`qnnbridge doctor` has the command that installs it; `qnnbridge setup --repair` makes the host again."
 _NAME_PYTHON = (
-    "Name the full path of a Python interpreter that has qnnbridge[host] installed; "
-    "`qnnbridge setup-host` makes one."
+    "Name the full path of a Python interpreter that has the packages of a host; `qnnbridge setup` makes one."
 )
 _CPU = "Run this model on the CPU provider meanwhile, and report it to onnxruntime-qnn with the crash report."
 _FIND_OPERATOR = "`qnnbridge verify` of the model names the operator."

@@ -54,9 +54,9 @@ _ONE_SET = (
     "reinstall onnxruntime-qnn."
 )
 ONE_MACHINE = (
-    'Give the host an interpreter and packages of one machine type: python -c "import sysconfig; '
-    "print(sysconfig.get_platform())\" names the interpreter's; install the packages with that interpreter: "
-    'python -m pip install --force-reinstall "qnnbridge[host]".'
+    "Give the host an interpreter and packages of one machine type: `qnnbridge setup` makes such a host. By hand: "
+    'python -c "import sysconfig; print(sysconfig.get_platform())" names the type of an interpreter; install all '
+    "packages with that interpreter's own pip."
 )
 _INSTRUCTION = (
     "Use a newer emulator or operating system, or another version of the library that the crash report names. "

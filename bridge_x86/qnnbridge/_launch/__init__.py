@@ -303,7 +303,7 @@ def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | 
         cause="Nothing is configured, and no Python that was looked at has the packages of the host.",
         fix=_how_to_install(surroundings)
         if surroundings.frozen
-        else f"Run: qnnbridge setup-host   (it makes an environment for the host). By hand: "
+        else f"Run: qnnbridge setup   (it makes an environment for the host). By hand: "
         f"{_how_to_install(surroundings)}",
         evidence=looked_at,
     )
@@ -314,9 +314,12 @@ def _how_to_install(surroundings: Surroundings) -> str:
         machine = "an ARM64 Python" if surroundings.is_windows_on_arm else "a Python"
         return (
             f"The application has to be shipped with a host: {machine} 3.11 or newer with the "
-            f"packages of qnnbridge[host], named by Host(python=...), {VARIABLE} or [host] python in the "
+            f"packages of the extra [host], named by Host(python=...), {VARIABLE} or [host] python in the "
             "configuration file. See docs/shipping.md of qnnbridge."
         )
+    # Not at the top: only this error needs it.
+    from qnnbridge_protocol.installing import install_command
+
     if surroundings.is_windows_on_arm:
         tag = surroundings.install_tag or "3.13-arm64"
         python = (
@@ -326,11 +329,11 @@ def _how_to_install(surroundings: Surroundings) -> str:
             "windows/ . Then run: "
         )
         return (
-            f'{python}py -V:{tag} -m pip install "qnnbridge[host]"   (as that Python\'s own package, not with '
+            f"{python}{install_command('host', python=f'py -V:{tag}')}   (as that Python's own package, not with "
             f"--user). It is then found by itself; to choose it by hand, set {VARIABLE} to its python.exe."
         )
     return (
-        f'pip install "qnnbridge[host]" with Python 3.11 or newer, in this interpreter or in another one, '
+        f"{install_command('host')} with Python 3.11 or newer, in this interpreter or in another one, "
         f"and name that one in {VARIABLE}."
     )
 
@@ -345,7 +348,8 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
     def refuse(problem: str, fix: str | None = None) -> HostNotFound:
         return HostNotFound(
             f"{what} as the host's interpreter, but {problem}.",
-            fix=fix or "Name the full path of a Python interpreter that has qnnbridge[host] installed.",
+            fix=fix
+            or "Name the full path of a Python that has the packages of a host. `qnnbridge setup` makes one.",
             details={"path": path or text, "source": source},
         )
 

@@ -285,7 +285,7 @@ def _exit_status(raw: int | None, process: HostProcess, *, of_worker: bool = Fal
     if raw is None:
         return None
     theirs = process.peer.platform if process.ready_at is not None and process.peer.platform else sys.platform
-    # A Windows host under Wine: the Linux parent gets 8 of the 32 bits of its exit code (docs/verification.md
+    # A Windows host under Wine: the Linux parent gets 8 of the 32 bits of its exit code (docs/dev/verification.md
     # has the table), and Python's faulthandler on stderr may name the rest.
     if theirs == "win32" and sys.platform != "win32" and not of_worker:
         return from_low_byte(raw, decode_stderr(process.stderr.head() + b"\n" + process.stderr.tail()))

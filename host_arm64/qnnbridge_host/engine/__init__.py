@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from qnnbridge_host.engine.calls import StopHandle
 from qnnbridge_host.machine import Installed, installed_here
 from qnnbridge_protocol.errors import OptionError, ProviderUnavailable
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.settings import engine_of
 from qnnbridge_protocol.specs import GLOBAL_THREADS_VARIABLE, RunSpec, SessionInfo, SessionSpec
 
@@ -170,11 +171,11 @@ def _no_runtime(
 ) -> ProviderUnavailable:
     if python < OLDEST_PYTHON:
         fix = (
-            "Give the host Python 3.11 or newer, and install there: `python -m pip install 'qnnbridge[host]'` "
-            "(onnxruntime-qnn has no wheel for older ones)."
+            "Give the host Python 3.11 or newer (onnxruntime-qnn has no wheel for older ones): `qnnbridge setup` "
+            "makes such a host."
         )
     elif found.onnxruntime is None:
-        fix = "Install it there: `python -m pip install 'qnnbridge[host]'`."
+        fix = f"Install it there: {install_command('host', python=sys.executable)}"
     else:
         fix = (
             "Reinstall onnxruntime for the architecture of that Python. On Windows it also needs the Microsoft "

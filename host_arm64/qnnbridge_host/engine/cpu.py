@@ -15,6 +15,7 @@ from typing import Any
 
 from qnnbridge_host.engine import has_global_pools
 from qnnbridge_protocol.errors import ORT_ERRORS, BridgeError, Fail, OrtError
+from qnnbridge_protocol.installing import install_command
 
 PACKAGES = ("numpy", "onnx", "onnxruntime")
 
@@ -43,7 +44,7 @@ def require_models_extra(command: str) -> None:
         raise BridgeError(
             f"{command} needs {' and '.join(missing)}, which this Python does not have: {sys.executable}.",
             cause="Commands that change models work in the application's interpreter and need the extra [models].",
-            fix=f'{sys.executable} -m pip install "qnnbridge[models]"',
+            fix=install_command("models", python=sys.executable),
         )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION, QNN_DISTRIBUTION, Installed, build_info
 from qnnbridge_protocol.errors import ProviderUnavailable
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of
 
@@ -171,8 +172,8 @@ def _none(found: Installed) -> ProviderUnavailable:
     return ProviderUnavailable(
         "QNN is not available on this host.",
         cause=cause,
-        fix=f"{verb} it there: `python -m pip install 'qnnbridge[host]'`. On Windows `pip install windowsml` gives "
-        "the catalogue of Windows as another source.",
+        fix=f"{verb} it there: {install_command('host', python=sys.executable)}   On Windows "
+        "`pip install windowsml` gives the catalogue of Windows as another source.",
     )
 
 

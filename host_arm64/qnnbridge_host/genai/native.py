@@ -265,7 +265,7 @@ _RULES: Final = (
         r"QNN execution provider is not supported|not compiled with QNN|Failed to load.*[Qq]nn",
         ProviderUnavailable,
         "onnxruntime-genai does not have the QNN execution provider.",
-        "Install onnxruntime-qnn in the host's Python: `python -m pip install 'qnnbridge[host,genai]'`.",
+        "Install it in the host's Python: `python -m pip install onnxruntime-qnn`.",
     ),
     _Rule(
         r"Error opening |No such file|[Ff]ile doesn't exist|does not exist",
@@ -340,7 +340,7 @@ def not_installed(version: str | None, error: Exception) -> ProviderUnavailable:
     return ProviderUnavailable(
         message,
         cause=f"{type(error).__name__}: {error}",
-        fix=f"{verb} it in the host's Python: `python -m pip install 'qnnbridge[host,genai]'` ({oldest} or newer).",
+        fix=f'{verb} it in the host\'s Python: {sys.executable} -m pip install "onnxruntime-genai>={oldest}"',
         details={"genai": version},
     )
 
@@ -348,7 +348,7 @@ def not_installed(version: str | None, error: Exception) -> ProviderUnavailable:
 def too_old(version: str) -> ProviderUnavailable:
     return ProviderUnavailable(
         f"onnxruntime-genai {version} is too old: the host needs {'.'.join(map(str, OLDEST))} or newer.",
-        fix="Upgrade it in the host's Python: `python -m pip install -U 'qnnbridge[genai]'`.",
+        fix=f"Upgrade it in the host's Python: {sys.executable} -m pip install -U onnxruntime-genai",
         details={"genai": version},
     )
 

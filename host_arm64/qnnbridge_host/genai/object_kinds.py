@@ -1,6 +1,6 @@
 """The kinds of objects that an application has for generation, with their operations.
 
-`docs/protocol.md` lists them. Each function takes what the wire says apart and calls the object.
+`docs/dev/protocol.md` lists them. Each function takes what the wire says apart and calls the object.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from qnnbridge_os.files import write_whole
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BridgeError, ContextUnusable
 from qnnbridge_protocol.field_types import read_document
+from qnnbridge_protocol.installing import install_command
 
 if TYPE_CHECKING:
     from qnnbridge_protocol.model_records import NumbersReport
@@ -191,7 +192,7 @@ def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
             raise _unreadable(
                 file,
                 f"a newer qnnbridge wrote it (schema {schema})",
-                "Upgrade qnnbridge: python -m pip install --upgrade qnnbridge",
+                f"Upgrade qnnbridge: {install_command(options='--upgrade')}",
             )
         return _from_document(document)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -3,8 +3,8 @@
 operator at a time.
 
 Every table speaks of float and integer tensors as they are; quantised operators have their own
-(`qnnbridge_models.analyze.predict`). How often the rules are right is in docs/verification.md. The look-ups at the
-end are pure functions; any thread.
+(`qnnbridge_models.analyze.predict`). How often the rules are right is in docs/dev/verification.md. The look-ups
+at the end are pure functions; any thread.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from qnnbridge_host.model.manifest import FileRecord
 from qnnbridge_host.model.paths import leaves_folder, open_regular, path_problem
 from qnnbridge_host.model.scan import OK, Verdict, scan_model
 from qnnbridge_protocol.errors import ContextUnusable, InvalidProtobuf, ModelRequiresCompilation, OptionError
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.model_records import PREPARED_MANIFEST, folder_refused
 from qnnbridge_protocol.specs import CPU, QNN, ProviderSpec
 
@@ -145,7 +146,7 @@ def read_folder(folder: str) -> FolderManifest | None:
             raise _unusable(
                 folder,
                 f"a newer qnnbridge made it (schema {schema})",
-                fix="Upgrade qnnbridge: python -m pip install --upgrade qnnbridge",
+                fix=f"Upgrade qnnbridge: {install_command(options='--upgrade')}",
             )
         return _from_document(folder, document)
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:

@@ -1,6 +1,6 @@
 """The operations of the protocol, and the objects of ONNX Runtime that stay in the host behind a number.
 
-`docs/protocol.md` lists the operations with their fields, and the kinds of objects.
+`docs/dev/protocol.md` lists the operations with their fields, and the kinds of objects.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from qnnbridge_protocol.errors import (
     UnknownOperation,
     desync,
 )
+from qnnbridge_protocol.installing import install_command
 
 if TYPE_CHECKING:
     from qnnbridge_host.engine import Engine
@@ -319,7 +320,7 @@ def _require_onnx(what: str = "fix=True") -> None:
     if importlib.util.find_spec("onnx") is None:
         raise ProviderUnavailable(
             f"{what} needs the package onnx, which the host's Python does not have: {sys.executable}.",
-            fix=f'{sys.executable} -m pip install "qnnbridge[host]"',
+            fix=install_command("host", python=sys.executable),
         )
 
 

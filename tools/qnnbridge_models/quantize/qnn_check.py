@@ -249,7 +249,7 @@ def opened_qnn(options: QnnHostOptions | None) -> Iterator[QnnRunner | QnnCheck 
                 raise ProviderUnavailable(
                     "The host has no QNN.",
                     cause=f"{host.info.executable} lacks onnxruntime-qnn.",
-                    fix="qnnbridge setup-host makes a host that has it.",
+                    fix="qnnbridge setup makes a host that has it.",
                 )
             runner = QnnRunner(host, options)
         except (HostStartFailed, ProviderUnavailable) as error:

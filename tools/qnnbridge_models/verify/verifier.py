@@ -41,6 +41,7 @@ from qnnbridge_models.verify.verification import (
     worst_of,
 )
 from qnnbridge_protocol.errors import BridgeError, ModelChanged
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.shell import shell_word
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools.arguments import with_chip
@@ -445,7 +446,7 @@ class _Work:
         try:
             import onnx  # noqa: F401 - only whether it is there
         except ImportError:
-            return None, (), 'the application\'s Python lacks the package onnx: pip install "qnnbridge[models]"'
+            return None, (), f"the application's Python lacks the package onnx: {install_command('models')}"
         deadline = time.monotonic() + self.how.bisect_s
         # A folder of its own: the weight files that are linked there have the names of those beside a copy with
         # sizes.

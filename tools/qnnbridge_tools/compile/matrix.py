@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import importlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ from qnnbridge_host.model.manifest import manifest_path, read_manifest, write_ma
 from qnnbridge_host.model.paths import from_os
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.errors import BridgeError, Closed, CompileFailed, OptionError
+from qnnbridge_protocol.installing import install_command
 from qnnbridge_tools.sessions import quiet
 
 State = Literal["done", "skipped", "failed"]
@@ -319,7 +321,7 @@ def executor_of(address: str) -> Iterator[Executor]:
     except ImportError:
         raise OptionError(
             "Compiling on a cluster needs the package distributed, which is not installed.",
-            fix="python -m pip install 'qnnbridge[cluster]'",
+            fix=install_command("cluster", python=sys.executable),
         ) from None
     try:
         # Not the default client: an application may have one of its own.
@@ -463,7 +465,7 @@ def _receive(
         raise CompileFailed(
             f"The worker did not finish {cell.label}.",
             cause=f"{type(error).__name__}: {error}",
-            fix="Look at the worker's log; it needs qnnbridge[cluster] of the same version and an interpreter for "
+            fix="Look at the worker's log; it needs the extra [cluster] in the same version and an interpreter for "
             "the host (QNNBRIDGE_HOST_PYTHON).",
         ) from None
     if isinstance(delivery, BridgeError):

@@ -565,7 +565,7 @@ def _prune_cache(_found: Finding) -> str:
 
 
 def _set_up_host(found: Finding) -> str:
-    """Runs `setup-host` with the options of the finding's own fix; the user runs its other commands."""
+    """Runs `setup` with the options of the finding's own fix; the user runs its other commands."""
     lines = found.remedy.commands
     own = next((line for line in lines if line.startswith(SETUP_HOST)), SETUP_HOST)
     said = _run_command(*own.split()[1:])
@@ -583,7 +583,7 @@ def _run_command(*arguments: str) -> str:
 FIXES: Final = (
     Fix(
         ("host.none", "host.only-emulated", "host.packages-missing", "host.python-too-old", "host.base-missing"),
-        "Set up a host in an environment of its own (qnnbridge setup-host)?",
+        "Set up a host in an environment of its own (qnnbridge setup)?",
         _set_up_host,
         SETUP_HOST,
     ),

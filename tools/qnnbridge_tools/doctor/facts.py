@@ -89,6 +89,7 @@ class Distribution:
         tags: Of its wheel.
         wrong: Files unlike its RECORD.
         needs: Of onnxruntime-genai, the versions of onnxruntime that it works with: ">=1.31.0".
+        origin: Checkout or wheel that qnnbridge was installed from; empty for other packages, or from an index.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Distribution:
     has_record: bool = True
     wrong: tuple[DamagedFile, ...] = ()
     needs: str = ""
+    origin: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from qnnbridge._launch import VARIABLE
+from qnnbridge_protocol.installing import ON_INDEX, PACKAGE, Origin, requirement
 from qnnbridge_tools.doctor.facts import Facts
 from qnnbridge_tools.doctor.findings import Remedy
 from qnnbridge_tools.versions.fitness import (
@@ -77,7 +78,7 @@ QNN: Final = "onnxruntime-qnn"
 # The name of an SDK that no variable names.
 DEFAULT_FOLDER: Final = "default folder"
 PLAIN_FOLDER: Final = r"C:\qnnbridge\host"
-SETUP_HOST: Final = "qnnbridge setup-host"
+SETUP_HOST: Final = "qnnbridge setup"
 # Each release since 1.21 has a wheel for it, on each platform.
 USUAL_PYTHON: Final = (3, 13)
 UPDATE_DRIVER: Final = "update the NPU driver"
@@ -361,6 +362,16 @@ def _pair_words(facts: Facts, version: str, *, only_tried: bool = False) -> str:
     return " ".join(word(name) for name in names)
 
 
+def install_qnnbridge(facts: Facts, words: str = "") -> Remedy:
+    """Install the qnnbridge of the application's side into the host, from where that one came."""
+    found = facts.application_packages.distribution(PACKAGE)
+    origin = Origin(found.origin) if found is not None and found.origin else None
+    if origin is None and not ON_INDEX:
+        # No command could name the checkout; `setup` asks for it.
+        return set_up_host(facts, words)
+    return by_pip(facts, f"install {word(requirement('', facts.qnnbridge, origin))}", words)
+
+
 def host_packages(facts: Facts, path: str | None = None) -> Remedy:
     """Everything that a host needs into one interpreter, with the release that fits it."""
     from qnnbridge_tools.versions.packages import Source, requirements
@@ -371,7 +382,11 @@ def host_packages(facts: Facts, path: str | None = None) -> Remedy:
         return nothing_fits(facts)
     if is_managed(facts, path):
         return own_environment(facts)
-    names = " ".join(word(name) for name in requirements(release, Source()))
+    found = facts.application_packages.distribution(PACKAGE)
+    origin = found.origin if found is not None else ""
+    if not origin and not ON_INDEX:
+        return set_up_host(facts)
+    names = " ".join(word(name) for name in requirements(release, Source(), origin=origin))
     return Remedy(commands=pip(facts, f"install {names}", path=path))
 
 
@@ -386,7 +401,7 @@ def python_of(facts: Facts, path: str) -> tuple[int, int] | None:
 
 
 def set_up_host(facts: Facts, words: str = "") -> Remedy:
-    """An environment made by `setup-host`, which chooses interpreter and release by the same table; before that
+    """An environment made by `setup`, which chooses interpreter and release by the same table; before that
     the Python for it, if none is here."""
     pythons = _pythons(facts)
     sentences = [words] if words else []
@@ -431,20 +446,20 @@ def _install_python(facts: Facts) -> str:
 
 
 def setup_lines(facts: Facts, *, plain_folder: bool = False, python: str | None = None) -> Lines:
-    """``qnnbridge setup-host`` such that its result is also what is used afterwards."""
+    """``qnnbridge setup`` such that its result is also what is used afterwards."""
     line = SETUP_HOST + (f" --python {python}" if python else "")
     system = system_sdk(facts)
-    # `setup-host` asks the driver alone: without the option it does not know the version of an SDK, by which this
+    # `setup` asks the driver alone: without the option it does not know the version of an SDK, by which this
     # fix chose.
     if system is not None and not facts.driver.runtime and facts.is_arm:
         line += f" --system-sdk {short_sdk(system[0])}"
-    # The default folder of `setup-host` is in the user's profile, where `user_site` is as well.
+    # The default folder of `setup` is in the user's profile, where `user_site` is as well.
     if facts.is_windows and (plain_folder or not facts.application.user_site.isascii()):
         line += f" --dir {PLAIN_FOLDER}"
-    # Without it `setup-host` refuses to change an interpreter that the file names already.
+    # Without it `setup` refuses to change an interpreter that the file names already.
     if facts.host.source == "configuration file":
         line += " --replace"
-    # A variable would win over the configuration that setup-host writes.
+    # A variable would win over the configuration that `setup` writes.
     return (line, *unset_variable(facts, VARIABLE)) if facts.host.source == VARIABLE else (line,)
 
 

@@ -1,4 +1,4 @@
-"""Describes the running interpreter, for the doctor and for `setup-host`.
+"""Describes the running interpreter, for the doctor and for `setup`.
 
 Run as a script by the interpreter that is asked, so it imports nothing of ours and works on every Python that
 could be found (3.6 and newer). Prints one line of JSON in ASCII."""

@@ -174,7 +174,7 @@ def _pull_best(
     no_host = isinstance(host, BridgeError)
     raise OptionError(
         f"No model of {repository.label} can be used here.",
-        fix="Set up a host, which compiled models are judged for: qnnbridge setup-host"
+        fix="Set up a host, which compiled models are judged for: qnnbridge setup"
         if no_host
         else "Choose a repository with a model that is not compiled, and compile it with `qnnbridge prepare`.",
         evidence=[f"{name}: {why}" for name, why in not_taken[:8]],

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Final
 
 from qnnbridge_host.model.source import hash_file
 from qnnbridge_protocol.errors import OptionError, PullFailed
+from qnnbridge_protocol.installing import install_command
 
 _DEFAULT_ENDPOINT: Final = "https://huggingface.co"
 # One request of a distant file reads this much.
@@ -89,7 +90,7 @@ class Hub:
             raise PullFailed(
                 f"qnnbridge pull needs {error.name}, which this Python does not have: {sys.executable}.",
                 cause="It works with the packages of the extra [hub].",
-                fix=f'{sys.executable} -m pip install "qnnbridge[hub]"',
+                fix=install_command("hub", python=sys.executable),
                 details={"reason": "packages"},
             ) from None
         # Of httpx or its successor, whichever this huggingface_hub uses.

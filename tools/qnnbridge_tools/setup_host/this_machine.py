@@ -1,4 +1,4 @@
-"""The machine that `versions` and `setup-host` judge for, and its interpreters that could become the host's base.
+"""The machine that `versions` and `setup` judge for, and its interpreters that could become the host's base.
 
 On Windows only programs for the computer's own processor are run. An interpreter that the user names is used or
 refused, never passed over. Asking one is bounded in time; a failure is an answer, too.

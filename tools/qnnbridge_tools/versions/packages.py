@@ -17,9 +17,9 @@ from qnnbridge_host.model.releases import Release, for_version, is_final, satisf
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_protocol.field_types import read_document
+from qnnbridge_protocol.installing import PACKAGE, installed_from
 from qnnbridge_tools.versions.fitness import OLDEST_ORT_FOR_PLUGINS, ort_bounds
 
-PACKAGE = "qnnbridge"
 # The releases of onnxruntime-qnn that the extra [host] allows.
 # The same bound as in pyproject.toml.
 HOST_EXTRA_TAKES = ">=2.4"
@@ -62,15 +62,16 @@ def find_source(given: Path | None) -> Source:
         if own:
             return Source(own[0], links=links)
     # A version that is not released is on no index: the host gets what the application was installed from.
-    installed = _installed_from()
-    found = installed if installed is not None and installed.path is not None else Source()
+    origin = installed_from()
+    found = Source(Path(origin.path), editable=origin.editable) if origin is not None else Source()
     return dataclasses.replace(found, links=links)
 
 
-def requirements(release: Release, source: Source) -> list[str]:
-    """The words after ``pip install``."""
+def requirements(release: Release, source: Source, *, origin: str = "") -> list[str]:
+    """The words after ``pip install``. origin: the path of qnnbridge as another computer writes it."""
     extra = satisfies(release.version, HOST_EXTRA_TAKES)
-    words = [*_own(source, "[host]" if extra else ""), f"onnxruntime-qnn=={release.version}"]
+    own = [f"{origin}{'[host]' if extra else ''}"] if origin else _own(source, "[host]" if extra else "")
+    words = [*own, f"onnxruntime-qnn=={release.version}"]
     if extra:
         return words
     if release.layout == "2.x plugin":
@@ -115,29 +116,6 @@ def _given(path: Path) -> Source:
     if path.is_file() and not path.name.endswith((".whl", ".tar.gz", ".zip")):
         raise OptionError(f"--from names {path}, which is neither a wheel nor an sdist.")
     return Source(path.absolute())
-
-
-def _installed_from() -> Source | None:
-    """pip notes where it got a package from, unless that was the index."""
-    # Not at the top: they take 30 ms, and `versions` and the doctor need none of them.
-    import importlib.metadata
-    from urllib.parse import urlparse
-    from urllib.request import url2pathname
-
-    try:
-        text = importlib.metadata.distribution(PACKAGE).read_text("direct_url.json")
-        record = json.loads(text) if text else {}
-        url = urlparse(record.get("url", ""))
-        if url.scheme != "file":
-            return None
-        # On Windows the URL is file:///C:/..., and its path begins with a slash.
-        path = Path(url2pathname(url.path))
-    except (importlib.metadata.PackageNotFoundError, ValueError, OSError):
-        return None
-    if not path.exists():
-        return None
-    # PEP 610 marks an editable installation of a folder.
-    return Source(path, editable=bool(record.get("dir_info", {}).get("editable")))
 
 
 # --- Windows ML: `scripts/makers/windows_ml.py` reads its table from the wheels of both packages ---

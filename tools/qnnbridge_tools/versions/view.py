@@ -161,7 +161,7 @@ def windows_ml_text(machine: HostMachine) -> str:
         pin = reader.onnxruntime
         text += f" ({READER}[with-ort] installs {pin})" if pin else ""
     plain = f"Plain onnxruntime {OLDEST_ORT_FOR_PLUGINS} or newer takes them too"
-    return f"{text}. {plain}: qnnbridge setup-host --engine windowsml."
+    return f"{text}. {plain}: qnnbridge setup --engine windowsml."
 
 
 def origin_text() -> str:
@@ -192,7 +192,7 @@ def verdict_lines(machine: HostMachine, best: Judgement | None) -> Iterator[str]
     notes = [reason.text for reason in best.reasons]
     text = f"Best here: {release.name}, QNN {short_sdk(release.qnn_sdk or '?')}."
     yield paragraph(text + (f" It {'; it '.join(notes)}." if notes else ""))
-    yield f"Install it: qnnbridge setup-host --version {release.version}"
+    yield f"Install it: qnnbridge setup --version {release.version}"
 
 
 def _explanations(machine: HostMachine, rows: Sequence[Judgement]) -> Iterator[str]:

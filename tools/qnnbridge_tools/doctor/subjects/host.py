@@ -463,7 +463,10 @@ def _fix_base(facts: Facts) -> Remedy:
         return fixes.set_up_host(facts)
     make = python_lines(facts, base, f"-m venv --clear {word(folder)}") if base else ()
     make = make or (f"python3 -m venv --clear {word(folder)}",)
-    return Remedy("Make it again.", (*make, *fixes.host_packages(facts, base or facts.host.path).commands))
+    packages = fixes.host_packages(facts, base or facts.host.path)
+    if any(line.startswith(fixes.SETUP_HOST) for line in packages.commands):
+        return packages  # it makes an environment by itself
+    return Remedy("Make it again.", (*make, *packages.commands))
 
 
 _FIXES: Final[dict[str, Callable[[Facts], Remedy]]] = {
@@ -556,7 +559,7 @@ def _fix_modules(facts: Facts) -> Remedy:
     if packages is None or packages.version(fixes.QNN) is None:
         return fixes.host_packages(facts)
     words = "pip brings what is missing with qnnbridge, which needs it."
-    return fixes.by_pip(facts, f"install qnnbridge=={facts.qnnbridge}", words)
+    return fixes.install_qnnbridge(facts, words)
 
 
 def healthy(facts: Facts) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from qnnbridge_host.model.releases import numbers_of
+from qnnbridge_protocol.installing import PACKAGE, read_origin
 from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.facts import DamagedFile, Distribution, Facts, Packages, PythonReport, QnnSet
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
@@ -127,9 +128,15 @@ def _distribution(
         folder,
         tags=tuple(re.findall(r"^Tag:\s*(\S+)", wheel, re.MULTILINE)),
         needs=_needed_runtime(machine, paths.join(folder, entry, "METADATA")) if name == GENAI else "",
+        origin=_origin(machine, paths.join(folder, entry, "direct_url.json")) if name == PACKAGE else "",
         has_record=record is not None,
         wrong=tuple(wrong)[:_MAX_WRONG],
     )
+
+
+def _origin(machine: Machine, record: str) -> str:
+    found = read_origin(text_of(machine, record, 1 << 16))
+    return found.path if found is not None else ""
 
 
 def _needed_runtime(machine: Machine, metadata: str) -> str:
@@ -198,7 +205,7 @@ def find(facts: Facts) -> Iterator[Finding]:
             "both sides have different versions of qnnbridge",
             f"here: {facts.qnnbridge}; host: {theirs} ({facts.host.path})",
             # Not the extra [host]: beside onnxruntime-qnn 1.x it would bring a second onnxruntime.
-            fix=fixes.by_pip(facts, f"install qnnbridge=={facts.qnnbridge}"),
+            fix=fixes.install_qnnbridge(facts),
         )
 
 

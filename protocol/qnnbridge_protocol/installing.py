@@ -1,0 +1,90 @@
+"""The command that installs qnnbridge. Errors, the doctor and `qnnbridge setup` all ask here.
+
+Nothing is read at import; `installed_from` reads the record that pip keeps of an installation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from typing import Any, Final
+
+from qnnbridge_protocol.shell import shell_word
+
+PACKAGE: Final = "qnnbridge"
+# Whether a package index has qnnbridge. As long as it has not, commands install from a checkout or a wheel.
+ON_INDEX: Final = False
+
+_DRIVE: Final = re.compile(r"/[A-Za-z]:(?:/|$)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Origin:
+    """The checkout or wheel that qnnbridge was installed from. editable: pip linked the checkout."""
+
+    path: str
+    editable: bool = False
+
+
+def read_origin(record: str | None) -> Origin | None:
+    """Return the origin that a `direct_url.json` (PEP 610) records, also for one of Windows on another system.
+
+    Return ``None`` for an installation from an index, from another machine, or with a damaged record.
+    """
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        document: Any = json.loads(record or "{}")
+        url = urlsplit(document["url"])
+        editable = bool(document.get("dir_info", {}).get("editable"))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+    if url.scheme != "file":
+        return None
+    path = unquote(url.path)
+    if url.netloc not in ("", "localhost"):
+        return Origin(f"\\\\{url.netloc}{path}".replace("/", "\\"), editable)
+    return Origin(path[1:].replace("/", "\\") if _DRIVE.match(path) else path, editable)
+
+
+def installed_from() -> Origin | None:
+    """Return the origin of this very qnnbridge, if it still exists."""
+    # Not at the top: it takes 30 ms, and only messages need it.
+    import importlib.metadata
+
+    try:
+        origin = read_origin(importlib.metadata.distribution(PACKAGE).read_text("direct_url.json"))
+    except (importlib.metadata.PackageNotFoundError, OSError, ValueError):
+        return None
+    return origin if origin is not None and os.path.exists(origin.path) else None
+
+
+def requirement(extras: str = "", version: str = "", origin: Origin | None = None) -> str:
+    """Return what pip installs: the origin, else the release on an index, else ``.`` (the current folder)."""
+    extra = f"[{extras}]" if extras else ""
+    if origin is not None:
+        return f"{origin.path}{extra}"
+    if ON_INDEX:
+        return f"{PACKAGE}{extra}=={version}" if version else f"{PACKAGE}{extra}"
+    return f".{extra}"
+
+
+def install_command(extras: str = "", *, python: str = "python", options: str = "") -> str:
+    """Return the command that installs qnnbridge with these extras, as cmd.exe, PowerShell and sh read it.
+
+    Without a known origin the command is for the folder of a checkout, which the text adds.
+
+    Args:
+        extras: names of extras, such as ``host,genai``.
+        python: the interpreter to install into.
+        options: of `pip install`, such as ``--upgrade``.
+    """
+    origin = None if "--upgrade" in options.split() else installed_from()
+    if os.path.isabs(python):
+        python = shell_word(python)
+    words = [python, "-m pip install", *options.split(), f'"{requirement(extras, "", origin)}"']
+    in_checkout = origin is None and not ON_INDEX
+    newer = "newer " if "--upgrade" in options.split() else ""
+    return " ".join(words) + (f"   (in a {newer}checkout of {PACKAGE})" if in_checkout else "")

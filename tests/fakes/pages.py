@@ -1,0 +1,19 @@
+"""Programs that stand on pages of docs/, for tests that run them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+DOCS = Path(__file__).parents[2] / "docs"
+_PYTHON = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def program_of(page: str, replaced: Mapping[str, str], number: int = 0) -> str:
+    """Return a Python block of a page below docs/, with texts replaced that a test has to choose."""
+    code = [found["code"] for found in _PYTHON.finditer((DOCS / page).read_text("utf-8"))][number]
+    for old, new in replaced.items():
+        assert old in code, f"{page} has no {old}"
+        code = code.replace(old, new)
+    return code
