@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_protocol.shell import command_line
 from qnnbridge_serve.options import Address, ServeOptions, listen, url_of
 from qnnbridge_tools import arguments
 from qnnbridge_tools.command_line import command
@@ -66,7 +67,7 @@ def require_packages(*, embeddings: bool = False, speech: bool = False) -> None:
         raise BridgeError(
             f"qnnbridge serve needs {error.name}, which this Python does not have: {sys.executable}.",
             cause=f"It works with the packages of the extra [{extra}].",
-            fix=f'{sys.executable} -m pip install "qnnbridge[{extra}]"',
+            fix=command_line((sys.executable, "-m", "pip", "install", f"qnnbridge[{extra}]")),
         ) from None
 
 

@@ -35,6 +35,7 @@ from qnnbridge_protocol.errors import (
     ProviderUnavailable,
     from_wire,
 )
+from qnnbridge_protocol.shell import command_line
 from qnnbridge_tools import output
 from qnnbridge_tools.arguments import read_chip
 from qnnbridge_tools.inspection import SCHEMA_VERSION, find_installation, host_text
@@ -160,7 +161,7 @@ def _ask(python: str, request: Mapping[str, Any]) -> tuple[BinaryDescription, li
         if "No module named qnnbridge_host.wrap" in " ".join(lines):
             raise ProviderUnavailable(
                 f"The qnnbridge of the host's interpreter {python} is too old to read context binaries.",
-                fix=f"{python} -m pip install --upgrade qnnbridge",
+                fix=command_line((python, "-m", "pip", "install", "--upgrade", "qnnbridge")),
             ) from None
         raise ContextUnusable(
             f"To read {name} ended the process that did it (exit code {done.returncode}).",

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_os.outputs import is_stdout
+from qnnbridge_protocol.shell import command_line
 from qnnbridge_protocol.visible import visible as visible
 
 if TYPE_CHECKING:
@@ -210,11 +211,11 @@ def guarded(command: Callable[[], int]) -> int:
 
 
 def report_incomplete(error: ImportError) -> int:
-    """Says on stderr that a part of qnnbridge, or of what it needs, is missing. Gives the exit code."""
+    """Report on stderr that a part of qnnbridge or of its dependencies is missing. Return the exit code."""
+    install = command_line((sys.executable, "-m", "pip", "install", "--force-reinstall", "qnnbridge"))
     print(
-        f"Error: this installation of qnnbridge is not whole: {visible(error)}.\n"
-        f"Fix: {sys.executable} -m pip install --force-reinstall qnnbridge, or see what else is wrong: "
-        "python -m qnnbridge_tools doctor",
+        f"Error: this installation of qnnbridge is incomplete: {visible(error)}.\n"
+        f"Fix: {install}, or see what else is wrong: python -m qnnbridge_tools doctor",
         file=sys.stderr,
     )
     return 1

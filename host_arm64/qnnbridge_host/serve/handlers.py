@@ -26,6 +26,7 @@ from qnnbridge_protocol.errors import (
     UnknownOperation,
     desync,
 )
+from qnnbridge_protocol.shell import command_line
 
 if TYPE_CHECKING:
     from qnnbridge_host.engine import Engine
@@ -319,7 +320,7 @@ def _require_onnx(what: str = "fix=True") -> None:
     if importlib.util.find_spec("onnx") is None:
         raise ProviderUnavailable(
             f"{what} needs the package onnx, which the host's Python does not have: {sys.executable}.",
-            fix=f'{sys.executable} -m pip install "qnnbridge[host]"',
+            fix=command_line((sys.executable, "-m", "pip", "install", "qnnbridge[host]")),
         )
 
 

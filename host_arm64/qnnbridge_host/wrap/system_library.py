@@ -23,6 +23,7 @@ from qnnbridge_host.model.context_binary import (
     TensorDescription,
 )
 from qnnbridge_protocol.errors import ContextUnusable, ProviderUnavailable
+from qnnbridge_protocol.shell import command_line
 
 LIBRARY: Final = "QnnSystem.dll" if sys.platform == "win32" else "libQnnSystem.so"
 # More of anything is a damaged file that the library did not notice.
@@ -288,7 +289,7 @@ def library_folder() -> str:
     raise ProviderUnavailable(
         f"QNN's system library {LIBRARY} is not beside the QNN of the host's Python, {sys.executable}.",
         cause="Only it can say what a context binary holds.",
-        fix=f'{sys.executable} -m pip install --force-reinstall "qnnbridge[host]"',
+        fix=command_line((sys.executable, "-m", "pip", "install", "--force-reinstall", "qnnbridge[host]")),
         evidence=folders,
     )
 
