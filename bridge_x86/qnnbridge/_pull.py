@@ -1,7 +1,6 @@
-"""`qnnbridge.pull`: downloads a model by name and returns its path.
+"""`qnnbridge.pull`: download a model by name and return its path.
 
-The command `qnnbridge pull` does the work in a process of its own: the application loads none of its packages. Any
-thread.
+A child process runs the command `qnnbridge pull`, so the application does not load its packages. Any thread.
 """
 
 from __future__ import annotations
@@ -29,26 +28,26 @@ def pull(
     soc_model: str | int | None = None,
     host_python: str | None = None,
 ) -> str:
-    """Download a model from a model hub, unless it is here already, and return its path.
+    """Download a model from a model hub, unless an earlier pull has, and return its path.
 
     Args:
         name: ``OWNER/NAME`` or ``OWNER/NAME@REVISION`` of a repository.
         revision: branch, tag or commit; default main.
         file: name or pattern of the model's file, several for a model of several parts.
         output: the folder to create; default one in ``QNNBRIDGE_MODELS_DIR``.
-        offline: use no network, and find what was pulled before.
+        offline: do not use the network; find a model that was pulled before.
         token: overrides ``HF_TOKEN`` and the token of `hf auth login`.
         soc_model: chip that compiled models must fit; default the host's.
         host_python: interpreter of the host, as for `Host`.
 
     Raises:
         OptionError: the repository, revision or file does not exist, or no model in it can be used.
-        PullFailed: the hub, the network or the disk refuses; ``details["reason"]``.
+        PullFailed: an error of the hub, the network or the file system; see ``details["reason"]``.
     """
     if is_frozen():
         raise PullFailed(
             "qnnbridge.pull() does not work in a frozen application.",
-            cause="It has neither a Python interpreter nor the tools of qnnbridge.",
+            cause="A frozen application has neither a Python interpreter nor the tools of qnnbridge.",
             fix="Pull the model when the application is built, and ship its folder.",
             details={"reason": "packages"},
         )
@@ -62,8 +61,10 @@ def pull(
     command += [f"{option}={value}" for option, value in options.items() if value is not None]
     command += [f"--file={one}" for one in ([file] if isinstance(file, str) else file)]
     command += ["--offline"] if offline else []
-    # Not on the command line, which other processes can read.
-    environment = os.environ if token is None else {**os.environ, "HF_TOKEN": token}
+    # PYTHONSAFEPATH: else files such as json.py in the current folder replace Python's own modules.
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    # Other processes can read a command line, but not this variable.
+    environment |= {} if token is None else {"HF_TOKEN": token}
     with popen()(
         [*command, "--", name],
         stdin=subprocess.DEVNULL,

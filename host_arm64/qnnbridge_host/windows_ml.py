@@ -21,6 +21,7 @@ from typing import Any, Final, NoReturn
 from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION, installed_here, parse_version
 from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded, ProviderUnavailable
 from qnnbridge_protocol.records import NamedTuple
+from qnnbridge_protocol.shell import command_line
 
 QNN: Final = "QNNExecutionProvider"
 
@@ -81,7 +82,8 @@ def ready_qnn(*, download: bool = False, on_progress: OnProgress = lambda _done:
             raise ProviderUnavailable(
                 f"Windows has a provider for QNN in its catalogue ({entry.words}), and it is not on this computer.",
                 cause="Windows downloads a provider when somebody asks for it, which takes minutes.",
-                fix=f"Download it once: `{sys.executable} -m qnnbridge_host.windows_ml download`."
+                fix="Download it once: "
+                f"`{command_line((sys.executable, '-m', 'qnnbridge_host.windows_ml', 'download'))}`."
                 " Or use engine='wheel' (onnxruntime-qnn).",
                 details={"engine": "windowsml", "state": entry.state},
             )

@@ -11,12 +11,13 @@ import os
 import re
 from typing import Any, Final
 
-from qnnbridge_protocol.shell import shell_word
+from qnnbridge_protocol.shell import command_line, shell_word
 
 PACKAGE: Final = "qnnbridge"
 # Whether a package index has qnnbridge. As long as it has not, commands install from a checkout or a wheel.
 ON_INDEX: Final = False
 
+_PLAIN: Final = re.compile(r"[\w.:/\\\[\],=~ -]+")
 _DRIVE: Final = re.compile(r"/[A-Za-z]:(?:/|$)")
 
 
@@ -82,9 +83,11 @@ def install_command(extras: str = "", *, python: str = "python", options: str = 
         options: of `pip install`, such as ``--upgrade``.
     """
     origin = None if "--upgrade" in options.split() else installed_from()
-    if os.path.isabs(python):
-        python = shell_word(python)
-    words = [python, "-m pip install", *options.split(), f'"{requirement(extras, "", origin)}"']
-    in_checkout = origin is None and not ON_INDEX
+    what = requirement(extras, "", origin)
+    # The field's own form, where all shells read it as it stands.
+    quoted = f'"{what}"' if _PLAIN.fullmatch(what) else shell_word(what)
+    command = f"{command_line((python, '-m', 'pip', 'install', *options.split()))} {quoted}"
+    if origin is not None or ON_INDEX:
+        return command
     newer = "newer " if "--upgrade" in options.split() else ""
-    return " ".join(words) + (f"   (in a {newer}checkout of {PACKAGE})" if in_checkout else "")
+    return f"{command}   (in a {newer}checkout of {PACKAGE})"

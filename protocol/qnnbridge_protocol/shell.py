@@ -1,17 +1,76 @@
-"""Words of commands that messages suggest, so that a command works when it is pasted. Pure functions."""
+"""Quote words and lines of suggested commands, so that a pasted command does what it shows. Pure functions.
+
+Words come from strangers, too: names in a model and in a repository. On Windows the reader may paste into the
+Command Prompt or into PowerShell. Both take a word in double quotes as text, with two exceptions: the Command
+Prompt expands ``%NAME%`` there and has no way to prevent it, and PowerShell expands ``$``, so it gets its escape
+character. A word with ``$`` then has another value in the Command Prompt, and still starts nothing.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 
 def shell_word(text: str | os.PathLike[str]) -> str:
-    """Return a word of a command line, quoted for the shell of this system where it needs that."""
+    """Return a word of a command line, quoted for the shells of this system where it needs that."""
     word = os.fspath(text)
-    if os.name == "nt":
-        import subprocess
+    if os.name != "nt":
+        import shlex
 
-        return subprocess.list2cmdline([word])
+        return shlex.quote(word)
+    import re
+
+    if _is_plain(word):
+        return word
+    # PowerShell takes typographic double quotes for plain ones.
+    return '"' + re.sub("[$`\u201c-\u201e]", r"`\g<0>", _for_program(word)) + '"'
+
+
+def command_line(words: Sequence[str | os.PathLike[str]]) -> str:
+    """Return a command whose program is a path.
+
+    On Windows a path that needs quotes is written for PowerShell, which runs it only after ``&``.
+    """
+    texts = [os.fspath(word) for word in words]
+    if os.name == "nt":
+        return powershell_line(texts) if not _is_plain(texts[0]) else " ".join(map(shell_word, texts))
     import shlex
 
-    return shlex.quote(word)
+    return shlex.join(texts)
+
+
+def command_prompt_line(words: Sequence[str]) -> str:
+    """Return a command for the Command Prompt of Windows."""
+    import re
+
+    plain = re.compile(r"[\w.:=/\\+,@\[\]-]+")
+    return " ".join(word if plain.fullmatch(word) else f'"{_for_program(word)}"' for word in words)
+
+
+def powershell_line(words: Sequence[str]) -> str:
+    """Return a command for PowerShell, which runs a quoted program only after ``&``."""
+    import re
+
+    # A typographic quote ends the text, too; of two quotes in a row the second one is text.
+    doubled = [re.sub("['\u2018-\u201b]", r"\g<0>\g<0>", word) for word in words]
+    quoted = [word if _is_plain(word) else f"'{text}'" for word, text in zip(words, doubled, strict=True)]
+    return " ".join(["&", *quoted] if quoted[0].startswith("'") else quoted)
+
+
+def _is_plain(word: str) -> bool:
+    """Return whether no shell of Windows interprets any character of the word."""
+    import re
+
+    # `~` is the home folder at the beginning only; short names of Windows have it in the middle.
+    return re.fullmatch(r"(?!~)[\w.:=/\\+~-]+", word) is not None
+
+
+def _for_program(word: str) -> str:
+    """Return the word as programs of Windows read it between double quotes.
+
+    Quotes are doubled, and so are backslashes before a quote and at the end.
+    """
+    import re
+
+    return re.sub(r'(\\*)("|\Z)', lambda found: found[1] * 2 + found[2] * 2, word)

@@ -62,6 +62,7 @@ class FakeHub:
     requests: list[tuple[str, str, str, str]] = dataclasses.field(default_factory=list)
     fault: Callable[[str, str], int | str | None] = lambda _method, _path: None
     ranges: bool = True
+    retry_after: str = "7"
 
     def add(self, name: str, files: Mapping[str, bytes], **settings: Any) -> Repo:
         self.repos[name] = Repo(dict(files), **settings)
@@ -90,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append((self.command, self.path, self.headers.get("Range") or "", token))
         fault = self.hub.fault(self.command, self.path)
         if isinstance(fault, int):
-            self.refuse(fault, {"Retry-After": "7"} if fault == 429 else {})
+            self.refuse(fault, {"Retry-After": self.hub.retry_after} if fault == 429 else {})
             return
         if fault == "drop":
             self.close_connection = True
@@ -105,7 +106,10 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.refuse(404, {})
 
-    def allowed(self, name: str, token: str, *, contents: bool) -> Repo | None:
+    def found(
+        self, name: str, revision: str, token: str, *, contents: bool
+    ) -> tuple[Repo, dict[str, bytes]] | None:
+        """The repository and the files of a revision; ``None`` after an answer that refuses them."""
         repo = self.hub.repos.get(name)
         if token and token != TOKEN:
             self.refuse(401, {"X-Error-Message": "Invalid credentials in Authorization header"})
@@ -113,18 +117,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.refuse(404 if token else 401, {"X-Error-Code": "RepoNotFound"})
         elif contents and repo.gated and not token:
             self.refuse(401, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to the model is restricted."})
+        elif revision not in repo.revisions:
+            self.refuse(404, {"X-Error-Code": "RevisionNotFound"})
         else:
-            return repo
+            return repo, repo.revisions[revision]
         return None
 
     def send_info(self, name: str, revision: str, token: str) -> None:
-        repo = self.allowed(name, token, contents=False)
-        if repo is None:
+        found = self.found(name, revision, token, contents=False)
+        if found is None:
             return
-        files = repo.revisions.get(revision)
-        if files is None:
-            self.refuse(404, {"X-Error-Code": "RevisionNotFound"})
-            return
+        repo, files = found
         siblings = []
         for file, data in files.items():
             one: dict[str, Any] = {"rfilename": file, "size": len(data), "blobId": git_hash(data)}
@@ -143,13 +146,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send(200, json.dumps(info).encode(), {"Content-Type": "application/json"})
 
     def send_file(self, name: str, revision: str, file: str, token: str, fault: int | str | None) -> None:
-        repo = self.allowed(name, token, contents=True)
-        if repo is None:
+        found = self.found(name, revision, token, contents=True)
+        if found is None:
             return
-        files = repo.revisions.get(revision)
-        if files is None:
-            self.refuse(404, {"X-Error-Code": "RevisionNotFound"})
-        elif file not in files:
+        repo, files = found
+        if file not in files:
             self.refuse(404, {"X-Error-Code": "EntryNotFound"})
         elif file.endswith(_LARGE):
             sha256 = hashlib.sha256(files[file]).hexdigest()

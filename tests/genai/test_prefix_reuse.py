@@ -101,6 +101,15 @@ def test_what_a_kept_generator_cannot_repeat_gets_a_new_one(pair: Pair, options:
     assert (second.tokens, second.cached_tokens, len(pair.pool)) == (first.tokens, 0, 0)
 
 
+def test_prompts_with_another_salt_share_no_generator(pair: Pair) -> None:
+    pair.pool.clear()
+    tokens = prompt(40, 11)
+    first = pair.ask(tokens, 8, cache_salt="ann")
+    other, none, same = (pair.ask(tokens, 8, cache_salt=salt) for salt in ("bob", "", "ann"))
+    assert (other.cached_tokens, none.cached_tokens, same.cached_tokens) == (0, 0, len(tokens) - 1)
+    assert first.tokens == other.tokens == none.tokens == same.tokens
+
+
 def test_pipelines_get_new_generators(folders: Folders, host: qnnbridge.Host) -> None:
     model, pool = genai.Model(folders("window"), host=host), genai.GeneratorPool()
     for _ in range(2):

@@ -44,7 +44,7 @@ def test_without_any_library_the_doctor_still_says_what_is_missing(tmp_path: Pat
     assert "this interpreter lacks numpy, msgpack" in report["findings"][1]["title"]
     other = said("demo", python=python)
     assert other.returncode == 1
-    assert "is not whole: No module named" in other.stderr
+    assert "is incomplete: No module named" in other.stderr
     assert "doctor" in other.stderr
     assert "Traceback" not in other.stderr
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import json
 import os
 import signal
@@ -208,6 +210,8 @@ def test_a_schema_is_kept_to(client: Any) -> None:
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"response_format": {"type": "xml"}}, "response_format"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"extra_body": {"cache_salt": ""}}, "cache_salt"),
+        ({"extra_body": {"cache_salt": 1}}, "cache_salt"),
         ({"messages": [{"role": "user", "content": "x" * 400}]}, "messages"),
     ],
 )
@@ -424,6 +428,37 @@ def test_a_growing_conversation_is_processed_once(server: Server, client: Any) -
         messages = [*messages, said, {"role": "user", "content": text}]
     assert 100 < cached[1] < cached[2]
     assert metric(server, "qnnbridge_llm_cached_tokens_total", model="long") == before + sum(cached)
+
+
+def test_no_client_learns_what_another_one_asked(server: Server, client: Any) -> None:
+    messages = [{"role": "user", "content": "the secret of the sea " * 10}]
+
+    def cached(asking: Any = client, **options: Any) -> int:
+        answer = chat(asking, model="long", messages=messages, temperature=0, **options)
+        return int(answer.usage.prompt_tokens_details.cached_tokens)
+
+    salted = {"user": "ann", "extra_body": {"cache_salt": "of ann"}}
+    assert cached(**salted) == 0
+    assert cached() == 0
+    assert cached(user="bob") == 0
+    assert cached(user="ann") == 0
+    assert cached(user="ann", extra_body={"cache_salt": "of bob"}) == 0
+
+
+@needs.linux
+def test_clients_at_other_addresses_share_no_generator(server: Server) -> None:
+    messages = [{"role": "user", "content": "the harbour of the sea " * 10}]
+    body = {"model": "long", "messages": messages, "temperature": 0, "max_tokens": 12}
+
+    def cached(address: str) -> int:
+        connection = http.client.HTTPConnection(server.address, source_address=(address, 0), timeout=WAIT_TIMEOUT_S)
+        with contextlib.closing(connection):
+            connection.request("POST", "/v1/chat/completions", json.dumps(body))
+            usage = json.load(connection.getresponse())["usage"]
+        return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+    addresses = ["127.0.0.1", "127.0.0.2"] * 2
+    assert [cached(address) > 0 for address in addresses] == [False, False, True, True]
 
 
 def test_metrics_tell_speed(server: Server, client: Any) -> None:

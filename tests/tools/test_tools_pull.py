@@ -12,7 +12,9 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import threading
+import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,6 +39,7 @@ from tests.unit import epcontext_models
 import qnnbridge
 from qnnbridge_protocol.errors import BridgeError, HostNotFound, OptionError, PullFailed
 from qnnbridge_protocol.installing import install_command
+from qnnbridge_protocol.shell import shell_word
 from qnnbridge_tools import inspection
 from qnnbridge_tools.hub import archive, choice, library, remote
 from qnnbridge_tools.hub.pulling import PullRequest, PullResult, pull_model
@@ -321,7 +324,7 @@ def test_files_by_name_and_by_pattern(hub: FakeHub) -> None:
     done = pull(files=("npu/model.bin",))
     assert done.path.read_bytes() == BINARY
     assert done.next_command.startswith("qnnbridge wrap ")
-    with pytest.raises(OptionError, match="no file"):
+    with pytest.raises(OptionError, match="does not contain"):
         pull(files=("nothing.onnx",))
 
 
@@ -384,6 +387,10 @@ def link(info: zipfile.ZipInfo) -> None:
         info.external_attr = (stat.S_IFLNK | 0o777) << 16
 
 
+def by_bzip2(info: zipfile.ZipInfo) -> None:
+    info.compress_type = zipfile.ZIP_BZIP2
+
+
 HOSTILE = {
     "out of the folder": zipped({"m.onnx": FLOAT, "../evil.onnx": b"x"}),
     "absolute": zipped({"m.onnx": FLOAT, "/tmp/evil": b"x"}),
@@ -395,6 +402,7 @@ HOSTILE = {
     "two names that Windows takes for one": zipped({"m.onnx": FLOAT, "A.txt": b"x", "a.TXT": b"y"}),
     "a link": zipped({"m.onnx": FLOAT, "a": b"/etc"}, link),
     "a bomb": zipped({"m.onnx": FLOAT, "zeros": bytes(60_000_000)}),
+    "another compression": zipped({"m.onnx": FLOAT, "a": b"x"}, by_bzip2),
 }
 
 
@@ -423,6 +431,20 @@ def test_an_archive_with_a_damaged_file_leaves_nothing(hub: FakeHub) -> None:
     assert not library.pulled()
 
 
+@pytest.mark.parametrize("damage", ["contents", "name"])
+def test_an_archive_whose_beginning_is_damaged_is_refused(hub: FakeHub, damage: str) -> None:
+    packed = bytearray(zipped({"mödel.onnx": FLOAT}))
+    if damage == "contents":
+        at = packed.index("mödel.onnx".encode()) + len("mödel.onnx".encode())
+        packed[at : at + 40] = b"\xff" * 40
+    else:
+        packed = packed.replace("ö".encode(), b"\xff\xff")
+    hub.add(NAME, {"net.zip": bytes(packed)})
+    with pytest.raises(OptionError, match="No model") as refused:
+        pull()
+    assert "cannot be read" in refused.value.evidence[0]
+
+
 @pytest.mark.parametrize("name", ["aux.onnx", "what?.onnx", "model .onnx/model.onnx", "a:b.onnx"])
 def test_a_name_that_windows_forbids_is_refused_on_every_system(hub: FakeHub, name: str) -> None:
     hub.add(NAME, {name: FLOAT})
@@ -445,10 +467,10 @@ def test_a_cut_download_goes_on_where_it_stopped(hub: FakeHub, monkeypatch: pyte
     hub.fault = lambda _m, path: next(faults) if path.startswith("/content/") and not peeking(hub) else None
     # It writes so much at a time, and the rest of it is lost with the connection.
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 65536)
-    with pytest.raises(PullFailed, match="cut") as failed:
+    with pytest.raises(PullFailed, match="broke") as failed:
         pull()
     assert failed.value.details["reason"] == "network"
-    assert "goes on" in str(failed.value.fix)
+    assert "continues" in str(failed.value.fix)
     assert not finished()
     left = next(folder_of_models().rglob(f"model.onnx{remote.PART}")).stat().st_size
     assert 0 < left < len(data)
@@ -487,6 +509,19 @@ def test_a_server_without_ranges_serves_too(hub: FakeHub) -> None:
     assert pull().path.read_bytes() == QDQ
 
 
+def test_a_server_without_ranges_does_not_fill_the_memory(hub: FakeHub) -> None:
+    hub.ranges = False
+    hub.add(NAME, {"model.onnx": bytes(30_000_000) + b"the end"})
+    asked = remote.Hub()
+    repository = asked.repository(NAME, None)
+    tracemalloc.start()
+    try:
+        assert asked.read(repository, "model.onnx", 30_000_000, 7) == b"the end"
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("name", ["model.onnx", "config.json"])
 def test_wrong_bytes_are_noticed_and_not_kept(hub: FakeHub, name: str) -> None:
     hub.add(NAME, {"model.onnx": FLOAT, "config.json": b'{"model_type": "net"}'})
@@ -517,6 +552,30 @@ def test_a_gated_model_needs_the_token_which_no_other_server_gets(
     assert TOKEN in {one[3] for one in hub.requests}
     assert TOKEN not in (pull().folder / library.RECORD).read_text()
     assert TOKEN not in repr(PullRequest(NAME, token=TOKEN))
+
+
+def test_a_password_in_the_address_of_the_hub_is_not_shown(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add(NAME, {"model.onnx": FLOAT})
+    named = hub.endpoint.replace("://", "://ann:s3cr3t@p@")
+    assert remote.without_login(named) == hub.endpoint
+    monkeypatch.setenv("HF_ENDPOINT", named)
+    hub.fault = lambda _method, _path: "drop"
+    with pytest.raises(PullFailed, match="cannot be reached") as failed:
+        pull()
+    assert "s3cr3t" not in str(failed.value) + str(failed.value.fix)
+    assert remote.Hub().endpoint == hub.endpoint
+
+
+def test_a_hub_may_name_a_date_to_wait_for(hub: FakeHub) -> None:
+    hub.add(NAME, {"model.onnx": FLOAT})
+    hub.fault = lambda _method, _path: 429
+    with pytest.raises(PullFailed) as failed:
+        pull()
+    assert "Wait 7 seconds" in str(failed.value.fix)
+    hub.retry_after = "Wed, 21 Oct 2026 07:28:00 GMT"
+    with pytest.raises(PullFailed) as failed:
+        pull()
+    assert "Wait some minutes" in str(failed.value.fix)
 
 
 def test_an_unknown_and_a_private_name_are_one_to_the_hub(hub: FakeHub) -> None:
@@ -628,7 +687,7 @@ def test_folders_of_others_are_left_alone(hub: FakeHub, tmp_path: Path, monkeypa
     hub.add(NAME, {"model.onnx": FLOAT})
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "file").write_bytes(b"own")
-    with pytest.raises(OptionError, match="left alone"):
+    with pytest.raises(OptionError, match="did not pull"):
         pull(output=tmp_path / "own")
     monkeypatch.setenv("QNNBRIDGE_MODELS_DIR", str(tmp_path / "own"))
     with pytest.raises(BridgeError) as failed:
@@ -649,6 +708,73 @@ def test_a_folder_of_the_users_choice(hub: FakeHub, tmp_path: Path) -> None:
         pull(output=tmp_path / "out", revision="v1")
     assert done.path.read_bytes() == FLOAT
     assert sorted(path.name for path in tmp_path.iterdir() if "part" in path.name) == []
+
+
+def test_pulls_into_two_folders_do_not_share_an_unfinished_one(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add(NAME, {"model.onnx": FLOAT})
+    stages: list[Path] = []
+    download = remote.Hub.download
+
+    def noting(self: remote.Hub, repository: Any, file: Any, folder: Path) -> None:
+        stages.append(folder)
+        download(self, repository, file, folder)
+
+    monkeypatch.setattr(remote.Hub, "download", noting)
+    for name in ("one", "two"):
+        assert pull(output=tmp_path / name).is_new
+    assert len({*stages}) == 2
+    assert {one.parent for one in stages} == {tmp_path}
+
+
+@needs.posix
+def test_a_folder_has_one_lock_under_all_its_names(hub: FakeHub, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "alias").symlink_to("real")
+    with library.locked(tmp_path / "real" / "out"), pytest.raises(PullFailed, match="just being pulled"):
+        with library.locked(tmp_path / "alias" / "out", wait=False):
+            pass
+
+
+def test_files_that_look_like_those_of_this_package_are_left_out(hub: FakeHub) -> None:
+    names = (library.RECORD, library.RECORD.upper(), f"model.onnx{remote.PART}", ".qnnbridge-folder")
+    hub.add(NAME, {"model.onnx": FLOAT, **dict.fromkeys(names, b"{}")})
+    for name in names:
+        with pytest.raises(OptionError, match="does not contain"):
+            pull(files=("model.onnx", name))
+    done = pull()
+    assert done.path.read_bytes() == FLOAT
+    assert done.record.repository == NAME
+
+
+def test_a_record_leads_to_no_file_outside_of_its_folder(hub: FakeHub, tmp_path: Path) -> None:
+    hub.add(NAME, {"model.onnx": FLOAT})
+    folder = pull(output=tmp_path / "out").folder
+    (tmp_path / "other.onnx").write_bytes(FLOAT)
+    record = json.loads((folder / library.RECORD).read_text())
+    for entry in ("../other.onnx", str(tmp_path / "other.onnx")):
+        (folder / library.RECORD).write_text(json.dumps({**record, "entry": entry}))
+        assert library.read_record(folder) is None
+
+
+def test_an_unfinished_folder_is_no_model_although_its_record_is_written(hub: FakeHub) -> None:
+    hub.add(NAME, {"model.onnx": FLOAT})
+    done = pull()
+    os.rename(done.folder, f"{done.folder}{remote.PART}")
+    assert [one.record for one in library.pulled()] == [None]
+    with pytest.raises(PullFailed, match="was not pulled"):
+        pull(offline=True)
+    assert pull().path == done.path
+
+
+def test_the_name_of_a_revision_is_quoted_in_a_suggested_command(hub: FakeHub) -> None:
+    files = {"encoder.onnx": FLOAT, "head.onnx": FLOAT}
+    hub.add(NAME, files, older={"a;b": files})
+    with pytest.raises(OptionError, match="several models") as refused:
+        pull(revision="a;b")
+    assert shell_word(f"{NAME}@a;b") in str(refused.value.fix)
+    assert shell_word("a;b") != "a;b"
 
 
 def test_a_repository_without_onnx(hub: FakeHub) -> None:
@@ -705,6 +831,18 @@ def test_models_lists_shows_and_removes_what_was_pulled(hub: FakeHub, tmp_path: 
     assert (stranger / "file").exists()
 
 
+def test_a_name_of_several_owners_removes_nothing(hub: FakeHub) -> None:
+    for name in ("ann/net", "bob/net"):
+        hub.add(name, {"model.onnx": FLOAT})
+        pull(name)
+    refused = command("models", "remove", "net")
+    assert refused.returncode == 2
+    assert "ann/net, bob/net" in refused.stderr
+    assert len(library.pulled()) == 2
+    assert command("models", "remove", "bob/net").returncode == 0
+    assert [one.repository for one in library.pulled()] == ["ann/net"]
+
+
 def test_an_unfinished_download_is_listed_and_removed(hub: FakeHub) -> None:
     hub.add(NAME, {"model.onnx": FLOAT})
     hub.fault = lambda _m, path: "swap" if path.startswith("/content/") and not peeking(hub) else None
@@ -730,6 +868,63 @@ def test_a_model_that_is_just_pulled_is_not_removed(hub: FakeHub) -> None:
     assert [path.name for path in done.folder.parent.iterdir()] == [done.folder.name + remote.PART]
 
 
+def test_a_removal_that_fails_can_be_repeated(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add(NAME, {"model.onnx": FLOAT})
+    pull()
+
+    def half(folder: Path) -> None:
+        (folder / ".qnnbridge-folder").unlink()
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(library.shutil, "rmtree", half)
+        with pytest.raises(PullFailed, match="cannot be removed"):
+            library.remove(library.pulled()[0])
+    assert [one.record for one in library.pulled()] == [None]
+    assert command("models", "remove", NAME).returncode == 0
+    assert not list(folder_of_models().glob("*--*"))
+
+
+def test_the_list_survives_files_that_vanish(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add(NAME, {"model.onnx": FLOAT, "config.json": b"{}"})
+    done = pull()
+    status = os.lstat
+
+    def gone(path: Any, **options: Any) -> os.stat_result:
+        if str(path).endswith("config.json"):
+            raise FileNotFoundError(path)
+        return status(path, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "lstat", gone)
+        assert library.PulledFolder(done.folder, done.record).size > len(FLOAT)
+
+
+@needs.posix
+def test_links_are_neither_listed_nor_removed(hub: FakeHub, tmp_path: Path) -> None:
+    hub.add(NAME, {"model.onnx": FLOAT})
+    elsewhere = pull(output=tmp_path / "elsewhere")
+    (folder_of_models() / "tests--linked").symlink_to(tmp_path)
+    owner = folder_of_models() / "tests--net"
+    owner.mkdir()
+    (owner / "linked").symlink_to(elsewhere.folder)
+    (owner / f"linked{remote.PART}").symlink_to(elsewhere.folder)
+    assert not library.pulled()
+    assert command("models", "remove", "--all").returncode == 0
+    assert elsewhere.path.exists()
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="older Pythons import from the current folder first")
+def test_files_in_the_current_folder_do_not_reach_the_process_that_pulls(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add(NAME, {"model.onnx": FLOAT})
+    (tmp_path / "typer.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    assert Path(qnnbridge.pull(NAME)).read_bytes() == FLOAT
+
+
 @pytest.mark.process
 def test_the_function_returns_the_path_and_raises_the_errors(hub: FakeHub, tmp_path: Path) -> None:
     hub.add(NAME, {"model.onnx": FLOAT, "model_qdq.onnx": QDQ}, gated=True)
@@ -744,8 +939,6 @@ def test_the_function_returns_the_path_and_raises_the_errors(hub: FakeHub, tmp_p
 
 
 def test_a_missing_package_is_named_with_its_extra(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     done = command("pull", NAME)
     assert done.returncode == 1

@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests import needs
 
 from qnnbridge_tools import bug_report
 from qnnbridge_tools.bug_report import CRASH_REPORTS, Outcome, parts, report_text, run_command
@@ -74,6 +76,18 @@ LEAKS = (
         "QNNBRIDGE_SERVE_TOKEN=s3cr3t-value",
         "--token s3cr3t-value",
         "hf_s3cr3tS3cr3tS3cr3t",
+        "QNN_hf_s3cr3tS3cr3tS3cr3t",
+        "https://bob:p@s3cr3t@proxy.example:8080/",
+        "password=schmidt",
+        "password: 77s3cr3t",
+        '{"password": "my s3cr3t words"}',
+        r'{"password": "my \"s3cr3t\" words"}',
+        r'{"log": "{\"secret\": \"my s3cr3t words\"}"}',
+        "AWS_SECRET_ACCESS_KEY=s3cr3t",
+        "https://cdn.example/a?X-Amz-Signature=s3cr3t&x=1",
+        "https://cdn.example/a?sig=s3cr3t",
+        r"D:\OneDrive - Contoso Schmidt Ltd\models",
+        "file:///d/OneDrive%20-%20Fileserv%20Schmidt/models",
         "pa55/w0rd+x and pa55%2Fw0rd%2Bx",
     ],
 )
@@ -88,6 +102,7 @@ def test_no_spelling_of_a_name_or_secret_is_left(text: str) -> None:
     [
         "QnnHtp.dll 2.40.0.251225135753_193295 in C:\\Windows\\System32\\DriverStore\\x",
         "max_tokens=512, tokens: 1024, token_ids int64 1x128, tokenizer: WordPiece",
+        '{"password": null, "secrets": [], "token": "1024", "credentials": {"a": 1}}',
         "https://github.com/owner/name/issues, http://127.0.0.1:8000/v1",
         r"C:\Users\Public\models\a.onnx",
         r'{"path": "D:\\models\\a.onnx"}',
@@ -111,6 +126,37 @@ def test_usual_words_as_names_do_not_garble_the_report() -> None:
     named = Identity(users=("qn", "model"), computers=("host",))
     assert without_personal("qn model host /home/model/x", named)[0] == "qn model host /home/USER/x"
     assert "3 of this computer's names" in report_text([], named)
+
+
+def test_digits_are_a_password_and_not_a_token() -> None:
+    assert without_personal('password=123456 "secret": "42" tokens=123456', ANNABELL)[0] == (
+        'password=SECRET "secret": "SECRET" tokens=123456'
+    )
+
+
+def test_a_line_of_any_length_is_searched_in_linear_time() -> None:
+    begun = time.process_time()
+    for text in (
+        "x" * 400_000,
+        "password=" * 40_000,
+        "a.b-" * 100_000,
+        "\\" * 400_000,
+        "OneDrive - " * 40_000,
+        "/users/" * 40_000,
+    ):
+        without_personal(text, ANNABELL)
+    assert time.process_time() - begun < 20
+
+
+@needs.posix
+def test_the_home_folder_behind_a_link_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real" / "qn").mkdir(parents=True)
+    (tmp_path / "home").symlink_to(tmp_path / "real")
+    home = tmp_path / "home" / "qn"
+    monkeypatch.setenv("HOME", str(home))
+    found = this_identity({"HOME": str(home)})
+    for folder in (home, home.resolve()):
+        assert without_personal(f"{folder}/models", found)[0] == "~/models"
 
 
 def test_secrets_of_the_environment_are_known() -> None:
@@ -146,16 +192,28 @@ def test_only_the_newest_crash_reports_are_in_it() -> None:
 def test_a_command_that_hangs_is_ended() -> None:
     # Follows a log until Ctrl+C.
     outcome = run_command(["host", "logs", "--follow"], 3)
-    assert outcome.problem == "no end within 3 s"
+    assert outcome.problem == "the command did not end within 3 s"
     assert outcome.code is None
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="older Pythons import from the current folder first")
+def test_files_in_the_current_folder_do_not_reach_the_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "typer.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["--version"], 60).code == 0
+
+
 def test_a_long_output_keeps_its_end() -> None:
-    text = "x" * bug_report.MAX_PART_CHARS + "the end"
-    shown = next(parts(lambda words: Outcome("", text, 0))).text
-    assert shown.startswith("[...]\n")
-    assert shown.endswith("the end")
-    assert len(shown) < len(text)
+    for text, begin in (
+        ("hf_s3cr3t x\n" * bug_report.MAX_PART_CHARS, "hf_"),
+        ("s3cr3t " * bug_report.MAX_PART_CHARS, "s3"),
+    ):
+        shown = next(parts(lambda words, text=text: Outcome("", text + "the end", 0))).text
+        assert shown.startswith(f"[...]\n{begin}"), "no part of a name or a secret"
+        assert shown.endswith("the end")
+        assert len(shown) <= bug_report.MAX_PART_CHARS + len("[...]\n")
 
 
 def test_the_report_of_this_computer_names_nobody_and_is_a_snapshot(tmp_path: Path) -> None:

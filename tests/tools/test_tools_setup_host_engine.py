@@ -21,7 +21,7 @@ from qnnbridge_tools.doctor.findings import Report
 from qnnbridge_tools.setup_host.command import document, print_commands, print_plan, print_result
 from qnnbridge_tools.setup_host.environment import AlreadyThere, SetupFailed, python_in
 from qnnbridge_tools.setup_host.plan import NpuTraits, SetupOptions, SetupPlan, make_plan, toml_string
-from qnnbridge_tools.setup_host.steps import _run, check_host
+from qnnbridge_tools.setup_host.steps import _configured, _run, check_host
 from qnnbridge_tools.setup_host.this_machine import PythonTraits
 from qnnbridge_tools.versions.packages import COMPANIONS, Source, requirements_without_qnn
 
@@ -152,6 +152,22 @@ def test_the_setting_of_another_source_is_replaced_only_when_asked(
     told = plan_with(tmp_path, monkeypatch, old, replace=True).config_text
     assert told == f"{path}engine = 'wheel'\nquiet = true\n"
     assert plan_with(tmp_path, monkeypatch, "[host]\nengine = 'auto'\n").config_text == f"{path}engine = 'auto'\n"
+
+
+def test_a_setting_that_was_written_during_the_set_up_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_with(tmp_path, monkeypatch, "retry = 1\n", engine="windowsml")
+    assert plan.config is not None
+    plan.config.write_text("retry = 2\n", "utf-8")
+    with _configured(plan):
+        pass
+    path = toml_string(str(plan.python))
+    assert plan.config.read_text("utf-8") == f"retry = 2\n\n[host]\npython = {path}\nengine = 'windowsml'\n"
+    plan.config.write_text("host = 1\n", "utf-8")
+    with pytest.raises(SetupFailed, match="cannot extend"), _configured(plan):
+        pass
+    assert plan.config.read_text("utf-8") == "host = 1\n"
 
 
 def test_a_download_that_fails_says_what_windows_said(tmp_path: Path) -> None:

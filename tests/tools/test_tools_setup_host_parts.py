@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,11 +24,14 @@ from qnnbridge_os.programs import RegisteredPython
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import HostNotFound, NoSuchFile, OptionError
 from qnnbridge_tools.doctor.machine import path_folders
+from qnnbridge_tools.options import SetupOptions
 from qnnbridge_tools.reporting import exit_code_of
-from qnnbridge_tools.setup_host.command import cmd_text, powershell_text
+from qnnbridge_tools.setup_host import made_host
+from qnnbridge_tools.setup_host.bring_python import python_folder
 from qnnbridge_tools.setup_host.environment import (
     MARKER,
     OLD_SUFFIX,
+    RECORD,
     AlreadyThere,
     NewEnvironment,
     NothingFits,
@@ -35,6 +40,7 @@ from qnnbridge_tools.setup_host.environment import (
     check_folder,
     check_free,
     recover,
+    remove,
 )
 from qnnbridge_tools.setup_host.plan import HostChoice, NpuTraits, choose, toml_string, with_host
 from qnnbridge_tools.setup_host.steps import pip_environment, setup_environment, write_text
@@ -52,23 +58,26 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
 def test_a_new_file_names_the_host() -> None:
-    assert with_host("", r"C:\my hosts\python.exe") == "[host]\npython = 'C:\\my hosts\\python.exe'\n"
+    assert with_host("", {"python": r"C:\my hosts\python.exe"}) == "[host]\npython = 'C:\\my hosts\\python.exe'\n"
 
 
 def test_everything_else_in_the_file_stays_comments_too() -> None:
     old = "# mine\nretry = 1\n\n[host] # the host\nquiet = true # yes\npython = '/old' # old\n\n[other]\na = '''\nx'''\n"
     new = "# mine\nretry = 1\n\n[host] # the host\nquiet = true # yes\npython = '/new'\n\n[other]\na = '''\nx'''\n"
-    assert with_host(old, "/new") == new
+    assert with_host(old, {"python": "/new"}) == new
 
 
 def test_a_table_without_the_setting_gets_it_and_a_file_without_the_table_gets_both() -> None:
-    assert with_host("[host]\nquiet = true\n", "/new") == "[host]\npython = '/new'\nquiet = true\n"
-    assert with_host("[other]\na = 1", "/new") == "[other]\na = 1\n\n[host]\npython = '/new'\n"
+    assert with_host("[host]\nquiet = true\n", {"python": "/new"}) == "[host]\npython = '/new'\nquiet = true\n"
+    assert with_host("[other]\na = 1", {"python": "/new"}) == "[other]\na = 1\n\n[host]\npython = '/new'\n"
 
 
 def test_line_ends_stay_as_they_are() -> None:
-    assert with_host("# a\x85b\r\n[host]\r\npython = 'x'\r\n", "/y") == "# a\x85b\r\n[host]\r\npython = '/y'\r\n"
-    assert with_host("a = 1", "/y") == "a = 1\n\n[host]\npython = '/y'\n"
+    assert (
+        with_host("# a\x85b\r\n[host]\r\npython = 'x'\r\n", {"python": "/y"})
+        == "# a\x85b\r\n[host]\r\npython = '/y'\r\n"
+    )
+    assert with_host("a = 1", {"python": "/y"}) == "a = 1\n\n[host]\npython = '/y'\n"
 
 
 @pytest.mark.parametrize(
@@ -83,12 +92,12 @@ def test_line_ends_stay_as_they_are() -> None:
     ],
 )
 def test_a_file_that_would_change_in_more_than_that_is_left_alone(text: str) -> None:
-    assert with_host(text, "/new") is None
+    assert with_host(text, {"python": "/new"}) is None
 
 
 @given(texts, st.sampled_from(["", "a = 1\n", "[host]\npython = 'x'\nb = 2\n", "[host]\n", "[[many]]\nc = 1\n"]))
 def test_any_path_can_be_written_and_is_read_back(path: str, before: str) -> None:
-    text = with_host(before, path)
+    text = with_host(before, {"python": path})
     assert text is not None
     toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
     assert toml.loads(text)["host"]["python"] == path
@@ -97,7 +106,7 @@ def test_any_path_can_be_written_and_is_read_back(path: str, before: str) -> Non
 
 def test_the_text_is_what_the_application_reads(tmp_path: Path) -> None:
     file = tmp_path / "settings" / "config.toml"
-    write_text(file, with_host("", "/opt/it's mine/bin/python") or "")
+    write_text(file, with_host("", {"python": "/opt/it's mine/bin/python"}) or "")
     assert configured_host(file) == "/opt/it's mine/bin/python"
 
 
@@ -117,33 +126,6 @@ def test_a_file_keeps_its_permissions_and_stays_the_link_that_it_is(tmp_path: Pa
 
 
 # --- commands to copy ------------------------------------------------------------------------------
-
-COMMAND = [
-    r"C:\my hosts\python.exe",
-    "-m",
-    "pip",
-    "install",
-    "onnxruntime>=1.24.2,<1.28",
-    "a & b",
-    "it's",
-    "q[h]==1",
-]
-
-
-def test_the_command_prompt_sees_no_operators_outside_of_quotes() -> None:
-    text = cmd_text(COMMAND)
-    assert text.startswith('"C:\\my hosts\\python.exe" -m pip install "onnxruntime>=1.24.2,<1.28" "a & b" ')
-    outside = "".join(text.split('"')[::2])
-    assert not set(outside) & set("<>&|^")
-
-
-def test_powershell_runs_a_quoted_program_and_takes_the_rest_literally() -> None:
-    text = powershell_text(COMMAND)
-    assert text.startswith(
-        "& 'C:\\my hosts\\python.exe' -m pip install 'onnxruntime>=1.24.2,<1.28' 'a & b' 'it''s' "
-    )
-    assert powershell_text([r"C:\python.exe", "-m", "venv"]) == r"C:\python.exe -m venv"
-
 
 # --- the folder ------------------------------------------------------------------------------------
 
@@ -229,6 +211,77 @@ def test_one_that_was_killed_before_it_could_mark_its_folder_gives_the_old_one_b
     folder.mkdir()
     recover(folder)
     assert (folder / "content").read_text() == "old"
+
+
+def test_an_environment_that_is_half_removed_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QNNBRIDGE_CONFIG", str(tmp_path / "settings" / "config.toml"))
+    folder, options = environment(tmp_path / "host"), SetupOptions(folder=tmp_path / "host")
+    (folder / RECORD).write_text("{}")
+
+    def busy(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "in use", str(path))
+
+    found = made_host.made_host(options, surroundings("x64"))
+    with monkeypatch.context() as patched:
+        patched.setattr("qnnbridge_tools.setup_host.environment.remove", busy)
+        with pytest.raises(SetupFailed, match="in use"):
+            made_host.remove_host(folder, found)
+    assert made_host.made_host(options, surroundings("x64")) is None
+    assert made_host.to_remove(folder, None) == [folder.with_name("host" + OLD_SUFFIX)]
+    recover(folder)
+    assert [path.name for path in tmp_path.iterdir()] == []
+
+
+def test_what_interrupted_set_ups_left_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "host"
+    python = python_folder(folder)
+    environment(folder.with_name("host" + OLD_SUFFIX))
+    for one, name in ((folder, MARKER), (python, RECORD)):
+        one.mkdir()
+        (one / name).write_text("")
+        (one / "content").write_text("half")
+    assert len(made_host.remove_host(folder, None)) == 3
+    assert [path.name for path in tmp_path.iterdir()] == []
+    # Without a record it is not of a set-up.
+    python.mkdir()
+    (python / "content").write_text("of somebody else")
+    assert made_host.to_remove(folder, None) == []
+
+
+@needs.posix
+def test_a_removal_does_not_follow_links(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "content").write_text("of somebody else")
+    outside.chmod(0o500)
+    folder = environment(tmp_path / "host")
+    (folder / "link").symlink_to(outside)
+    python_folder(folder).symlink_to(outside)
+    made_host.remove_host(folder, made_host.MadeHost(folder, tmp_path / "config.toml", is_configured=False))
+    assert (outside / "content").read_text() == "of somebody else"
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o500
+    assert not folder.exists()
+
+
+@needs.posix
+def test_a_link_that_cannot_be_removed_keeps_the_rights_of_its_target(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("of somebody else")
+    target.chmod(0o400)
+    folder = tmp_path / "host"
+    folder.mkdir()
+    (folder / "link").symlink_to(target)
+
+    def refused(*_arguments: Any, **_options: Any) -> None:
+        raise PermissionError(errno.EACCES, "refused")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "unlink", refused)
+        with pytest.raises(PermissionError):
+            remove(folder)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o400
 
 
 def test_one_that_was_killed_after_it_had_finished_stays_finished(tmp_path: Path) -> None:
@@ -599,6 +652,7 @@ def test_pip_keeps_its_index_and_loses_what_points_elsewhere() -> None:
         "HTTPS_PROXY": "kept",
         "PYTHONUTF8": "1",
         "PYTHONNOUSERSITE": "1",
+        "PYTHONSAFEPATH": "1",
     }
 
 

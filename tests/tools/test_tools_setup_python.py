@@ -31,11 +31,11 @@ from tests.tools.test_tools_setup_host_parts import surroundings
 
 from qnnbridge._launch import Surroundings, configured_host
 from qnnbridge_tools.options import SetupOptions
-from qnnbridge_tools.setup_host import bring_python, made_host, steps
+from qnnbridge_tools.setup_host import bring_python, made_host, steps, this_machine
 from qnnbridge_tools.setup_host.bring_python import BroughtPython, python_folder, python_to_bring
 from qnnbridge_tools.setup_host.environment import FREE_SPACE, RECORD, AlreadyThere, SetupFailed, python_in
 from qnnbridge_tools.setup_host.plan import make_plan
-from qnnbridge_tools.setup_host.this_machine import NpuTraits
+from qnnbridge_tools.setup_host.this_machine import NpuTraits, program_on_path
 from qnnbridge_tools.versions.packages import Source, find_source
 
 VERSION = "{}.{}".format(*sys.version_info[:2])
@@ -113,6 +113,29 @@ def test_a_folder_of_downloads_is_the_only_source(tmp_path: Path) -> None:
     (tmp_path / "index.json").write_text("{}")
     (command,) = brought(on_arm(), tmp_path / "host", found(pymanager="pymanager.exe"), source).commands
     assert command[3:5] == ("--source", str(tmp_path / "index.json"))
+
+
+def test_a_program_in_the_current_folder_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = tmp_path / "downloads", tmp_path / "bin"
+    for folder in (here, there):
+        folder.mkdir()
+        for name in ("uv.exe", "uv"):
+            (folder / name).write_text("")
+            (folder / name).chmod(0o755)
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("PATH", os.pathsep.join(("", ".", str(there))))
+    assert program_on_path("uv") == str(there / ("uv.exe" if os.name == "nt" else "uv"))
+    monkeypatch.setenv("PATH", "")
+    assert program_on_path("uv") is None
+
+
+@needs.posix
+def test_on_windows_a_program_is_a_file_with_its_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setenv("PATH", r"C:\bin;relative;D:\x")
+    monkeypatch.setattr(this_machine.shutil, "which", asked.append)
+    assert program_on_path("uv", "Windows") is None
+    assert [one.replace("/", "\\") for one in asked] == [r"C:\bin\uv.exe", r"D:\x\uv.exe"]
 
 
 @pytest.mark.parametrize(
@@ -333,7 +356,7 @@ def test_uv_knows_every_python_that_it_is_asked_for() -> None:
         assert found["key"].endswith(f"-{target.uv}")
 
 
-# This machine has an interpreter; the command is told of none, and to bring one of this version.
+# The machine has an interpreter, which the command must not find; the Python to download has the same version.
 BARE = (
     "import sys\n"
     "from qnnbridge_tools.setup_host import bring_python, plan\n"

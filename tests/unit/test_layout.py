@@ -174,7 +174,7 @@ def test_what_is_missing_of_an_installation_is_said_by_the_command_that_needs_it
     monkeypatch.setitem(sys.modules, "qnnbridge_models", None)
     monkeypatch.setattr(sys, "argv", ["qnnbridge", "analyze", "model.onnx"])
     assert main() == 1
-    assert "is not whole" in capsys.readouterr().err
+    assert "is incomplete" in capsys.readouterr().err
     monkeypatch.setattr(sys, "argv", ["qnnbridge", "explain", "127"])
     assert main() == 0
 

@@ -338,8 +338,9 @@ def open_choice(
     timeout_s: float | None,
     on_begin: Callable[[TextStream], object],
     pool: GeneratorPool | None = None,
+    cache_salt: str = "",
 ) -> TextStream:
-    """Raises `Refused` for what is the client's fault."""
+    """Start an answer. Raise `Refused` for an error of the client."""
     from qnnbridge.genai import generate
 
     options = dict(asked.search)
@@ -359,6 +360,7 @@ def open_choice(
             guidance=choice.guidance,
             on_begin=on_begin,
             pool=pool,
+            cache_salt=cache_salt,
             **options,
         )
     except PromptRefused as error:

@@ -210,11 +210,13 @@ class GeneratedAnswer(WorkedAnswer):
         deadline: float | None,
         make_form: MakeForm = AnswerForm,
         pool: GeneratorPool | None = None,
+        cache_salt: str = "",
     ) -> None:
         super().__init__(make_form(asked, int(time.time()), model.model.info.fingerprint), figures, deadline)
         self.asked = asked
         self._model = model
         self._pool = pool
+        self._cache_salt = cache_salt
 
     def _make(self, turn: Turn, sums: dict[str, float]) -> tuple[str, Counts]:
         asked, pace, outcome = self.asked, self._pace, "error"
@@ -234,7 +236,9 @@ class GeneratedAnswer(WorkedAnswer):
                 def stop_with(stream: TextStream, held: contextlib.ExitStack = held) -> None:
                     held.callback(self._cancellation.on_stop(stream.cancel))
 
-                opened = open_choice(asked, self._model, choice, self._left(), stop_with, self._pool)
+                opened = open_choice(
+                    asked, self._model, choice, self._left(), stop_with, self._pool, self._cache_salt
+                )
                 stream = held.enter_context(opened)
                 if choice.number == choice.prompt * asked.n:  # a prompt counts once
                     prompt_tokens += stream.prompt_tokens
@@ -458,8 +462,10 @@ class LanguageService:
             else:
                 asked, form = await self._readers.do_for(read, deadline, request.receive)
             model = self.models.get(asked.model)
-            answer = GeneratedAnswer(asked, model, self.models.figures[model.name], deadline, form, self._pool)
-            answer.start(self._workers, self._queues, _client(request, asked))
+            figures, client = self.models.figures[model.name], _client(request, asked)
+            salt = repr((client, asked.cache_salt))
+            answer = GeneratedAnswer(asked, model, figures, deadline, form, self._pool, salt)
+            answer.start(self._workers, self._queues, client)
             if not asked.stream:
                 body = json.dumps(await whole_answer(answer, request.receive)).encode()
                 return PartedResponse(body, {}, "application/json", ticket, place.pop_all())
@@ -469,7 +475,7 @@ class LanguageService:
 
 
 def _client(request: Request, asked: GenerationRequest) -> str:
-    """Who takes turns: the machine, and whom it asks for."""
+    """Return the client that takes turns and reuses its own generators: the machine and its field `user`."""
     machine = request.client.host if request.client is not None else ""
     return f"{machine} {asked.user}"
 

@@ -19,6 +19,8 @@ Kind = Literal["chat", "text"]
 MOST_STOPS: Final = 16
 # An answer that looks like the beginning of one is held back, and compared with each of its beginnings.
 LONGEST_STOP: Final = 1000
+# A random salt needs 43 characters.
+LONGEST_SALT: Final = 1000
 # What OpenAI gives to /v1/completions without max_tokens.
 TEXT_TOKENS: Final = 16
 MOST_SEED: Final = 2**31
@@ -56,6 +58,7 @@ class GenerationRequest:
         schema: JSON schema that the answer keeps to, as JSON.
         usage: Whether a stream ends with the counts.
         user: The client's own name for whom it asks.
+        cache_salt: Only requests of one client with the same salt share generators.
         called: Functions that earlier messages call.
     """
 
@@ -73,6 +76,7 @@ class GenerationRequest:
     stream: bool
     usage: bool
     user: str
+    cache_salt: str
     called: frozenset[str] = frozenset()
 
 
@@ -111,6 +115,7 @@ def read_generation(document: Any, kind: Kind) -> GenerationRequest:
         stream=stream,
         usage=stream and _flag(options or {}, "include_usage"),
         user=document["user"][:200] if isinstance(document.get("user"), str) else "",
+        cache_salt=_cache_salt(document),
         called=called,
     )
 
@@ -250,6 +255,15 @@ def _stop(given: Any) -> tuple[str, ...]:
     if len(found) > MOST_STOPS or any(len(one) > LONGEST_STOP for one in found):
         raise wrong(f"stop may have {MOST_STOPS} texts of {LONGEST_STOP} characters.", "stop")
     return tuple(found)
+
+
+def _cache_salt(document: Mapping[str, Any]) -> str:
+    given = document.get("cache_salt")
+    if given is None:
+        return ""
+    if not isinstance(given, str) or not 1 <= len(given) <= LONGEST_SALT:
+        raise wrong(f"cache_salt has to be a text of 1 to {LONGEST_SALT} characters.", "cache_salt")
+    return given
 
 
 def _search(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ _ELSEWHERE: Final = {
 }
 _SAME: Final = ("model", "temperature", "top_p", "stream", "parallel_tool_calls", "user")
 # Not OpenAI's, but those of /v1/chat/completions here.
-_OWN: Final = ("stop", "seed", "top_k", "repetition_penalty")
+_OWN: Final = ("stop", "seed", "top_k", "repetition_penalty", "cache_salt")
 # Refused there, as they would change the text.
 _REFUSED: Final = ("frequency_penalty", "presence_penalty", "logit_bias")
 _FIELDS: Final = (

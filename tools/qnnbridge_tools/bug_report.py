@@ -1,8 +1,8 @@
-"""`qnnbridge report`: one text file for a bug report.
+"""`qnnbridge report`: write one text file for a bug report.
 
-It is plain text: a maintainer reads it in the browser, and the user can check in any editor what is about to be
-sent, which nobody does with an archive. Each part is the output of another command in a process of its own, so a
-part that fails, crashes or hangs costs only itself, and the report says why it is missing.
+The report is plain text: a maintainer can read it in the browser, and the user can check in any editor what is
+sent, which nobody does with an archive. Each part is the output of a command in a child process. If a part fails,
+crashes or hangs, the report contains the reason, and the other parts are complete.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,16 +30,16 @@ from qnnbridge_tools.options import OverwriteFile
 DEFAULT_FILE: Final = Path("qnnbridge-report.txt")
 CRASH_REPORTS: Final = 3
 LOG_LINES: Final = 200
-# The end of a longer output: what happened last is there.
+# Of a longer output only the end is kept, which contains the latest events.
 MAX_PART_CHARS: Final = 200_000
 _RULE: Final = "=" * 78
-# Healthy, degraded and blocked are findings, not failures.
+# The doctor's exit codes for healthy, degraded and blocked are results, not failures.
 _DOCTOR_CODES: Final = (0, 1, 2)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of one command. problem: why it did not end; empty if it did."""
+    """Output and exit code of a command. problem: why there is no exit code, or an empty text."""
 
     stdout: str = ""
     stderr: str = ""
@@ -84,8 +85,8 @@ def report(
 
 
 def parts(run: Run, model: Path | None = None, *, quick: bool = False) -> Iterator[Part]:
-    """Collect all sections. `run` runs one `qnnbridge` command."""
-    # stdout takes the snapshot, so the findings go to stderr.
+    """Collect all sections. run: runs one `qnnbridge` command."""
+    # The doctor prints the snapshot on stdout and its findings on stderr.
     words = ["doctor", "--snapshot", "-", *(["--quick"] if quick else [])]
     doctor = run(words)
     code = 0 if doctor.code in _DOCTOR_CODES else doctor.code
@@ -99,8 +100,8 @@ def parts(run: Run, model: Path | None = None, *, quick: bool = False) -> Iterat
         yield _part(run, f"Crash report {number}: {report_id}", "crashes", "show", report_id)
     yield _part(run, f"The daemon's log, last {LOG_LINES} lines", "host", "logs", "-n", str(LOG_LINES))
     if model is not None:
-        yield _part(run, "The model", "inspect", str(model))
-    # Last, because it is long, and so that `--from-snapshot` can read it out of the report.
+        yield _part(run, "The model", "inspect", "--", str(model))
+    # At the end, because it is long, and because `--from-snapshot` reads it there.
     yield Part("Snapshot for `qnnbridge doctor --from-snapshot`", doctor.stdout or _shown(doctor))
 
 
@@ -113,22 +114,23 @@ def report_text(sections: Sequence[Part], identity: personal.Identity) -> str:
     lines = [
         f"qnnbridge report, version {__version__}, {now}",
         "",
-        "Please read this file before you send it. It holds no weights and no tensors. Names of models, their",
-        "inputs and operators, and folders outside of home folders are in it as they are.",
+        "Please read this file before you send it. It does not contain weights or tensors. It contains names of",
+        "models, of their inputs and operators, and of folders; only the path of the home folder is replaced.",
         f"Replaced by stand-ins, with the number of places: {replaced}.",
     ]
     if hidden := len(identity.not_searched()):
         lines.append(
-            f"{hidden} of this computer's names are short or usual words: replaced in paths of profiles only."
+            f"{hidden} of this computer's names are short or usual words and replaced only in paths of profiles."
         )
     lines += ["", *(f"- {personal.without_personal(part.title, identity)[0]}" for part in sections), "", ""]
     return "\n".join(lines) + cleaned
 
 
 def run_command(arguments: Sequence[str], timeout: float) -> Outcome:
-    """Run a `qnnbridge` command in a process of its own. Never raises for what happens to that process."""
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:backslashreplace"}
-    # Files, not pipes: a process that the command leaves behind would keep a pipe open.
+    """Run a `qnnbridge` command in a child process. The outcome reports all failures of the process."""
+    # PYTHONSAFEPATH: else files such as json.py in the current folder replace Python's own modules.
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:backslashreplace", "PYTHONSAFEPATH": "1"}
+    # Files, not pipes: a process that outlives the command would keep a pipe open.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         code, problem = None, ""
         try:
@@ -143,7 +145,7 @@ def run_command(arguments: Sequence[str], timeout: float) -> Outcome:
                 check=False,
             ).returncode
         except subprocess.TimeoutExpired:
-            problem = f"no end within {timeout:g} s"
+            problem = f"the command did not end within {timeout:g} s"
         except OSError as error:
             problem = str(error)
         return Outcome(_text_of(out), _text_of(err), code, problem)
@@ -160,7 +162,12 @@ def _shown(outcome: Outcome) -> str:
     elif outcome.code:
         lines.append(f"The command ended with exit code {outcome.code}.")
     shown = "\n".join(lines) or "The command printed nothing."
-    return shown if len(shown) <= MAX_PART_CHARS else f"[...]\n{shown[-MAX_PART_CHARS:]}"
+    if len(shown) <= MAX_PART_CHARS:
+        return shown
+    # From the next line on, or the next word: the rest of a name or a secret would not be recognised.
+    end = shown[-MAX_PART_CHARS:]
+    separator = r"\n" if "\n" in end else r"\s"
+    return f"[...]\n{re.split(separator, end, maxsplit=1)[-1]}"
 
 
 def _report_ids(text: str) -> list[str]:
@@ -169,7 +176,7 @@ def _report_ids(text: str) -> list[str]:
     try:
         return [str(one["id"]) for one in json.loads(text)["reports"]]
     except (ValueError, LookupError, TypeError):
-        return []  # the list itself, which is a part, shows why
+        return []  # the part with the list shows why
 
 
 def _text_of(file: IO[bytes]) -> str:

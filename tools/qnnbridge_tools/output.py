@@ -211,11 +211,11 @@ def guarded(command: Callable[[], int]) -> int:
 
 
 def report_incomplete(error: ImportError) -> int:
-    """Says on stderr that a part of qnnbridge, or of what it needs, is missing. Gives the exit code."""
+    """Report on stderr that a part of qnnbridge or of its dependencies is missing. Return the exit code."""
+    install = install_command(python=sys.executable, options="--force-reinstall")
     print(
-        f"Error: this installation of qnnbridge is not whole: {visible(error)}.\n"
-        f"Fix: {install_command(python=sys.executable, options='--force-reinstall')}   or see what else is wrong: "
-        "python -m qnnbridge_tools doctor",
+        f"Error: this installation of qnnbridge is incomplete: {visible(error)}.\n"
+        f"Fix: {install}, or see what else is wrong: python -m qnnbridge_tools doctor",
         file=sys.stderr,
     )
     return 1

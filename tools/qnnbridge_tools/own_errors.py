@@ -1,6 +1,6 @@
-"""Explain qnnbridge's own errors by the name of their class or by their code, for a text that lacks the message.
+"""Explain qnnbridge's own errors by the name of their class or by their code, without their message.
 
-`str(error)` has cause and fix already. This table serves those who have only a name, from a log, an `except` clause
+`str(error)` contains cause and fix. This table is for readers who have only a name, from a log, an `except` clause
 or the table of `docs/errors.md`.
 """
 
@@ -12,68 +12,63 @@ from typing import Final
 
 from qnnbridge_protocol import errors
 
-_LOAD: Final = "Run `qnnbridge doctor`: it examines the host and gives the command that repairs it."
+_REPAIR: Final = "Run `qnnbridge doctor`: it examines the host and prints the command that repairs it."
 _CRASH: Final = "Run `qnnbridge crashes show last`: it lists the likely causes, best first."
 _AGAIN: Final = "Run `qnnbridge doctor`; if it finds nothing, write a bug report with `qnnbridge report`."
-_MESSAGE: Final = "Read the lines after the error's name: message, cause and fix are there."
+_SAME_VERSION: Final = "Install the same version on both sides: `qnnbridge setup`."
+_MESSAGE: Final = "Read the lines after the error's name: they are message, cause and fix."
 
-# Class -> (cause, fix). Subclasses without a row have that of their base.
+# Class -> (cause, fix). A subclass without a row has that of its base.
 TABLE: Final[dict[type[errors.BridgeError], tuple[str, str]]] = {
     errors.BridgeError: ("The common base of all errors of qnnbridge.", _MESSAGE),
-    errors.HostError: ("The host process failed, or could not be used.", _LOAD),
-    errors.HostStartFailed: ("The host process did not start.", _LOAD),
+    errors.HostError: ("The host process failed, or could not be used.", _REPAIR),
+    errors.HostStartFailed: ("The host process did not start.", _REPAIR),
     errors.HostNotFound: (
-        "No interpreter can be the host: none was found that is ARM64 and has onnxruntime-qnn.",
+        "No interpreter can be the host: none is ARM64 and has onnxruntime-qnn.",
         "Set one up with `qnnbridge setup`.",
     ),
-    errors.HandshakeFailed: ("The host started, and did not identify itself as one.", _LOAD),
-    errors.VersionMismatch: (
-        "The application and the host have different versions of qnnbridge.",
-        "Install the same version on both sides: `qnnbridge setup`.",
-    ),
+    errors.HandshakeFailed: ("The program that was started as the host is not a host.", _REPAIR),
+    errors.VersionMismatch: ("The application and the host have different versions of qnnbridge.", _SAME_VERSION),
     errors.HostCrashed: ("The host ended during a call that must not be repeated, or failed repeatedly.", _CRASH),
     errors.WorkerDied: ("The process that compiles a model ended.", _CRASH),
-    errors.HostHung: ("The host did not answer in time, and was ended.", _CRASH),
+    errors.HostHung: ("The host did not answer in time and was ended.", _CRASH),
     errors.BreakerOpen: (
-        "Hosts ended repeatedly without doing any work, so no new one is started for some time.",
+        "Hosts ended repeatedly before they did any work, so no new one is started for some time.",
         'Run `qnnbridge doctor`. details["retry_after_s"] is the time until the next attempt.',
     ),
     errors.StateLost: (
-        "The host was restarted, and what was asked for existed only in the old one.",
-        "Repeat the steps that made it.",
+        "The host was restarted, and the requested state existed only in the old process.",
+        "Repeat the steps that created it.",
     ),
     errors.ForkedClient: (
-        "The object was made before a fork, and its contents are in the parent's host.",
-        "Make the object again in the child process.",
+        "The object was created before a fork, and its contents are in the parent's host.",
+        "Create the object again in the child process.",
     ),
-    errors.Closed: ("The host or the session is closed.", "Make a new session, or close it later."),
+    errors.Closed: ("The host or the session is closed.", "Create a new session, or close it later."),
     errors.WireError: ("The application and the host exchanged a message that cannot be read.", _AGAIN),
     errors.TooLarge: ("A message exceeds the limits of the protocol. Nothing was sent.", "Send smaller tensors."),
     errors.CallError: ("A call ended without a result.", _MESSAGE),
     errors.DeadlineExceeded: (
         "The call took longer than its timeout.",
-        'Give a longer timeout. details["state"] says whether the work still goes on.',
+        'Give a longer timeout. details["state"] reports whether the work still goes on.',
     ),
     errors.Cancelled: ("The application cancelled the call.", "Nothing has to be repaired."),
-    errors.Busy: ("More calls are in flight than agreed.", "Wait for results before making more calls."),
+    errors.Busy: ("More calls are in flight than allowed.", "Wait for results before you make more calls."),
     errors.CallBackFailed: (
         "A function of the application that the host called raised, hung or returned a wrong value.",
-        'Correct the function; details["reason"] says what was wrong.',
+        'Correct the function; details["reason"] is its fault.',
     ),
-    errors.UnknownOperation: (
-        "The host does not have the operation, so it has an older version of qnnbridge.",
-        "Install the same version on both sides: `qnnbridge setup`.",
-    ),
+    errors.UnknownOperation: ("The host has an older version of qnnbridge without this operation.", _SAME_VERSION),
     errors.OptionError: ("An option is unknown, or has a value that is not allowed.", _MESSAGE),
-    errors.ModelError: ("The model cannot be used as asked.", _MESSAGE),
+    errors.ModelError: ("The model cannot be used in this way.", _MESSAGE),
     errors.PlacementRefused: (
         "Nodes of the model would run on the CPU, and the session does not allow it.",
         "Run `qnnbridge analyze MODEL` to see which nodes and why, or allow the CPU: fallback='cpu'.",
     ),
-    errors.ProviderUnavailable: ("The host cannot use the execution provider.", _LOAD),
+    errors.ProviderUnavailable: ("The host cannot use the execution provider.", _REPAIR),
     errors.ModelChanged: (
-        "The model's file differs from the one that the session was made from.",
-        "Make a new session.",
+        "The model's file has changed since the session was created.",
+        "Create a new session.",
     ),
     errors.ModelQuarantined: (
         "The model ended hosts repeatedly, so it is refused for some time.",
@@ -90,26 +85,29 @@ TABLE: Final[dict[type[errors.BridgeError], tuple[str, str]]] = {
     ),
     errors.PullFailed: (
         "A model could not be downloaded from a model hub.",
-        'Read the message, or details["reason"]. `qnnbridge pull` with the same words goes on where it ended.',
+        'Read the message, or details["reason"]. The same `qnnbridge pull` command continues the download.',
     ),
     errors.CompileFailed: (
-        "Compiling gave no usable model: no node runs on QNN, or the numbers are wrong.",
+        "The compiled model is not usable: no node runs on QNN, or the numbers are wrong.",
         "Run `qnnbridge analyze MODEL` on the original.",
     ),
     errors.NumbersDiffer: (
-        "The session computes other numbers than the CPU.",
+        "The numbers of the session differ from those of the CPU.",
         "Run `qnnbridge verify MODEL` to find the node, and `qnnbridge fix MODEL` for a rewrite.",
     ),
     errors.GenerationError: ("onnxruntime-genai raised an error.", _MESSAGE),
     errors.GenerationFolderInvalid: (
-        "The folder lacks genai_config.json or a file of the model, or a file is cut off.",
+        "The folder lacks genai_config.json or a file of the model, or a file is truncated.",
         "Run `qnnbridge inspect FOLDER`, and copy the folder again.",
     ),
     errors.NativeCodeRefused: (
         "genai_config.json sets an option that loads native code.",
         "Check the folder's origin. If you trust it, name the option in allow_native=[...].",
     ),
-    errors.GenerationUnsupported: ("This model or this onnxruntime-genai cannot do what was asked.", _MESSAGE),
+    errors.GenerationUnsupported: (
+        "The model or the version of onnxruntime-genai does not support this.",
+        _MESSAGE,
+    ),
     errors.PromptRefused: ("The prompt is empty, too long, or has unknown token ids.", "Change the prompt."),
     errors.OrtError: ("ONNX Runtime raised an error of this name in the host.", _MESSAGE),
     errors.RemoteError: ("The host raised a Python exception of this name.", _MESSAGE),
@@ -126,10 +124,10 @@ def _all(base: type[errors.BridgeError]) -> Iterator[type[errors.BridgeError]]:
 
 
 def in_lines(lines: Iterable[str]) -> Iterator[tuple[type[errors.BridgeError], str, str, str]]:
-    """Find errors where Python writes them: at the start of a line, before a colon or the end.
+    """Find errors at the start of a line, before a colon or the end, as Python prints them.
 
     Yields:
-        The class, its cause and its fix, and the line.
+        The class, its cause, its fix, and the line.
     """
     named = {one.__name__: one for one in _all(errors.BridgeError)}
     by_code = {one.code: one for one in named.values()}
@@ -144,7 +142,7 @@ def in_lines(lines: Iterable[str]) -> Iterator[tuple[type[errors.BridgeError], s
 
 
 def _is_ours(match: re.Match[str], text: str) -> bool:
-    """Return whether a name means our class. `Fail: ...` alone may be any program's."""
+    """Return whether a name means a class of qnnbridge. `Fail: ...` alone may be another program's."""
     if match["module"]:
         return match["module"].startswith("qnnbridge")
     found = getattr(errors, match["name"], None)

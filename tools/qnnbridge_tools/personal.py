@@ -1,9 +1,10 @@
-"""Replace what identifies a person or a computer in a text that is sent to others.
+"""Replace personal data in a text that is sent to others: names of people and computers, and secrets.
 
 Texts come from logs, tracebacks and JSON documents, so one path has many spellings: either slash, slashes doubled
 by JSON once or twice, URL escapes, Windows' short names (``ANNABE~1``), network paths. Profile folders are found by
-their place (``Users\\NAME``), so that accounts of other people are replaced, too; names of this account and this
-computer are found everywhere. Pure functions of a record; needs the standard library alone.
+their position (``Users\\NAME``), which also replaces the accounts of other people. Names of this account and this
+computer are found everywhere. All patterns take linear time, because a log may contain a line of any length. Needs
+only the standard library.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ HOME: Final = "~"
 USER: Final = "USER"
 COMPUTER: Final = "COMPUTER"
 SERVER: Final = "SERVER"
+COMPANY: Final = "COMPANY"
 SECRET: Final = "SECRET"  # noqa: S105 - the stand-in
 ADDRESS: Final = "ADDRESS"
 
-# A shorter name, or one that is a usual word, would garble the text. Inside profile folders it is replaced anyway.
+# Without shorter names and usual words, the text would be unreadable. In profile folders they are replaced, too.
 _LEAST_NAME: Final = 3
 _USUAL_WORDS: Final = frozenset(
     (
@@ -39,41 +41,66 @@ _LEAST_SECRET: Final = 6
 _SECRET_VARIABLE: Final = re.compile(r"TOKEN|SECRET|PASSW|PWD$|API_?KEY|ACCESS_?KEY|CREDENTIAL", re.IGNORECASE)
 
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_SEPARATOR: Final = r"(?:[\\/]|%5c|%2f)+"
-# A letter before a name is no part of it when it ends an escape sequence: `\nann` in JSON, `%20ann` in a URL.
+# JSON in JSON in JSON has eight backslashes for one.
+_SEPARATOR: Final = r"(?:[\\/]|%5c|%2f){1,8}"
+# A letter before a name may be the end of an escape sequence: `\nann` in JSON, `%20ann` in a URL.
 _BEGIN: Final = r"(?:(?<![^\W_])|(?<=\\[nrtbf])|(?<=%[0-9a-f]{2})|(?<=\\u[0-9a-f]{4}))"
 _END: Final = r"(?![^\W_])"
 _LETTER: Final = r"(?:(?!%5c|%2f)[^\\/\"'<>|:*?\s,;()\[\]{}])|\\u[0-9a-f]{4}"
-# Several words only if a separator follows: in "/home/ann is full" the name ends at the space.
+# A name has several words only if a separator follows: in "/home/ann is full" it ends at the space.
 _FOLDER: Final = rf"(?:{_LETTER})+(?:[ ](?:{_LETTER})+){{1,3}}(?={_SEPARATOR})|(?:{_LETTER})+"
 _PROFILE: Final = re.compile(
     rf"(?P<before>(?:{_SEPARATOR})(?:users|home|documents(?: |%20)and(?: |%20)settings|docume~\d)(?:{_SEPARATOR}))"
     rf"(?P<name>{_FOLDER})",
     re.IGNORECASE,
 )
-# Profiles that Windows itself makes, and our own stand-in.
+# Profiles that Windows itself creates, and the stand-in.
 _NOBODY: Final = frozenset({"public", "default", "all users", "all%20users", "user"})
-# A drive or a folder in front means a path whose backslashes JSON doubled.
+# Behind a drive or a folder, two backslashes are one that JSON doubled.
 _NETWORK: Final = re.compile(
     r"(?<![\w:\\/.~%)])(?P<before>\\{2,8}(?:\?\\{1,4}UNC\\{1,4})?|file://(?=[^/])|//)"
     r"(?P<server>[A-Za-z0-9][\w.$-]*)(?P<slash>\\{1,4}|/)(?P<share>[\w.$-]+)",
     re.IGNORECASE,
 )
 _ACCOUNT_ID: Final = re.compile(r"S-1-5-21(?:-\d+){3,4}")
-_EMAIL: Final = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_EMAIL: Final = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+# OneDrive's folder of an employer.
+_COMPANY: Final = re.compile(
+    r"(?P<before>OneDrive(?: |%20)-(?: |%20))(?!COMPANY\b)[^\\/\"'<>|:*?\r\n]+?(?=[\\/\"'\r\n]|%5c|%2f|$)",
+    re.IGNORECASE,
+)
+
+# Digits alone are a count: max_tokens=512.
+_OF_TOKENS: Final = r"(?:token|api[_-]?key|credential|authorization)s?"
+_OF_PASSWORDS: Final = r"(?:passw(?:or)?d|passphrase|secret|(?:access|private)[_-]?key)s?"
+_NOTHING: Final = r"(?:none|null|true|false|unknown)\b"
+_OPENING: Final = r"[\[{(]"
+_IS: Final = r"(?:\\*[\"'])?\s*(?:[:=]|(?<=--token)\s|(?<=--password)\s|(?<=--api-key)\s)\s*"
+# JSON in a JSON string has backslashes before its quotes.
+_QUOTE: Final = r"(?P<quote>\\*[\"'])"
+_QUOTED: Final = r"(?:(?!(?P=quote))(?:\\.|[^\\\r\n]))"
+_WORD: Final = r"[^\s\"'\\,;&}\])]"
 _SECRETS: Final = (
-    # Known by their beginning.
+    # Keys with a known beginning.
     re.compile(
-        r"(?P<before>)\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[a-z]-|AKIA|eyJ)[A-Za-z0-9_.-]{12,}", re.ASCII
+        r"(?P<before>)(?<![A-Za-z0-9])(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[a-z]-|A[KS]IA|AIza|ya29\.|pypi-Ag|nvapi-"
+        r"|eyJ)[A-Za-z0-9_.-]{12,}",
+        re.ASCII,
     ),
     re.compile(r"(?P<before>\b(?:bearer|basic)\s+)[\w.~+/=-]{6,}", re.IGNORECASE),
-    # Name and password of a URL.
-    re.compile(r"(?P<before>[a-z][a-z0-9+.-]*://)[^\s/@\"'\\]+(?=@)", re.IGNORECASE),
-    # `token=...`, `"password": "..."`, `--api-key ...`. Digits alone are a count: max_tokens=512.
+    # Name and password of a URL; the password may contain "@".
+    re.compile(r"(?P<before>[a-z][a-z0-9+.-]{0,30}://)[^\s/\"'\\]+(?=@)", re.IGNORECASE),
+    # A signed URL works for everyone who has it.
+    re.compile(r"(?P<before>[?&](?:[\w-]{0,30}signature|sig)=)[^\s\"'\\&]+", re.IGNORECASE),
+    # `"password": "..."`, then `password=...`; the same for tokens.
+    re.compile(rf"(?P<before>{_OF_PASSWORDS}{_IS}{_QUOTE}){_QUOTED}+", re.IGNORECASE),
+    re.compile(rf"(?P<before>{_OF_PASSWORDS}{_IS})(?!{_NOTHING}|{_OPENING}){_WORD}+", re.IGNORECASE),
     re.compile(
-        r"(?P<before>(?:token|secret|passw(?:or)?d|api[_-]?key|credential|authorization)s?"
-        r"(?:\\*[\"'])?\s*(?:[:=]|(?<=--token)\s|(?<=--password)\s|(?<=--api-key)\s)\s*(?:\\*[\"'])?)"
-        r"(?!\d+(?:\.\d+)?\b|(?:none|null|true|false|bearer|basic|unknown)\b)[^\s\"'\\,;&}\]]{6,}",
+        rf"(?P<before>{_OF_TOKENS}{_IS}{_QUOTE})(?!(?:\d+(?:\.\d+)?|{_NOTHING})?(?P=quote)){_QUOTED}{{6,}}",
+        re.IGNORECASE,
+    ),
+    re.compile(
+        rf"(?P<before>{_OF_TOKENS}{_IS})(?!\d+(?:\.\d+)?\b|{_NOTHING}|(?:bearer|basic)\b|{_OPENING}){_WORD}{{6,}}",
         re.IGNORECASE,
     ),
 )
@@ -81,7 +108,7 @@ _SECRETS: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Identity:
-    """What identifies the user and the computer.
+    """Names and secrets of the user and the computer.
 
     Args:
         homes: home folders.
@@ -96,7 +123,7 @@ class Identity:
     secrets: tuple[str, ...] = ()
 
     def not_searched(self) -> tuple[str, ...]:
-        """Return the names that are replaced only inside profile folders and network paths."""
+        """Return the names that are replaced only in profile folders and network paths."""
         return tuple(name for name in (*self.users, *self.computers) if not _searchable(name))
 
 
@@ -104,9 +131,11 @@ def this_identity(environ: Mapping[str, str] | None = None) -> Identity:
     """Return the identity of this process's user and computer. Never raises."""
     known = os.environ if environ is None else environ
     homes = _distinct([os.path.expanduser("~"), known.get("USERPROFILE", ""), known.get("HOME", "")])
+    # Tracebacks contain the path behind a link.
+    homes = _distinct([*homes, *map(os.path.realpath, homes)])
     users = [known.get(name, "") for name in ("USERNAME", "USER", "LOGNAME", "SUDO_USER")]
     users += [re.split(r"[\\/]", home.rstrip("\\/"))[-1] for home in homes]
-    # KeyError or OSError, by version of Python: a container without users.
+    # In a container without users it raises KeyError or OSError, depending on the version of Python.
     with contextlib.suppress(Exception):
         users.append(getpass.getuser())
     node = platform.node()
@@ -122,7 +151,7 @@ def this_identity(environ: Mapping[str, str] | None = None) -> Identity:
 
 
 def without_personal(text: str, identity: Identity) -> tuple[str, dict[str, int]]:
-    """Return the text with stand-ins, and how often each stand-in was put in."""
+    """Return the text with stand-ins, and the number of places of each stand-in."""
     counts: dict[str, int] = {}
 
     def put(stand_in: str) -> str:
@@ -133,7 +162,7 @@ def without_personal(text: str, identity: Identity) -> tuple[str, dict[str, int]
         kept = match["name"].lower() in _NOBODY
         return match[0] if kept else match["before"] + put(USER)
 
-    # Colours would stand between a letter and a name.
+    # The letter at the end of a colour sequence would be taken for a part of the name.
     text = _ANSI.sub("", text)
     for value in sorted(identity.secrets, key=len, reverse=True):
         text = re.sub("|".join(_spellings(value)), lambda _: put(SECRET), text)
@@ -143,6 +172,7 @@ def without_personal(text: str, identity: Identity) -> tuple[str, dict[str, int]
         text = _of_folder(home).sub(lambda _: put(HOME), text)
     text = _PROFILE.sub(profile, text)
     text = _NETWORK.sub(lambda match: match["before"] + put(SERVER) + match["slash"] + "SHARE", text)
+    text = _COMPANY.sub(lambda match: match["before"] + put(COMPANY), text)
     text = _ACCOUNT_ID.sub(lambda _: put(USER), text)
     text = _EMAIL.sub(lambda _: put(ADDRESS), text)
     for names, stand_in in ((identity.users, USER), (identity.computers, COMPUTER)):
@@ -164,12 +194,12 @@ def _distinct(values: Iterable[str]) -> tuple[str, ...]:
 
 
 def _spellings(text: str) -> tuple[str, ...]:
-    """Return patterns for a text as it is, in both normal forms of Unicode, in JSON and in URLs."""
+    """Return patterns for a text in both normal forms of Unicode, plain, in JSON and in URLs."""
     found = []
     for form in _distinct([text, unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)]):
         in_json = form.encode("unicode_escape").decode("ascii").replace("\\x", "\\u00")
-        # JSON in a JSON string doubles the backslashes.
-        found += [re.escape(form), re.escape(in_json).replace(r"\\", r"\\+"), re.escape(quote(form, safe=""))]
+        # JSON inside of a JSON string doubles the backslashes.
+        found += [re.escape(form), re.escape(in_json).replace(r"\\", r"\\{1,8}"), re.escape(quote(form, safe=""))]
     return _distinct(found)
 
 
@@ -180,9 +210,9 @@ def _short_name(name: str) -> tuple[str, ...]:
 
 
 def _of_folder(path: str) -> re.Pattern[str]:
-    """Return the pattern of a folder, with any separator between its parts."""
+    """Return the pattern of a folder, with any separators."""
     parts = [part for part in re.split(r"[\\/]+", path) if part]
     one = [f"(?:{'|'.join((*_spellings(part), *_short_name(part)))})" for part in parts]
     start = _SEPARATOR if path[:1] in "\\/" else ""
-    # The home of `ann` is no part of the path of `anna`.
+    # The home of `ann` must not match the beginning of the home of `anna`.
     return re.compile(rf"{start}{_SEPARATOR.join(one)}(?![\w.~-]*[\w~-])", re.IGNORECASE)

@@ -1,9 +1,11 @@
 """`GeneratorPool`: generators of finished answers, kept so that a later prompt processes only its new tokens.
 
-The key of a kept generator is the model object and the search options, because both are fixed when the native
-generator is created. Nothing else changes its state: the model object includes the folder, the QNN options and the
-host; the chat template and earlier messages show in the tokens, which are compared one by one; `generate` sets no
-adapter. Stop texts, `timeout` and `max_tokens` act in this process and are set for each answer.
+The key of a kept generator is the model object, the search options and the salt. The first two are fixed when the
+native generator is created; the salt separates users, since the number of reused tokens and the time to the first
+token show which prompts were sent before. Nothing else changes the state of a generator: the model object includes
+the folder, the QNN options and the host; the chat template and earlier messages show in the tokens, which are
+compared one by one; `generate` sets no adapter. Stop texts, `timeout` and `max_tokens` act in this process and are
+set for each answer.
 
 A generator is not kept where the answer could differ from that of a new one, or where nothing would be saved:
 
@@ -38,6 +40,7 @@ _SEVERAL: Final = ("num_beams", "batch_size", "num_return_sequences")
 class _Kept:
     model: Model
     search: dict[str, Any]
+    salt: str
     generator: Generator
 
     @property
@@ -46,7 +49,7 @@ class _Kept:
 
 
 class GeneratorPool:
-    """Generators for `generate(..., pool=)`. Any thread.
+    """Idle generators for `generate(..., pool=)`. Any thread.
 
     A generator serves one answer at a time. Of two answers with the same prefix at the same time, the second one
     gets a new generator.
@@ -69,10 +72,10 @@ class GeneratorPool:
         """Number of idle generators."""
         return len(self._idle)
 
-    def take(self, model: Model, params: GeneratorParams, tokens: Sequence[int]) -> Generator:
+    def take(self, model: Model, params: GeneratorParams, tokens: Sequence[int], salt: str) -> Generator:
         """Return a generator that already has the longest common prefix, or a new one. End its use with `put`."""
         with self._lock:
-            found = self._best(model, params._search, tokens)
+            found = self._best(model, params._search, tokens, salt)
             if found is not None:
                 self._idle.remove(found)
             self._busy += 1
@@ -87,7 +90,7 @@ class GeneratorPool:
             raise
         return found.generator
 
-    def put(self, model: Model, params: GeneratorParams, generator: Generator, *, keep: bool) -> None:
+    def put(self, model: Model, params: GeneratorParams, generator: Generator, salt: str, *, keep: bool) -> None:
         """End the use of a generator, and keep it for later prompts or free it."""
         if not keep or generator.stats.reseeded:
             self._end_use()
@@ -95,7 +98,7 @@ class GeneratorPool:
             return
         with self._lock:
             self._busy -= 1
-            self._idle.append(_Kept(model, dict(params._search), generator))
+            self._idle.append(_Kept(model, dict(params._search), salt, generator))
             surplus = self._surplus()
         _free(surplus)
 
@@ -110,10 +113,10 @@ class GeneratorPool:
         with self._lock:
             self._busy -= 1
 
-    def _best(self, model: Model, search: dict[str, Any], tokens: Sequence[int]) -> _Kept | None:
+    def _best(self, model: Model, search: dict[str, Any], tokens: Sequence[int], salt: str) -> _Kept | None:
         best, longest = None, 0
         for kept in self._idle:
-            if kept.model is not model or kept.search != search:
+            if kept.model is not model or kept.search != search or kept.salt != salt:
                 continue
             common = _common(kept.tokens, tokens)
             # A generator of which less than half is of use belongs to another conversation, which may go on.

@@ -444,6 +444,7 @@ def generate(
     logprobs: int | None = None,
     on_begin: Callable[[TextStream], object] | None = None,
     pool: GeneratorPool | None = None,
+    cache_salt: str = "",
     **search: Any,
 ) -> TextStream:
     """Generate an answer.
@@ -466,6 +467,7 @@ def generate(
         on_begin: called with the stream before the prompt is processed, so that another thread can cancel it.
         pool: keeps the generator at the end of the `with` block, for later prompts that begin with the same
             tokens. Default: every answer has a new generator.
+        cache_salt: only prompts with the same salt share generators of the pool. Give each user another one.
         search: further options of the search.
 
     Returns:
@@ -497,12 +499,12 @@ def generate(
     # has the whole context, since max_length cannot be changed.
     if most is not None and most < model.info.context_length and "max_length" not in search:
         params.set_search_options(max_length=most if pool is None else model.info.context_length)
-    generator = Generator(model, params) if pool is None else pool.take(model, params, tokens)
+    generator = Generator(model, params) if pool is None else pool.take(model, params, tokens, cache_salt)
     generator.timeout = _left_s(deadline)
     generator._remote.most = most
     release = None
     if pool is not None:
-        release = functools.partial(_release, pool, model, params, generator)
+        release = functools.partial(_release, pool, model, params, generator, cache_salt)
     stream = TextStream(generator, tokenizer, len(tokens), max_tokens, stop, deadline, timeout, logprobs, release)
     try:
         if on_begin is not None:
@@ -521,8 +523,10 @@ def generate(
     return stream
 
 
-def _release(pool: GeneratorPool, model: Model, params: GeneratorParams, generator: Generator, keep: bool) -> None:
-    pool.put(model, params, generator, keep=keep)
+def _release(
+    pool: GeneratorPool, model: Model, params: GeneratorParams, generator: Generator, salt: str, keep: bool
+) -> None:
+    pool.put(model, params, generator, salt, keep=keep)
 
 
 def _left_s(deadline: float | None) -> float | None:

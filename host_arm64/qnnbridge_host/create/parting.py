@@ -1,9 +1,9 @@
-"""Gates that are parted from the linear operator in front of them, where the numbers would be poor otherwise.
+"""Decide whether a session gets a copy of the model in which gates are parted from linear operators.
 
 QNN merges a Sigmoid or Tanh with the Conv, MatMul or Gemm in front of it and loses accuracy; the rewrite `gates`
-parts them and costs cycles. It is applied only after a comparison has shown that the model's numbers differ: to the
-next session that is made. The copy has a verdict of its own, by the same comparison. If that is no better, a note
-says so, and sessions are made from the model again. Any thread, any process.
+parts them and costs cycles. It is applied to the next session after a comparison has shown that the model's numbers
+differ. The numbers of the copy are compared in the same way. If they are not better, a note in the cache prevents
+further attempts, and sessions use the model as it is. Any thread, any process.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_protocol.model_records import NumbersReport
 
-# As `rewrite.fixer` names it, which needs numpy: each session comes here.
+# The name in `rewrite.fixer`, which needs numpy and is not imported for every session.
 GATES: Final = "gates"
 
 
 def needed(root: Path, key: str, report: NumbersReport, source: ModelSource) -> NeedsParting | None:
-    """Return why gates are to be parted; ``None`` if the cause of the verdict or a note is against it.
+    """Return why gates must be parted; ``None`` if the verdict has another cause, or parting did not help before.
 
     Args:
-        root: of this version's cache.
-        key: of the verdict of the model as it is.
-        report: that verdict, which says that the numbers differ.
+        root: folder of this version's cache.
+        key: key of the verdict of the model as it is.
+        report: that verdict: the numbers differ.
     """
-    # A known cause is another one: an operator without a cure, or an optimizer of ONNX Runtime.
+    # Gates are never a known cause. Known causes are operators without a fix and optimizers of ONNX Runtime.
     if report.cause:
         return None
     note = note_key(key)
-    # Tried before, without a better result.
+    # An earlier attempt had no better result.
     if NegativeEntries(root).read(note) is not None:
         return None
     has_gates = {"Sigmoid", "Tanh"} & scan_model(source.given).ops.keys()
@@ -47,24 +47,26 @@ def needed(root: Path, key: str, report: NumbersReport, source: ModelSource) -> 
 def note_key(key: str) -> str:
     """Return the key of the note that parting does not help.
 
-    The key of the verdict holds the model, options, sizes, chip, versions and measured rows. The copy follows from
-    these and from the version of the rewrites, which is qnnbridge's. Inputs do not count: verdicts keep the worst.
+    The key of the verdict covers the model, options, sizes, chip, versions and measured rows. The copy depends on
+    these and on the version of the rewrites, which is qnnbridge's. It does not depend on inputs, because a verdict
+    contains the worst result of all inputs.
     """
     return f"gates-{hashlib.sha256(f'{key} {__version__}'.encode()).hexdigest()[:32]}"
 
 
 def is_no_better(root: Path, key: str | None, plain: NumbersReport) -> str:
-    """Return why the copy is no better than the model, by its own kept verdict; "" if it is, or is not known.
+    """Return why the copy is not better than the model; "" if it is better or was not compared yet.
 
     Args:
-        key: of the verdict of the copy.
+        root: folder of this version's cache.
+        key: key of the verdict of the copy.
         plain: verdict of the model as it is.
     """
-    # The first session of the copy has none: it is compared as any other, and the next one knows.
+    # The first session of the copy has no verdict: its numbers are compared like those of any session.
     found = Verdicts(root).read(key) if key is not None else None
     if found is None or found.state != "differs":
         return ""
     before, after = plain.snr_db, found.snr_db
     if before is not None and after is not None and after > before:
         return ""
-    return f"the numbers differ with parted gates, too ({found.worst or found.reason})"
+    return f"the numbers also differ with parted gates ({found.worst or found.reason})"

@@ -16,6 +16,7 @@ from typing import Any
 from qnnbridge_host.engine import has_global_pools
 from qnnbridge_protocol.errors import ORT_ERRORS, BridgeError, Fail, OrtError
 from qnnbridge_protocol.installing import install_command
+from qnnbridge_protocol.shell import command_line
 
 PACKAGES = ("numpy", "onnx", "onnxruntime")
 
@@ -38,7 +39,8 @@ def require_models_extra(command: str) -> None:
             raise BridgeError(
                 f"{command} needs {package}, which is installed but cannot be imported.",
                 cause=str(error).splitlines()[0] if str(error) else type(error).__name__,
-                fix=f'Install it again: {sys.executable} -m pip install --force-reinstall "{package}"',
+                fix="Install it again: "
+                + command_line((sys.executable, "-m", "pip", "install", "--force-reinstall", package)),
             ) from None
     if missing:
         raise BridgeError(

@@ -1,6 +1,6 @@
-"""64-bit floats that enter or leave a model, with which QNN fails; `qnnbridge_host.rewrite.doubles` cures them.
+"""Find 64-bit inputs and outputs of a model. QNN fails with them; `qnnbridge_host.rewrite.doubles` converts them.
 
-Found in the file, without onnx: each session asks. Pure functions; any thread.
+Reads the file without onnx, because every session needs the result. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 REWRITE: Final = "double-edges"
 DOUBLE: Final = "tensor(double)"
 _WITH_BODIES: Final = frozenset(("If", "Loop", "Scan"))
-# Their results are constants where shapes are fixed, which QNN needs in any case.
+# Their results are constants if shapes are fixed, as QNN requires.
 _OF_SHAPES: Final = frozenset(("Shape", "Size"))
-# At the end of the names of the nodes that convert on the CPU.
+# The names of nodes that convert on the CPU end with it.
 CONVERSION: Final = "/conversion of a double"
 _CONVERTS: Final = re.compile(re.escape(CONVERSION) + r"(_\d+)?$")
 
 
 def is_conversion(node_name: str) -> bool:
-    """Return whether a node is one of those with which the rewrite converts on the CPU."""
+    """Return whether a node is one of the rewrite's conversions on the CPU."""
     return _CONVERTS.search(node_name) is not None
 
 
 def varying(nodes: Iterable[tuple[str, Iterable[str], Iterable[str]]], inputs: Iterable[str]) -> set[str]:
-    """Return the names of the tensors that do not follow from constants and shapes alone.
+    """Return the names of the tensors that do not depend on constants and shapes only.
 
     Args:
-        nodes: in their order, each with its operator, the names that it takes and those that it makes.
-        inputs: of the model.
+        nodes: operator, input names and output names of each node, in topological order.
+        inputs: names of the model's inputs.
     """
     found = set(inputs)
     for op, reads, makes in nodes:
@@ -50,9 +50,10 @@ def varying(nodes: Iterable[tuple[str, Iterable[str], Iterable[str]]], inputs: I
 
 
 class DoubleEdges(NamedTuple):
-    """The 64-bit floats at the edges of a model.
+    """64-bit inputs and outputs of a model.
 
-    bare: names of those that QNN would get or make. converted: others are converted on the CPU.
+    bare: names of inputs and outputs that QNN would compute. converted: whether the model converts others on the
+    CPU.
     """
 
     bare: frozenset[str] = frozenset()
@@ -60,7 +61,7 @@ class DoubleEdges(NamedTuple):
 
 
 def double_edges(source: ModelSource) -> DoubleEdges:
-    """Return what a model file has of them."""
+    """Return the 64-bit inputs and outputs of a model file."""
     scan = source.scan
     if scan is None or scan.format != "onnx":
         return DoubleEdges()
@@ -73,7 +74,7 @@ def double_edges(source: ModelSource) -> DoubleEdges:
         if isinstance(given, bytes):
             graph = read_graph(io.BytesIO(given), len(given))
         else:
-            # Unbuffered: the reader has windows of its own.
+            # Unbuffered, because `read_graph` reads in blocks.
             with open(given, "rb", buffering=0) as file:
                 graph = read_graph(file, os.fstat(file.fileno()).st_size)
     except (OSError, Garbage):

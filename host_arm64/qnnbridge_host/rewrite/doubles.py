@@ -1,10 +1,10 @@
-"""64-bit floats that enter or leave a model become 32-bit floats, with a conversion on the CPU.
+"""Convert 64-bit inputs and outputs of a model to 32 bits on the CPU.
 
-QNN takes doubles inside of a graph, and computes them in 32 bits. With a double at the edge of its graph
-onnxruntime-qnn 2.7 fails when the session is made ("Unsupported FP64 data type in graph IO") or in each run ("ORT
-Tensor data size does not match QNN tensor data size"). QNN takes a Cast to double as well, and fails in the same
-way. So the conversion has six dimensions: QNN refuses them, and the CPU converts. Each input and output keeps its
-name and its type.
+QNN accepts doubles inside of a graph and computes them in 32 bits. With a double at the edge of its graph,
+onnxruntime-qnn 2.7 fails when the session is created ("Unsupported FP64 data type in graph IO") or in each run
+("ORT Tensor data size does not match QNN tensor data size"). QNN also accepts a Cast to double, and fails in the
+same way. Therefore the conversion has six dimensions, which QNN refuses, so the CPU runs it. Inputs and outputs
+keep their names and types.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from qnnbridge_protocol.element_types import ElementType
 
 _DOUBLE: Final = ElementType.DOUBLE.value
 _FLOAT: Final = ElementType.FLOAT.value
-# Attributes that name the type of a result.
+# Attributes that set the type of a result.
 _TYPE_ATTRIBUTES: Final = ("to", "dtype", "output_dtype", "output_datatype")
 _REFUSED_DIMENSIONS: Final = 6
 
 
 def float_inside(editor: Editor) -> list[str]:
-    """Everything that is connected with a double at the edge of the model is computed in float.
+    """Compute in float all doubles that are connected with a double input or output. Return the changes as texts.
 
-    A result that follows from constants alone is a constant to QNN, and passes as it is.
+    An output that depends only on constants is not changed: QNN treats it as a constant and does not fail.
     """
     computed = varying(((node.op_type, node.input, node.output) for node in editor.protos), editor.inputs)
     edges = [name for name in (*editor.inputs, *editor.outputs) if name in computed and _is_double(editor, name)]
@@ -38,7 +38,7 @@ def float_inside(editor: Editor) -> list[str]:
     seeds = [name for name in edges if name not in converted]
     doubles = _connected(editor, seeds)
     inputs, outputs = ([name for name in edge if name in doubles] for edge in (editor.inputs, editor.outputs))
-    # QNN takes fixed shapes only. An input that is an output as well makes no node for QNN.
+    # QNN accepts fixed shapes only. An input that is also an output needs no node on QNN.
     if not doubles or any(editor.shape(name) is None for name in (*inputs, *outputs)) or set(inputs) & set(outputs):
         return []
     floats = {name: editor.fresh(f"{name}/float") for name in sorted(doubles)}
@@ -70,7 +70,7 @@ def _is_double(editor: Editor, name: str) -> bool:
 
 
 def _connected(editor: Editor, seeds: Iterable[str]) -> set[str]:
-    """The doubles that nodes join with `seeds`; none if a subgraph takes part, which is not rewritten."""
+    """Return the doubles that nodes connect with `seeds`; none if a subgraph uses one, as it is not rewritten."""
     found: set[str] = set()
     waiting = list(seeds)
     while waiting:
@@ -96,7 +96,7 @@ def _compute_in_float(editor: Editor, node: Any, floats: dict[str, str], constan
             if name not in constants:
                 value = editor.constant(name)
                 assert value is not None
-                # Beyond 3.4e38 a float is infinite; the check then finds that the model computes something else.
+                # Values beyond 3.4e38 become infinite; the comparison on the CPU then rejects the rewrite.
                 with np.errstate(over="ignore"):
                     constants[name] = editor.add_constant(value.astype(np.float32), f"{name}/float")
             node.input[number] = constants[name]
@@ -116,7 +116,7 @@ def _compute_in_float(editor: Editor, node: Any, floats: dict[str, str], constan
 
 
 def _conversion(editor: Editor, source: str, result: str, shape: Sequence[int], element: int) -> list[Any]:
-    """Nodes that make `result` of a type, which QNN leaves to the CPU."""
+    """Return nodes that convert `source` to `result` and that QNN refuses, so that the CPU runs them."""
     from onnx import helper
 
     nodes: list[Any] = []

@@ -242,7 +242,7 @@ def _endless_scale(node: GraphNode, context: RuleContext) -> Objection:
     scale = node.input(1)
     if scale is None or scale.values is None or all(math.isfinite(value) for value in scale.values):
         return None
-    return f"{scale.name}, its scale, is {scale.values[0]}: all that it makes is no number, on the CPU as well"
+    return f"its scale {scale.name} is {scale.values[0]}, so its results are not finite numbers, on the CPU as well"
 
 
 def _zero_size(node: GraphNode, context: RuleContext) -> Objection:

@@ -1,10 +1,11 @@
-"""Unpack a ZIP archive that strangers made: nothing gets out of the folder, and nothing fills the disk."""
+"""Unpack a ZIP archive from an untrusted source: it writes only into its folder and does not fill the disk."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -14,8 +15,13 @@ from typing import Final
 from qnnbridge_host.model.paths import path_problem
 from qnnbridge_protocol.errors import OptionError, PullFailed
 
+# What `zipfile` raises for a damaged archive.
+DAMAGE: Final = (
+    *(zipfile.BadZipFile, NotImplementedError, EOFError, zlib.error),
+    *(struct.error, UnicodeDecodeError),  # in its directory
+)
 _MOST_MEMBERS: Final = 10_000
-# Weights hardly shrink; a bomb shrinks a thousandfold.
+# Weights hardly shrink; the contents of a ZIP bomb shrink a thousandfold.
 _MOST_GROWTH: Final = 200
 _FREE_BYTES: Final = 16 * 1024 * 1024
 _ENCRYPTED: Final = 1
@@ -23,20 +29,20 @@ _FORBIDDEN: Final = re.compile(r'[<>"|?*\x00-\x1f]')
 
 
 def name_problem(name: str) -> str | None:
-    """Return why Windows or POSIX cannot have a file of this name below a folder; ``None`` if both can."""
+    """Return why a file of this name cannot be created in a folder on Windows or POSIX; ``None`` if it can."""
     problem = path_problem(name)
     if problem is not None:
         return problem
     for part in name.split("/"):
         if _FORBIDDEN.search(part):
-            return f"{part!r} has a character that Windows forbids"
+            return f"{part!r} contains a character that Windows forbids"
         if part != part.rstrip(". "):
             return f"{part!r} ends in a dot or a blank, which Windows drops"
-    return "it has a backslash in it" if "\\" in name else None
+    return "it contains a backslash" if "\\" in name else None
 
 
 def check_names(names: Iterable[str], label: str) -> None:
-    """Raise `OptionError` if the files cannot be beside each other on Windows, where models of the NPU run."""
+    """Raise `OptionError` if Windows, where models run on the NPU, cannot have all these files in one folder."""
     seen: dict[str, str] = {}
     for name in names:
         problem, other = name_problem(name), seen.get(name.casefold())
@@ -51,7 +57,7 @@ def check_names(names: Iterable[str], label: str) -> None:
 
 
 def members(archive: zipfile.ZipFile, label: str) -> list[zipfile.ZipInfo]:
-    """Return the files of an archive. Raise `OptionError` for one that must not be unpacked."""
+    """Return the files of an archive. Raise `OptionError` if it must not be unpacked."""
     found = [one for one in archive.infolist() if not one.is_dir()]
     unpacked, packed = sum(one.file_size for one in found), sum(one.compress_size for one in found)
     why = None
@@ -61,17 +67,18 @@ def members(archive: zipfile.ZipFile, label: str) -> list[zipfile.ZipInfo]:
         why = f"{packed} bytes in it would become {unpacked}"
     for one in found:
         kind = stat.S_IFMT(one.external_attr >> 16)
-        # The name as the archive has it: zipfile turns backslashes, and cuts at a NUL.
         if kind not in (0, stat.S_IFREG):
             why = why or f"{one.filename!r} in it is a link or a device"
         elif one.flag_bits & _ENCRYPTED:
             why = why or f"{one.filename!r} in it is encrypted"
-        elif one.orig_filename != one.filename:
-            why = why or f"{one.orig_filename!r} in it is no plain name"
+        elif one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            why = why or f"{one.filename!r} in it is compressed by method {one.compress_type}"
+        elif one.orig_filename != one.filename:  # zipfile replaces backslashes, and cuts the name at a NUL
+            why = why or f"{one.orig_filename!r} in it is not a plain name"
     if why:
         raise OptionError(
             f"{label} is not unpacked: {why}.",
-            cause="An archive of a model has no use for that.",
+            cause="The archive of a model does not need this, and it can do harm.",
             fix="Choose another file of the repository with --file NAME.",
         )
     check_names((one.filename for one in found), label)
@@ -79,12 +86,12 @@ def members(archive: zipfile.ZipFile, label: str) -> list[zipfile.ZipInfo]:
 
 
 def unpack(path: Path, folder: Path, label: str) -> list[str]:
-    """Unpack an archive into an empty folder and return the files' names. Checksums of all files are compared.
+    """Unpack an archive into an empty folder and return the files' names. Compare the checksums of all files.
 
     Raises:
         OptionError: the archive must not be unpacked.
         PullFailed: it is damaged.
-        OSError: the disk refuses.
+        OSError: a file cannot be written.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -94,13 +101,13 @@ def unpack(path: Path, folder: Path, label: str) -> list[str]:
             for one in found:
                 target = folder.joinpath(*one.filename.split("/"))
                 target.parent.mkdir(parents=True, exist_ok=True)
-                # `zipfile` reads no more than the size that `members` has counted, and compares the checksum.
+                # `zipfile` reads at most the size that `members` has counted, and compares the checksum.
                 with archive.open(one) as source, open(target, "xb") as out:
                     shutil.copyfileobj(source, out, 1024 * 1024)
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, zlib.error) as error:
+    except DAMAGE as error:
         raise PullFailed(
             f"{label} cannot be unpacked: {error}.",
-            cause="The hub's copy is damaged, or packed in a way that Python does not know.",
+            cause="The hub's copy is damaged, or Python cannot read this kind of archive.",
             fix="Choose another file of the repository with --file NAME.",
             details={"reason": "damaged"},
         ) from None

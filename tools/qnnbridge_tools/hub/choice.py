@@ -1,7 +1,7 @@
 """Choose among the models of a repository, before anything is downloaded.
 
 The beginning of each model is read over the network: its operators, and the header of a compiled model's context
-binary. The contents decide the kind of a model; its name counts only where they cannot be read.
+binary. They decide the kind of a model. Its name decides only if they cannot be read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from qnnbridge_tools.hub import archive
 from qnnbridge_tools.hub.remote import Hub, HubRepository
 
 Kind = Literal["compiled", "qdq", "float", "half", "other", "refused", "prepared", "generation", "file"]
-# The best first. "other": quantised in a way that QNN does not run.
+# The best kind first. "other": quantised in a way that QNN does not run.
 _ORDER: Final[tuple[Kind, ...]] = (
     "prepared",
     "compiled",
@@ -44,7 +44,7 @@ _ORDER: Final[tuple[Kind, ...]] = (
     "refused",
 )
 _MOST_MODELS: Final = 64
-# Of 256 KiB each. The nodes of the largest known models take fewer.
+# Each request reads 256 KiB. The nodes of the largest known models take fewer requests.
 _MOST_REQUESTS: Final = 24
 _MOST_JSON_BYTES: Final = 16 * 1024 * 1024
 _SHOWN: Final = 8
@@ -54,14 +54,14 @@ _HALF_NAME: Final = re.compile(r"(?:^|[-_./])(?:fp16|float16|half|bf16)(?=[-_./]
 _OTHER_NAME: Final = re.compile(
     r"(?:^|[-_./])(?:u?int[48]|q[48](?:f16)?|bnb4|quantized|quant|w\d+a\d+)(?=[-_./]|$)", re.I
 )
-# What tells the variants of one model apart.
+# The endings by which names of variants of one model differ.
 _VARIANT: Final = re.compile(
     r"(?:^|[-_.])(?:quantized|quant|(?:q|qu|u)?int[48]|q[48](?:f16)?|bnb4|fp16|fp32|float(?:16|32)?|half|bf16|w\d+a\d+|qdq|qnn"
     r"|ctx|epcontext|compiled|precompiled|onnx|npu|htp|optimized|o[1-4]|static|(?:qualcomm[-_])?snapdragon.*"
     r"|qualcomm.*|sc\d{4}x\w*|sm\d{4}|qc[sm]\d{4}|v(?:68|69|73|75|79|81)|soc\d+|arm64|avx\w*|vnni|cpu|gpu)$",
     re.I,
 )
-# Small files that programs read beside a model.
+# Small files that programs read together with a model.
 _BESIDE: Final = re.compile(
     r"(?:tokeniz\w*|vocab|merges|added_tokens|special_tokens_map|spiece|sentencepiece\S*|config\w*|\w+_config"
     r"|chat_template|labels?|classes|id2label|metadata|tool-versions|normalizer|dict|LICEN[SC]E|NOTICE)"
@@ -79,8 +79,9 @@ _APART: Final = re.compile(
 class PullCandidate:
     """One model that a pull may download.
 
-    name: its file or folder in the repository. why: its kind, or why it cannot be used. files: those known before
-    the model is here. bytes: of these, and of what an archive becomes.
+    name: its file or folder in the repository. why: its kind, or why it cannot be used. files: the files that are
+    known before the download. bytes: size of these files, and of an archive's unpacked files. order: smaller is
+    better among candidates of one kind.
     """
 
     name: str
@@ -103,13 +104,13 @@ Judge = Callable[[ModelScan, Callable[[EpContextNode], "BlobFacts | None"]], "tu
 
 
 def judge_for(host: HostTraits | None) -> Judge:
-    """Return what judges compiled models for a host; ``None``: no host was found, and they are not used."""
+    """Return a function that judges compiled models for a host. Without a host it refuses all of them."""
 
     def judge(
         scan: ModelScan, header_of: Callable[[EpContextNode], BlobFacts | None]
     ) -> tuple[Kind, str, tuple[Any, ...]]:
         if host is None:
-            return "refused", "it is compiled, and no host was found that it could be judged for", ()
+            return "refused", "it is compiled, and there is no host to judge it for", ()
         verdict = judge_apart(scan, host, header_of)
         if not verdict.can_run:
             return "refused", f"it is compiled and {verdict.message}", ()
@@ -131,7 +132,7 @@ def kind_of(scan: ModelScan, name: str, *, whole: bool = True) -> tuple[Kind, st
     if any(_DYNAMIC.search(operator) for operator in ops):
         return "other", "quantised for CPUs, which QNN does not run"
     if not ops and not whole and _OTHER_NAME.search(posixpath.splitext(name)[0]):
-        return "other", "quantised by its name"
+        return "other", "quantised, according to its name"
     types = {one.type for one in scan.inputs}
     if "tensor(float16)" in types or _HALF_NAME.search(posixpath.splitext(name)[0]):
         return "half", "float16"
@@ -145,11 +146,11 @@ def find_candidates(
 ) -> list[PullCandidate]:
     """Return the models of a repository, the best first.
 
-    wanted: names and patterns of files. Several of them are parts that belong together, and all are taken.
+    wanted: names and patterns of files. If there are several, they are parts of one model, and all are taken.
 
     Raises:
-        OptionError: there is no model, or there are several that are not variants of one.
-        PullFailed: the hub cannot be asked.
+        OptionError: the repository has no model or no such file, or has several models that are not variants of
+        one. PullFailed: the hub or the network fails.
     """
     judge = judge_for(host)
     names = sorted(repository.files)
@@ -157,7 +158,9 @@ def find_candidates(
         found = [[name for name in names if name == one or fnmatch.fnmatchcase(name, one)] for one in wanted]
         missing = next((one for one, matching in zip(wanted, found, strict=True) if not matching), None)
         if missing is not None:
-            raise OptionError(f'{repository.label} has no file "{missing}".', fix=f"Its files: {_listed(names)}.")
+            raise OptionError(
+                f'{repository.label} does not contain a file "{missing}".', fix=f"Choose among {_listed(names)}."
+            )
         names = list(dict.fromkeys(name for matching in found for name in matching))
         if len(wanted) > 1 or (len(names) == 1 and not _is_model(names[0])):
             return [_parts(repository, names)]
@@ -170,7 +173,7 @@ def find_candidates(
         binaries = [name for name in names if name.endswith((".bin", ".dlc")) and "pytorch" not in name]
         raise OptionError(
             f"{repository.label} has no ONNX model.",
-            cause=f"Its files: {_listed(names)}." if names else "It has no file.",
+            cause=f"Its files: {_listed(names)}." if names else "The repository is empty.",
             fix=f"Pull its context binary with --file {shell_word(binaries[0])} and give it to `qnnbridge wrap`."
             if binaries
             else "Choose a repository with an .onnx file, or export the model to ONNX.",
@@ -179,7 +182,7 @@ def find_candidates(
 
 
 def base_of(name: str) -> str:
-    """Return the name of the model of which this file is a variant: without folder, suffix and kind."""
+    """Return the name of the model that this file is a variant of: without folder, suffix and kind."""
     stem = posixpath.basename(name)
     stem = stem[: stem.rindex(".")]
     while (shorter := _VARIANT.sub("", stem)) != stem:
@@ -231,17 +234,19 @@ def _variants(hub: Hub, repository: HubRepository, names: Sequence[str], judge: 
         options = " ".join(f"--file {shell_word(name)}" for name in _suggested(bases))
         raise OptionError(
             f"{repository.label} has several models: {_listed(shown)}.",
-            fix=f"Choose one, or the parts of one, with --file: qnnbridge pull {repository.label} {options}",
+            fix="Choose one, or the parts of one, with --file: "
+            f"qnnbridge pull {shell_word(repository.label)} {options}",
         )
     if len(names) > _MOST_MODELS:
         raise OptionError(
-            f"{repository.label} has {len(names)} variants of its model.", fix='Choose some: --file "onnx/*qdq*"'
+            f"{repository.label} has {len(names)} variants of its model; at most {_MOST_MODELS} are compared.",
+            fix='Choose some of them: --file "onnx/*qdq*"',
         )
     return sorted((_candidate(hub, repository, name, judge) for name in names), key=lambda one: one.rank)
 
 
 def _suggested(bases: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return an encoder and its decoder, as speech and translation have them; else the first model."""
+    """Return an encoder and its decoder, as models for speech and translation have them; else the first model."""
     encoder = next((found[0] for base, found in bases.items() if "encoder" in base), None)
     decoders = [found[0] for base, found in bases.items() if "decoder" in base]
     if encoder is None or not decoders:
@@ -275,7 +280,7 @@ def _peek(
     judge: Judge,
     open_beside: Callable[[str], BinaryIO | None],
 ) -> tuple[Kind, str, tuple[Any, ...]]:
-    """Read the beginning of a model that is elsewhere, and judge it."""
+    """Read the beginning of a model that is not downloaded, and judge it."""
 
     def header_of(node: EpContextNode) -> BlobFacts | None:
         if node.embeds:
@@ -299,13 +304,13 @@ def _peek(
                 return judge(scan, header_of)
         except InvalidProtobuf as error:
             return "refused", error.message, ()
-        except EOFError:  # of a context binary's header
-            return "refused", "its context binary cannot be looked at", ()
+        except EOFError:  # from the header of a context binary
+            return "refused", "the header of its context binary cannot be read", ()
     return *kind_of(scan, name, whole=bool(scan.ir_version)), ()
 
 
 def _of_archive(hub: Hub, repository: HubRepository, name: str, judge: Judge) -> PullCandidate:
-    """A ZIP archive: its directory and its models are read without the rest."""
+    """Judge a ZIP archive by its directory and the beginning of its models."""
     packed = repository.files[name].size
     try:
         with hub.open(repository, name, _MOST_REQUESTS * 16) as file, zipfile.ZipFile(file) as opened:
@@ -313,13 +318,13 @@ def _of_archive(hub: Hub, repository: HubRepository, name: str, judge: Judge) ->
             sizes = {one.filename: one.file_size for one in found}
             models = [inner for inner in sizes if inner.lower().endswith(".onnx")]
             if not models:
-                return PullCandidate(name, "refused", "it has no ONNX model in it", (name,), packed)
+                return PullCandidate(name, "refused", "it does not contain an ONNX model", (name,), packed)
             judged = [_in_archive(opened, inner, sizes, judge) for inner in models]
-    except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+    except archive.DAMAGE as error:
         return PullCandidate(name, "refused", f"it cannot be read: {error}", (name,), packed)
     except OptionError as error:
         return PullCandidate(name, "refused", error.message, (name,), packed)
-    # A pipeline is as good as the worst of its parts.
+    # The worst part decides, since all parts of a pipeline are needed.
     kind, why, order = max(judged, key=lambda one: _ORDER.index(one[0]))
     return PullCandidate(name, kind, why, (name,), packed + sum(sizes.values()), order)
 
@@ -331,7 +336,7 @@ def _in_archive(
         other = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
         if other not in sizes:
             return None
-        # `read_blob` reads no further, and a member that is unpacked cannot be asked for its end cheaply.
+        # `read_blob` needs no more bytes. Seeking to the end of a packed member would unpack all of it.
         with opened.open(other) as member:
             return _Head(member.read(1024 * 1024), sizes[other])
 
@@ -339,7 +344,7 @@ def _in_archive(
 
 
 class _Head(io.BytesIO):
-    """The first bytes of a file, which knows the size of all of it."""
+    """First bytes of a file. Seeking from the end uses the size of the whole file."""
 
     def __init__(self, head: bytes, size: int) -> None:
         super().__init__(head)
@@ -351,7 +356,7 @@ class _Head(io.BytesIO):
         return super().seek(offset, whence)
 
 
-# --- folders: of `prepare`, and for text generation -------------------------------------------------------
+# --- folders of `qnnbridge prepare` and folders for text generation ----------------------------------------
 
 
 def _folders(hub: Hub, repository: HubRepository, judge: Judge) -> Iterator[PullCandidate]:
@@ -386,7 +391,7 @@ def _generation(
     files: tuple[str, ...],
     judge: Judge,
 ) -> PullCandidate:
-    """A folder for text generation is judged by its compiled stages, and by the provider that it asks for."""
+    """Judge a folder for text generation by its compiled stages and by the provider in its genai_config.json."""
     size = _size(repository, files)
     providers = _providers(config)
     on_qnn = any(name in QNN_NAMES for name in providers)
@@ -423,6 +428,7 @@ def _is_below(name: str, folder: str) -> bool:
 
 
 def is_prepared(document: Mapping[str, Any]) -> bool:
+    """Return whether a manifest is that of a folder of `qnnbridge prepare`."""
     inner = document
     if "components" in document:
         inner = (document.get("additional_metadata") or {}).get("qnnbridge") or {}

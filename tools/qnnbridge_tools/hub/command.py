@@ -1,4 +1,4 @@
-"""`qnnbridge pull` and `qnnbridge models`: the commands."""
+"""The commands `qnnbridge pull` and `qnnbridge models`."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def pull(
         ),
     ] = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Do not use the network; find what was pulled before.")
+        bool, typer.Option("--offline", help="Do not use the network; find a model that was pulled before.")
     ] = False,
     soc_model: SocModel = None,
     host_python: HostPython = None,
     as_json: AsJson = False,
 ) -> None:
-    """Download a model by name. A compiled one that fits this chip, else one to compile."""
+    """Download a model by name: a compiled model for this chip if there is one, else a model to compile."""
     from qnnbridge_tools.hub.pulling import PullRequest, pull_model
 
     request = PullRequest(name, revision, files, folder, offline, soc_model, host_python)
@@ -139,7 +139,7 @@ def show_model(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Show what is known of a pulled model, and its files."""
+    """Show the record and the files of a pulled model."""
     from qnnbridge_tools import output
     from qnnbridge_tools.hub import library
 
@@ -167,6 +167,19 @@ def _files(one: PulledFolder) -> list[str]:
     return sorted(path.relative_to(one.folder).as_posix() for path in one.folder.rglob("*") if path.is_file())
 
 
+def _to_remove(name: str) -> list[PulledFolder]:
+    from qnnbridge_tools.hub import library
+
+    found = library.matching(name, unfinished=True)
+    repositories = list(dict.fromkeys(one.repository for one in found))
+    if len(repositories) > 1:
+        raise OptionError(
+            f'"{name}" means models of several repositories: {", ".join(repositories)}.',
+            fix="Give OWNER/NAME, or an id that `qnnbridge models` lists.",
+        )
+    return found
+
+
 @models_app.command("remove")
 @command
 def remove_models(
@@ -182,11 +195,14 @@ def remove_models(
 
     # Exactly one of the two.
     if everything == bool(names):
-        raise OptionError("Say which models to remove.", fix="Give names or ids of `qnnbridge models`, or --all.")
+        raise OptionError(
+            "Names of models and --all are both given." if names else "No model to remove is given.",
+            fix="Give names or ids that `qnnbridge models` lists, or --all.",
+        )
     chosen: Sequence[PulledFolder] = (
         library.pulled()
         if everything
-        else list({one.folder: one for name in names for one in library.matching(name, unfinished=True)}.values())
+        else list({one.folder: one for name in names for one in _to_remove(name)}.values())
     )
     rows = [_row(one) for one in chosen]
     for one in chosen:

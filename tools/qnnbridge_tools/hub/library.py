@@ -1,8 +1,8 @@
-"""The folder of pulled models: what is in it, and what is removed from it.
+"""List, find and remove pulled models.
 
-`QNNBRIDGE_MODELS_DIR/OWNER--NAME/COMMIT-KEY/` holds one pulled model with `qnnbridge-pull.json`, which is written
-before the folder gets this name. A folder that ends in ``.qnnbridge-part`` is an unfinished download. Nothing else
-is ever listed or removed.
+`QNNBRIDGE_MODELS_DIR/OWNER--NAME/COMMIT-KEY/` contains one pulled model and `qnnbridge-pull.json`, which is written
+before the folder gets this name. A folder that ends in ``.qnnbridge-part`` is an unfinished download or removal,
+whatever files it has. No other folder is listed or removed, and no link is followed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from typing import Any, Final
 
 from filelock import FileLock, Timeout
 
-from qnnbridge_os.files import is_own, make_own, write_whole
+from qnnbridge_host.model.paths import path_problem
+from qnnbridge_os.files import MARK_FILE, NotOurs, enter, is_own, make_own, write_whole
 from qnnbridge_protocol.errors import OptionError, PullFailed
 from qnnbridge_protocol.field_types import read_document
 from qnnbridge_protocol.settings import models_dir
-from qnnbridge_tools.hub.remote import PART, local_errors
+from qnnbridge_tools.hub.remote import PART, HubRepository, local_errors
 
 RECORD: Final = "qnnbridge-pull.json"
 SCHEMA: Final = 1
@@ -33,9 +34,9 @@ _SEPARATOR: Final = "--"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PullRecord:
-    """One pulled model, as its folder describes itself.
+    """One pulled model, as the record in its folder describes it.
 
-    revision, wanted: as they were asked for. entry: the model's path in the folder. pulled: the time in UTC.
+    revision, wanted: as the user gave them. entry: the model's path in the folder. pulled: the time in UTC.
     """
 
     schema: int
@@ -73,22 +74,27 @@ class PulledFolder:
 
     @property
     def size(self) -> int:
-        return sum(path.lstat().st_size for path in self.folder.rglob("*") if path.is_file())
+        total = 0
+        for root, _, names in os.walk(self.folder):
+            for name in names:
+                with contextlib.suppress(OSError):  # another process pulls or removes the model
+                    total += os.lstat(os.path.join(root, name)).st_size
+        return total
 
 
 def folder_of(repository: str, commit: str, candidate: str, wanted: Sequence[str]) -> Path:
-    """Return the folder of a model that is or will be pulled."""
+    """Return the folder for a model of a repository."""
     key = hashlib.sha256("\0".join((candidate, *wanted)).encode()).hexdigest()[:8]
     return models_dir() / repository.replace("/", _SEPARATOR) / f"{commit[:12]}-{key}"
 
 
 def read_record(folder: Path) -> PullRecord | None:
-    """Return the record of a pulled model; ``None`` for any other folder, and for one whose model is gone."""
+    """Return the record of a pulled model; ``None`` for any other folder, and if the model's file is missing."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         document = json.loads((folder / RECORD).read_text("utf-8"))
         if isinstance(document, dict) and document.get("schema") == SCHEMA:
             record = read_document(PullRecord, document, "the record")
-            if (folder / record.entry).exists():
+            if path_problem(record.entry) is None and (folder / record.entry).exists():
                 return record
     return None
 
@@ -97,24 +103,43 @@ def write_record(folder: Path, record: PullRecord) -> None:
     write_whole(folder / RECORD, json.dumps(dataclasses.asdict(record), indent=2).encode(), durable=True)
 
 
+def without_own_files(repository: HubRepository) -> HubRepository:
+    """Leave out files that would be taken for a record, a mark or an unfinished download of this package."""
+
+    def is_own_name(name: str) -> bool:
+        last = name.rpartition("/")[2].casefold()
+        return last in (RECORD, MARK_FILE) or last.endswith(PART)
+
+    files = {name: file for name, file in repository.files.items() if not is_own_name(name)}
+    return dataclasses.replace(repository, files=files)
+
+
 def pulled() -> list[PulledFolder]:
     """Return all pulled models and unfinished downloads, by repository and time."""
     found = []
-    with local_errors(models_dir()), contextlib.suppress(FileNotFoundError):
-        for owner in models_dir().iterdir():
-            if owner.name == _LOCKS or owner.is_symlink() or not owner.is_dir():
-                continue
-            for folder in owner.iterdir():
-                if folder.is_symlink() or not folder.is_dir():
-                    continue
-                record = read_record(folder)
-                if record is not None or (folder.name.endswith(PART) and is_own(folder, lambda _: False)):
+    with local_errors(models_dir()):
+        for owner in _folders_in(models_dir()):
+            for folder in _folders_in(owner) if owner.name != _LOCKS else ():
+                # A pull writes the record before it renames the folder, and a removal renames it first.
+                is_part = folder.name.endswith(PART)
+                record = None if is_part else read_record(folder)
+                if record is not None or (is_part and is_own(folder, lambda _: False)):
                     found.append(PulledFolder(folder, record))
     return sorted(found, key=lambda one: (one.repository, one.record.pulled if one.record else ""))
 
 
+def _folders_in(folder: Path) -> list[Path]:
+    """Return the folders in a folder, without links and junctions; none if another process has removed it."""
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        for one in folder.iterdir():
+            with contextlib.suppress(NotOurs):
+                found.append(enter(one))
+    return found
+
+
 def newest(repository: str, revision: str | None, wanted: Sequence[str], endpoint: str) -> PulledFolder | None:
-    """Return the model that was pulled last with this request."""
+    """Return the newest model that was pulled with these options."""
     fitting = [
         one
         for one in pulled()
@@ -126,7 +151,7 @@ def newest(repository: str, revision: str | None, wanted: Sequence[str], endpoin
 
 
 def matching(name: str, *, unfinished: bool = False) -> list[PulledFolder]:
-    """Return the models of a repository, by its name, by the last part of it, or by an id. Raise `OptionError`."""
+    """Find pulled models by name or last part of the name of a repository, or by an id. Raise `OptionError`."""
     name, _, revision = name.partition("@")
     everything = pulled()
     found = [
@@ -149,34 +174,39 @@ def matching(name: str, *, unfinished: bool = False) -> list[PulledFolder]:
 
 
 def remove(one: PulledFolder) -> None:
-    """Remove a pulled model. Raise `PullFailed` if it is in use; then it stays whole."""
-    # A pull holds this lock while its folder still has the other name.
+    """Remove a pulled model. Raise `PullFailed` if it is in use."""
+    # A pull holds the lock of the final name while its folder still ends in `PART`.
     with locked(one.folder.with_name(one.id), wait=False):
-        # As an unfinished one, so that a model that is half removed is never used.
+        # Renamed first: a folder that ends in `PART` is never used as a model.
         gone = one.folder.with_name(f"{one.id}-gone{PART}")
         try:
             if one.folder != gone:
                 os.replace(one.folder, gone)
             shutil.rmtree(gone)
         except OSError as error:
+            # `rmtree` may have removed the mark, and without it the rest would not be listed any more.
+            with contextlib.suppress(OSError):
+                (gone / MARK_FILE).touch()
             raise PullFailed(
                 f"{one.repository} cannot be removed: {error.strerror or error}.",
                 cause="A program uses it, or its folder may not be written.",
                 fix="Close the sessions that use it, then run the same command again.",
                 details={"reason": "busy"},
             ) from None
-        with contextlib.suppress(OSError):  # the last one of its repository
+        with contextlib.suppress(OSError):  # fails if other models of the repository are in it
             one.folder.parent.rmdir()
 
 
 @contextlib.contextmanager
 def locked(folder: Path, *, wait: bool = True, on_wait: Any = None) -> Iterator[None]:
-    """Hold the lock of a model's folder. Another process that holds it is waited for, or `PullFailed` is raised."""
+    """Hold the lock of a model's folder. If another process holds it, wait for it, or raise `PullFailed`."""
     locks = models_dir() / _LOCKS
     with local_errors(locks):
         make_own(models_dir(), lambda _: False)
         locks.mkdir(exist_ok=True)
-        lock = FileLock(locks / f"{hashlib.sha256(os.fspath(folder).encode()).hexdigest()[:24]}.lock")
+        # One lock for all names of the folder.
+        name = os.path.normcase(os.path.realpath(folder))
+        lock = FileLock(locks / f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:24]}.lock")
         try:
             lock.acquire(timeout=0)
         except Timeout:

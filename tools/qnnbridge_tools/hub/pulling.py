@@ -1,4 +1,4 @@
-"""Pull one model: choose it, download it into a folder of its own, check it, and give the folder its name."""
+"""Pull one model: choose it, download it into an unfinished folder, check it, and rename the folder."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ from qnnbridge_tools.hub.remote import (
     no_space,
     offline_refused,
     parse_name,
+    without_login,
 )
 
 _log = logging.getLogger("qnnbridge.hub")
 Say = Callable[[str], None]
-# Many compiled and quantised models leave their first and last nodes to the CPU, which the result shows.
+# The first and last nodes of many compiled and quantised models run on the CPU, which the result shows.
 _RUN: Final = "--random --fallback cpu"
 _FREE_BYTES: Final = 16 * 1024 * 1024
 
@@ -62,9 +63,10 @@ class PullRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PullResult:
-    """path: of the model, a file or a folder. not_taken: other models of the repository, with the reason.
+    """The result of a pull.
 
-    is_new: False if the model was here already. next_command: what to type next.
+    path: file or folder of the model. not_taken: other models of the repository, with the reason. is_new: False if
+    an earlier pull downloaded it. next_command: the command to run next.
     """
 
     path: Path
@@ -77,18 +79,18 @@ class PullResult:
 
 
 class _Unfit(Exception):
-    """A model that cannot be used, as its files show once they are here."""
+    """The downloaded files show that the model cannot be used."""
 
 
 def pull_model(request: PullRequest, say: Say = _log.info) -> PullResult:
     """Pull a model.
 
     Raises:
-        OptionError: the repository, revision or file does not exist, no model in it can be used, or several could
-            be meant; the output folder is another program's.
-        PullFailed: the hub, the network or the disk refuses.
+        OptionError: the repository, revision or file does not exist, no model in it can be used, or it has several
+            models; the output folder contains other files.
+        PullFailed: an error of the hub, the network or the file system.
     """
-    endpoint = hub_endpoint()
+    endpoint = without_login(hub_endpoint())
     name, revision = parse_name(request.name, request.revision, endpoint)
     if request.output is not None:
         folder = Path(os.path.abspath(request.output))
@@ -98,10 +100,10 @@ def pull_model(request: PullRequest, say: Say = _log.info) -> PullResult:
         known = _known(request, name, revision, endpoint)
         if known is None:
             raise offline_refused(name, "--offline is given" if request.offline else "HF_HUB_OFFLINE is set")
-        return _result(known.folder, known.record, is_new=False, notes=("The hub was not asked (offline).",))
+        return _result(known.folder, known.record, is_new=False, notes=("Found without the network (offline).",))
     hub, host = Hub(request.token), _host(request)
     try:
-        repository = hub.repository(name, revision)
+        repository = library.without_own_files(hub.repository(name, revision))
         candidates = choice.find_candidates(
             hub, repository, request.files, host if isinstance(host, HostTraits) else None
         )
@@ -121,7 +123,7 @@ class _Known:
 
 
 def _known(request: PullRequest, name: str, revision: str | None, endpoint: str) -> _Known | None:
-    """Find what an earlier pull left of the same request."""
+    """Find the model that an earlier pull downloaded for the same request."""
     found: PulledFolder | None
     if request.output is not None:
         found = PulledFolder(request.output, library.read_record(request.output))
@@ -147,7 +149,7 @@ def _refuse_foreign(folder: Path) -> None:
     with local_errors(folder), contextlib.suppress(FileNotFoundError):
         if any(folder.iterdir()):
             raise OptionError(
-                f"{folder} has files that qnnbridge did not pull, and is left alone.",
+                f"{folder} contains files that qnnbridge did not pull.",
                 fix="Give a folder that does not exist yet: --output DIR.",
             )
 
@@ -174,7 +176,7 @@ def _pull_best(
     no_host = isinstance(host, BridgeError)
     raise OptionError(
         f"No model of {repository.label} can be used here.",
-        fix="Set up a host, which compiled models are judged for: qnnbridge setup"
+        fix="Set up a host, so that compiled models can be used: qnnbridge setup"
         if no_host
         else "Choose a repository with a model that is not compiled, and compile it with `qnnbridge prepare`.",
         evidence=[f"{name}: {why}" for name, why in not_taken[:8]],
@@ -194,17 +196,15 @@ def _fetch(
     with library.locked(folder, on_wait=say):
         record = library.read_record(folder)
         if record is not None:
-            if (record.repository, record.commit, record.candidate) == (
-                repository.name,
-                repository.commit,
-                candidate.name,
-            ):
+            # By commit: names in another case are one folder on Windows.
+            if (record.commit, record.candidate) == (repository.commit, candidate.name):
                 return _result(folder, record, is_new=False)
             raise OptionError(
                 f"{folder} holds {record.candidate or 'all files'} of {record.repository}@{record.commit[:12]}.",
                 fix="Give a folder that does not exist yet: --output DIR.",
             )
-        stage = folder.with_name(f"{usual.name}{PART}")
+        # With both names: two models for one folder must not mix, nor two folders for one model.
+        stage = folder.with_name(f"{usual.name if folder == usual else f'{folder.name}-{usual.name}'}{PART}")
         with local_errors(stage):
             make_own(stage, lambda _: False)
             try:
@@ -213,7 +213,7 @@ def _fetch(
                     names = _unpacked(repository, candidate, stage)
                 entry, kind, why = _checked(stage, names, candidate, request, host)
             except (_Unfit, OptionError):
-                # It was wanted for this model alone.
+                # No later pull can continue it.
                 shutil.rmtree(stage)
                 raise
             for name in names:
@@ -235,7 +235,7 @@ def _fetch(
                 now,
             )
             library.write_record(stage, record)
-            # An empty folder that the user made.
+            # The user may have created an empty folder for -o.
             with contextlib.suppress(FileNotFoundError):
                 folder.rmdir()
             os.replace(stage, folder)
@@ -244,10 +244,10 @@ def _fetch(
 
 
 def _download(hub: Hub, repository: HubRepository, candidate: PullCandidate, stage: Path, say: Say) -> list[str]:
-    """Download the files of a candidate, and those that its models name. Return their names."""
+    """Download the files of a candidate and the files that its models refer to. Return their names."""
     names = list(candidate.files)
-    _check_space(repository, names, stage, max(0, candidate.bytes - sum(repository.files[n].size for n in names)))
     archive.check_names(names, repository.label)
+    _check_space(repository, names, stage, max(0, candidate.bytes - sum(repository.files[n].size for n in names)))
     scanned = 0
     while scanned < len(names):
         name = names[scanned]
@@ -275,7 +275,7 @@ def _download(hub: Hub, repository: HubRepository, candidate: PullCandidate, sta
 
 
 def _check_space(repository: HubRepository, names: Sequence[str], stage: Path, more: int) -> None:
-    """Raise `PullFailed` if the disk has too little space for what is not here yet."""
+    """Raise `PullFailed` if the missing bytes do not fit on the disk. more: bytes of an unpacked archive."""
     needed = more
     for name in names:
         path = stage.joinpath(*name.split("/"))
@@ -292,7 +292,7 @@ def _check_space(repository: HubRepository, names: Sequence[str], stage: Path, m
 def _unpacked(repository: HubRepository, candidate: PullCandidate, stage: Path) -> list[str]:
     packed = stage.joinpath(*candidate.name.split("/"))
     folder = packed.with_suffix("")
-    shutil.rmtree(folder, ignore_errors=True)  # of an attempt that was ended
+    shutil.rmtree(folder, ignore_errors=True)  # an interrupted attempt may have left it
     folder.mkdir()
     try:
         inner = archive.unpack(packed, folder, f"{candidate.name} of {repository.label}")
@@ -310,7 +310,7 @@ def _checked(
     request: PullRequest,
     host: HostTraits | BridgeError,
 ) -> tuple[str, str, str]:
-    """Return path, kind and description of the model. Raise `_Unfit` for one that its files show to be unusable."""
+    """Return path, kind and description of the model. Raise `_Unfit` if it cannot be used."""
     folders = {candidate.name: candidate.kind}
     if candidate.is_archive:
         folders = {posixpath.dirname(name): kind for name in names if (kind := _folder_kind(stage, name))}
@@ -326,7 +326,7 @@ def _checked(
     wanted = names if candidate.kind == "file" else [name for name in names if name.lower().endswith(".onnx")]
     models = [name for name in wanted if name.lower().endswith(".onnx")]
     if not models and candidate.kind != "file":
-        raise _Unfit("it has no ONNX model in it")
+        raise _Unfit("it does not contain an ONNX model")
     kind, why = candidate.kind, candidate.why
     for name in models:
         scan = scan_model(stage.joinpath(*name.split("/")))
@@ -346,7 +346,7 @@ def _checked(
 
 
 def _folder_kind(stage: Path, name: str) -> choice.Kind | None:
-    """Return the kind of the folder that has this file, if the file decides it."""
+    """Return the kind of the folder that contains this file; ``None`` if other files decide."""
     leaf = posixpath.basename(name)
     if leaf == CONFIG:
         return "generation"
@@ -359,7 +359,7 @@ def _folder_kind(stage: Path, name: str) -> choice.Kind | None:
 
 
 def _prepared(folder: Path, request: PullRequest) -> str:
-    """Return what a session makes of a prepared folder. Raise `_Unfit` if it can make nothing of it."""
+    """Describe which model of a prepared folder a session runs. Raise `_Unfit` if it cannot run any."""
     try:
         facts = prepared_folders.gather(folder, soc_model=request.soc_model, host_python=request.host_python)
         damaged = [
@@ -370,10 +370,10 @@ def _prepared(folder: Path, request: PullRequest) -> str:
     except BridgeError as error:
         raise _Unfit(error.message) from None
     if damaged:
-        raise _Unfit(f"files of it are missing or damaged: {', '.join(damaged)}")
+        raise _Unfit(f"these files are missing or damaged: {', '.join(damaged)}")
     chosen = facts.chosen
     if isinstance(chosen, BridgeError):
-        # Without a host nothing is chosen, and the folder is as good as anywhere else.
+        # Without a host no model is chosen, and the folder may be for another computer.
         if facts.host is not None:
             raise _Unfit(chosen.message)
         return "a folder of `qnnbridge prepare`"

@@ -1,7 +1,7 @@
-"""A model repository on a hub: its files, reading parts of them, downloading them whole.
+"""List, read and download the files of a model repository on a hub.
 
-Everything that can go wrong becomes one `BridgeError` with the way out. huggingface_hub is imported when a hub is
-first asked.
+All errors of the hub, the network and the file system become a `BridgeError` with a fix. huggingface_hub is
+imported when the first `Hub` is created.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ from qnnbridge_protocol.errors import OptionError, PullFailed
 from qnnbridge_protocol.installing import install_command
 
 _DEFAULT_ENDPOINT: Final = "https://huggingface.co"
-# One request of a distant file reads this much.
+# Length of the range that one request for a part of a file asks for.
 _BLOCK_BYTES: Final = 256 * 1024
 _CHUNK_BYTES: Final = 1024 * 1024
 _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
-# Ends the names of files that are not complete.
+# Ends the names of files and folders that are not complete.
 PART: Final = ".qnnbridge-part"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RepoFile:
-    """sha256: of a file that the hub keeps outside of git. blob: git's hash of any other. Empty if not known."""
+    """One file of a repository.
+
+    sha256: of a file that the hub keeps outside of git. blob: git's hash of any other file. Empty if not known.
+    """
 
     name: str
     size: int
@@ -44,7 +47,7 @@ class RepoFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HubRepository:
-    """One commit of a model repository. revision: as it was asked for."""
+    """One commit of a model repository. revision: as the user gave it."""
 
     name: str
     revision: str | None
@@ -57,7 +60,7 @@ class HubRepository:
 
 
 def parse_name(name: str, revision: str | None, endpoint: str) -> tuple[str, str | None]:
-    """Split ``OWNER/NAME@REVISION`` or a page's address into name and revision. Raise `OptionError`."""
+    """Split ``OWNER/NAME@REVISION`` or the address of a page into name and revision. Raise `OptionError`."""
     text = name.strip()
     for start in (endpoint, _DEFAULT_ENDPOINT):
         text = text.removeprefix(start.rstrip("/") + "/")
@@ -93,22 +96,23 @@ class Hub:
                 fix=install_command("hub", python=sys.executable),
                 details={"reason": "packages"},
             ) from None
-        # Of httpx or its successor, whichever this huggingface_hub uses.
+        # The base of network errors, in httpx or another library that this huggingface_hub uses.
         bases = self._hub.errors.HfHubHTTPError.__mro__
         self._network: Any = next(one for one in bases if one.__name__ == "HTTPError")
-        # Now, and not when huggingface_hub was imported.
-        self.endpoint = hub_endpoint()
+        # huggingface_hub has read the variable when it was imported, and it may have changed since.
+        self._address_of_hub = hub_endpoint()
+        self.endpoint = without_login(self._address_of_hub)
         self._token = token
 
     def repository(self, name: str, revision: str | None) -> HubRepository:
         """List the files of a repository. Raise `OptionError` for an unknown name or revision, and `PullFailed`."""
         with self._errors(name, revision):
-            api = self._hub.HfApi(endpoint=self.endpoint, token=self._token, library_name="qnnbridge")
+            api = self._hub.HfApi(endpoint=self._address_of_hub, token=self._token, library_name="qnnbridge")
             info = api.model_info(name, revision=revision, files_metadata=True, timeout=30)
         # It becomes part of a path.
         if not re.fullmatch("[0-9a-f]{40,64}", str(info.sha)):
             raise PullFailed(
-                f"The hub {self.endpoint} gives {name} the commit {str(info.sha)!r}, which is none.",
+                f"The hub {self.endpoint} gives {name} the commit {str(info.sha)!r}, which is not a commit id.",
                 fix="Correct HF_ENDPOINT, or unset it.",
                 details={"reason": "refused"},
             )
@@ -123,31 +127,33 @@ class Hub:
         return HubRepository(name, revision, str(info.sha), files)
 
     def open(self, repository: HubRepository, file: str, requests: int) -> BinaryIO:
-        """Open a distant file for reading parts of it. More than `requests` requests raise `EOFError`."""
-        distant = _Distant(self, repository, repository.files[file], requests)
-        return io.BufferedReader(distant, _BLOCK_BYTES)
+        """Open a file of the hub for reading parts of it. More than `requests` requests raise `EOFError`."""
+        remote = _RemoteFile(self, repository, repository.files[file], requests)
+        return io.BufferedReader(remote, _BLOCK_BYTES)
 
     def read(self, repository: HubRepository, file: str, at: int, length: int) -> bytes:
-        """Read a part of a distant file. Raise `PullFailed`."""
+        """Read a part of a file of the hub. Raise `PullFailed`."""
         address = self._address(repository, file)
         headers = {**self._headers(), "Range": f"bytes={at}-{at + length - 1}"}
         with self._errors(repository.name, repository.revision, file):
             session = self._hub.utils.get_session()
             with session.stream("GET", address, headers=headers, follow_redirects=True, timeout=30) as response:
                 self._hub.utils.hf_raise_for_status(response)
-                # A server without ranges sends the whole file, of which no more is read than was asked for.
+                # A server without ranges sends the file from its beginning. No byte before the part is kept, and
+                # none behind it is read.
                 skip, found = (at if response.status_code == 200 else 0), bytearray()
                 for chunk in response.iter_bytes():
-                    found += chunk
-                    if len(found) >= skip + length:
+                    found += chunk[skip:]
+                    skip = max(0, skip - len(chunk))
+                    if len(found) >= length:
                         break
-        return bytes(found[skip : skip + length])
+        return bytes(found[:length])
 
     def download(self, repository: HubRepository, file: RepoFile, folder: Path) -> None:
-        """Download a file into the folder, after what an earlier attempt left, and compare it with its checksum."""
+        """Download a file into the folder and compare its checksum. Continue an earlier attempt."""
         target = folder.joinpath(*file.name.split("/"))
         if target.exists():
-            return  # it got its name after the comparison
+            return  # an earlier attempt gave it this name after the comparison
         part = target.with_name(target.name + PART)
         with self._errors(repository.name, repository.revision, file.name), local_errors(folder):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -164,7 +170,7 @@ class Hub:
                             expected_size=file.size,
                             displayed_filename=file.name,
                         )
-                    # Releases of huggingface_hub before 2 give up at the first cut.
+                    # Releases of huggingface_hub before 2 raise when the connection breaks for the first time.
                     except self._network:
                         if out.seek(0, os.SEEK_END) <= have:
                             raise
@@ -174,17 +180,19 @@ class Hub:
                 raise PullFailed(
                     f"{file.name} of {repository.label} arrived damaged: {problem}.",
                     cause="A proxy or the network changed it, or the hub's copy is damaged.",
-                    fix="Run the same command again: it downloads this file anew and keeps the others.",
+                    fix="Run the same command again: it downloads this file again and keeps the others.",
                     details={"reason": "damaged", "file": file.name},
                 )
             os.replace(part, target)
 
     def _address(self, repository: HubRepository, file: str) -> str:
-        return str(self._hub.hf_hub_url(repository.name, file, revision=repository.commit, endpoint=self.endpoint))
+        return str(
+            self._hub.hf_hub_url(repository.name, file, revision=repository.commit, endpoint=self._address_of_hub)
+        )
 
     def _headers(self) -> dict[str, str]:
         made: dict[str, str] = self._hub.utils.build_hf_headers(token=self._token, library_name="qnnbridge")
-        # Compressed bytes could be neither resumed nor counted.
+        # A compressed transfer cannot be resumed, and its length is not that of the file.
         return {**made, "Accept-Encoding": "identity"}
 
     @contextlib.contextmanager
@@ -197,8 +205,8 @@ class Hub:
             raise offline_refused(name, "HF_HUB_OFFLINE is set") from None
         except known.GatedRepoError:
             raise PullFailed(
-                f"{name} is gated: its owner gives it only to accounts that accepted its terms.",
-                fix=f"Accept the terms at {page}, then give this computer a token of your account: hf auth login",
+                f"{name} is gated: only accounts that accepted its terms can download it.",
+                fix=f"Accept the terms at {page}, then store your token on this computer: hf auth login",
                 details={"reason": "gated"},
             ) from None
         except known.RevisionNotFoundError:
@@ -208,7 +216,7 @@ class Hub:
         except known.RepositoryNotFoundError:
             raise OptionError(
                 f"The hub shows no model repository {name}.",
-                fix=f"Compare the name with {page}. For a private one give this computer a token: hf auth login",
+                fix=f"Compare the name with {page}. For a private one store a token here: hf auth login",
             ) from None
         except known.HFValidationError:
             raise OptionError(
@@ -220,7 +228,7 @@ class Hub:
         except self._network as error:
             raise _unreachable(self.endpoint, error, file) from None
         except OSError as error:
-            # Of huggingface_hub itself, which counts the bytes.
+            # huggingface_hub counts the bytes and raises a plain OSError.
             if error.errno is None and "Consistency check" in str(error):
                 raise _unreachable(self.endpoint, error, file) from None
             raise
@@ -230,27 +238,28 @@ class Hub:
         what = f"{file} of {name}" if file else name
         if status in (401, 403):
             return PullFailed(
-                f"The hub refuses {what} to this computer's token (HTTP {status}).",
-                fix="Give it a token that may read the repository: hf auth login, or the variable HF_TOKEN.",
+                f"The hub refuses {what} with this computer's token (HTTP {status}).",
+                fix="Use a token that may read the repository: hf auth login, or the variable HF_TOKEN.",
                 details={"reason": "refused", "status": status},
             )
         if status == 429:
-            wait = response.headers.get("Retry-After")
+            # The header may also have a date.
+            given = str(response.headers.get("Retry-After") or "")
+            wait = f"{given[:6]} seconds" if given.isdecimal() else "some minutes"
             return PullFailed(
-                f"The hub answers no more requests for now (HTTP 429), and {what} was not downloaded.",
-                fix=f"Wait {wait + ' seconds' if wait else 'some minutes'} and run the same command again; "
-                "with a token (hf auth login) the limit is higher.",
+                f"The hub accepts no more requests for now (HTTP 429), and {what} was not downloaded.",
+                fix=f"Wait {wait} and run the command again. With a token (hf auth login) the limit is higher.",
                 details={"reason": "limited", "status": status},
             )
         return PullFailed(
             f"The hub answered HTTP {status} for {what}.",
-            fix="Run the same command again later: it goes on where it stopped.",
+            fix="Run the same command again later: it continues the download.",
             details={"reason": "network", "status": status},
         )
 
 
-class _Distant(io.RawIOBase):
-    """A file on the hub, read by ranges."""
+class _RemoteFile(io.RawIOBase):
+    """File on the hub, read by ranges."""
 
     def __init__(self, hub: Hub, repository: HubRepository, file: RepoFile, requests: int) -> None:
         super().__init__()
@@ -276,7 +285,7 @@ class _Distant(io.RawIOBase):
         if length <= 0:
             return 0
         if not self._left:
-            raise EOFError(f"{self._file.name} takes too many requests to be looked at")
+            raise EOFError(f"examining {self._file.name} takes too many requests")
         self._left -= 1
         data = self._hub.read(self._repository, self._file.name, self._at, length)
         buffer[: len(data)] = data
@@ -285,11 +294,17 @@ class _Distant(io.RawIOBase):
 
 
 def hub_endpoint() -> str:
+    """Return the address of the hub, which may contain a name and a password."""
     return os.environ.get("HF_ENDPOINT", "").rstrip("/") or _DEFAULT_ENDPOINT
 
 
+def without_login(address: str) -> str:
+    """Return an address for messages and records, without the name and the password in it."""
+    return re.sub(r"(?<=://)[^/]*@", "", address)
+
+
 def is_offline() -> bool:
-    """Return whether the user forbids the network, by huggingface_hub's variable."""
+    """Return whether huggingface_hub's variable forbids the use of the network."""
     return os.environ.get("HF_HUB_OFFLINE", "").strip().upper() in ("1", "ON", "YES", "TRUE")
 
 
@@ -306,14 +321,14 @@ def _unreachable(endpoint: str, error: Exception, file: str | None) -> PullFaile
     details = {"reason": "network"}
     if file is not None:
         return PullFailed(
-            f"The download of {file} was cut.",
+            f"The connection broke while {file} was downloaded.",
             cause=text.splitlines()[0],
-            fix="Run the same command again: it goes on where it stopped.",
+            fix="Run the same command again: it continues the download.",
             details=details,
         )
     proxy = next((name for name in _PROXIES if os.environ.get(name)), "")
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        fix = "If a proxy of your company signs connections, name its certificate: set SSL_CERT_FILE to that file."
+        fix = "If a proxy of your company inspects connections, set SSL_CERT_FILE to the file with its certificate."
     elif type(error).__name__ == "ProxyError" or proxy:
         fix = f"Correct the address of the proxy in {proxy or 'HTTPS_PROXY'}, or unset the variable."
     else:
@@ -324,7 +339,7 @@ def _unreachable(endpoint: str, error: Exception, file: str | None) -> PullFaile
 
 @contextlib.contextmanager
 def local_errors(folder: Path) -> Iterator[None]:
-    """Turn what the file system of the folder refuses into `PullFailed`."""
+    """Turn errors of the folder's file system into `PullFailed`."""
     try:
         yield
     except OSError as error:

@@ -1,27 +1,26 @@
-"""The Python that a set-up brings where no installed interpreter could be the base of the host.
+"""Decide how a set-up downloads a Python if no installed interpreter can be the base of the host.
 
-Windows' Python install manager (`pymanager`) or uv puts a CPython into a folder beside the environment. Nothing is
-registered, and no PATH changes: removing that folder removes everything. This module only decides.
+Windows' Python install manager (`pymanager`) or uv puts a CPython into a folder next to the environment. Nothing is
+registered, and no PATH changes: removing that folder removes everything. This module runs no command.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from qnnbridge._launch import Surroundings
-from qnnbridge_tools.setup_host.environment import RECORD, AlreadyThere
-from qnnbridge_tools.setup_host.this_machine import BaseCandidate, PythonTraits
+from qnnbridge_tools.setup_host.environment import RECORD, AlreadyThere, is_marked
+from qnnbridge_tools.setup_host.this_machine import BaseCandidate, PythonTraits, program_on_path
 from qnnbridge_tools.versions.packages import Source
 
 # Every release of onnxruntime-qnn that the table recommends for Windows on Arm has a wheel for it.
 BROUGHT_VERSION: Final = (3, 13)
-# Unpacked, with what pip needs to install uv.
+# Size of the unpacked Python and of uv.
 BROUGHT_BYTES: Final = 300_000_000
 FOLDER_SUFFIX: Final = "-python"
 MIRROR_VARIABLE: Final = "UV_PYTHON_INSTALL_MIRROR"
@@ -29,7 +28,7 @@ MIRROR_VARIABLE: Final = "UV_PYTHON_INSTALL_MIRROR"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Target:
-    """One platform by its name in uv's requests, in tags of the install manager ("" without one), in sysconfig."""
+    """Names of one platform: in uv's requests, in tags of the install manager ("" if it has none), in sysconfig."""
 
     uv: str
     tag: str
@@ -48,14 +47,14 @@ _LINUX: Final[Mapping[str, _Target]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BroughtPython:
-    """A Python to bring, or one that an earlier set-up brought: then `commands` is empty.
+    """Python to download, or one that an earlier set-up downloaded: then `commands` is empty.
 
     Args:
-        by: The program that brings it, for people.
-        folder: The folder that holds it and nothing else.
-        candidate: The interpreter. Before it is there, its traits are those of the request.
-        commands: The commands in order. The last one makes the interpreter.
-        scratch: A folder that the commands need and the interpreter does not.
+        by: Name of the program that downloads it, as messages show it.
+        folder: Folder of this Python alone.
+        candidate: The interpreter. Before the download its traits are the requested ones.
+        commands: The commands in order. The last one creates the interpreter.
+        scratch: Folder that only the commands need.
     """
 
     by: str
@@ -73,7 +72,7 @@ class BroughtPython:
 
 
 def python_folder(environment: Path) -> Path:
-    """The folder of the Python that belongs to this environment."""
+    """Return the folder for the Python of this environment."""
     return environment.with_name(environment.name + FOLDER_SUFFIX)
 
 
@@ -82,20 +81,25 @@ def python_to_bring(
     environment: Path,
     source: Source,
     asker: Callable[[str], PythonTraits | str],
-    find_program: Callable[[str], str | None] = shutil.which,
+    find_program: Callable[[str], str | None] = program_on_path,
 ) -> BroughtPython | None:
-    """Return the Python to bring; ``None`` on a platform without one. Raise `AlreadyThere` for a foreign folder."""
+    """Return the Python to download; ``None`` if there is none for this platform.
+
+    Raises:
+        AlreadyThere: the folder contains files that no set-up made.
+    """
     target = (_WINDOWS if surroundings.is_windows else _LINUX).get(surroundings.computer)
     if target is None:
         return None
     folder = python_folder(environment)
     scratch = folder / "uv"
+    is_half_removed = is_marked(folder)
     for path in (_by_uv(folder, target, surroundings), _by_manager(folder)):
-        answer = asker(str(path)) if path.is_file() else ""
+        answer = asker(str(path)) if path.is_file() and not is_half_removed else ""
         if not isinstance(answer, str):
             return BroughtPython("", folder, BaseCandidate(str(path), answer), (), scratch)
     is_foreign = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
-    if is_foreign and not (folder / RECORD).is_file():
+    if is_foreign and not is_half_removed and not (folder / RECORD).is_file():
         raise AlreadyThere(
             f"The folder {folder}, for the Python to download, was not made by `qnnbridge setup`.",
             fix="Rename it, or choose another folder for the host with --dir.",
@@ -114,13 +118,13 @@ def python_to_bring(
 
 
 def _by_uv(folder: Path, target: _Target, surroundings: Surroundings) -> Path:
-    """The interpreter under the name without the patch version, which uv makes beside the full one."""
+    """Return the interpreter's path without the patch version, which uv creates in addition to the full one."""
     made = folder / _request(target)
     return made / "python.exe" if surroundings.is_windows else made / "bin" / "python{}.{}".format(*BROUGHT_VERSION)
 
 
 def _by_manager(folder: Path) -> Path:
-    """The interpreter in a folder of its own, because the install manager empties the folder first."""
+    """Return the interpreter's path in a subfolder, because the install manager empties its target first."""
     return folder / "python" / "python.exe"
 
 
@@ -131,10 +135,10 @@ def _request(target: _Target) -> str:
 def _manager_source(
     surroundings: Surroundings, source: Source, find_program: Callable[[str], str | None]
 ) -> tuple[str, ...] | None:
-    """The install manager with its options for the source; ``None`` where uv is the one to ask."""
-    # Not `py`: the launcher of older installers has that name, too, and takes "install" for a script.
+    """Return the install manager and its options for the source; ``None`` if uv is to be used."""
+    # Not `py`: the launcher of older installers has the same name and would run a script "install".
     manager = find_program("pymanager") if surroundings.is_windows else None
-    # A mirror is named for uv alone.
+    # The variable is for uv only.
     if manager is None or surroundings.environ.get(MIRROR_VARIABLE):
         return None
     if source.links is None:

@@ -1,21 +1,20 @@
-"""`qnnbridge setup`, also named `setup-host`: from nothing to a host that the doctor has examined."""
+"""The command `qnnbridge setup`, also named `setup-host`: set up a host and examine it with the doctor."""
 
 from __future__ import annotations
 
 import contextlib
 import enum
 import os
-import re
-import shlex
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.shell import command_line, command_prompt_line, powershell_line, shell_word
+from qnnbridge_protocol.visible import visible
 from qnnbridge_tools import reporting
 from qnnbridge_tools.arguments import refuse_together
 from qnnbridge_tools.command_line import command
@@ -34,7 +33,7 @@ ALREADY = "Already set up"
 
 
 class Purpose(enum.Enum):
-    """The thing to do with the host that is there."""
+    """The action on an existing host."""
 
     SET_UP = "set-up"
     UPGRADE = "--upgrade"
@@ -64,11 +63,12 @@ def setup_host(
     from qnnbridge_tools.setup_host.made_host import alone
 
     purpose = _purpose(upgrade=upgrade, repair=repair, remove=remove)
-    # Before anything is planned. With --json the question would stand in the document on stdout.
+    # Before the plan, which takes seconds. With --json the question would become a part of the document on stdout.
     if not (dry_run or yes) and (as_json or not sys.stdin.isatty()):
         raise OptionError(
-            "This command cannot ask here whether to go on.",
-            fix="Add --yes, or --dry-run to see what would be done.",
+            "This command cannot ask for a confirmation here.",
+            cause="--json is given, or the input is not a terminal.",
+            fix="Add --yes, or --dry-run to see the plan only.",
         )
     ask = None if yes else typer.confirm
     with contextlib.nullcontext() if dry_run else alone():
@@ -103,7 +103,7 @@ def _set_up(options: SetupOptions, purpose: Purpose, ask: Ask | None, *, dry_run
 
     surroundings = Surroundings.current()
     there = None if options.replace else made_host.made_host(options, surroundings)
-    # Another host in the configuration, or another source of QNN, is a case for `make_plan`.
+    # `make_plan` handles another host in the configuration and another source of QNN.
     if there is not None and _is_the_one_asked_for(options, there, purpose):
         health = made_host.examine(there)
         if purpose is Purpose.SET_UP and health.error is not None:
@@ -140,7 +140,7 @@ def _set_up(options: SetupOptions, purpose: Purpose, ask: Ask | None, *, dry_run
     _say("Examining the new host")
     if plan.engine != "wheel":
         os.environ.update(plan.variables)  # for the doctor: with --no-config the file does not say it
-    # The table of known-wrong operators comes from the simulator: there it has nothing to measure.
+    # The table of known-wrong operators was measured in the simulator, so only a real NPU is measured again.
     found = examined(SurveyOptions(host_python=str(plan.python), numbers=info.machine == "ARM64"))[0]
     if as_json:
         output.print_json(document(plan, info, found))
@@ -162,7 +162,7 @@ def _has_version(options: SetupOptions, health: Health) -> bool:
 
 
 def _is_as_planned(plan: SetupPlan, health: Health) -> bool:
-    """Whether the healthy host has the release and the qnnbridge that would be installed now."""
+    """Return whether the host is healthy and has the versions that would be installed now."""
     if plan.choice is None or health.info is None or not health.is_usable:
         return False
     installed = health.info.versions.get("onnxruntime_qnn")
@@ -170,7 +170,7 @@ def _is_as_planned(plan: SetupPlan, health: Health) -> bool:
 
 
 def _dir_words(options: SetupOptions) -> str:
-    return f" {_shell_text(('--dir', str(options.folder)))}" if options.folder is not None else ""
+    return f" --dir {shell_word(options.folder)}" if options.folder is not None else ""
 
 
 def _remove(options: SetupOptions, ask: Ask | None, *, dry_run: bool, as_json: bool) -> None:
@@ -179,26 +179,27 @@ def _remove(options: SetupOptions, ask: Ask | None, *, dry_run: bool, as_json: b
     from qnnbridge_tools.setup_host import made_host
 
     there = made_host.made_host(options, Surroundings.current())
-    if there is None:
-        error = made_host.no_host(options)
-        if error is not None:
-            raise error
+    error = made_host.no_host(options) if there is None else None
+    if error is not None:
+        raise error
+    folder = made_host.host_folder(options)
+    parts = made_host.to_remove(folder, there)
+    if not parts:
         if as_json:
             output.print_json({"schema": SCHEMA_VERSION, "state": "absent", "removed": []})
         else:
             print("There is no host to remove.")
         return
-    parts = [str(there.folder), *([str(there.brought)] if there.brought is not None else [])]
     if not as_json:
-        setting = f", and [host] in {there.config}" if there.is_configured else ""
-        print(f"To remove: {', '.join(parts)}{setting}")
+        setting = f", and [host] in {there.config}" if there is not None and there.is_configured else ""
+        print(f"To remove: {', '.join(map(str, parts))}{setting}")
     if dry_run:
         if as_json:
             output.print_json({"schema": SCHEMA_VERSION, "state": "planned", "removed": []})
         return
     if ask is not None and not ask("Go on?"):
         raise typer.Exit(reporting.EXIT_FAILED)
-    removed = made_host.remove_host(there)
+    removed = made_host.remove_host(folder, there)
     if as_json:
         output.print_json({"schema": SCHEMA_VERSION, "state": "removed", "removed": removed})
     else:
@@ -236,7 +237,7 @@ def _show_health(there: MadeHost, health: Health, options: SetupOptions, head: s
 
 
 def _end(found: Report, python: str | None, *, as_json: bool) -> None:
-    """Print what to type next, as the last line. python: the host's, where no configuration names it."""
+    """Print the next command as the last line. python: the host's interpreter, if no configuration names it."""
     from qnnbridge_tools.doctor.findings import Severity
 
     if found.severity is Severity.BLOCKED:
@@ -244,7 +245,7 @@ def _end(found: Report, python: str | None, *, as_json: bool) -> None:
     if not as_json:
         print()
         words = ("qnnbridge", "demo", *(("--host-python", python) if python is not None else ()))
-        print(f"Next: {_shell_text(words)}")
+        print(f"Next: {command_line(words)}")
 
 
 def _say(text: str) -> None:
@@ -252,45 +253,23 @@ def _say(text: str) -> None:
 
 
 def _detail(line: str) -> None:
-    """Show the lines of pip, uv and the install manager that say why it takes long."""
-    shown = line.strip()
+    """Show the lines of pip, uv and the install manager that report progress."""
+    shown = visible(line.strip())
     if shown.startswith(("Downloading cpython", "Downloaded cpython", "Installed Python", "Installing Python")):
         print(f"  {shown}", file=sys.stderr, flush=True)
         return
-    # pip names a size for each download; only those in MB take time.
+    # pip prints the size of each download; only sizes in MB take time.
     if (shown.startswith("Downloading ") and shown.endswith("MB)")) or shown.startswith("Building wheel"):
         print(f"  {shown}", file=sys.stderr, flush=True)
     elif shown.startswith('{"progress":'):
-        # The line of `qnnbridge_host.windows_ml download`, a number from 0 to 1.
+        # `qnnbridge_host.windows_ml download` prints a number from 0 to 1.
         percent = shown.removeprefix('{"progress":').removesuffix("}")
         print(f"  {float(percent):.0%}", file=sys.stderr, flush=True)
     elif shown.startswith("Installing collected packages"):
         print(f"  Unpacking {shown.count(',') + 1} packages", file=sys.stderr, flush=True)
 
 
-# --- a set-up's plan and result, as text, as commands for a shell, and as a JSON document ---
-
-_PLAIN_CMD = re.compile(r"[A-Za-z0-9_\-.:\\/+=,@\[\]]+")
-# Fewer characters than for cmd: `@`, `,` and square brackets have a meaning in PowerShell.
-_PLAIN_POWERSHELL = re.compile(r"[A-Za-z0-9_\-.:\\/+=]+")
-
-
-def cmd_text(command: Sequence[str]) -> str:
-    """A line for the Command Prompt, where ``<`` and ``>`` need double quotes."""
-    return " ".join(word if _PLAIN_CMD.fullmatch(word) else _quoted_for_windows(word) for word in command)
-
-
-def powershell_text(command: Sequence[str]) -> str:
-    """A line for PowerShell, which runs a quoted program only after ``&``."""
-    words = [word if _PLAIN_POWERSHELL.fullmatch(word) else "'" + word.replace("'", "''") + "'" for word in command]
-    return " ".join(["&", *words] if words[0].startswith("'") else words)
-
-
-def _quoted_for_windows(word: str) -> str:
-    quoted = subprocess.list2cmdline([word])
-    # `list2cmdline` quotes for spaces alone, and `<` would redirect.
-    return quoted if quoted.startswith('"') else f'"{word}"'
-
+# --- plan and result of a set-up as text, as commands for a shell, and as a JSON document ---
 
 SCHEMA_VERSION = 1
 
@@ -318,10 +297,10 @@ def print_plan(plan: SetupPlan) -> None:
 
 
 def print_commands(plan: SetupPlan) -> None:
-    """The same work by hand."""
-    # Both shells of Windows are served: nobody knows which one the lines will be pasted into.
-    shells = (("Command Prompt", cmd_text), ("PowerShell", powershell_text)) if os.name == "nt" else None
-    for name, to_text in shells or (("Commands", shlex.join),):
+    """Print the commands that do the same by hand."""
+    # On Windows for both shells: the user may paste the lines into either.
+    shells = (("Command Prompt", command_prompt_line), ("PowerShell", powershell_line)) if os.name == "nt" else None
+    for name, to_text in shells or (("Commands", command_line),):
         print(f"{name}:")
         for words in (*plan.all_commands, doctor_command(plan)):
             print(f"  {to_text(words)}")
@@ -332,7 +311,7 @@ def print_commands(plan: SetupPlan) -> None:
 
 
 def doctor_command(plan: SetupPlan) -> tuple[str, ...]:
-    """The last step: it ends with 0 if QNN can be used. Run by this interpreter, in which the command is."""
+    """Return the command of the last step. It ends with 0 if QNN can be used."""
     return (sys.executable, "-m", "qnnbridge_tools", "doctor", "--host-python", str(plan.python))
 
 
@@ -349,13 +328,13 @@ def print_result(plan: SetupPlan, info: HostInfo, found: Report) -> None:
             if value and plan.engine != "wheel":
                 print(f"and set {name}={value}")
     if plan.download is not None and not info.qnn_source:
-        print(f"Windows has not got its provider for QNN here. To download it: {_shell_text(plan.download)}")
+        print(f"Windows' provider for QNN is not on this computer. To download it: {command_line(plan.download)}")
     print()
     print(report_text(found))
 
 
 def document(plan: SetupPlan, info: HostInfo | None = None, found: Report | None = None) -> dict[str, Any]:
-    """`info` and `found` are of a set-up that was carried out."""
+    """Return plan and result as a JSON document. info, found: of a set-up that was carried out."""
     from qnnbridge_tools import reporting
     from qnnbridge_tools.doctor.findings import report_document
 
@@ -398,10 +377,6 @@ def _download_text(plan: SetupPlan) -> str:
     if plan.download in plan.commands:
         return "Windows downloads its provider for QNN, if it is not on this computer"
     return "none; a provider that is not on this computer is downloaded only with --download"
-
-
-def _shell_text(command: Sequence[str]) -> str:
-    return powershell_text(command) if os.name == "nt" else shlex.join(command)
 
 
 def _config_text(plan: SetupPlan) -> str:

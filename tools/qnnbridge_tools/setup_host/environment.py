@@ -1,8 +1,8 @@
-"""The folder of a new environment: room for it, its making, its removal if the set-up fails.
+"""Create the folder of a new environment, and remove it if the set-up fails.
 
-An environment cannot be moved (its scripts name their own folder), so it is made in place. A marker file says
-that it is not finished; the next set-up removes one that an interrupted set-up left. A replaced environment is
-put aside first and comes back if anything fails. Folders made above the environment go with it.
+An environment cannot be moved, because its scripts contain its path, so it is created in place. A marker file
+shows that an environment is incomplete; the next set-up removes it. A replaced environment is renamed first and
+gets its name back if anything fails. If a set-up fails, parent folders that it created are removed, too.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from qnnbridge_protocol.errors import BridgeError, OptionError
 
 
 class SetupFailed(BridgeError):
-    """A step failed; what it had made is removed again. ``details["step"]`` says which."""
+    """A step failed, and its files were removed. ``details["step"]`` is the step."""
 
     code = "setup.Failed"
 
 
 class NothingFits(BridgeError):
-    """No release of onnxruntime-qnn works on this machine, or not the one that was asked for."""
+    """No release of onnxruntime-qnn, or not the requested one, works on this machine."""
 
     code = "setup.NothingFits"
 
 
 class AlreadyThere(OptionError):
-    """An environment or a setting that would have to be replaced, without --replace."""
+    """An environment or a setting exists, and --replace is not given."""
 
     code = "setup.AlreadyThere"
 
@@ -46,7 +46,7 @@ def failed(
 # An environment of today has 570 MB, with onnxruntime-qnn 2.7.0, ONNX Runtime 1.31.1 and onnx for Linux.
 NEEDED_BYTES: Final = 700_000_000
 
-# With less than this left after a failure, the disk is what failed: pip and venv do not always say so.
+# If less is free after a failure, the disk was full: pip and venv do not always report that.
 FULL_BYTES: Final = 20_000_000
 
 FREE_SPACE: Final = (
@@ -56,7 +56,7 @@ FREE_SPACE: Final = (
 
 
 def check_folder(folder: Path, needed_bytes: int = NEEDED_BYTES) -> None:
-    """Raises `SetupFailed` where an environment has no room, or where this user may not make one."""
+    """Raise `SetupFailed` if the disk is too full for an environment or this user may not create the folder."""
     problem = _problem_of(folder)
     if problem is not None:
         raise not_made(folder, problem)
@@ -70,8 +70,8 @@ def check_folder(folder: Path, needed_bytes: int = NEEDED_BYTES) -> None:
 
 
 def check_file(file: Path) -> None:
-    """Raises `SetupFailed` where this user may not write the configuration file."""
-    # `write_text` follows a link, so the folder behind it counts.
+    """Raise `SetupFailed` if this user may not write the configuration file."""
+    # `write_text` follows a link and writes into the folder of its target.
     problem = _problem_of(Path(os.path.realpath(file)).parent)
     if problem is not None:
         raise not_written(file, problem)
@@ -94,7 +94,7 @@ def not_written(file: Path, reason: str) -> SetupFailed:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """On the disk that the folder is on, or will be. ``None`` if the system does not report it."""
+    """Return the free bytes on the disk of a folder, which need not exist; ``None`` if they are not known."""
     try:
         return shutil.disk_usage(_existing(folder)).free
     except OSError:
@@ -111,13 +111,14 @@ def _problem_of(folder: Path) -> str | None:
 
 
 def _existing(path: Path) -> Path:
-    """The path or the nearest folder above it that is there."""
-    # A link that leads nowhere counts as there: no folder can be made in its place.
+    """Return the path, or the nearest parent that exists."""
+    # A broken link counts as existing: no folder can be created under its name.
     return next((one for one in (path, *path.parents) if os.path.lexists(one)), Path(path.anchor))
 
 
 MARKER = "qnnbridge-setup-unfinished"
-# In a finished environment: only one with it, or one that the configuration names, is removed or made again.
+# In a complete environment. Only an environment with this file, or one that the configuration names, is replaced or
+# removed.
 RECORD = "qnnbridge-setup.json"
 OLD_SUFFIX = ".qnnbridge-old"
 
@@ -128,7 +129,7 @@ class NewEnvironment:
     def __init__(self, folder: Path, *, replace: bool) -> None:
         self.folder = folder
         self._replace = replace
-        self._old = folder.with_name(folder.name + OLD_SUFFIX)
+        self._old = old_folder(folder)
         self._kept = False
         self._made_above: list[Path] = []
 
@@ -137,7 +138,7 @@ class NewEnvironment:
         check_free(self.folder, replace=self._replace)
         if is_taken(self.folder):
             put_aside(self.folder)
-        # Noted before they are made: afterwards they look like any other folder.
+        # Before they are created: afterwards nothing distinguishes them from other folders.
         self._made_above = [one for one in self.folder.parents if not one.exists()]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -145,14 +146,12 @@ class NewEnvironment:
             recover(self.folder)
             self._remove_folders_above()
             raise not_made(self.folder, error.strerror or str(error)) from error
-        # The first file in the folder, so that an interruption at any later moment is recognised.
-        (self.folder / MARKER).write_text(
-            "A set-up of qnnbridge did not finish; the next one removes this.\n", "utf-8"
-        )
+        # The first file in the folder, so that the next set-up recognises any later interruption.
+        mark(self.folder)
         return self
 
     def keep(self) -> None:
-        """It is finished."""
+        """Mark the environment as complete."""
         (self.folder / MARKER).unlink()
         self._kept = True
 
@@ -160,29 +159,51 @@ class NewEnvironment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._kept:
-            # The old environment goes last: until here it could come back.
+            # The old environment is removed last: until here it could be restored.
             remove(self._old)
         else:
             recover(self.folder)
             self._remove_folders_above()
 
     def _remove_folders_above(self) -> None:
-        """Removes the folders made above it, the deepest first; folders with other files stay."""
+        """Remove the parent folders that were created, the deepest first, unless they contain other files."""
         for folder in self._made_above:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
+def old_folder(folder: Path) -> Path:
+    """Return the path of the environment while another one replaces it."""
+    return folder.with_name(folder.name + OLD_SUFFIX)
+
+
+def mark(folder: Path) -> None:
+    """Mark an environment as incomplete: whatever else is in its folder, the next set-up removes it."""
+    (folder / MARKER).write_text("A command of qnnbridge did not finish; the next one removes this.\n", "utf-8")
+
+
+def is_marked(folder: Path) -> bool:
+    return (folder / MARKER).exists()
+
+
+def remove_marked(folder: Path) -> None:
+    """Remove an incomplete environment. An interruption leaves it marked."""
+    for entry in folder.iterdir():
+        if entry.name != MARKER:
+            remove(entry)
+    remove(folder)
+
+
 def put_aside(folder: Path) -> Path:
-    """Rename the environment, so that `recover` can bring it back. Return its new path."""
-    old = folder.with_name(folder.name + OLD_SUFFIX)
+    """Rename the environment, so that `recover` can restore it. Return its new path."""
+    old = old_folder(folder)
     # Windows refuses to rename a folder that a running program was started from.
     try:
         folder.rename(old)
     except OSError as error:
         raise BridgeError(
             f"The environment {folder} cannot be replaced or removed: {error.strerror or error}.",
-            cause="A program that was started from it is still running, perhaps a host.",
+            cause="A program of this environment may still be running, such as a host.",
             fix="End the applications that use it (a daemon: `qnnbridge host stop`), or choose another folder with "
             "--dir.",
         ) from error
@@ -190,31 +211,29 @@ def put_aside(folder: Path) -> Path:
 
 
 def recover(folder: Path) -> None:
-    """Remove what an unfinished set-up left in the folder, and put back what it had replaced."""
-    old = folder.with_name(folder.name + OLD_SUFFIX)
-    if (folder / MARKER).exists():
-        for entry in folder.iterdir():
-            if entry.name != MARKER:  # last, because this may be interrupted, too
-                remove(entry)
-        remove(folder)
-    # Left by a set-up that was killed.
+    """Remove what an interrupted set-up or removal left, and restore the environment that a set-up had replaced."""
+    old = old_folder(folder)
+    for one in (folder, old):
+        if is_marked(one):
+            remove_marked(one)
+    # A set-up that was killed left it.
     if old.exists():
         # On Windows nothing can be renamed to a name that exists, not even of an empty folder.
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
         if folder.exists():
-            remove(old)  # that set-up had finished and was ended before it had cleared up
+            remove(old)  # the set-up was complete and was killed before it removed the old environment
         else:
             old.rename(folder)
 
 
 def is_taken(folder: Path) -> bool:
-    """Whether something is there that is not left over from an unfinished set-up."""
-    return folder.exists() and not (folder / MARKER).exists() and any(folder.iterdir())
+    """Return whether the folder contains files that an interrupted set-up did not leave."""
+    return folder.exists() and not is_marked(folder) and any(folder.iterdir())
 
 
 def check_free(folder: Path, *, replace: bool) -> None:
-    """Raises `AlreadyThere` if a set-up into this folder would touch something that --replace does not cover."""
+    """Raise `AlreadyThere` if a set-up in this folder would change files that --replace does not cover."""
     if folder.exists() and not folder.is_dir():
         raise AlreadyThere(f"{folder} is a file.", fix="Choose another folder with --dir.")
     if not is_taken(folder):
@@ -232,20 +251,23 @@ def check_free(folder: Path, *, replace: bool) -> None:
 
 
 def python_in(folder: Path) -> Path:
-    """The environment's interpreter."""
+    """Return the path of the environment's interpreter."""
     return folder / "Scripts" / "python.exe" if os.name == "nt" else folder / "bin" / "python"
 
 
 def remove(path: Path) -> None:
-    """Remove the file, link or folder; nothing happens if it does not exist."""
+    """Remove a file, link or folder, if it exists."""
     if path.is_symlink() or path.is_file():
         path.unlink()
         return
     if not path.exists():
         return
 
-    # Windows deletes no file that is marked read-only.
-    def make_writable(function: Callable[..., Any], name: str, _error: object) -> None:
+    # Windows does not delete read-only files. Elsewhere the rights of a file do not matter, and `chmod` would
+    # follow a link out of the environment.
+    def make_writable(function: Callable[..., Any], name: str, error: Any) -> None:
+        if os.name != "nt" or function not in (os.unlink, os.rmdir):
+            raise error[1]
         os.chmod(name, stat.S_IRWXU)
         function(name)
 

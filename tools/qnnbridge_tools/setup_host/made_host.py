@@ -1,4 +1,4 @@
-"""The host that an earlier set-up made: whether it is ours, whether it is healthy, and its removal."""
+"""Find, examine and remove the host that an earlier set-up made."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from qnnbridge_tools.setup_host.environment import (
     RECORD,
     AlreadyThere,
     failed,
+    is_marked,
     is_taken,
+    mark,
     not_written,
+    old_folder,
     put_aside,
     python_in,
     recover,
-    remove,
+    remove_marked,
 )
-from qnnbridge_tools.setup_host.plan import default_folder, with_host
+from qnnbridge_tools.setup_host.plan import default_folder, read_config, with_host
 from qnnbridge_tools.setup_host.steps import check_host, write_text
 
 if TYPE_CHECKING:
@@ -45,7 +48,7 @@ class SetupBusy(BridgeError):
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Keep a second set-up of this user out. Raises `SetupBusy`."""
+    """Hold the lock of this user's set-ups. Raise `SetupBusy` if another process holds it."""
     from filelock import FileLock, Timeout
 
     folder = state_dir()
@@ -72,7 +75,7 @@ def alone() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MadeHost:
-    """An environment that a set-up made. config: the configuration file; is_configured: whether it names it."""
+    """Environment that a set-up made. is_configured: whether the file `config` names its interpreter."""
 
     folder: Path
     config: Path
@@ -82,16 +85,13 @@ class MadeHost:
     def python(self) -> Path:
         return python_in(self.folder)
 
-    @property
-    def brought(self) -> Path | None:
-        """The folder of the Python that was downloaded for it."""
-        folder = python_folder(self.folder)
-        return folder if (folder / RECORD).is_file() else None
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Health:
-    """info: of the host, ``None`` if it does not start; then `error` is the reason. found: the doctor's report."""
+    """Result of an examination.
+
+    info: what the host reported; ``None`` if it does not start, for the reason `error`. found: the doctor's report.
+    """
 
     info: HostInfo | None
     found: Report | None
@@ -102,21 +102,26 @@ class Health:
         return self.found is not None and self.found.severity < Severity.BLOCKED
 
 
+def host_folder(options: SetupOptions) -> Path:
+    """Return the folder of the host's environment."""
+    return (options.folder or default_folder()).expanduser().absolute()
+
+
 def made_host(options: SetupOptions, surroundings: Surroundings) -> MadeHost | None:
-    """The environment in the folder of these options, if a set-up made it."""
-    folder = (options.folder or default_folder()).expanduser().absolute()
+    """Return the environment in the folder of these options; ``None`` if no set-up made one."""
+    folder = host_folder(options)
     config = configuration_file(surroundings.environ)
     named = configured_host(config) if config.exists() else None
     is_configured = named is not None and os.path.normcase(named) == os.path.normcase(str(python_in(folder)))
     if not is_taken(folder) or not (folder / "pyvenv.cfg").is_file():
         return None
-    # Set-ups before the record existed are known by the configuration.
+    # Set-ups of older versions wrote no record; the configuration names their environments.
     is_ours = is_configured or (folder / RECORD).is_file()
     return MadeHost(folder, config, is_configured) if is_ours else None
 
 
 def with_settings_of(options: SetupOptions, host: MadeHost) -> SetupOptions:
-    """The options to make this host again: replaced, and with the source of QNN that the configuration names."""
+    """Return options that replace this host and keep the source of QNN that the configuration names."""
     engine, ep_path = options.engine, options.ep_path
     if host.is_configured and engine == "wheel" and ep_path is None:
         table = parsed_toml(host.config.read_text("utf-8")).get("host", {})
@@ -126,7 +131,7 @@ def with_settings_of(options: SetupOptions, host: MadeHost) -> SetupOptions:
 
 
 def examine(host: MadeHost) -> Health:
-    """Start the host and let the doctor look at it."""
+    """Start the host and examine it with the doctor."""
     from qnnbridge_tools.doctor.examine import SurveyOptions, examined
 
     try:
@@ -136,38 +141,70 @@ def examine(host: MadeHost) -> Health:
     return Health(info, examined(SurveyOptions(host_python=str(host.python)))[0])
 
 
-def remove_host(host: MadeHost) -> list[str]:
-    """Remove the environment, its setting and the Python that was downloaded for it. Return what was removed."""
-    text = None
-    if host.is_configured:
-        before = host.config.read_bytes().decode("utf-8")
-        text = with_host(before, None, {"engine": None, "ep_path": None})
-        if text is None:
-            raise failed(
-                "configuration",
-                f"The configuration file {host.config} is written in a way that this command cannot change.",
-                fix="Remove `python` under [host] by hand, and run this command again.",
-            )
-    old = put_aside(host.folder)
-    if text is not None:
-        try:
-            write_text(host.config, text)
-        except OSError as error:
-            recover(host.folder)
-            raise not_written(host.config, error.strerror or str(error)) from error
-    removed = [str(host.folder)]
-    remove(old)
-    if host.brought is not None:
-        removed.append(str(host.brought))
-        remove(host.brought)
-    if text is not None:
-        removed.append(f"[host] in {host.config}")
-    return removed
+def to_remove(folder: Path, host: MadeHost | None) -> list[Path]:
+    """Return the folders of a host: environment, remains of interrupted commands, downloaded Python."""
+    old, python = old_folder(folder), python_folder(folder)
+    is_old = is_marked(old) or (old / "pyvenv.cfg").is_file()
+    return [
+        *([folder] if host is not None or is_marked(folder) else []),
+        *([old] if is_old else []),
+        *([python] if (python / RECORD).is_file() or is_marked(python) else []),
+    ]
+
+
+def remove_host(folder: Path, host: MadeHost | None) -> list[str]:
+    """Remove the folders that `to_remove` lists, and the host's setting. Return what was removed."""
+    text = _config_without(host) if host is not None and host.is_configured else None
+    folders = to_remove(folder, host)
+    if host is not None:
+        _remove(old_folder(folder))
+        # Before the rest: this fails while a host is running.
+        put_aside(folder)
+        if text is not None:
+            try:
+                write_text(host.config, text)
+            except OSError as error:
+                recover(folder)
+                raise not_written(host.config, error.strerror or str(error)) from error
+        _remove(old_folder(folder))
+    for one in folders:
+        _remove(one)
+    return [*map(str, folders), *([f"[host] in {host.config}"] if host is not None and text is not None else [])]
+
+
+def _config_without(host: MadeHost) -> str:
+    text = with_host(read_config(host.config), dict.fromkeys(("python", "engine", "ep_path")))
+    if text is None:
+        raise failed(
+            "configuration",
+            f"The configuration file {host.config} is written in a way that this command cannot change.",
+            fix="Remove `python` under [host] by hand, and run this command again.",
+        )
+    return text
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, if it exists. After a failure the rest is marked, so that the next removal finds it."""
+    if not os.path.lexists(folder):
+        return
+    try:
+        if folder.is_symlink():
+            folder.unlink()
+            return
+        with contextlib.suppress(OSError):  # a full disk must not prevent a removal
+            mark(folder)
+        remove_marked(folder)
+    except OSError as error:
+        raise failed(
+            "removal",
+            f"{error.filename or folder} cannot be removed: {error.strerror or error}.",
+            fix="End the programs that use it, then run `qnnbridge setup --remove` again.",
+        ) from error
 
 
 def no_host(options: SetupOptions) -> BridgeError | None:
-    """The reason why the folder holds nothing to remove; ``None`` if it is simply not there."""
-    folder = (options.folder or default_folder()).expanduser().absolute()
+    """Return why the folder is not removed; ``None`` if it does not exist."""
+    folder = host_folder(options)
     if not is_taken(folder):
         return None
     return AlreadyThere(

@@ -1,7 +1,7 @@
-"""The plan of a set-up: interpreter, release, folder, commands, configuration.
+"""Plan a set-up: choose interpreter, release, folder, commands and configuration.
 
-The choice is the newest release that works, with the newest Python that it is for. This module only decides: it
-writes nothing and asks no network. A reason to fail that can be seen now fails here.
+The plan takes the newest release that works, with the newest Python that the release supports. This module writes
+no file and does not use the network. Failures that can be foreseen are raised here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +36,7 @@ from qnnbridge_tools.setup_host.environment import (
     NEEDED_BYTES,
     AlreadyThere,
     NothingFits,
+    SetupFailed,
     check_file,
     check_folder,
     check_free,
@@ -51,6 +51,7 @@ from qnnbridge_tools.setup_host.this_machine import (
     ask,
     candidates,
     install_text,
+    program_on_path,
 )
 from qnnbridge_tools.versions.fitness import HostMachine, Judgement, best_of, judge, read_platform, short_sdk
 from qnnbridge_tools.versions.packages import Source, find_source, requirements, requirements_without_qnn
@@ -93,7 +94,12 @@ def choose(
     *,
     force: bool,
 ) -> HostChoice:
-    """Raises `HostNotFound` without an interpreter, `NothingFits` if none of them has a release that works."""
+    """Choose an interpreter and a release for it.
+
+    Raises:
+        HostNotFound: there is no interpreter.
+        NothingFits: no release works with any of the interpreters.
+    """
     if version is not None:
         _check_known(version)
     if not found:
@@ -104,10 +110,10 @@ def choose(
         for machine in [machine_with(candidate, facts, surroundings)]
         for judgement in _judged(machine, version)
     ]
-    # A doubtful release is usable: only a refusal excludes one.
+    # A release with doubts is usable: only a refusal excludes it.
     usable = [one for one in choices if one.judgement.verdict != "refused"]
     if not usable and force and version is not None:
-        # Without a wheel pip would find nothing to install.
+        # pip cannot install a release without a wheel.
         usable = [one for one in choices if _has_wheel(one)]
     if usable:
         # Equal ones stay in the order of the candidates, the newest Python first.
@@ -119,7 +125,7 @@ def _judged(machine: HostMachine, version: str | None) -> list[Judgement]:
     judged = judge(machine)
     if version is not None:
         return [one for one in judged if version_key(one.release.version) == version_key(version)]
-    # Refused ones only where nothing else is left, to give their reasons.
+    # Refused releases only if there are no others, for their reasons.
     best = best_of(judged)
     return [best] if best else judged
 
@@ -175,16 +181,15 @@ def _nothing(choices: Sequence[HostChoice], version: str | None, machine: HostMa
 _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 
 
-def with_host(text: str, python: str | None, others: Mapping[str, str | None] | None = None) -> str | None:
-    """Return the text with ``[host] python`` set; ``None`` if that cannot be done without changing more than that.
+def with_host(text: str, settings: Mapping[str, str | None]) -> str | None:
+    """Return the text with these settings under ``[host]``; ``None`` if that would change others.
 
-    others: further settings of that table. A value ``None`` removes the setting.
+    A value ``None`` removes the setting.
     """
-    settings: dict[str, str | None] = {"python": python, **(others or {})}
     result = text
     # The file is edited by lines, since a TOML writer would drop its comments; `_only_that_changed` parses both
     # texts to prove that nothing else changed.
-    for name, value in reversed(settings.items()):  # a new one becomes the first of the table
+    for name, value in reversed([*settings.items()]):  # a new one becomes the first of the table
         result = _with_setting(result, name, value)
     return result if _only_that_changed(text, result, settings) else None
 
@@ -193,7 +198,7 @@ def _with_setting(text: str, name: str, value: str | None) -> str:
     new = [] if value is None else [f"{name} = {toml_string(value)}"]
     is_it = re.compile(rf"^\s*(?:{name}|\"{name}\"|'{name}')\s*=").match
     line_end = "\r\n" if "\r\n" in text else "\n"
-    # The last line end is taken off for the splitting and put back by the joining.
+    # Without the last line end, which `join` adds again.
     lines = text.removesuffix(line_end).split(line_end) if text else []
     start = next((index for index, line in enumerate(lines) if _table_name(line) == "host"), None)
     if start is None:
@@ -210,16 +215,16 @@ def _with_setting(text: str, name: str, value: str | None) -> str:
 
 
 def toml_string(text: str) -> str:
-    """In single quotes a backslash is a backslash."""
+    """Return a TOML string, in single quotes if possible: a backslash needs no escape there."""
     if "'" not in text and text.isprintable():
         return f"'{text}'"
-    # In double quotes TOML knows escapes, for any character the one with eight digits.
+    # In double quotes TOML has an escape with eight digits for any character.
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
 
 
-# "" for a table in double brackets: it ends [host], and is not it.
 def _table_name(line: str) -> str | None:
+    """Return the name of the table that begins in a line; "" for one in double brackets, which is not [host]."""
     found = _TABLE.match(line)
     return found[1].strip("\"'") if found else ("" if line.lstrip().startswith("[[") else None)
 
@@ -245,10 +250,13 @@ PIP_FLAGS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetupPlan:
-    """choice: of a release, with the engine "wheel". provider: the one in a folder, with the engine "folder".
-    brought: the Python that is downloaded first, or was by an earlier set-up; ``None``: an installed one is used.
-    passed_over: why the installed interpreters cannot be the host. commands: what is run after that, in order.
-    config: the file that gets `config_text`; ``None``: it is not touched.
+    """Decisions of a set-up.
+
+    choice: the release, with the engine "wheel". provider: the one in a folder, with the engine "folder". brought:
+    the Python that this or an earlier set-up downloads; ``None`` to use an installed one. passed_over: why the
+    installed interpreters cannot be the host. commands: in order, after the download of Python. config: the file
+    whose table [host] gets `host_settings`; ``None`` to change no file. config_text: its text, if nobody else
+    changes it before.
     """
 
     engine: EngineName
@@ -263,18 +271,19 @@ class SetupPlan:
     commands: tuple[tuple[str, ...], ...]
     config: Path | None
     config_text: str
+    host_settings: Mapping[str, str | None]
     replaces_environment: bool
     replaced_setting: str | None
     warnings: tuple[str, ...]
 
     @property
     def python(self) -> Path:
-        """The host's interpreter, once it is there."""
+        """The host's interpreter, which exists after the set-up."""
         return python_in(self.folder)
 
     @property
     def package(self) -> str:
-        """The origin of QNN, for people."""
+        """The origin of QNN, as messages show it."""
         if self.choice is not None:
             sdk = self.choice.release.qnn_sdk
             return self.choice.release.name + (f" with QNN {short_sdk(sdk)}" if sdk else "")
@@ -298,7 +307,7 @@ class SetupPlan:
     def variables(self) -> dict[str, str]:
         """The engine, for a host that is started before the configuration names it."""
         if self.engine == "wheel":
-            return engine_variables("auto", None)  # "wheel" is for a plugin, and the releases 1.x are none
+            return engine_variables("auto", None)  # "wheel" is for plugins only, and releases 1.x are not plugins
         return engine_variables(self.engine, self.provider.library if self.provider else None)
 
 
@@ -313,9 +322,9 @@ def make_plan(
     facts: NpuTraits,
     surroundings: Surroundings,
     asker: Callable[[str], PythonTraits | str] = ask,
-    find_program: Callable[[str], str | None] = shutil.which,
+    find_program: Callable[[str], str | None] = program_on_path,
 ) -> SetupPlan:
-    """Raises the errors of `environment`, `HostNotFound` and `OptionError`."""
+    """Plan a set-up. Raise the errors of `environment`, `HostNotFound` and `OptionError`."""
     provider = _checked_source(options, surroundings)
     engine: EngineName = "folder" if provider is not None else options.engine
     folder = (options.folder or default_folder()).expanduser().absolute()
@@ -323,8 +332,8 @@ def make_plan(
     check_free(folder, replace=options.replace)
     check_folder(folder)
     source = find_source(options.source)
-    config, text, old = _configuration(options, engine, surroundings, python_in(folder))
-    # Here, after all that can be refused at once: each interpreter is started and may take `ASK_TIMEOUT_S`.
+    config, text, settings, old = _configuration(options, engine, surroundings, python_in(folder))
+    # After all quick checks: each interpreter is started and may take `ASK_TIMEOUT_S`.
     looked_at: list[str] = []
     found = candidates(surroundings, options.python, looked_at, asker)
     brought = None
@@ -356,6 +365,7 @@ def make_plan(
         commands=((candidate.path, "-m", "venv", str(folder)), install),
         config=config,
         config_text=text,
+        host_settings=settings,
         replaces_environment=is_taken(folder),
         replaced_setting=old,
         warnings=tuple(_warnings(options, surroundings)),
@@ -366,10 +376,10 @@ def make_plan(
 
 
 def _checked_source(options: SetupOptions, surroundings: Surroundings) -> QnnSource | None:
-    """The provider in the folder that is named, if one is. Raises `OptionError`, `ProviderUnavailable`."""
-    # A path without an engine means the folder; "wheel" is the default and so no contradiction to it.
+    """Return the provider of --ep-path; ``None`` without it. Raise `OptionError`, `ProviderUnavailable`."""
+    # A path selects the engine "folder". The default "wheel" does not contradict it.
     named = "" if options.engine == "wheel" and options.ep_path is not None else options.engine
-    # An engine that does not exist, or a path that does not fit it, is refused here.
+    # Refuses an unknown engine, and a path that does not fit the engine.
     engine, path = checked_engine(named, None if options.ep_path is None else str(options.ep_path))
     if engine != "wheel" and (options.version is not None or options.force):
         raise OptionError(
@@ -387,7 +397,7 @@ def _checked_source(options: SetupOptions, surroundings: Surroundings) -> QnnSou
         )
     if path is None:
         return None
-    # Nothing counts as installed: the new environment does not exist yet.
+    # Without installed packages: the new environment does not exist yet.
     return choose_source(Installed({}), {EP_PATH_VARIABLE: os.path.abspath(os.path.expanduser(path))})
 
 
@@ -400,7 +410,7 @@ def _no_interpreter(surroundings: Surroundings, looked_at: Sequence[str]) -> Hos
 
 
 def _check_path(folder: Path, surroundings: Surroundings) -> None:
-    """QNN opens its files by names in the system's code page."""
+    """Raise `OptionError` for a path outside of ASCII: QNN opens its files by names in the system's code page."""
     if surroundings.is_windows and not str(folder).isascii():
         raise OptionError(
             f"The folder {folder} has letters outside of ASCII in its path, where QNN does not find its files.",
@@ -410,22 +420,23 @@ def _check_path(folder: Path, surroundings: Surroundings) -> None:
 
 def _configuration(
     options: SetupOptions, engine: EngineName, surroundings: Surroundings, python: Path
-) -> tuple[Path | None, str, str | None]:
-    """The file to write, its text, and the interpreter that it named before."""
+) -> tuple[Path | None, str, Mapping[str, str | None], str | None]:
+    """Return the file to write, its new text, its new settings of [host], and the interpreter that it names now."""
     if not options.write_config:
-        return None, "", None
+        return None, "", {}, None
     file = configuration_file(surroundings.environ)
     old = configured_host(file)
-    # Compared as the system compares paths: on Windows without regard to case.
+    # On Windows paths are compared without regard to case.
     is_other = old is not None and os.path.normcase(old) != os.path.normcase(str(python))
     if is_other and not options.replace:
         raise AlreadyThere(
             f"The configuration file {file} names another host already: {old}.",
             fix="Replace it with --replace, or leave the configuration alone with --no-config.",
         )
-    before = file.read_bytes().decode("utf-8") if file.exists() else ""  # with the line ends that it has
+    before = read_config(file)
     others = _engine_settings(options, engine, before)
-    text = with_host(before, str(python), {name: value for name, (_, value) in others.items()})
+    settings = {"python": str(python), **{name: value for name, (_, value) in others.items()}}
+    text = with_host(before, settings)
     for name, (there, _) in others.items():
         if there is not None and not options.replace:
             raise AlreadyThere(
@@ -433,19 +444,28 @@ def _configuration(
                 fix="Replace it with --replace, or leave the configuration alone with --no-config.",
             )
     if text is None:
-        raise failed(
-            "configuration",
-            f"The configuration file {file} is written in a way that this command cannot extend.",
-            fix=f"Put the host into it by hand, under [host]: python = '{python}'; and give --no-config.",
-        )
+        raise cannot_extend(file, str(python))
     check_file(file)
-    return file, text, old if is_other else None
+    return file, text, settings, old if is_other else None
+
+
+def cannot_extend(file: Path, python: str) -> SetupFailed:
+    return failed(
+        "configuration",
+        f"The configuration file {file} is written in a way that this command cannot extend.",
+        fix=f"Put the host into it by hand, under [host]: python = {toml_string(python)}; and give --no-config.",
+    )
+
+
+def read_config(file: Path) -> str:
+    """Return the text of the configuration file with its line ends, or "" if it does not exist."""
+    return file.read_bytes().decode("utf-8") if file.exists() else ""
 
 
 def _engine_settings(
     options: SetupOptions, engine: EngineName, before: str
 ) -> dict[str, tuple[str | None, str | None]]:
-    """What changes under ``[host]`` besides the interpreter: the old and the new value by name."""
+    """Return the other settings under ``[host]`` that change: the old and the new value by name."""
     try:
         host = parsed_toml(before).get("host")
     except ValueError:  # `with_host` refuses it

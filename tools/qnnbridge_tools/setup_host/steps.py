@@ -1,7 +1,7 @@
-"""Carries out a plan: makes the environment, installs into it, starts a host from it, writes the configuration.
+"""Carry out a plan: create the environment, install into it, start a host from it, write the configuration.
 
-If a step fails or is interrupted, its programs end with all that they started, the environment is removed and
-the configuration stays as it was.
+If a step fails or is interrupted, its programs and their children are ended, the environment is removed and the
+configuration is restored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from qnnbridge_tools.setup_host.environment import (
     not_written,
     remove,
 )
-from qnnbridge_tools.setup_host.plan import SetupPlan
+from qnnbridge_tools.setup_host.plan import SetupPlan, cannot_extend, read_config, with_host
 from qnnbridge_tools.setup_host.this_machine import ask, install_text
 from qnnbridge_tools.versions.packages import is_network_trouble, unreachable
 
@@ -47,7 +47,7 @@ if sys.platform == "win32":
     def _end_tree(process: subprocess.Popen[str]) -> None:
         import psutil
 
-        # Listed before the kill: once the parent is gone, its children cannot be found by it.
+        # Before the kill: afterwards the children cannot be found through their parent.
         try:
             started = psutil.Process(process.pid).children(recursive=True)
         except psutil.Error:
@@ -63,17 +63,17 @@ else:
 
     def _end_tree(process: subprocess.Popen[str]) -> None:
         try:
-            os.killpg(process.pid, signal.SIGKILL)  # it leads a session of its own
+            os.killpg(process.pid, signal.SIGKILL)  # of `start_new_session`
         except ProcessLookupError:
             pass
 
 
-# The error stands in the last lines; a package that is built prints thousands before them.
+# The error is in the last lines; building a package prints thousands before them.
 KEPT_LINES = 200
 
 
 class _HeldInterrupt:
-    """Ctrl+C waits until `let_through`. While `Popen` runs, it would leave a child of unknown pid."""
+    """Delay Ctrl+C until `let_through`. During `Popen` it would leave a child with an unknown pid."""
 
     def __init__(self) -> None:
         self._came = False
@@ -96,9 +96,10 @@ class _HeldInterrupt:
 def run_program(
     command: Sequence[str], environ: Mapping[str, str], detail: Callable[[str], None], timeout_s: float
 ) -> tuple[int, list[str]]:
-    """Exit code, and the last lines of what it printed. Interrupted or over its time, it ends whole.
+    """Run a program and return its exit code and the last lines of its output.
 
-    venv and pip start programs of their own, which would go on writing into a folder that is being removed.
+    After an interruption or the timeout its children are ended, too: those of venv and pip would go on writing into
+    a folder that is being removed.
     """
     interrupt = _HeldInterrupt()
     try:
@@ -111,8 +112,7 @@ def run_program(
             text=True,
             encoding="utf-8",
             errors="replace",
-            # Elsewhere than on Windows: Ctrl+C at the terminal then reaches this process alone, which ends the
-            # whole group.
+            # On POSIX, Ctrl+C in the terminal then reaches only this process, which ends the whole group.
             start_new_session=True,
         )
     except BaseException:
@@ -120,7 +120,7 @@ def run_program(
         raise
     assert process.stdout is not None
     lines: list[str] = []
-    # By another thread: the loop below waits in a read.
+    # In another thread, because the loop below blocks in a read.
     timer = threading.Timer(timeout_s, _end_tree, (process,))
     timer.daemon = True
     is_done = False
@@ -143,12 +143,12 @@ def run_program(
     return code, lines
 
 
-# A slow line takes long for onnxruntime-qnn; a pip that hangs has to end all the same.
+# onnxruntime-qnn takes long over a slow connection, and a pip that hangs must still be ended.
 INSTALL_TIMEOUT_S = 3600.0
 CONFIG_TIMEOUT_S = 60.0
 SHOWN_LINES = 8
 
-# pip's settings that say where to install. The others (index, proxy, certificate) are the user's and needed.
+# pip's settings for the installation folder. Its other settings (index, proxy, certificate) are kept.
 _PIP_PLACES = frozenset(
     {"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON"}
 )
@@ -157,7 +157,10 @@ Say = Callable[[str], None]
 
 
 def carry_out(plan: SetupPlan, say: Say, detail: Say) -> HostInfo:
-    """Return what the new host reports. `say` gets the steps, `detail` what the programs print."""
+    """Carry out the plan and return the report of the new host.
+
+    say: called with each step. detail: called with each line that the programs print.
+    """
     if plan.brought is not None and plan.brought.commands:
         _bring(plan.brought, say, detail)
     with NewEnvironment(plan.folder, replace=plan.replaces_environment) as made:
@@ -169,11 +172,11 @@ def carry_out(plan: SetupPlan, say: Say, detail: Say) -> HostInfo:
             say("Downloading Windows' provider for QNN")
             _run("download", command, detail, plan.folder)
         say("Starting the new host")
-        # Before the configuration: it only ever names a host that has started.
+        # Before the configuration, which must only name a host that has started.
         info = check_host(plan.python, plan.variables)
         if plan.config is not None:
             say(f"Writing {plan.config}")
-        # Within the change of the configuration: if the marker cannot be removed, the old text comes back.
+        # Inside of `_configured`: if the marker cannot be removed, the configuration is restored.
         record = {"qnnbridge": __version__, "base": plan.candidate.path}
         with _configured(plan):
             (plan.folder / RECORD).write_text(json.dumps(record), "utf-8")
@@ -182,8 +185,8 @@ def carry_out(plan: SetupPlan, say: Say, detail: Say) -> HostInfo:
 
 
 def _bring(brought: BroughtPython, say: Say, detail: Say) -> None:
-    """Run the commands. A Python that is complete stays, and the next set-up goes on with it."""
-    # Left by a set-up that was killed; uv and the install manager start again.
+    """Download the Python. A complete one is kept if a later step fails, and the next set-up uses it."""
+    # A set-up that was killed may have left a part; uv and the install manager start again.
     remove(brought.folder)
     say(f"Downloading {brought.text}")
     try:
@@ -208,7 +211,7 @@ def _bring(brought: BroughtPython, say: Say, detail: Say) -> None:
 
 
 def check_host(python: Path, variables: Mapping[str, str] | None = None) -> HostInfo:
-    """Start a host with this interpreter, let it load ONNX Runtime, end it."""
+    """Start a host with this interpreter, let it load ONNX Runtime, close it, and return what it reported."""
     from qnnbridge import Host
 
     try:
@@ -219,21 +222,25 @@ def check_host(python: Path, variables: Mapping[str, str] | None = None) -> Host
             "check",
             "The new host does not start.",
             cause=error.message if error.cause is None else f"{error.message} {error.cause}",
-            fix=error.fix or "`qnnbridge doctor` says what is wrong with this computer.",
+            fix=error.fix or "Run `qnnbridge doctor`: it examines this computer.",
             evidence=error.evidence,
         ) from error
 
 
 @contextlib.contextmanager
 def _configured(plan: SetupPlan) -> Iterator[None]:
-    """The configuration names the new host from here on, unless the body fails."""
+    """Write the new host into the configuration; restore the file if the body fails."""
     file = plan.config
     if file is None:
         yield
         return
     before = file.read_bytes() if file.exists() else None
+    # The text of the plan is minutes old, and the user or another program may have changed the file.
+    text = with_host(read_config(file), plan.host_settings)
+    if text is None:
+        raise cannot_extend(file, str(plan.python))
     try:
-        write_text(file, plan.config_text)
+        write_text(file, text)
     except OSError as error:
         raise not_written(file, error.strerror or str(error)) from error
     try:
@@ -247,17 +254,17 @@ def _configured(plan: SetupPlan) -> Iterator[None]:
 
 
 def write_text(file: Path, text: str) -> None:
-    """The whole file or, if that fails, the old one. A link is followed: some keep their settings elsewhere."""
+    """Replace a file, or leave the old one if that fails. Write to the target of a link, which stays a link."""
     file = Path(os.path.realpath(file))
     file.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder: a rename replaces a file only within one file system.
+    # In the same folder, because a rename works only within one file system.
     handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        # `mkstemp` makes the file readable by its owner alone.
+        # `mkstemp` creates a file that only its owner can read.
         if file.exists():
             os.chmod(name, file.stat().st_mode & 0o777)
         os.replace(name, file)
@@ -267,28 +274,29 @@ def write_text(file: Path, text: str) -> None:
 
 
 def setup_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """The environment for venv and pip: without what belongs to the running interpreter's environment."""
-    # PYTHONUTF8=1: what venv and pip print is UTF-8, as `run_program` reads it.
+    """Return the environment for venv and pip, without variables of the running interpreter's environment."""
+    # PYTHONUTF8=1: `run_program` reads UTF-8. PYTHONSAFEPATH=1: else files such as typing.py in the current folder
+    # replace Python's own modules.
     return {
         name: value
         for name, value in base.items()
         if name.upper() not in DROPPED
         and name.upper() not in _PIP_PLACES
-        # "_CE_": conda's own variables, beside those with its name.
+        # "_CE_": further variables of conda.
         and not name.upper().startswith(("PYTHON", "CONDA_", "_CE_"))
-    } | {"PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1"}
+    } | {"PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1"}
 
 
 def pip_environment(python: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """`environ` for this interpreter's pip. A place to install that its configuration files name does not count."""
+    """Return `environ` so that this interpreter's pip ignores an installation folder in its configuration files."""
     listing = (python, "-m", "pip", "config", "list")
-    # `user = yes` in a file would be an option of this command, too, and hide the other files.
+    # `user = yes` in a file would also be an option of this command, and hide the other files.
     asked = {**environ, "PIP_USER": "0"}
     code, lines = run_program(listing, asked, lambda _line: None, CONFIG_TIMEOUT_S)
     # Lines like: install.index-url='https://...'
     settings = {name: text for name, _, text in (line.partition("=") for line in lines)} if code == 0 else {}
     files: dict[str, str] = {}
-    # Those of all commands first: pip's own for `install` win.
+    # The settings of all commands first, so that those of `install` replace them.
     for section in ("global.", "install."):
         for name in filter(lambda name: name.startswith(section), settings):
             variable = f"PIP_{name.removeprefix(section).upper().replace('-', '_')}"
@@ -296,7 +304,8 @@ def pip_environment(python: str, environ: Mapping[str, str]) -> dict[str, str]:
                 files[variable] = str(ast.literal_eval(settings[name]))
     if not _PIP_PLACES & files.keys():
         return dict(environ)
-    # No option and no variable takes a target back. So the files are not read, and variables stand for the rest.
+    # No option and no variable can cancel a target. So pip does not read the files, and gets their other settings
+    # as variables.
     kept = {name: value for name, value in files.items() if name not in _PIP_PLACES}
     return {**kept, **environ, "PIP_CONFIG_FILE": os.devnull}
 
@@ -315,7 +324,7 @@ def _run(step: str, command: Sequence[str], detail: Say, folder: Path) -> None:
 
 def _why(step: str, code: int, lines: Sequence[str], free: int | None) -> BridgeError:
     output_lines = [line for line in lines if line.strip()]
-    # First: pip ends an unreachable index with "no matching distribution" as well, which would blame the version.
+    # First, because pip ends with "no matching distribution" also if the index cannot be reached.
     if step == "install" and is_network_trouble("\n".join(output_lines)):
         return unreachable("\n".join(output_lines))
     if step == "python":
@@ -337,13 +346,13 @@ def _why(step: str, code: int, lines: Sequence[str], free: int | None) -> Bridge
 
 
 def _not_downloaded(code: int, lines: Sequence[str]) -> BridgeError:
-    """The program's last line is its error, if it has ended by itself."""
+    """Return the error of the download. If the program was not killed, its last line contains it."""
     try:
         wire = json.loads(lines[-1])["error"]
         cause, fix = f"{wire['message']} {wire.get('cause') or ''}".strip(), wire.get("fix")
     except (LookupError, TypeError, ValueError):
         cause, fix = f"The program ended with exit code {code}.", None
-    again = "Without --download the host is set up all the same."
+    again = "Without --download the host can be set up, too."
     return SetupFailed(
         "Windows' provider for QNN cannot be downloaded.",
         cause=f"{cause} Nothing is left behind.",
@@ -353,7 +362,7 @@ def _not_downloaded(code: int, lines: Sequence[str]) -> BridgeError:
     )
 
 
-# Words of uv, of the install manager and of pip for a network that does not answer, in lower case.
+# Words in messages of uv, the install manager and pip about the network, in lower case.
 _UNREACHABLE = (
     "error sending request",
     "dns error",
@@ -393,7 +402,7 @@ def _fix(lines: Sequence[str]) -> str | None:
     # 28 is ENOSPC, and 112 is ERROR_DISK_FULL of Windows.
     if "no space left" in text or "errno 28" in text or "winerror 112" in text:
         return FREE_SPACE
-    # Before the general line: a version of qnnbridge that is not on the index is no fault of the network.
+    # Before the general case: the index may lack only this version of qnnbridge.
     if "qnnbridge==" in text and ("no matching distribution" in text or "could not find a version" in text):
         return "The index does not have this version of qnnbridge: give its wheel or its checkout with --from."
     if "no matching distribution" in text or "could not find a version" in text:

@@ -1,7 +1,7 @@
-"""The machine that `versions` and `setup` judge for, and its interpreters that could become the host's base.
+"""Describe the machine for `versions` and `setup`, and find interpreters that can be the base of the host.
 
 On Windows only programs for the computer's own processor are run. An interpreter that the user names is used or
-refused, never passed over. Asking one is bounded in time; a failure is an answer, too.
+refused, never replaced by another. An interpreter that does not answer in time is rejected with that reason.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from qnnbridge_tools.versions.fitness import PLATFORM_MACHINES, HostMachine, rea
 
 ASK_TIMEOUT_S = 30.0
 SHOWN_CHARACTERS = 160
-# The exit code of a shell, and of a script such as pyenv's, for a program that is not there.
+# Exit code of a shell, and of scripts such as pyenv's, for a program that does not exist.
 NOT_FOUND = 127
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PythonTraits:
-    """platform: `sysconfig.get_platform`. base: the interpreter itself, where it is one of an environment."""
+    """Traits of an interpreter. platform: `sysconfig.get_platform`. base: of an environment, its base."""
 
     version: tuple[int, int, int]
     platform: str
@@ -50,7 +50,7 @@ class PythonTraits:
 
 
 def ask(python: str) -> PythonTraits | str:
-    """The traits of the interpreter, or the reason why it gives none."""
+    """Return the traits of an interpreter, or why it cannot be used, as a text that follows "it"."""
     try:
         done = run_interpreter(python, running_interpreter.__file__, timeout_s=ASK_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -58,7 +58,7 @@ def ask(python: str) -> PythonTraits | str:
     except OSError as error:
         return f"cannot be started ({error.strerror or error})"
     if done.returncode == 0:
-        # What prints no such answer is no Python.
+        # A program with another output is not a Python.
         with contextlib.suppress(LookupError, TypeError, ValueError):
             return _traits(last_line(done))
     said = done.stderr.decode("utf-8", "replace").strip().splitlines()
@@ -84,14 +84,13 @@ def _traits(answer: dict[str, Any]) -> PythonTraits:
 
 
 _VERSION = re.compile(r"(?:python)?(\d)\.(\d+)(?:\.\d+)?")
-# The last two may be any version.
+# The last two names may be any version.
 PATH_NAMES = ("python3.14", "python3.13", "python3.12", "python3.11", "python3", "python")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BaseCandidate:
-    """An interpreter that can be the base of an environment. path: the interpreter itself, never one of an
-    environment."""
+    """Interpreter that can be the base of an environment. path: of the base, never of an environment."""
 
     path: str
     answer: PythonTraits
@@ -107,7 +106,7 @@ def candidates(
     looked_at: list[str],
     asker: Callable[[str], PythonTraits | str] = ask,
 ) -> list[BaseCandidate]:
-    """The usable interpreters, newest Python first. Adds the reasons against the others to `looked_at`."""
+    """Return the usable interpreters, newest Python first. Add the reasons against the others to `looked_at`."""
     if asked_for is not None:
         try:
             return [_named(surroundings, asked_for, asker)]
@@ -122,7 +121,7 @@ def candidates(
         if isinstance(judged, str):
             looked_at.append(f"{place}: {path} {judged}")
         else:
-            # The Python of an environment leads to its base, which may be listed already.
+            # The base of an environment may be in the list already.
             found.setdefault(os.path.realpath(judged.path), judged)
     return sorted(found.values(), key=lambda one: one.answer.version, reverse=True)
 
@@ -131,7 +130,7 @@ def _named(surroundings: Surroundings, text: str, asker: Callable[[str], PythonT
     path = _path_of(surroundings, text)
     judged = _judge(surroundings, path, asker) if path is not None else ""
     version = _VERSION.fullmatch(text)
-    # Also where none was found under that version: that it is too old is the reason that helps.
+    # Also if there is no such interpreter: the version is too old in any case.
     if isinstance(judged, str) and version and (int(version[1]), int(version[2])) < OLDEST_HOST_PYTHON:
         raise HostNotFound(
             f"--python names Python {version[1]}.{version[2]}, which is too old: the host needs 3.11 or newer.",
@@ -151,24 +150,35 @@ def _named(surroundings: Surroundings, text: str, asker: Callable[[str], PythonT
 
 
 def _path_of(surroundings: Surroundings, text: str) -> str | None:
-    """A path, a tag as the py launcher knows it, a version, or a name on the PATH."""
+    """Find an interpreter by a path, a tag of the py launcher, a version, or a name on the PATH."""
     if os.path.isdir(text):
         names = (Path(text, "python.exe"), Path(text, "Scripts", "python.exe"), Path(text, "bin", "python"))
         return next((str(path) for path in names if path.is_file()), None)
     if os.path.isfile(text):
         return os.path.abspath(text)
     for python in surroundings.registered():
-        # A bare version takes a native interpreter. Only a full tag names an emulated one, which is then refused
-        # with its reason.
+        # A version selects a native interpreter. A full tag may select an emulated one, which is then refused with
+        # the reason.
         if text.lower() in (python.launcher_tag.lower(), "{}.{}".format(*python.version)) and (
             _is_native(surroundings, python) or text.lower() == python.launcher_tag.lower()
         ):
             return python.executable
-    return shutil.which(text) or (shutil.which(f"python{text}") if text[:1].isdigit() else None)
+    return program_on_path(text) or (program_on_path(f"python{text}") if text[:1].isdigit() else None)
+
+
+def program_on_path(name: str, system: str | None = None) -> str | None:
+    """Return the path of a program; ``None`` if the PATH does not contain it.
+
+    On Windows `shutil.which` looks in the current folder first, where a downloaded file may have the same name.
+    """
+    system = system or platform.system()
+    file = f"{name}.exe" if system == "Windows" and not name.lower().endswith(".exe") else name
+    folders = path_folders(os.environ.get("PATH", ""), system)
+    return next((found for folder in folders if (found := shutil.which(os.path.join(folder, file)))), None)
 
 
 def _places(surroundings: Surroundings) -> Iterator[tuple[str, str]]:
-    # What is in several places is named by the first of them.
+    # An interpreter in several places is reported with the first one.
     for python in surroundings.registered():
         yield f"registry, {python.launcher_tag}", python.executable
     if surroundings.executable:
@@ -176,7 +186,6 @@ def _places(surroundings: Surroundings) -> Iterator[tuple[str, str]]:
     folders = path_folders(surroundings.environ.get("PATH", ""), platform.system())
     for name in PATH_NAMES:
         for folder in folders:
-            # Not by `shutil.which`, which on Windows looks into the current folder first, whatever the path is.
             found = os.path.join(folder, name + (".exe" if os.name == "nt" else ""))
             # Aliases of the Microsoft Store: such a file may open the Store instead of a Python.
             if os.path.isfile(found) and os.access(found, os.X_OK) and "windowsapps" not in found.lower():
@@ -186,9 +195,9 @@ def _places(surroundings: Surroundings) -> Iterator[tuple[str, str]]:
 def _judge(
     surroundings: Surroundings, path: str, asker: Callable[[str], PythonTraits | str]
 ) -> BaseCandidate | str:
-    """The candidate, or the reason why not, a text that follows "it"."""
+    """Return the candidate, or why the interpreter cannot be one, as a text that follows "it"."""
     try:
-        # By the file's header, before it is started: on Windows no emulated program is run for this.
+        # By the header of the file, so that no emulated program is started on Windows.
         problem = surroundings.why_not_machine(interpreter_machine(path))
     except OSError as error:
         return f"cannot be read ({error.strerror})"
@@ -216,7 +225,7 @@ def _is_native(surroundings: Surroundings, python: RegisteredPython) -> bool:
 
 
 def install_text(surroundings: Surroundings) -> str:
-    """Names the Python to install where no interpreter can be the host."""
+    """Return the advice which Python to install if no interpreter can be the host."""
     if surroundings.is_windows:
         kind = "ARM64" if surroundings.is_windows_on_arm else "64-bit"
         return (
@@ -226,23 +235,23 @@ def install_text(surroundings: Surroundings) -> str:
     return "Install Python 3.11 or newer, with its venv module, and run this command again."
 
 
-# --- the machine: what was given, else what this computer says ---
+# --- the machine: given values, else those of this computer ---
 
 
 def found_machine() -> HostMachine:
-    """This computer. Raises `OptionError` if it is of a kind that QNN does not exist for."""
+    """Return this computer. Raise `OptionError` if QNN does not exist for this kind of computer."""
     machine, npu = HostMachine.current(), driver_facts()
     python = host_python(machine.python) or _newest_arm64_python()
     return dataclasses.replace(machine, system_sdk=npu.system_sdk, hexagon=npu.hexagon, python=python)
 
 
 def host_python(running: tuple[int, int] | None) -> tuple[int, int] | None:
-    """The running one, unless no host can run in it: then the host's is another, and not known here."""
+    """Return the running version; ``None`` if no host can run in it, because the host's is not known then."""
     return running if running is not None and running >= OLDEST_HOST_PYTHON else None
 
 
 def machine_of(given: MachineOptions) -> HostMachine:
-    """The found machine with what was given in place of it. Another platform is another computer."""
+    """Return this machine with the given values instead of its own. Another platform means another computer."""
     if given.platform is None:
         machine = found_machine()
     else:
@@ -250,7 +259,7 @@ def machine_of(given: MachineOptions) -> HostMachine:
         try:
             machine = found_machine()
         except OptionError:
-            # This computer is of a kind without QNN, and the question is about another one.
+            # QNN does not exist for this computer, but the user asks about another one.
             machine = HostMachine(wanted)
         if machine.platform != wanted:
             machine = _other_platform(machine, wanted)
@@ -272,7 +281,7 @@ class NpuTraits:
 
 
 def npu_traits(system_sdk: str | None, chip: str | None) -> NpuTraits:
-    """The given values, else those of this computer's driver."""
+    """Return the given values, else those of this computer's driver."""
     found = driver_facts()
     return NpuTraits(
         found.system_sdk if system_sdk is None else checked_sdk(system_sdk),
@@ -283,30 +292,30 @@ def npu_traits(system_sdk: str | None, chip: str | None) -> NpuTraits:
 def driver_facts() -> NpuTraits:
     from qnnbridge_tools.doctor.subjects.computer import survey_computer, survey_driver
 
-    # These two answers alone: a whole survey starts the host's interpreter.
+    # Only these two parts: a whole survey starts the host's interpreter.
     machine = RealMachine()
     driver = survey_driver(machine)
     return NpuTraits(_usable_sdk(driver.runtime), survey_computer(machine, driver).arch)
 
 
 def _other_platform(machine: HostMachine, platform: str) -> HostMachine:
-    """An x64 interpreter on this Arm computer is still on this computer; anything else is somewhere else."""
+    """Return the machine for another platform: this Arm computer for x64 interpreters, else another computer."""
     asked = HostMachine(read_platform(platform))
     if machine.computer == "ARM64" and asked.platform == "win_amd64":
-        # None: it would be another interpreter than the running one.
+        # None, because it would not be the running interpreter.
         return dataclasses.replace(machine, platform="win_amd64", python=None)
     return dataclasses.replace(asked, computer=PLATFORM_MACHINES[asked.platform])
 
 
 def _newest_arm64_python() -> tuple[int, int] | None:
-    """The newest registered ARM64 Python, which would become the host's."""
+    """Return the version of the newest registered ARM64 Python, which a set-up would take."""
     versions = []
     for python in registered_pythons():
         try:
             if python.version >= OLDEST_HOST_PYTHON and interpreter_machine(python.executable) == "ARM64":
                 versions.append(python.version)
         except OSError:
-            continue  # uninstalled, and the registry does not know it
+            continue  # uninstalled, and still in the registry
     return max(versions, default=None)
 
 

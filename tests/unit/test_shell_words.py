@@ -1,0 +1,155 @@
+"""Words of suggested commands, read back as the shells of Windows read them; `sh` itself reads those of POSIX."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import types
+
+import pytest
+from tests import needs
+
+from qnnbridge_protocol import shell
+
+COMMAND = [
+    r"C:\my hosts\python.exe",
+    *("-m", "pip", "install", "onnxruntime>=1.24.2,<1.28", "a & b", "it's", "it\u2019s", "q[h]==1", "a&b\\"),
+]
+HOSTILE = [
+    *("", " ", "a b", "model.onnx", "x&calc.onnx", "x|calc", "x;calc", "(calc)", "$(calc).onnx", "`calc`", "@{a}"),
+    *(
+        "a^b",
+        "a,b",
+        "#x",
+        "~",
+        "it's",
+        "a\u2019;calc;\u2019",
+        "a\u201d;calc;\u201d",
+        'a"&calc&"',
+        "C:\\a b\\",
+        "\\\\a b\\c",
+    ),
+    *('a\\"&calc', "%PATH%", "größe=8", "C:\\PROGRA~1\\x.onnx"),
+]
+
+
+def command_prompt(line: str) -> str:
+    """The line without its quoted parts: the Command Prompt acts on operators in it."""
+    return "".join(line.split('"')[::2])
+
+
+def program(line: str) -> list[str]:
+    """The arguments that a program of Windows finds in its command line (rules of the C runtime since 2008)."""
+    words: list[str] = []
+    at, inside, word = 0, False, None
+    while at < len(line):
+        slashes = len(line[at:]) - len(line[at:].lstrip("\\"))
+        if slashes and line[at + slashes : at + slashes + 1] == '"':
+            word = (word or "") + "\\" * (slashes // 2)
+            at += slashes
+            if slashes % 2:
+                word, at = word + '"', at + 1
+            continue
+        if line[at] == '"':
+            word = word or ""
+            if inside and line[at + 1 : at + 2] == '"':
+                word, at = word + '"', at + 1
+            else:
+                inside = not inside
+        elif line[at] == " " and not inside:
+            if word is not None:
+                words.append(word)
+            word = None
+        else:
+            word = (word or "") + line[at]
+        at += 1
+    return [*words, word] if word is not None else words
+
+
+def powershell(line: str) -> list[str]:
+    """The words of a line of PowerShell. Fails for characters that it would act on."""
+    words: list[str] = []
+    at, quote, word = 0, "", None
+    doubles, singles = '"\u201c\u201d\u201e', "'\u2018\u2019\u201a\u201b"
+    while at < len(line):
+        char, following = line[at], line[at + 1 : at + 2]
+        if quote:
+            if char in quote and following and following in quote:
+                word, at = (word or "") + following, at + 1
+            elif char in quote:
+                quote = ""
+            elif quote == doubles and char == "`":
+                word, at = (word or "") + following, at + 1
+            else:
+                assert quote == singles or char != "$"
+                word = (word or "") + char
+        elif char in doubles + singles:
+            quote, word = doubles if char in doubles else singles, word or ""
+        elif char == " ":
+            if word is not None:
+                words.append(word)
+            word = None
+        else:
+            assert char.isalnum() or char in "_.:=/\\+-~", char
+            word = (word or "") + char
+        at += 1
+    assert not quote
+    return [*words, word] if word is not None else words
+
+
+@pytest.fixture
+def windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of this module alone: pathlib and pytest ask `os.name`, too.
+    monkeypatch.setattr(shell, "os", types.SimpleNamespace(name="nt", fspath=os.fspath))
+
+
+@pytest.mark.usefixtures("windows")
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_word_is_text_for_both_shells_of_windows(text: str) -> None:
+    word = shell.shell_word(text)
+    assert not set(command_prompt(word)) & set("<>&|^()")
+    # The Command Prompt does not know PowerShell's escape character.
+    assert [one.replace("`", "") for one in program(f"x {word}")] == ["x", text.replace("`", "")]
+    if '"' not in text:
+        # PowerShell starts programs with another command line, so backslashes at the end are doubled for nothing.
+        (found,) = powershell(word)
+        assert found.rstrip("\\") == text.rstrip("\\")
+
+
+@pytest.mark.usefixtures("windows")
+def test_a_usual_word_of_windows_stays_as_it_is() -> None:
+    for word in (r"C:\models\yolo.onnx", r"\\server\share\x.onnx", "--dim", "größe=8", r"C:\PROGRA~1\x.onnx"):
+        assert shell.shell_word(word) == word
+
+
+def test_the_command_prompt_sees_no_operators_outside_of_quotes() -> None:
+    line = shell.command_prompt_line(COMMAND)
+    assert line.startswith('"C:\\my hosts\\python.exe" -m pip install "onnxruntime>=1.24.2,<1.28" "a & b" ')
+    assert not set(command_prompt(line)) & set("<>&|^")
+    assert program(line) == COMMAND
+
+
+def test_powershell_runs_a_quoted_program_and_takes_the_rest_literally() -> None:
+    line = shell.powershell_line(COMMAND)
+    assert line.startswith(
+        "& 'C:\\my hosts\\python.exe' -m pip install 'onnxruntime>=1.24.2,<1.28' 'a & b' 'it''s' "
+    )
+    assert powershell(line.removeprefix("& ")) == COMMAND
+    assert shell.powershell_line([r"C:\python.exe", "-m", "venv"]) == r"C:\python.exe -m venv"
+
+
+@pytest.mark.usefixtures("windows")
+def test_a_program_with_a_space_in_its_path_can_be_pasted() -> None:
+    assert shell.command_line([r"C:\Program Files\python.exe", "-m", "pip"]) == (
+        r"& 'C:\Program Files\python.exe' -m pip"
+    )
+    assert shell.command_line([r"C:\py\python.exe", "install", "a[b]"]) == r'C:\py\python.exe install "a[b]"'
+
+
+@needs.posix
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_word_is_text_for_sh(text: str) -> None:
+    line = shell.command_line(["printf", "%s", text])
+    assert line.endswith(shell.shell_word(text))
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, check=True)
+    assert os.fsdecode(done.stdout) == text
