@@ -479,11 +479,16 @@ class BucketedSession:
             padding=self._padding.found,
         )
 
+    def variants_text(self) -> str:
+        """Return how many variants there are, and how many of them are made."""
+        made = [variant.session is not None for variant in self._variants]
+        return f"{sum(made)} of {len(made)} buckets made"
+
     def placement(self) -> Placement:
         """Of the variant with the most nodes on the CPU. Its cause also names calls that ran on the CPU because
         they were too large."""
-        placements = [variant.placement for variant in self.status().variants]
-        found = max((one for one in placements if one is not None), key=lambda one: one.cpu_nodes)
+        placements = [variant.session.placement for variant in self._variants if variant.session is not None]
+        found = max(placements, key=lambda one: one.cpu_nodes)
         on_cpu = self._counts["on_cpu"]
         if not on_cpu:
             return found
