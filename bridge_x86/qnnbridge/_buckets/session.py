@@ -57,17 +57,18 @@ from qnnbridge._buckets.plan import (
     without_constants,
 )
 from qnnbridge._buckets.probing import OF_THE_MODEL, check_cut
-from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, Warn, opener, warm
+from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, opener, warm
 from qnnbridge._feed_rules import INVALID_ARGUMENT
 from qnnbridge._feeds import Counted, FeedChecker
 from qnnbridge._ort_value import to_application
 from qnnbridge._providers import QNN
-from qnnbridge._session.create import identify, warn_application
+from qnnbridge._session.create import identify
 from qnnbridge._session.numbers_check import NOT_RUN, NumbersCheck, WholeCalls, verify_mode
 from qnnbridge._session.runs import RunArguments
-from qnnbridge._session.session import CpuFallbackWarning, check_outputs
+from qnnbridge._session.session import CpuFallbackWarning, Warn, check_outputs
 from qnnbridge._supervision.host_process import deadline_after, seconds_left
 from qnnbridge.errors import as_onnxruntime
+from qnnbridge._warnings import warn_application
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
@@ -315,7 +316,9 @@ class BucketedSession:
             self._compare_whole(call, feeds, joined_results)
             return joined_results
         if self._bucket_arguments.overflow == "cpu":
-            return self._answer_on_cpu(call, feeds, f"{plan.text(true)} fits into no bucket")
+            larger = {plan.symbols[at]: sorted({*plan.buckets[at], true[at]}) for at in range(len(true))}
+            fix = f"Create the session with buckets={larger!r} to run such calls on QNN"
+            return self._answer_on_cpu(call, feeds, f"{plan.text(true)} fits into no bucket. {fix}")
         raise refuse_too_large(plan, true, whole[0])
 
     def _compare_whole(self, call: _Call, feeds: Mapping[str, Any], results: list[Any]) -> None:
@@ -332,10 +335,9 @@ class BucketedSession:
         # `_count` returns the new number under its lock, so exactly one thread warns.
         if self._count("on_cpu") == 1:
             label = self.recipe.label
-            text = f"{label}: a call runs on the CPU, as overflow='cpu' allows: {because.rstrip('.')}"
+            text = f"{label}: a call runs on the CPU, as overflow='cpu' allows: {because.rstrip('.')}."
             self.first.host.supervisor.counters.cpu_fallbacks += 1
-            _log.warning("%s", text)
-            self._warn(text, CpuFallbackWarning)
+            self._warn(text, CpuFallbackWarning, _log)
         return self._run_in(FREE, call, {**feeds, **self._free.constants}, FREE)
 
     def _run_in(self, variant: Sizes, call: _Call, feeds: Mapping[str, Any], true: Sizes) -> list[Any]:

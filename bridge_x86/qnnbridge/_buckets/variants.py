@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from qnnbridge._buckets import sizes_text
 from qnnbridge._buckets.plan import BucketPlan, Sizes
 from qnnbridge._providers import CPU
-from qnnbridge._session.session import BaseSession
+from qnnbridge._session.session import BaseSession, Warn
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.host_process import seconds_left
 from qnnbridge._threads import Background
@@ -142,9 +142,6 @@ _log = log_of("qnnbridge.buckets")
 MadeBy = Literal["open", "warm", "call"]
 # Makes a session from its recipe, within this many seconds.
 Open = Callable[["SessionRecipe", "float | None", "OnDeadline"], "BaseSession"]
-
-# Warns the application: text, category.
-Warn = Callable[[str, type[Warning]], None]
 
 # Configuration entries that say nothing to the CPU, or forbid it.
 _FOR_QNN: Final = ("ep.", "session.disable_cpu_ep_fallback")

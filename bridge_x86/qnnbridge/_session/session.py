@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import warnings
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from qnnbridge._host import Host
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge._session import SessionRecipe
-from qnnbridge._session.create import warn_application
 from qnnbridge._session.remote_session import RemoteSession
 from qnnbridge._session.runs import NodeArg, RunArguments, RunOptions, RunVariants, check_call, coerce_run_options
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.host_process import FastCallFailed, OnDeadline, seconds_left
 from qnnbridge._threads import Background, refuse_at_the_end
+from qnnbridge._warnings import warn_application
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
 from qnnbridge_protocol.visible import log_of
@@ -45,13 +45,16 @@ class CpuFallbackWarning(UserWarning):
     """A session that requested QNN runs on the CPU, as its ``fallback`` allows."""
 
 
+# Warns the application: text, category, and the log that gets the text, too.
+Warn = Callable[[str, type[Warning], logging.Logger], None]
+
 S = TypeVar("S", bound="BaseSession")
 
 
 class BaseSession(RunVariants):
     """A session in a host. `_open` fills its fields; `InferenceSession` takes the arguments of the application."""
 
-    _warn: Callable[[str, type[Warning]], None] = staticmethod(warn_application)
+    _warn: Warn = staticmethod(warn_application)
     # The look at its numbers; ``None`` if it was not asked for.
     _numbers: NumbersCheck | None = None
     # Whether it chooses the calls that are compared; else its owner does, which compares what the application gets.
@@ -102,11 +105,12 @@ class BaseSession(RunVariants):
         # warned of. A host whose placement is not known (`known`) proves nothing in either direction.
         if recipe.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
             text = f"{remote.recipe.label} runs on the CPU: no node of it could be placed on QNN"
-            text += f" ({placement.cause})" if placement.cause else ""
-            if not remote.moved:  # that was counted and logged
+            text += f" ({placement.cause})." if placement.cause else "."
+            command = remote.recipe.command("analyze")
+            text += f" `{command}` names the reason for each node." if command else ""
+            if not remote.moved:  # that was counted
                 host.supervisor.counters.cpu_fallbacks += 1
-                _log.warning("%s", text)
-            self._warn(text, CpuFallbackWarning)
+            self._warn(text, CpuFallbackWarning, _log)
 
     # --- numbers ---
 
@@ -368,10 +372,10 @@ class BaseSession(RunVariants):
 
     def enable_fallback(self) -> None:
         """Refused: this project exists to prevent a silent fallback."""
-        warnings.warn(
-            "enable_fallback() does nothing: give fallback='cpu' to InferenceSession, and look at placement.",
+        warn_application(
+            "enable_fallback() does nothing. Create the session with InferenceSession(path, fallback='cpu'); its "
+            "`placement` then reports the nodes on the CPU.",
             CpuFallbackWarning,
-            stacklevel=2,
         )
 
     def end_profiling(self) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, DistributionFinder, MetadataPathFinder
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +29,7 @@ from qnnbridge._option_fields import (
 )
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session_options import KNOWN_PROVIDERS
+from qnnbridge._warnings import warn_application
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
@@ -222,7 +222,9 @@ def disable_telemetry_events() -> None:
 
 
 def enable_telemetry_events() -> None:
-    warnings.warn("The host of qnnbridge sends no telemetry; enable_telemetry_events() does nothing.", stacklevel=2)
+    warn_application(
+        "The host of qnnbridge sends no telemetry; enable_telemetry_events() does nothing.", UserWarning
+    )
 
 
 def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:

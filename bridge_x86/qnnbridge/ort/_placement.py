@@ -20,13 +20,13 @@ import dataclasses
 import json
 import os
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, Literal, get_args
 
 from qnnbridge._providers import CPU, QNN, option_text
 from qnnbridge._session_options import KNOWN_PROVIDERS
+from qnnbridge._warnings import warn_application
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock, local
 from qnnbridge_protocol.errors import OptionError, RemoteRuntimeError, RemoteValueError
@@ -121,10 +121,6 @@ def choose(named: Sequence[Named], *, in_options: bool, chosen: Policy, availabl
     return ProviderChoice([(CPU, dict(named).get(CPU, {}))], asked=True)
 
 
-# Frames from `normalize` up to the program: it, `_begin`, the method and its decorator.
-_CALLER = 5
-
-
 def normalize(providers: Any, provider_options: Any, available: Sequence[str]) -> list[Named]:
     """The arguments of ``InferenceSession``, checked as ONNX Runtime checks them; empty for none."""
     if providers is None:
@@ -135,14 +131,14 @@ def normalize(providers: Any, provider_options: Any, available: Sequence[str]) -
     found: dict[str, dict[str, str]] = {}
     for name, options in pairs:
         if name not in available:
-            warnings.warn(
+            warn_application(
                 # ONNX Runtime's text has no space between the two sentences either.
                 f"Specified provider '{name}' is not in available provider names."
                 f"Available providers: '{', '.join(available)}'",
-                stacklevel=_CALLER,
+                UserWarning,
             )
         if name in found:
-            warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", stacklevel=_CALLER)
+            warn_application(f"Duplicate provider '{name}' encountered, ignoring.", UserWarning)
             continue
         found[name] = {str(key): option_text(key, value) for key, value in options.items()}
     # Last, as in ONNX Runtime: its Python warns about all of them before its C++ refuses one.
