@@ -166,6 +166,8 @@ class OutputNumbers(Shown, JudgedNumbers):
         yield str(self), "problem" if self.state == "differs" else ""
 
 
+# The states of several reports of a model: the first of these that any report has is the state of the model.
+WORST_FIRST: Final = ("differs", "unknown", "pending", "agrees", "off")
 # The inputs of a comparison that no call asked for, as text.
 MADE_UP: Final = "made-up inputs"
 # Beyond this number nothing is compared any more, and no number grows beyond what JSON and msgpack can hold.
@@ -250,10 +252,23 @@ class NumbersReport(Shown, Record):
         head = f"{self.summary}: {self.reason}" if self.reason else self.summary
         return "\n".join([head, *(f"  {one}" for one in self.outputs)])
 
-    def _shown_facts(self) -> Iterator[Fact]:
+    @property
+    def verdict(self) -> str:
+        """The verdict of the numbers, for a person: ``agree on 3 of 7 calls``, ``differ``, ``not compared``."""
         words = {"agrees": self.summary.replace("agrees", "agree"), "differs": "differ", "off": "not compared"}
-        yield f"numbers {words.get(self.state, self.state)}", "problem" if self.state == "differs" else ""
+        return words.get(self.state, self.state)
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield f"numbers {self.verdict}", "problem" if self.state == "differs" else ""
         yield from more([self.reason, *map(str, self.outputs), self.cause])
+
+
+BEING_COMPARED: Final = "it is being compared with the CPU"
+
+
+def is_compared(report: NumbersReport) -> bool:
+    """Return whether a comparison in the background will replace this report."""
+    return report.state == "pending" and report.reason == BEING_COMPARED
 
 
 # --- models ----------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ from qnnbridge._warnings import warn_application
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
-from qnnbridge_protocol.model_records import NumbersReport
+from qnnbridge_protocol.model_records import WORST_FIRST, NumbersReport
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_protocol.visible import log_of
 
@@ -81,9 +81,6 @@ if TYPE_CHECKING:
     from qnnbridge._session import SessionRecipe
     from qnnbridge._supervision.host_process import OnDeadline
     from qnnbridge_protocol.model_records import ModelDescription
-
-# The worst first.
-STATES: Final = ("differs", "unknown", "pending", "agrees", "off")
 
 _log = log_of("qnnbridge.buckets")
 
@@ -507,7 +504,7 @@ class BucketedSession:
         reports.append(self._whole.report)
         # One that has not run yet says nothing beside one that has.
         reports = [report for report in reports if report.reason != NOT_RUN] or reports
-        return min(reports, key=lambda one: (STATES.index(one.state), one.snr_db or 0.0))
+        return min(reports, key=lambda one: (WORST_FIRST.index(one.state), one.snr_db or 0.0))
 
     def verify(self, feeds: Mapping[str, Any] | None, timeout: float | None) -> NumbersReport:
         """Compare what `run` returns for these feeds with what the CPU computes for them as they are.

@@ -33,7 +33,7 @@ from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import BridgeError, NumbersDiffer, OptionError, ProtocolDesync, UnknownOperation
 from qnnbridge_protocol.field_types import field
-from qnnbridge_protocol.model_records import MADE_UP, NumbersReport
+from qnnbridge_protocol.model_records import BEING_COMPARED, MADE_UP, NumbersReport
 from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ class NumbersCheck:
             # Copied: the application may change its arrays meanwhile.
             copies = tuple(bytes(buffer) for buffer in buffers)
             if self._report.state != "agrees":
-                self._report = NumbersReport("pending", reason="it is being compared with the CPU")
+                self._report = NumbersReport("pending", reason=BEING_COMPARED)
             start_thread("qnnbridge verify", self._look_behind, header, copies, kind, find_caller())
             return
         if ahead:
