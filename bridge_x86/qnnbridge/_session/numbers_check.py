@@ -127,9 +127,13 @@ class NumbersCheck:
         remote: the session, which has been made.
         mode: "warn" compares in the background; "raise" before the result is returned.
         whole: for calls that are put together from several runs of this session and others.
+        anew: what earlier sessions have shown does not count.
     """
 
-    def __init__(self, remote: RemoteSession, mode: Verify, whole: WholeCalls | None = None) -> None:
+    def __init__(
+        self, remote: RemoteSession, mode: Verify, whole: WholeCalls | None = None, *, anew: bool = False
+    ) -> None:
+        self._anew = anew
         self._remote = remote
         self._mode = mode
         self._whole = whole
@@ -152,7 +156,7 @@ class NumbersCheck:
             self._report = NumbersReport("off", reason="verify='off'")
         elif remote.recipe.without_qnn or (placement.known and not placement.qnn_nodes):
             self._report = NumbersReport("off", reason="no node of it runs on QNN")
-        elif remote.numbers is not None and whole is None:
+        elif remote.numbers is not None and whole is None and not anew:
             kept = remote.numbers
             # The host has added its creation as its first call.
             self._report, self._counted = dataclasses.replace(kept, calls=kept.calls + 1), 1
@@ -253,7 +257,7 @@ class NumbersCheck:
             reason = f"inputs and outputs have more than {MAX_BYTES >> 20} MiB; verify(feeds) compares them"
             self._take(NumbersReport("unknown", reason=reason), 0, kind)
             return
-        header["constant"] = kind == "constant"
+        header |= {"constant": kind == "constant", "again": self._anew}
         if background:
             header |= {"patient": True, "budget_s": PATIENCE_S}
             # Copied: the application may change its arrays meanwhile.

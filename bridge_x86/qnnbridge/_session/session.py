@@ -50,6 +50,9 @@ Warn = Callable[[str, type[Warning], logging.Logger], None]
 
 S = TypeVar("S", bound="BaseSession")
 
+# Called with each session that has been created (`qnnbridge.testing`).
+watchers: list[Callable[[BaseSession], None]] = []
+
 
 class BaseSession(RunVariants):
     """A session in a host. `_open` fills its fields; `InferenceSession` takes the arguments of the application."""
@@ -111,6 +114,8 @@ class BaseSession(RunVariants):
             if not remote.moved:  # that was counted
                 host.supervisor.counters.cpu_fallbacks += 1
             self._warn(text, CpuFallbackWarning, _log)
+        for watch in watchers:
+            watch(self)
 
     # --- numbers ---
 
@@ -122,6 +127,13 @@ class BaseSession(RunVariants):
         from qnnbridge_protocol.model_records import NumbersReport
 
         return NumbersReport("off", reason="verify='off'")
+
+    def compare_first_calls(self) -> None:
+        """Compare the first calls with the CPU before they return, whatever is known of the numbers. For tests."""
+        from qnnbridge._session.numbers_check import NumbersCheck
+
+        self._numbers = check = NumbersCheck(self._remote, "raise", anew=True)
+        self._remote.wants_comparison = check.wants if self._chooses_calls else None
 
     def verify_ahead(self, deadline: float | None) -> None:
         """Compare made-up inputs with the CPU, unless it is known, was not asked for, or none can be made up.
