@@ -8,24 +8,17 @@ and the comparison of numbers in the background call `find_caller` where the app
 from __future__ import annotations
 
 import contextvars
-import os
 import sys
+import threading
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from qnnbridge_os import shield
+from qnnbridge_protocol.shown import is_ours
 
 if TYPE_CHECKING:
     import logging
     from types import FrameType
-
-# Modules whose frames are not the application's: ours by file, since `qnnbridge.dropin` gives them other names, and
-# commands by name, since they lie elsewhere in a checkout. `threading` starts all threads.
-_FOLDERS: Final = tuple(os.path.join(os.path.dirname(os.path.abspath(file)), "") for file in (__file__, shield.__file__))
-_PACKAGES: Final = frozenset(
-    ("qnnbridge_protocol", "qnnbridge_tools", "qnnbridge_models", "qnnbridge_serve", "qnnbridge_daemon", "threading")
-)
 
 
 class Caller(NamedTuple):
@@ -39,17 +32,10 @@ class Caller(NamedTuple):
 _inherited: contextvars.ContextVar[Caller | None] = contextvars.ContextVar("qnnbridge caller", default=None)
 
 
-def is_application(frame: FrameType) -> bool:
-    """Return whether a frame is neither the bridge's nor the start of a thread."""
-    if frame.f_code.co_filename.startswith(_FOLDERS):
-        return False
-    return str(frame.f_globals.get("__name__")).partition(".")[0] not in _PACKAGES
-
-
 def find_caller() -> Caller | None:
     """Return the application's line on this stack, or the one that this thread has inherited."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_application(frame):
+    while frame is not None and (is_ours(frame) or frame.f_globals is vars(threading)):  # which starts all threads
         frame = frame.f_back
     return Caller(frame.f_code.co_filename, frame.f_lineno, frame.f_globals) if frame is not None else _inherited.get()
 

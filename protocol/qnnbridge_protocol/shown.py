@@ -1,18 +1,22 @@
-"""How objects show themselves: `repr` for a terminal, `_repr_html_` for a notebook, both of one list of facts.
+"""How objects and errors show themselves: `repr` for a terminal, `_repr_html_` and short tracebacks for a notebook.
 
-A class lists its facts in `_shown_facts`, from what it already has: it asks no host, waits for no lock and starts
-nothing. Showing never raises. A text contains no folder of a person, and HTML escapes every character of it.
-Imports nothing heavy.
+Text and HTML are made of one list of facts. A class lists its facts in `_shown_facts`, from what it already has: it
+asks no host, waits for no lock and starts nothing. Showing never raises. A text contains no folder of a person, and
+HTML escapes every character of it. Imports nothing heavy.
 """
 
 from __future__ import annotations
+
+import os
+import sys
 
 from qnnbridge_protocol.visible import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Literal
+    from types import FrameType, TracebackType
+    from typing import Any, Literal
 
     # "more": shown in HTML only. "problem": marked there.
     Weight = Literal["", "problem", "more"]
@@ -90,3 +94,52 @@ def without_folders(text: str) -> str:
     import re
 
     return re.sub(rf"(?<![\w.~/\\]){_ROOTS}(?:{_FOLDER})*", "", text)
+
+
+# --- frames of the bridge ------------------------------------------------------------------------------------
+
+
+_PACKAGES = frozenset(
+    ["qnnbridge", *(f"qnnbridge_{part}" for part in ("protocol", "os", "host", "tools", "models", "serve", "daemon"))]
+)
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Return whether a frame is of qnnbridge, and not of the application or of another library."""
+    if str(frame.f_globals.get("__name__")).partition(".")[0] in _PACKAGES:
+        return True
+    # `qnnbridge.dropin` gives modules of the package onnxruntime's names.
+    package = sys.modules.get("qnnbridge")
+    file = getattr(package, "__file__", None)
+    return bool(file) and frame.f_code.co_filename.startswith(os.path.dirname(str(file)) + os.sep)
+
+
+def notebook_traceback(error: BaseException) -> list[str]:
+    """Return the traceback of an error for IPython, without the frames of the bridge.
+
+    IPython hides frames with a true local `__tracebackhide__`, but always shows the innermost one. So the frames at
+    the end are cut off, and those between frames of the application are marked.
+    """
+    from IPython.core.getipython import get_ipython
+
+    frames: list[TracebackType] = []
+    trace = error.__traceback__
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    last = max((at for at, one in enumerate(frames) if not _is_inner(one.tb_frame)), default=len(frames) - 1)
+    shown: TracebackType | None = None
+    for one in reversed(frames[: last + 1]):
+        if is_ours(one.tb_frame):
+            one.tb_frame.f_locals["__tracebackhide__"] = True
+        shown = type(one)(shown, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    shell: Any = get_ipython()  # type: ignore[no-untyped-call]
+    lines: list[str] = shell.InteractiveTB.structured_traceback(type(error), error, shown)
+    hidden = len(frames) - last - 1
+    if hidden:
+        lines.insert(-1, f"[... {hidden} frames of qnnbridge; %debug shows them]\n")
+    return lines
+
+
+def _is_inner(frame: FrameType) -> bool:
+    return is_ours(frame) or frame.f_globals.get("__name__") in ("contextlib", "functools", "threading")

@@ -296,6 +296,7 @@ class _Writing(Journal):
         self._records, self._hosts, self._file, self._bytes = {}, {}, None, 0
         self._sessions.clear()
         # After `_host` has registered the end of the hosts, and so before it.
+        atexit.unregister(self.close)
         atexit.register(self.close)
         with contextlib.suppress(OSError):
             # Systems give the id of an ended process to a later one, whose file must not replace the first.
