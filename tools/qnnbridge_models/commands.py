@@ -23,7 +23,7 @@ from qnnbridge_models.command_options import (
 )
 from qnnbridge_os.outputs import OutputFile
 from qnnbridge_tools import output, reporting
-from qnnbridge_tools.command_line import command
+from qnnbridge_tools.command_line import command, command_again
 from qnnbridge_tools.options import (
     AsJson,
     Check,
@@ -292,8 +292,13 @@ def quantize(
 
     with ShownProgress() as progress:
         result = quantize_model(model, target, options, on_progress=progress, own_process=True)
+    again = command_again(*result.better, "--overwrite") if result.better else ""
     with output.reporting_beside(target):
-        reporting.show(result, document, print_result, as_json=as_json)
+        reporting.show(
+            result, lambda found: {**document(found), "next_command": again or None}, print_result, as_json=as_json
+        )
+        if again and not as_json:
+            print(f"\nFor a better model: {again}")
     # After the report: the model is written, and the comparison on the CPU holds without QNN.
     failed = result.qnn.error if result.qnn else None
     if failed is not None:

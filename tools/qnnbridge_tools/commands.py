@@ -33,6 +33,7 @@ from qnnbridge_tools.options import (
     Timeout,
     sized,
 )
+from qnnbridge_tools.stages import waiting
 
 LEAST_INTERVAL_S = 0.2
 
@@ -48,7 +49,8 @@ def demo(host_python: HostPython = None, timeout: Timeout = None, as_json: AsJso
 
     if not as_json:
         showing.print_question()
-    outcome = showing.compute(host_python=host_python, timeout_s=timeout)
+    with waiting("running", "the model"):
+        outcome = showing.compute(host_python=host_python, timeout_s=timeout)
     reporting.show(outcome, showing.document, showing.print_outcome, as_json=as_json)
     raise typer.Exit(0 if outcome.ok else reporting.EXIT_FAILED)
 
@@ -75,7 +77,7 @@ def run(request: RunRequest) -> None:
     """Run an ONNX model: outputs, placement, times."""
     from qnnbridge_tools import run_once
 
-    with sized(request) as on_copy:
+    with sized(request) as on_copy, waiting("running", request.model.name):
         result = run_once.perform(on_copy)
     reporting.show(
         result,

@@ -70,6 +70,7 @@ class QuantizeResult(Shown):
         qnn: the check there; None if none was wanted.
         phases: what took the time, the longest first.
         recalibration: with the samples that were held out; None if none was.
+        tries: what may make it better, see `to_try`.
     """
 
     source: Path
@@ -95,6 +96,7 @@ class QuantizeResult(Shown):
     folds: FoldsReport | None = None
     seconds: float = 0.0
     phases: tuple[Phase, ...] = ()
+    tries: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -111,11 +113,17 @@ class QuantizeResult(Shown):
         """Of the worst output on the CPU."""
         return lowest_snr(self.outputs)
 
+    @property
+    def better(self) -> tuple[str, ...]:
+        """The options of the most promising try, if the model is poor; empty if no option helps."""
+        first = next((text for text in self.tries if text.startswith("--")), "")
+        return tuple(first.partition(" (")[0].split()) if self.verdict in _BAD else ()
+
     def _shown_name(self) -> str:
         return self.target.name
 
     def _shown_facts(self) -> Iterator[Fact]:
-        yield _verdict_text(self), "" if self.good_enough and self.verdict != "poor" else "problem"
+        yield _verdict_text(self), "" if self.good_enough and self.verdict not in _BAD else "problem"
         if self.qnn is not None and self.qnn.placement is not None:
             yield from self.qnn.placement._shown_facts()
         yield f"{self.bytes_before:,} -> {self.bytes_after:,} bytes", ""
