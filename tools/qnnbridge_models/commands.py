@@ -279,6 +279,7 @@ def quantize(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A float ONNX file, not a compiled one.")],
     target: TargetModel,
     options: QuantizeOptions,
+    context: typer.Context,
     _config: Config = None,
     as_json: AsJson = False,
 ) -> None:
@@ -292,7 +293,7 @@ def quantize(
 
     with ShownProgress() as progress:
         result = quantize_model(model, target, options, on_progress=progress, own_process=True)
-    again = command_again(*result.better, "--overwrite") if result.better else ""
+    again = command_again(context, *result.better, "--overwrite") if result.better else ""
     with output.reporting_beside(target):
         reporting.show(
             result, lambda found: {**document(found), "next_command": again or None}, print_result, as_json=as_json

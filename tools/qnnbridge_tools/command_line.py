@@ -141,22 +141,19 @@ def _written(hint: Any, default: Any) -> tuple[Any, Callable[[Any], Any], Any]:
     return hint, lambda one: one, default
 
 
-def command_again(*more: str) -> str:
-    """Return the command that is running, as it was given, with more options; "" outside of a command.
+def command_again(context: typer.Context, *more: str) -> str:
+    """Return the command that is running, as it was given, with more options.
 
     more: their words. An option that is given already is given again: the last one counts.
     """
-    import click
-
     from qnnbridge_protocol.shell import shell_word
 
-    context = click.get_current_context(silent=True)
-    if context is None:
-        return ""
     words: list[str] = []
     for parameter in context.command.params:
         name = str(parameter.name)
-        if context.get_parameter_source(name) is not click.core.ParameterSource.COMMANDLINE:
+        source = context.get_parameter_source(name)
+        # By its name: typer has a copy of click of its own in newer versions.
+        if source is None or source.name != "COMMANDLINE":
             continue
         value = context.params[name]
         options: list[str] = [] if parameter.param_type_name == "argument" else parameter.opts[-1:]
