@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import qnnbridge
-from tests.contract.small_models import CPU, MODELS
+from tests.contract.small_models import CPU, MODELS, model, node, tensor
 
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.simulator
@@ -41,10 +41,8 @@ def test_a_session_on_the_cpu_says_that_nothing_is_on_qnn(host: qnnbridge.Host) 
         assert "&#9888;" not in session._repr_html_(), "the CPU was asked for"
 
 
-def test_a_fallback_is_marked(host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    with qnnbridge.InferenceSession(MODEL, host=host, cache=False) as session:
-        placement = session.placement
-    moved = type(placement)(qnn_nodes=3, cpu_nodes=1, backend="htp", cpu_list=(("<b>a</b>", "Mul"),))
+def test_nodes_that_left_qnn_are_marked() -> None:
+    moved = qnnbridge.Placement(qnn_nodes=3, cpu_nodes=1, backend="htp", cpu_list=(("<b>a</b>", "Mul"),))
     assert repr(moved) == "<Placement: 3 of 4 nodes on QNN, 1 on the CPU>"
     assert "&#9888; <b>3 of 4 nodes on QNN, 1 on the CPU</b>" in moved._repr_html_()
     assert "&lt;b&gt;a&lt;/b&gt; (Mul)" in moved._repr_html_()
@@ -100,10 +98,10 @@ def test_a_fork_shows_what_it_has(host: qnnbridge.Host) -> None:
     assert of_host.startswith("<Host: not running")
 
 
-def test_a_session_with_buckets_shows_itself_while_its_locks_are_taken(host: qnnbridge.Host, tmp_path: Path) -> None:
-    from tests.contract.window_models import free_relu
-
-    with qnnbridge.InferenceSession(free_relu(tmp_path), host=host, buckets={"n": [2, 4]}, pad=0) as session:
+def test_a_session_with_buckets_shows_itself_while_its_locks_are_taken(host: qnnbridge.Host) -> None:
+    free = model([node("Relu", ["x"], ["y"])], [tensor("x", ["n", 3])], [tensor("y", ["n", 3])])
+    data = free.SerializeToString()
+    with qnnbridge.InferenceSession(data, host=host, buckets={"n": [2, 4]}, pad=0) as session:
         text = repr(session)
         assert "1 of 2 buckets made" in text
         assert repr(session.buckets).startswith("<BucketStatus: 1 of 2 buckets made, ")
