@@ -319,6 +319,12 @@ class PrintedRows:
         print("  ".join(padded).rstrip(), flush=True)
 
 
+def print_whole(result: Verification) -> None:
+    """Print the table of the rows, and the report."""
+    output.print_table(PrintedRows.HEADERS, [line for row in result.rows for line in _lines(row)])
+    print_result(result)
+
+
 def print_result(result: Verification) -> None:
     """The report for a person, below the table of its rows (`PrintedRows`)."""
     if result.rows:
