@@ -49,7 +49,7 @@ def test_a_traceback_ends_at_the_line_of_the_notebook(mode: str) -> None:
     trace = text[text.index("Traceback") :]
     assert "session.run(None" in trace
     assert "InvalidArgument" in trace
-    assert ".py" not in trace.partition("InvalidArgument:")[0].replace("IPython", ""), trace
+    assert "/qnnbridge" not in trace, "no file of ours"
     assert re.search(r"\[\.\.\. \d+ frames of qnnbridge; %debug shows them\]", trace)
     assert "Traceback (most recent call last)" in trace
 
@@ -65,7 +65,6 @@ def test_frames_between_those_of_the_application_are_hidden_and_counted() -> Non
     text = shown(
         """
         import qnnbridge
-        from qnnbridge._threads import shielded
 
         def mine():
             return qnnbridge.InferenceSession("there-is-none.onnx")

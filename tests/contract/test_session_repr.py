@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -76,9 +75,14 @@ def test_a_host_shows_its_life() -> None:
         assert repr(info) in repr(host).replace("<Host: running, generation 1, ", "<HostInfo: ")
         assert os.path.dirname(sys.executable) not in host._repr_html_()
         os.kill(info.pid, 9)
-        while "not running" not in repr(host):
-            threading.Event().wait(0.01)
-    assert repr(host) == "<Host: closed>"
+        assert repr(host).startswith("<Host: "), "a death that no call has noticed yet"
+        assert host.stats.generation == 1
+        with pytest.raises(qnnbridge.errors.HostCrashed):
+            host.ping(30)
+        assert repr(host) == "<Host: not running, 1 crash>"
+        host.start()
+        assert repr(host) == "<Host: running, generation 2, 1 crash>"
+    assert repr(host) == "<Host: closed, 1 crash>"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")

@@ -185,8 +185,8 @@ def test_the_start_of_pytest_imports_nothing_heavy(pytester: pytest.Pytester) ->
     pytester.makepyfile("def test_one():\n    pass\n")
     result = pytester.runpytest_subprocess("-s", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=1)
-    (line,) = [line for line in result.stdout.lines if line.startswith("LOADED")]
-    assert line.split()[1:] == ["qnnbridge", "qnnbridge._pytest_plugin", "qnnbridge_protocol"]
+    (loaded,) = [line.partition("LOADED")[2] for line in result.stdout.lines if "LOADED" in line]
+    assert loaded.split() == ["qnnbridge", "qnnbridge._pytest_plugin", "qnnbridge_protocol"]
 
 
 def test_a_program_of_the_drop_in_is_watched_too(pytester: pytest.Pytester) -> None:
