@@ -32,7 +32,9 @@ def qnn_host_missing() -> str:
     return qnn_missing()
 
 
-def _watch(request: pytest.FixtureRequest, missing: str, **checks: bool) -> Iterator[SessionWatch]:
+def _watch(
+    request: pytest.FixtureRequest, missing: str, *, placement: bool, numbers: bool
+) -> Iterator[SessionWatch]:
     if missing and request.config.getoption("--require-qnn"):
         pytest.fail(f"--require-qnn is given, and there is no QNN: {missing}", pytrace=False)
     if missing:
@@ -40,7 +42,7 @@ def _watch(request: pytest.FixtureRequest, missing: str, **checks: bool) -> Iter
     from qnnbridge._session import session as sessions
     from qnnbridge.testing import SessionWatch
 
-    watch = SessionWatch(**checks)
+    watch = SessionWatch(placement=placement, numbers=numbers)
     watches: list[SessionWatch] = request.node.__dict__.setdefault(_WATCHES, [])
     watches.append(watch)
     sessions.watchers.append(watch.add)

@@ -37,7 +37,9 @@ def find_caller() -> Caller | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (is_ours(frame) or frame.f_globals is vars(threading)):  # which starts all threads
         frame = frame.f_back
-    return Caller(frame.f_code.co_filename, frame.f_lineno, frame.f_globals) if frame is not None else _inherited.get()
+    if frame is None:
+        return _inherited.get()
+    return Caller(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
 
 
 def inherit(caller: Caller | None) -> None:

@@ -4,7 +4,7 @@
 >>> assert_on_npu(session)
 >>> assert_numbers(session, feeds)
 
-`watch_sessions` checks every session that is created in a block, also by libraries below it. With pytest the fixtures
+`watch_sessions` checks every session that is created in a block, also by libraries. With pytest the fixtures
 ``npu_placement`` and ``npu_numbers`` do so for a test. Needs no pytest.
 """
 
@@ -57,7 +57,8 @@ def assert_numbers(
     if report.state != "agrees":
         raise AssertionError(_numbers_problem(session, report))
     if too_low:
-        raise AssertionError(f"{session._remote.recipe.label}: {report.worst}; at least {min_snr_db:g} dB were asked for.")
+        label = session._remote.recipe.label
+        raise AssertionError(f"{label}: {report.worst}; at least {min_snr_db:g} dB were asked for.")
     return report
 
 
@@ -65,8 +66,8 @@ class SessionWatch:
     """The sessions that were created since the watch began.
 
     Attributes:
-        sessions: those that ask for QNN, in the order of their creation. A session with buckets counts once for each
-            of its variants.
+        sessions: those that ask for QNN, in the order of their creation. A session with buckets counts once for
+            each of its variants.
         allow: names of nodes and operators that may run on the CPU. A test may add some.
     """
 
@@ -88,8 +89,8 @@ class SessionWatch:
         __tracebackhide__ = True
         if not self.sessions:
             raise AssertionError(
-                "No session that asks for QNN was created. Fix: Create it with qnnbridge.InferenceSession(path), or "
-                "start the program with `qnnbridge exec --provider qnn`; a session that existed before is not seen."
+                "No session that asks for QNN was created. Fix: Create one with qnnbridge.InferenceSession(path), "
+                "or start the program with `qnnbridge exec --provider qnn`. Sessions that existed before are not seen."
             )
         problems = []
         if self._placement:
@@ -145,13 +146,14 @@ def qnn_missing() -> str:
 def _placement_problem(session: BaseSession, allow: Collection[str]) -> str:
     placement, recipe = session.placement, session._remote.recipe
     if not placement.known:
-        return f"{recipe.label}: where its nodes run is not known: this onnxruntime does not report it (1.24 and later do)."
+        return f"{recipe.label}: this onnxruntime does not report where nodes run (1.24 and later do)."
     away = placement.cpu_nodes + placement.other_nodes
     # The list ends after 200 nodes: what it leaves out cannot be allowed by name.
     allowed = sum(name in allow or operator in allow for name, operator in placement.cpu_list)
     if away <= allowed and placement.qnn_nodes:
         return ""
-    text = f"{recipe.label}: {away} of {away + placement.qnn_nodes} nodes left the NPU: {placement.cpu_names_text()}."
+    nodes = away + placement.qnn_nodes
+    text = f"{recipe.label}: {away} of {nodes} nodes left the NPU: {placement.cpu_names_text()}."
     text += f" Cause: {placement.cause.rstrip('.')}." if placement.cause else ""
     command = recipe.command("analyze")
     return text + (f" Fix: `{command}` names the reason for each node." if command else "")
@@ -163,4 +165,5 @@ def _numbers_problem(session: BaseSession, report: NumbersReport) -> str:
     recipe = session._remote.recipe
     if report.state == "differs":
         return numbers_differ(recipe, report).shown()
-    return f"{recipe.label}: numbers {report.verdict}, not shown to agree with the CPU's: {report.reason or report.worst}."
+    why = report.reason or report.worst
+    return f"{recipe.label}: numbers {report.verdict}, not shown to agree with the CPU's: {why}."

@@ -100,7 +100,7 @@ def without_folders(text: str) -> str:
 
 
 _PACKAGES = frozenset(
-    ["qnnbridge", *(f"qnnbridge_{part}" for part in ("protocol", "os", "host", "tools", "models", "serve", "daemon"))]
+    f"qnnbridge{part}" for part in ("", "_protocol", "_os", "_host", "_tools", "_models", "_serve", "_daemon")
 )
 
 
@@ -133,7 +133,7 @@ def notebook_traceback(error: BaseException) -> list[str]:
         if is_ours(one.tb_frame):
             one.tb_frame.f_locals["__tracebackhide__"] = True
         shown = type(one)(shown, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    shell: Any = get_ipython()  # type: ignore[no-untyped-call]
+    shell: Any = get_ipython()
     lines: list[str] = shell.InteractiveTB.structured_traceback(type(error), error, shown)
     hidden = len(frames) - last - 1
     if hidden:

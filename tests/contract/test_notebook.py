@@ -85,7 +85,11 @@ def test_frames_between_those_of_the_application_are_hidden_and_counted() -> Non
 
 
 def test_other_errors_and_the_debugger_have_all_frames() -> None:
-    text = shown(BEGIN, "session.run(None, {'X': 1, 'Y': 2}, 3)", "import sys; print('FRAMES', sys.last_traceback is not None)")
+    text = shown(
+        BEGIN,
+        "session.run(None, {'X': 1, 'Y': 2}, 3)",
+        "import sys; print('FRAMES', sys.last_traceback is not None)",
+    )
     assert "FRAMES True" in text
 
 

@@ -54,6 +54,7 @@ def test_showing_asks_no_host(host: qnnbridge.Host) -> None:
         generation = host.stats.generation
         assert (repr(session), session._repr_html_()) == before
         assert host.stats.generation == generation
+    host.start()  # or the next test would be blamed for leaving it behind
 
 
 def test_a_session_that_could_not_be_made_has_one_too() -> None:

@@ -25,9 +25,10 @@ BEGIN = f"""
     import pytest
     import qnnbridge
 
+    MODEL = {MODEL!r}
     FEED = {{"X": np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)}}
 
-    def run(feed=FEED, model={MODEL!r}, **keywords):
+    def run(feed=FEED, model=MODEL, **keywords):
         with qnnbridge.InferenceSession(model, **keywords) as session:
             return session.run(None, feed)
 """
@@ -132,9 +133,8 @@ def test_numbers_that_differ_fail_the_test(pytester: pytest.Pytester) -> None:
             run({"X": np.zeros((3, 2), np.float32)})
 
         def test_never_run(npu_numbers):
-            qnnbridge.InferenceSession(%r).close()
-        """
-        % MODEL,
+            qnnbridge.InferenceSession(MODEL).close()
+        """,
     )
     text = result.stdout.str()
     result.assert_outcomes(passed=2, failed=4)

@@ -158,7 +158,10 @@ def test_a_fallback_names_a_command_that_works(host: qnnbridge.Host, tmp_path: P
     words = shlex.split(command)
     assert words[:2] == ["qnnbridge", "analyze"]
     done = subprocess.run(
-        [sys.executable, "-m", "qnnbridge_tools", *words[1:], "--offline"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "qnnbridge_tools", *words[1:], "--offline"],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode in (0, 1), done.stderr
     assert "model_v8.onnx" in done.stdout

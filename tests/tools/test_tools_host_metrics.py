@@ -80,7 +80,9 @@ def test_clients_and_models_are_told_apart_by_labels() -> None:
 def test_the_numbers_of_a_model_are_one_of_three_states() -> None:
     text = metrics_text(busy_daemon())
     for model, found in (("detector.onnx", "differs"), ("ocr.onnx", "unknown")):
-        states = {state: value(text, "qnnbridge_model_numbers", model=model, state=state) for state in NUMBERS_STATES}
+        states = {
+            state: value(text, "qnnbridge_model_numbers", model=model, state=state) for state in NUMBERS_STATES
+        }
         assert states == {state: float(state == found) for state in NUMBERS_STATES}
     assert value(text, "qnnbridge_model_compared_calls_total", model="detector.onnx") == 3
 

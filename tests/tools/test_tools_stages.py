@@ -21,7 +21,9 @@ def test_work_shows_itself_when_its_time_has_come(
     monkeypatch.setattr(stages, "FIRST_S", first)
     monkeypatch.setattr(stages, "FIRST_PIPED_S", piped)
     shown: list[str] = []
-    monkeypatch.setattr(stages.ShownStages, "__call__", lambda self, stage, seconds: shown.append(self._text(stage)))
+    monkeypatch.setattr(
+        stages.ShownStages, "__call__", lambda self, stage, seconds: shown.append(self._text(stage))
+    )
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     with stages.waiting("running", "m.onnx"):
         time.sleep(0.3)

@@ -158,7 +158,8 @@ def print_report(folder: str) -> None:
     if not lines:
         print("  The program made no session.", file=sys.stderr)
         return
-    rows = [["model", f"ran on (nodes {AFTER_OPTIMISATION})", "sessions", "calls", "failed", "time in calls", "numbers"]]
+    where = f"ran on (nodes {AFTER_OPTIMISATION})"
+    rows = [["model", where, "sessions", "calls", "failed", "time in calls", "numbers"]]
     rows += [
         [
             output.visible(line.model),
@@ -173,11 +174,12 @@ def print_report(folder: str) -> None:
     ]
     print(output.plain_table(rows, indent="  "), file=sys.stderr)
     for line in lines:
+        model, numbers = output.visible(line.model), line.numbers
         if line.cause:
-            print(f"  {output.visible(line.model)}: {output.visible(line.cause)}", file=sys.stderr)
-        if line.numbers is not None and line.numbers.state in ("differs", "unknown"):
-            why = " ".join(filter(None, (line.numbers.reason, line.numbers.cause)))
-            print(f"  {output.visible(line.model)}: numbers {line.numbers.verdict}: {output.visible(why)}", file=sys.stderr)
+            print(f"  {model}: {output.visible(line.cause)}", file=sys.stderr)
+        if numbers is not None and numbers.state in ("differs", "unknown"):
+            why = " ".join(filter(None, (numbers.reason, numbers.cause)))
+            print(f"  {model}: numbers {numbers.verdict}: {output.visible(why)}", file=sys.stderr)
     died = _count(sum(int(one["crashes"]) for one in records), "crash")
     repeated = _count(sum(int(one["retried_calls"]) for one in records), "call")
     processes = _count(len(records), "process")

@@ -1,7 +1,7 @@
-"""The report of a command as one web page: the same tables and lines as on the terminal, nothing loaded from anywhere.
+"""The report of a command as one web page, with the tables and lines of the terminal; it loads nothing.
 
-`write` takes what a command prints by `output.print_table`, `output.print_pairs` and `print`, so a report is written
-once. All texts are escaped.
+`write` takes what a command prints by `output.print_table`, `output.print_pairs` and `print`, so that a report is
+written once. All texts are escaped.
 """
 
 from __future__ import annotations
@@ -76,8 +76,10 @@ class _Report(io.StringIO):
         for block in filter(str.strip, re.split(r"\n\s*\n", self.getvalue().strip("\n"))):
             lines = block.splitlines()
             # Several lines are columns, aligned with spaces, as rows that are printed one by one.
-            made = f"<pre>{chr(10).join(map(text, lines))}</pre>" if len(lines) > 1 else f"<p>{text(block.strip())}</p>"
-            self.parts.append(made)
+            several = len(lines) > 1
+            self.parts.append(
+                "<pre>" + "\n".join(map(text, lines)) + "</pre>" if several else f"<p>{text(block)}</p>"
+            )
         self._clear()
 
     def _clear(self) -> None:

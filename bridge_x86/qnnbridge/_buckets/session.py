@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge._buckets import BucketArguments
 from qnnbridge._buckets.batches import (
@@ -67,8 +67,8 @@ from qnnbridge._session.numbers_check import NOT_RUN, NumbersCheck, WholeCalls, 
 from qnnbridge._session.runs import RunArguments
 from qnnbridge._session.session import CpuFallbackWarning, Warn, check_outputs
 from qnnbridge._supervision.host_process import deadline_after, seconds_left
-from qnnbridge.errors import as_onnxruntime
 from qnnbridge._warnings import warn_application
+from qnnbridge.errors import as_onnxruntime
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
