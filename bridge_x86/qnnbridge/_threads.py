@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from qnnbridge._callers import Caller, find_caller, inherit
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge._transport.open_requests import inside
-from qnnbridge._warnings import Caller, find_caller, inherit
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock, SimpleQueue
 from qnnbridge_os.shield import Changes, start_thread

@@ -90,7 +90,7 @@ class SessionWatch:
         if not self.sessions:
             raise AssertionError(
                 "No session that asks for QNN was created. Fix: Create one with qnnbridge.InferenceSession(path), "
-                "or start the program with `qnnbridge exec --provider qnn`. Sessions that existed before are not seen."
+                "or start the program with `qnnbridge exec --provider qnn`. Sessions from before are not seen."
             )
         problems = []
         if self._placement:

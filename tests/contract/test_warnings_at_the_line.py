@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import qnnbridge
-from qnnbridge import _warnings, aio, futures
+from qnnbridge import _callers, aio, futures
 from qnnbridge._session.numbers_check import NumbersCheck
 from qnnbridge_protocol.model_records import NumbersReport, OutputNumbers
 from tests.contract.small_models import CPU, MODELS
@@ -127,14 +127,14 @@ def test_without_logging_a_text_is_shown_once(handlers: list[logging.Handler], c
     log = logging.getLogger("qnnbridge.numbers")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        _warnings.warn_application("a text", UserWarning, log)
+        _callers.warn_application("a text", UserWarning, log)
         assert [str(one.message) for one in told] == ["a text"]
         assert "a text" not in capsys.readouterr().err
         kept: list[str] = []
         handler = logging.Handler()
         handler.emit = lambda record: kept.append(record.getMessage())  # type: ignore[method-assign]
         handlers.append(handler)
-        _warnings.warn_application("a text", UserWarning, log)
+        _callers.warn_application("a text", UserWarning, log)
     assert kept == ["a text"], "a program that handles log records gets them"
 
 
@@ -142,8 +142,8 @@ def test_one_line_of_the_application_warns_once() -> None:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("default")
         for _ in range(3):
-            _warnings.warn_application("again", UserWarning)
-        _warnings.warn_application("again", UserWarning)
+            _callers.warn_application("again", UserWarning)
+        _callers.warn_application("again", UserWarning)
     assert [one.lineno for one in told] == [line() - 2, line() - 1]
 
 

@@ -58,6 +58,7 @@ from qnnbridge._buckets.plan import (
 )
 from qnnbridge._buckets.probing import OF_THE_MODEL, check_cut
 from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, opener, warm
+from qnnbridge._callers import warn_application
 from qnnbridge._feed_rules import INVALID_ARGUMENT
 from qnnbridge._feeds import Counted, FeedChecker
 from qnnbridge._ort_value import to_application
@@ -67,7 +68,6 @@ from qnnbridge._session.numbers_check import NOT_RUN, NumbersCheck, WholeCalls, 
 from qnnbridge._session.runs import RunArguments
 from qnnbridge._session.session import CpuFallbackWarning, Warn, check_outputs
 from qnnbridge._supervision.host_process import deadline_after, seconds_left
-from qnnbridge._warnings import warn_application
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge._callers import warn_application
 from qnnbridge._supervision.host_process import seconds_left
 from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext
-from qnnbridge._warnings import warn_application
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock

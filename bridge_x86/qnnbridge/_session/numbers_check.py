@@ -23,11 +23,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from qnnbridge._callers import Caller, find_caller, inherit, warn_application
 from qnnbridge._session import SessionRecipe, Verify
 from qnnbridge._session.create import encoded
 from qnnbridge._supervision.host_process import deadline_after, seconds_left
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
-from qnnbridge._warnings import Caller, find_caller, inherit, warn_application
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread

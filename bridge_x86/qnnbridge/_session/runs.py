@@ -19,11 +19,11 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge._callers import warn_application
 from qnnbridge._option_fields import Field, HasFields, as_bool, as_int32, as_text, checked_name, wrong_type
 from qnnbridge._session_options import SessionOptions, add_entry, get_entry
 from qnnbridge._supervision.host_process import deadline_after, seconds_left
 from qnnbridge._threads import Background, TerminateFlag, refuse_at_the_end
-from qnnbridge._warnings import warn_application
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import (

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from qnnbridge._callers import warn_application
 from qnnbridge._host import Host
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge._session import SessionRecipe
@@ -21,7 +22,6 @@ from qnnbridge._session.runs import NodeArg, RunArguments, RunOptions, RunVarian
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.host_process import FastCallFailed, OnDeadline, seconds_left
 from qnnbridge._threads import Background, refuse_at_the_end
-from qnnbridge._warnings import warn_application
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
 from qnnbridge_protocol.visible import log_of

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, DistributionFinder, MetadataPathFinder
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge._callers import warn_application
 from qnnbridge._host import default_host
 from qnnbridge._host_objects import HostObject, create_object
 from qnnbridge._launch import find_host
@@ -29,7 +30,6 @@ from qnnbridge._option_fields import (
 )
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session_options import KNOWN_PROVIDERS
-from qnnbridge._warnings import warn_application
 from qnnbridge.ort._errors import as_ort_raises
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
