@@ -245,11 +245,10 @@ def of_the_package() -> list[str]:
 @pytest.mark.parametrize("name", of_the_package())
 def test_every_warning_of_the_package_is_explained(name: str) -> None:
     for text in (name, f"/home/x/app.py:12: {name}: a message\n  session.run(None, feed)", f"qnnbridge.{name}: a"):
-        (meaning,) = explained(text)
-        assert meaning["title"] == name
+        (meaning,) = [one for one in explained(text) if one["title"] == name]
         assert meaning["cause"]
         assert "qnnbridge " in meaning["fix"]
-    assert explained(f"Other{name}: a message") == []
+    assert not any(one["title"] == name for one in explained(f"Other{name}: a message"))
 
 
 def test_an_own_error_stands_behind_its_reason() -> None:

@@ -217,17 +217,21 @@ def test_the_installed_version_is_that_of_the_host(tmp_path: Path) -> None:
     assert ran.stdout.split() == ["True", version, version, version], ran.stderr
 
 
-def test_the_report_says_where_models_ran(tmp_path: Path) -> None:
+def test_the_report_says_where_models_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime_qnn")
+    monkeypatch.setenv("QNNBRIDGE_VERIFY", "warn")
     ran = exec_program("--provider", "qnn", "--report", program(tmp_path, ONE_RUN), cwd=tmp_path)
     line = next(line for line in ran.stderr.splitlines() if "mul_1.onnx" in line)
     assert "QNN, all of 1 node" in line, ran.stderr
     assert "agree on" in line, ran.stderr
 
 
-def test_the_report_has_the_numbers_of_a_model_that_qnn_computes_wrong(tmp_path: Path) -> None:
+def test_the_report_has_the_numbers_of_a_model_that_qnn_computes_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The comparison of the only call ends after the program's last line."""
     pytest.importorskip("onnxruntime_qnn")
+    monkeypatch.setenv("QNNBRIDGE_VERIFY", "warn")
     source = f"""
         import numpy as np
         import onnxruntime as ort

@@ -253,8 +253,9 @@ def test_outputs_that_are_sequences_and_strings_are_written(tmp_path: Path) -> N
     assert np.load(text["file"], allow_pickle=False).tolist() == ["häßlich"]
 
 
-def test_the_report_has_the_numbers_of_the_first_run() -> None:
+def test_the_report_has_the_numbers_of_the_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison in the background is waited for."""
+    monkeypatch.setenv("QNNBRIDGE_VERIFY", "warn")
     done = run(MUL, "--random")
     assert "agree on 1 of 1 call" in done.stdout, done.output
     assert "SNR" in done.stdout
@@ -266,6 +267,7 @@ def test_the_report_has_the_numbers_of_the_first_run() -> None:
 def test_numbers_that_differ_come_with_the_command_that_finds_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     found = NumbersReport("differs", (OutputNumbers("differs", 6, 3.5, output="Y"),), reason="Y: SNR 3.5 dB")
     monkeypatch.setattr(NumbersCheck, "_ask", lambda *_: found)
+    monkeypatch.setenv("QNNBRIDGE_VERIFY", "warn")
     done = run(MUL, "--random")
     assert "differ: Y: SNR 3.5 dB" in done.stdout
     assert f"qnnbridge verify {MUL}" in " ".join(done.stdout.split())

@@ -8,6 +8,7 @@ import json
 import math
 import re
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -250,13 +251,16 @@ def perform(request: RunRequest) -> RunResult:
 
 @contextlib.contextmanager
 def started_host(python: str | None) -> Iterator[tuple[Host, float]]:
-    """A host that has loaded ONNX Runtime, and the seconds until then. Its reports say what warnings would."""
-    from qnnbridge import CacheWarning, CpuFallbackWarning, Host
+    """A host that has loaded ONNX Runtime, and the seconds until then. Warnings are shown without a line of ours."""
+    from qnnbridge import CpuFallbackWarning, Host
+
+    def show(message: Warning | str, *_: Any) -> None:
+        print(output.visible(message), file=sys.stderr)
 
     begun = time.perf_counter()
     with warnings.catch_warnings(), Host(python=python) as host:
-        warnings.simplefilter("ignore", CpuFallbackWarning)
-        warnings.simplefilter("ignore", CacheWarning)
+        warnings.showwarning = show
+        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report says it
         _ = host.info  # waits until ONNX Runtime is loaded, which else would count as creating the session
         yield host, time.perf_counter() - begun
 
