@@ -61,4 +61,6 @@ def warn_application(text: str, category: type[Warning], log: logging.Logger | N
     variables: Any = caller.variables
     registry = variables.setdefault("__warningregistry__", {})
     name = variables.get("__name__") or "<string>"
-    warnings.warn_explicit(text, category, caller.file, caller.line, name, registry, variables)
+    # Without the variables themselves: Python would ask their `__loader__` for the source, and that of `python -c`
+    # raises ImportError.
+    warnings.warn_explicit(text, category, caller.file, caller.line, name, registry)

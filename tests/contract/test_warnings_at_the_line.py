@@ -147,6 +147,12 @@ def test_one_line_of_the_application_warns_once() -> None:
     assert [one.lineno for one in told] == [line() - 2, line() - 1]
 
 
+def test_a_program_without_a_file_is_warned_too() -> None:
+    code = "from qnnbridge._callers import warn_application\nwarn_application('a text', UserWarning)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stderr.startswith("<string>:2: UserWarning: a text"), done.stderr
+
+
 def test_a_fallback_names_a_command_that_works(host: qnnbridge.Host, tmp_path: Path) -> None:
     folder = tmp_path / "with blanks"
     folder.mkdir()
