@@ -251,7 +251,7 @@ def perform(request: RunRequest) -> RunResult:
 
 @contextlib.contextmanager
 def started_host(python: str | None) -> Iterator[tuple[Host, float]]:
-    """A host that has loaded ONNX Runtime, and the seconds until then. Warnings are shown without a line of ours."""
+    """Yield a host that has loaded ONNX Runtime, and the seconds until then. Warnings show their text only."""
     from qnnbridge import CpuFallbackWarning, Host
 
     def show(message: Warning | str, *_: Any) -> None:
@@ -259,7 +259,7 @@ def started_host(python: str | None) -> Iterator[tuple[Host, float]]:
 
     begun = time.perf_counter()
     with warnings.catch_warnings(), Host(python=python) as host:
-        warnings.showwarning = show
+        warnings.showwarning = show  # type: ignore[assignment] # the line is one of ours, and of no use
         warnings.simplefilter("ignore", CpuFallbackWarning)  # the report says it
         _ = host.info  # waits until ONNX Runtime is loaded, which else would count as creating the session
         yield host, time.perf_counter() - begun
