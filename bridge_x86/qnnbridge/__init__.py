@@ -5,7 +5,7 @@
 >>> session.run(None, {"x": x})
 
 The names are those of ``onnxruntime``; the application needs no onnxruntime. Each name is imported when it is first
-used, so importing the package itself costs next to nothing.
+used, so importing the package itself costs next to nothing. PYTEST_DONT_REWRITE, see `qnnbridge_protocol`.
 """
 
 from __future__ import annotations

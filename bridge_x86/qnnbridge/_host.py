@@ -9,7 +9,7 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +33,7 @@ from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.model_records import EntryFault
 from qnnbridge_protocol.process_names import is_frozen
+from qnnbridge_protocol.shown import Shown
 from qnnbridge_protocol.specs import HostInfo
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from qnnbridge._fastpath.memory import SharedArrays
     from qnnbridge._threads import CalledFunction, LogFunction
     from qnnbridge_protocol.settings import EngineName
+    from qnnbridge_protocol.shown import Fact
 
 
 NO_FUNCTIONS: Mapping[str, CalledFunction] = MappingProxyType({})
@@ -95,7 +97,7 @@ class HostStats:
     cache_problem: str | None = None
 
 
-class Host:
+class Host(Shown):
     """A host process shared by sessions and threads. Started at first use, or by `start`.
 
     Args:
@@ -272,6 +274,23 @@ class Host:
         self.close()
 
     # --- facts ---
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        """Yield what this side has of the host."""
+        supervisor = self.supervisor
+        if self.is_daemon:
+            yield "daemon", ""
+        process, counters = supervisor.running, supervisor.counters
+        if supervisor.closed:
+            yield "closed", ""
+        elif process is not None:
+            yield f"running, generation {process.generation}", ""
+        else:
+            yield "not running" if counters.generation else "not started", ""
+        if counters.crashes:
+            yield f"{counters.crashes} {'crash' if counters.crashes == 1 else 'crashes'}", "problem"
+        if process is not None and self._info is not None and self._info.generation == process.generation:
+            yield from self._info._shown_facts()
 
     @property
     def is_daemon(self) -> bool:

@@ -7,7 +7,7 @@ Names, argument order, defaults and error classes are ONNX Runtime's. Additions 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge._host import DAEMON, chosen_host
@@ -20,6 +20,7 @@ from qnnbridge._session.session import CLOSE_TIMEOUT_S, BaseSession, with_provid
 from qnnbridge._session_options import SessionOptions
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_protocol.shown import Shown, more
 from qnnbridge_protocol.specs import Fallback, FixSpec, Placement, SessionSpec
 
 if TYPE_CHECKING:
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
     from qnnbridge._host import Host
     from qnnbridge._supervision.host_process import OnDeadline
     from qnnbridge_protocol.model_records import NumbersReport
+    from qnnbridge_protocol.shown import Fact
 
 
-class InferenceSession(BaseSession):
+class InferenceSession(Shown, BaseSession):
     """A model, ready to run in the host process.
 
     Args:
@@ -258,22 +260,26 @@ class InferenceSession(BaseSession):
             return super().verify(input_feed, timeout=timeout)
         return self._bucketed.verify(input_feed, timeout)
 
-    def __repr__(self) -> str:
-        """Model, placement, cache and numbers, as far as known; asks no host."""
+    def _shown_name(self) -> str:
+        remote = getattr(self, "_remote", None)
+        return "" if remote is None else remote.recipe.label
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        """Yield model, placement, cache and numbers, as far as they are known here."""
         remote = getattr(self, "_remote", None)
         if remote is None:  # it could not be made, or is being made
-            return f"<{type(self).__name__}: not open>"
-        facts = ["closed"] if remote.closed else []
-        placement = self.placement
-        facts.append(placement.nodes_text() if placement.known else "placement unknown")
-        if placement.simulator and placement.qnn_nodes:
-            facts.append("simulator")
+            yield "not open", ""
+            return
+        if remote.closed:
+            yield "closed", ""
+        yield from self.placement._shown_facts()
         if self._bucketed is not None:
-            facts.append("with buckets")
-        facts.append(f"cache {self.cache.state}")
-        if self.verified.state != "off":
-            facts.append(f"numbers: {self.verified.summary}")
-        return f"<{type(self).__name__} {remote.recipe.label}: {', '.join(facts)}>"
+            yield self._bucketed.variants_text(), ""
+        yield from self.cache._shown_facts()
+        verified = self.verified
+        if verified.state != "off":
+            yield from verified._shown_facts()
+        yield from more(self.fixed)
 
     # --- settings and life ---
 

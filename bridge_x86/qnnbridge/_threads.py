@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from qnnbridge._callers import Caller, find_caller, inherit
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge._transport.open_requests import inside
 from qnnbridge_os.forks import renew_in_forks
@@ -73,7 +74,7 @@ class Background:
     def __init__(self, name: str, threads: int = THREADS) -> None:
         self._name = name
         self._most = threads
-        self._jobs: collections.deque[Callable[[], None]] = collections.deque()
+        self._jobs: collections.deque[tuple[Caller | None, Callable[[], None]]] = collections.deque()
         self._begin()
         renew_in_forks(self)
 
@@ -88,7 +89,7 @@ class Background:
         self._begin()
 
     def submit(self, job: Callable[[], None]) -> None:
-        self._jobs.append(job)
+        self._jobs.append((find_caller(), job))
         self._see_to_it()
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -111,7 +112,8 @@ class Background:
                 if not self._jobs:
                     self._threads -= 1
                     break
-                job = self._jobs.popleft()
+                caller, job = self._jobs.popleft()
+            inherit(caller)
             job()
         self._changes.notify()
 

@@ -315,13 +315,15 @@ def _simulator(broker: Broker) -> bool | None:
 
 
 def _model(model: SharedModel) -> dict[str, Any]:
-    placement = model.info.placement
+    placement, numbers = model.info.placement, model.numbers
     return {
         "key": model.key,
         "label": model.label,
         "runs_on": runs_on(placement),
         "qnn_nodes": placement.qnn_nodes,
         "cpu_nodes": placement.cpu_nodes,
+        "numbers": "" if numbers is None else numbers.state,
+        "compared": 0 if numbers is None else numbers.compared,
         "clients": len(model.owners),
         "sessions": model.sessions,
         "loaded": model.loaded,

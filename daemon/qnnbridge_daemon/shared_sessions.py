@@ -102,6 +102,12 @@ class SharedModel:
             found = dataclasses.replace(found, calls=max(found.calls, 1), compared=compared)
             remote.numbers = dataclasses.replace(found if before is None else found.after(before), kept=True)
 
+    @property
+    def numbers(self) -> NumbersReport | None:
+        """Latest report of its numbers; None if no call was compared."""
+        remote = self.remote
+        return None if remote is None else remote.numbers
+
     def numbers_of_next_client(self) -> NumbersReport | None:
         """Latest report of its numbers. The client counts as one call, as in the host's own records."""
         with self._lock:

@@ -121,6 +121,12 @@ class BridgeError(Exception):
             lines.append(f"  Fix: {quoted(self.fix)}")
         return "\n".join(lines)
 
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines of the traceback; IPython asks an error for them."""
+        from qnnbridge_protocol.shown import notebook_traceback
+
+        return notebook_traceback(self)
+
     def __reduce__(self) -> tuple[Any, ...]:
         # By the code: `as_onnxruntime` raises classes that exist in one process only, which pickle cannot find.
         return (from_wire, (self.to_wire(),))

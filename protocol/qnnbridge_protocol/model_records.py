@@ -8,11 +8,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any, Final, Literal
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from qnnbridge_protocol.errors import ContextUnusable, InvalidArgument, InvalidProtobuf, NoSuchFile
+from qnnbridge_protocol.shown import Shown, more
 from qnnbridge_protocol.specs import NodeInfo, Placement, Record, record
+
+if TYPE_CHECKING:
+    from qnnbridge_protocol.shown import Fact
 
 CacheState = Literal["hit", "miss", "off"]
 NoticeKind = Literal["cache", "model", "once", "done"]
@@ -50,7 +54,7 @@ class CacheSettings(Record):
 
 
 @record(frozen=True, repr=False, eq=False)
-class CacheStatus(Record):
+class CacheStatus(Shown, Record):
     """What the cache did for a session.
 
     state: "hit", loaded a compiled model of the cache; "miss", compiled into the cache, then loaded from there;
@@ -65,6 +69,11 @@ class CacheStatus(Record):
 
     def __str__(self) -> str:
         return f"{self.state}: {self.reason}" if self.reason else self.state
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield f"cache {self.state}", ""
+        seconds = "" if self.compile_seconds is None else f"compiled in {self.compile_seconds:.1f} s"
+        yield from more([self.reason, seconds])
 
 
 @record(frozen=True, repr=False, eq=False)
@@ -141,7 +150,7 @@ class JudgedNumbers(Record):
 
 
 @record(frozen=True, repr=False, eq=False)
-class OutputNumbers(JudgedNumbers):
+class OutputNumbers(Shown, JudgedNumbers):
     """The numbers of one output of a session. output: its name."""
 
     output: str = ""
@@ -153,7 +162,12 @@ class OutputNumbers(JudgedNumbers):
         text = f"{self.output}: SNR {self.snr_db:.1f} dB{where}, largest difference {self.max_abs:.3g}"
         return f"{text}, {self.off:.2%} of {self.values} values are off"
 
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield str(self), "problem" if self.state == "differs" else ""
 
+
+# The states of several reports of a model: the first of these that any report has is the state of the model.
+WORST_FIRST: Final = ("differs", "unknown", "pending", "agrees", "off")
 # The inputs of a comparison that no call asked for, as text.
 MADE_UP: Final = "made-up inputs"
 # Beyond this number nothing is compared any more, and no number grows beyond what JSON and msgpack can hold.
@@ -162,7 +176,7 @@ MOST_CALLS: Final = 2**53
 
 
 @record(frozen=True, repr=False, eq=False)
-class NumbersReport(Record):
+class NumbersReport(Shown, Record):
     """Whether a session computes what the CPU computes.
 
     state: "agrees"; "differs"; "unknown", it could not be shown, `reason` says why; "pending", it is not known
@@ -238,6 +252,24 @@ class NumbersReport(Record):
         head = f"{self.summary}: {self.reason}" if self.reason else self.summary
         return "\n".join([head, *(f"  {one}" for one in self.outputs)])
 
+    @property
+    def verdict(self) -> str:
+        """The verdict of the numbers, for a person: ``agree on 3 of 7 calls``, ``differ``, ``not compared``."""
+        words = {"agrees": self.summary.replace("agrees", "agree"), "differs": "differ", "off": "not compared"}
+        return words.get(self.state, self.state)
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield f"numbers {self.verdict}", "problem" if self.state == "differs" else ""
+        yield from more([self.reason, *map(str, self.outputs), self.cause])
+
+
+BEING_COMPARED: Final = "it is being compared with the CPU"
+
+
+def is_compared(report: NumbersReport) -> bool:
+    """Return whether a comparison in the background will replace this report."""
+    return report.state == "pending" and report.reason == BEING_COMPARED
+
 
 # --- models ----------------------------------------------------------------------------------------------
 
@@ -307,7 +339,7 @@ class Difference(Record):
 
 
 @record(frozen=True, repr=False, eq=False)
-class Validation(Record):
+class Validation(Shown, Record):
     """The comparison of a compiled model with the original on the CPU.
 
     skipped: why it was not done, ``None`` if it was. tolerance: as text. seconds: it took.
@@ -364,6 +396,15 @@ class Validation(Record):
         reason = "" if worst.state == "agrees" else f"{worst.output}: {worst.reason}"
         return NumbersReport(worst.state, tuple(outputs), inputs, reason, self.seconds, kept=True)
 
+    def _shown_facts(self) -> Iterator[Fact]:
+        report = self.numbers("")
+        if report is None:
+            yield "not compared with the CPU", "problem"
+            yield from more([self.skipped or ""])
+        else:
+            yield from report._shown_facts()
+            yield from more([f"allowed for {self.tolerance}" if self.tolerance else ""])
+
     def to_json(self) -> dict[str, Any]:
         return {
             "skipped": self.skipped,
@@ -378,7 +419,7 @@ class Validation(Record):
 
 
 @record(frozen=True, repr=False, eq=False)
-class CompileResult(Record):
+class CompileResult(Shown, Record):
     """A compiled model in its place.
 
     path: of the .onnx file, which a session opens. blob: of the context binary, ``None`` if embedded.
@@ -403,6 +444,18 @@ class CompileResult(Record):
     seconds: float
     died_at_teardown: bool = False
     warnings: tuple[str, ...] = ()
+
+    def _shown_name(self) -> str:
+        return os.path.basename(self.path)
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        if self.placement is not None:
+            yield from self.placement._shown_facts()
+        yield from self.validation._shown_facts()
+        yield f"{self.size_bytes / 1e6:.1f} MB", ""
+        yield f"compiled in {self.compile_seconds:.1f} s", ""
+        for warning in self.warnings:
+            yield warning, "more"
 
     def to_json(self) -> dict[str, Any]:
         return {

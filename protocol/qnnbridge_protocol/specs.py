@@ -8,13 +8,16 @@ field's name (`field_types`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from qnnbridge_protocol.field_types import read_record
+from qnnbridge_protocol.shown import Shown, more
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as record
+
+    from qnnbridge_protocol.shown import Fact
 
 T = TypeVar("T", bound="Record")
 
@@ -265,12 +268,14 @@ class NodeInfo(Record):
 # optimisation: `Placement`.
 IN_FILE: Final = "in the file"
 AFTER_OPTIMISATION: Final = "after optimisation"
+# Names of nodes on the CPU that a text has at most.
+SHOWN_CPU_NODES: Final = 5
 # How the cause of a placement begins that fixed sizes do not change.
 NO_OPERATOR: Final = "QNN has no operator"
 
 
 @record(frozen=True, repr=False, eq=False)
-class Placement(Record):
+class Placement(Shown, Record):
     """Where the nodes run that are left after optimisation, from ONNX Runtime's own graph assignment.
 
     Nodes inside of an If, Loop or Scan on the CPU count. Nodes that ONNX Runtime computes beforehand do not.
@@ -310,6 +315,28 @@ class Placement(Record):
             text += f", {self.other_nodes} elsewhere"
         return f"{text}, {AFTER_OPTIMISATION}"
 
+    def cpu_names_text(self) -> str:
+        """Return the names of the first nodes on the CPU, and the number of the others."""
+        shown = ", ".join(f"{name or '(unnamed)'} ({op})" for name, op in self.cpu_list[:SHOWN_CPU_NODES])
+        others = self.cpu_nodes - min(SHOWN_CPU_NODES, len(self.cpu_list))
+        return shown + (f" and {others} more" if others else "")
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        if not self.known:
+            yield "placement unknown", ""
+            return
+        nodes = self.qnn_nodes + self.cpu_nodes + self.other_nodes
+        text = f"{self.qnn_nodes} of {nodes} {'node' if nodes == 1 else 'nodes'} on QNN"
+        text += " (simulator)" if self.simulator and self.qnn_nodes else ""
+        text += f", {self.cpu_nodes} on the CPU" if self.cpu_nodes else ""
+        text += f", {self.other_nodes} elsewhere" if self.other_nodes else ""
+        # Without a backend the session has not asked for QNN.
+        yield text, "problem" if self.backend and self.qnn_nodes < nodes else ""
+        if self.qnn_nodes and self.cpu_nodes:
+            yield f"on the CPU: {self.cpu_names_text()}", "more"
+        yield from more([self.cause or "", f"SoC model {self.soc_model}" if self.soc_model else "", self.source])
+        yield from more([f"made from {self.variant}" if self.variant else "", self.npu_memory])
+
 
 @record(frozen=True, repr=False, eq=False)
 class SessionInfo(Record):
@@ -327,7 +354,7 @@ class SessionInfo(Record):
 
 
 @record(frozen=True, repr=False, eq=False)
-class HostInfo(Record):
+class HostInfo(Shown, Record):
     """What the host says of itself.
 
     machine: architecture of the host's process. startup_seconds: from its start to its HELLO.
@@ -355,6 +382,21 @@ class HostInfo(Record):
     ort_folder: str = ""
     library_folder: str | None = None
     qnn_source: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def installed_text(self) -> str:
+        """Return `onnxruntime 1.31.1, onnxruntime-qnn 2.7.0, QNN SDK ...`, as far as the host has reported them."""
+        names = (("onnxruntime", "onnxruntime"), ("onnxruntime_qnn", "onnxruntime-qnn"), ("qnn_sdk", "QNN SDK"))
+        return ", ".join(f"{shown} {self.versions[key]}" for key, shown in names if self.versions.get(key))
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield f"process {self.pid}, Python {self.python}, {self.machine}", ""
+        installed = self.installed_text()
+        yield installed or "no onnxruntime", "" if installed else "problem"
+        if self.simulator is None:
+            yield "no QNN", "problem"
+        elif self.simulator:
+            yield "HTP simulator", ""
+        yield from more([f"qnnbridge {self.qnnbridge}", self.platform, f"started in {self.startup_seconds:.2f} s"])
 
 
 # --- models for generation -------------------------------------------------------------------------------

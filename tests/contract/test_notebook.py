@@ -1,54 +1,108 @@
-"""The cells of the notebooks in examples/ run, one after another in one namespace, as a kernel runs them."""
+"""What a notebook shows: tracebacks without the bridge's frames, and objects as HTML. In a real IPython."""
 
 from __future__ import annotations
 
-import ast
-import json
-from pathlib import Path
-from typing import Any
+import re
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
-pytest.importorskip("onnxruntime_qnn")
+from tests.contract.small_models import MODELS
 
-pytestmark = [pytest.mark.simulator, pytest.mark.process]
+pytest.importorskip("IPython")
 
-NOTEBOOK = Path(__file__).parents[2] / "examples" / "text_direction.ipynb"
+SHELL = """
+    import sys
+    from IPython.core.interactiveshell import InteractiveShell
 
-
-def code_cells() -> list[str]:
-    document = json.loads(NOTEBOOK.read_text("utf-8"))
-    assert (document["nbformat"], document["nbformat_minor"]) == (4, 5)
-    assert len({cell["id"] for cell in document["cells"]}) == len(document["cells"])
-    return ["".join(cell["source"]) for cell in document["cells"] if cell["cell_type"] == "code"]
-
-
-def run(cells: list[str]) -> tuple[dict[str, Any], list[Any]]:
-    """Run the cells. Return their names, and the value of each last expression, which a notebook shows."""
-    names: dict[str, Any] = {"__name__": "__main__"}
-    shown = []
-    for number, source in enumerate(cells):
-        tree = ast.parse(source, f"cell {number}")
-        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, f"cell {number}", "exec"), names)
-        if last is not None:
-            value = eval(compile(ast.Expression(last.value), f"cell {number}", "eval"), names)
-            # As IPython asks an object for its forms.
-            shown.append(value._repr_html_() if hasattr(value, "_repr_html_") else repr(value))
-    return names, shown
+    shell = InteractiveShell.instance(colors="NoColor", xmode={mode!r})
+    for cell in sys.stdin.read().split("%%"):
+        shell.run_cell(cell, store_history=True)
+"""
 
 
-def test_every_cell_runs_and_shows_what_the_text_around_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    cells = code_cells()
-    names, shown = run(cells)
-    assert names["right"] == len(names["lines"]) == 6
-    assert "6 of 6 are right" in capsys.readouterr().out
-    assert names["report"].state == "agrees"
-    assert type(names["refused"]).__name__ == "PlacementRefused"
-    assert "batch" in str(names["refused"])
-    assert any("QNN" in text for text in shown)
+def shown(*cells: str, mode: str = "Context") -> str:
+    """Run the cells in an IPython shell; return all that it prints."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", textwrap.dedent(SHELL).format(mode=mode)],
+        input="%%".join(map(textwrap.dedent, cells)),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
 
 
-def test_the_notebook_is_kept_without_outputs() -> None:
-    document = json.loads(NOTEBOOK.read_text("utf-8"))
-    assert all(not cell.get("outputs") and cell.get("execution_count") is None for cell in document["cells"])
+BEGIN = f"""
+    import numpy as np
+    import qnnbridge
+
+    session = qnnbridge.InferenceSession({str(MODELS / "mul_1.onnx")!r}, providers=["CPUExecutionProvider"])
+"""
+
+
+@pytest.mark.parametrize("mode", ["Context", "Verbose", "Plain"])
+def test_a_traceback_ends_at_the_line_of_the_notebook(mode: str) -> None:
+    text = shown(BEGIN, 'session.run(None, {"X": np.ones(5, np.float32)})', mode=mode)
+    trace = text[text.index("Traceback") :]
+    assert "session.run(None" in trace
+    assert "InvalidArgument" in trace
+    assert "/qnnbridge" not in trace, "no file of ours"
+    assert re.search(r"\[\.\.\. \d+ frames of qnnbridge; %debug shows them\]", trace)
+    assert "Traceback (most recent call last)" in trace
+
+
+def test_the_errors_cause_and_fix_are_shown() -> None:
+    text = shown("import qnnbridge", 'qnnbridge.InferenceSession("there-is-none.onnx")')
+    assert "NoSuchFile" in text
+    assert "there-is-none.onnx" in text
+    assert len(text.splitlines()) < 15, text
+
+
+def test_frames_between_those_of_the_application_are_hidden_and_counted() -> None:
+    text = shown(
+        """
+        import qnnbridge
+
+        def mine():
+            return qnnbridge.InferenceSession("there-is-none.onnx")
+
+        def called_by_the_bridge():
+            from qnnbridge_protocol import shell
+            return shell.shell_word(Path())
+
+        class Path:
+            def __fspath__(self):
+                return mine()
+        """,
+        "called_by_the_bridge()",
+    )
+    assert "skipping hidden" in text
+    assert "return mine()" in text
+    assert "shell.py" not in text
+
+
+def test_other_errors_and_the_debugger_have_all_frames() -> None:
+    text = shown(
+        BEGIN,
+        "session.run(None, {'X': 1, 'Y': 2}, 3)",
+        "import sys; print('FRAMES', sys.last_traceback is not None)",
+    )
+    assert "FRAMES True" in text
+
+
+def test_a_session_is_displayed_as_html() -> None:
+    text = shown(
+        BEGIN,
+        """
+        from IPython.core.formatters import DisplayFormatter
+        data, _ = get_ipython().display_formatter.format(session)
+        print(sorted(data), data["text/html"].startswith('<div class="qnnbridge">'))
+        session
+        """,
+    )
+    assert "['text/html', 'text/plain'] True" in text
+    assert "Out[" in text
+    assert "<InferenceSession mul_1.onnx: 0 of 1 node on QNN, 1 on the CPU" in text

@@ -236,6 +236,21 @@ def test_each_own_error_without_a_base_of_onnxruntime_has_its_own_explanation() 
     assert [one.__name__ for one in lacking if not issubclass(one, inherited)] == []
 
 
+def of_the_package() -> list[str]:
+    import qnnbridge
+
+    return [name for name in qnnbridge.__all__ if name.endswith("Warning")]
+
+
+@pytest.mark.parametrize("name", of_the_package())
+def test_every_warning_of_the_package_is_explained(name: str) -> None:
+    for text in (name, f"/home/x/app.py:12: {name}: a message\n  session.run(None, feed)", f"qnnbridge.{name}: a"):
+        (meaning,) = [one for one in explained(text) if one["title"] == name]
+        assert meaning["cause"]
+        assert "qnnbridge " in meaning["fix"]
+    assert not any(one["title"] == name for one in explained(f"Other{name}: a message"))
+
+
 def test_an_own_error_stands_behind_its_reason() -> None:
     reason = explained("exit code 3221226505")
     meanings = explained("qnnbridge.errors.HostStartFailed: no start\nexit code 3221226505")

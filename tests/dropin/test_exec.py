@@ -217,11 +217,41 @@ def test_the_installed_version_is_that_of_the_host(tmp_path: Path) -> None:
     assert ran.stdout.split() == ["True", version, version, version], ran.stderr
 
 
-def test_the_report_says_where_models_ran(tmp_path: Path) -> None:
+def test_the_report_says_where_models_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime_qnn")
+    monkeypatch.setenv("QNNBRIDGE_VERIFY", "warn")
     ran = exec_program("--provider", "qnn", "--report", program(tmp_path, ONE_RUN), cwd=tmp_path)
     line = next(line for line in ran.stderr.splitlines() if "mul_1.onnx" in line)
     assert "QNN, all of 1 node" in line, ran.stderr
+    assert "agree on" in line, ran.stderr
+
+
+def test_the_report_has_the_numbers_of_a_model_that_qnn_computes_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison of the only call ends after the program's last line."""
+    pytest.importorskip("onnxruntime_qnn")
+    monkeypatch.setenv("QNNBRIDGE_VERIFY", "warn")
+    source = f"""
+        import numpy as np
+        import onnxruntime as ort
+        from qnnbridge._session.numbers_check import NumbersCheck
+        from qnnbridge_protocol.model_records import NumbersReport, OutputNumbers
+
+        def late(*_):
+            import time
+            time.sleep(0.5)
+            return NumbersReport("differs", (OutputNumbers("differs", 6, 3.5, output="Y"),), "", "Y: SNR 3.5 dB")
+
+        NumbersCheck._ask = late
+        session = ort.InferenceSession({MUL!r})
+        session.run(None, {{"X": np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)}})
+    """
+    ran = exec_program("--provider", "qnn", "--report", program(tmp_path, source), cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    line = next(line for line in ran.stderr.splitlines() if "mul_1.onnx  " in line)
+    assert line.split()[-1] == "differ", ran.stderr
+    assert "mul_1.onnx: numbers differ: Y: SNR 3.5 dB" in ran.stderr
 
 
 def test_the_report_counts_each_call_once_also_those_that_are_repeated(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_plain
 from serving import Server
 
+from qnnbridge_protocol.model_records import NumbersReport
 from qnnbridge_serve.app import ServeMetrics
+from qnnbridge_serve.repository import Repository
 from qnnbridge_tools.host.metrics import counter, gauge, histogram, info, summary
 
 pytestmark = pytest.mark.process
@@ -93,3 +96,21 @@ def test_every_kind_of_figure_keeps_its_name_and_value() -> None:
     }.items():
         assert found[name, frozenset(labels)] == value
     assert not any(name.startswith("never") for name, _ in found)
+
+
+def test_the_numbers_of_the_served_models_are_in_the_metrics() -> None:
+    """Of models on QNN: those for the CPU alone have no verdict."""
+    verdicts = {"right": ("agrees", 3), "wrong": ("differs", 1), "new": ("pending", 0), "cpu": ("off", 0)}
+    files = [SimpleNamespace(name=name, version="1") for name in verdicts]
+
+    def opened(file: Any) -> Any:
+        state, compared = verdicts[file.name]
+        session = SimpleNamespace(verified=NumbersReport(state, compared=compared), close=lambda: None)  # type: ignore[arg-type]
+        return SimpleNamespace(session=session, summary="", close=lambda: None)
+
+    repository = Repository(files, opened)  # type: ignore[arg-type]
+    repository.load_all(lambda _: None)
+    numbers, compared = repository.families()
+    found = {(one.labels["model"], one.labels["state"]) for one in numbers.samples if one.value == 1}
+    assert found == {("right", "agrees"), ("wrong", "differs"), ("new", "unknown")}
+    assert {one.labels["model"]: one.value for one in compared.samples} == {"right": 3, "wrong": 1, "new": 0}

@@ -74,6 +74,8 @@ BUSY_DAEMON: dict[str, Any] = {
             "runs_on": "QNN+CPU",
             "qnn_nodes": 40,
             "cpu_nodes": 2,
+            "numbers": "differs",
+            "compared": 3,
             "clients": 2,
             "sessions": 2,
             "loaded": True,

@@ -65,6 +65,22 @@ def test_commands_below_another_are_on_whole_lines_too(command: str) -> None:
     assert "..." not in shown
 
 
+def commands() -> list[list[str]]:
+    """All commands, with those below another."""
+    found = [[]]
+    for name in cli._COMMANDS:
+        below = getattr(cli._Commands(cli._COMMANDS)[name], "commands", {})
+        found += [[name], *([name, one] for one in below)]
+    return found
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_help_fits_into_80_columns(command: list[str]) -> None:
+    for line in qnnbridge(*command, "--help").stdout.splitlines():
+        # A command of the examples is one line, to be copied.
+        assert len(line) <= 80 or line.startswith("    qnnbridge "), line
+
+
 def test_examples_are_about_every_command_and_name_a_page_that_exists() -> None:
     assert set(GUIDES) == set(cli._COMMANDS)
     for guide in GUIDES.values():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.tools.daemon_documents import busy_daemon, idle_daemon
 
-from qnnbridge_tools.host.metrics import counter, gauge, histogram, metrics_text, text_of
+from qnnbridge_tools.host.metrics import NUMBERS_STATES, counter, gauge, histogram, metrics_text, text_of
 
 
 def parsed(text: str) -> dict[str, Any]:
@@ -75,6 +75,24 @@ def test_clients_and_models_are_told_apart_by_labels() -> None:
     assert value(text, "qnnbridge_model_nodes", model="detector.onnx", device="CPU") == 2
     assert value(text, "qnnbridge_model_loaded", model="ocr.onnx") == 0
     assert value(text, "qnnbridge_model_idle_seconds", model="ocr.onnx") == 754
+
+
+def test_the_numbers_of_a_model_are_one_of_three_states() -> None:
+    text = metrics_text(busy_daemon())
+    for model, found in (("detector.onnx", "differs"), ("ocr.onnx", "unknown")):
+        states = {
+            state: value(text, "qnnbridge_model_numbers", model=model, state=state) for state in NUMBERS_STATES
+        }
+        assert states == {state: float(state == found) for state in NUMBERS_STATES}
+    assert value(text, "qnnbridge_model_compared_calls_total", model="detector.onnx") == 3
+
+
+def test_an_older_daemon_reports_no_numbers() -> None:
+    document = busy_daemon()
+    for model in document["models"]:
+        model.pop("numbers", None)
+    text = metrics_text(document)
+    assert value(text, "qnnbridge_model_numbers", model="detector.onnx", state="unknown") == 1
 
 
 def test_a_name_of_any_characters_is_read_back_as_it_was() -> None:

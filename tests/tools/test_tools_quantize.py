@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -409,6 +410,24 @@ def test_a_poor_result_is_warned_about_with_what_to_try(tmp_path: Path) -> None:
     warning = next(warning for warning in result.warnings if "is useless against the float model" in warning)
     assert "--activation-type uint16" in warning
     assert "more samples" in warning
+
+
+def test_a_poor_model_comes_with_the_command_that_makes_it_better(tmp_path: Path) -> None:
+    samples = masked_samples(tmp_path / "my samples")
+    source = models.saved(models.attention(-9e3), tmp_path / "m.onnx")
+    target = tmp_path / "q.onnx"
+    arguments = ["quantize", source, "-o", target, "--calibration", samples, "--no-check-qnn"]
+    poor = qnnbridge(*arguments, "--activation-type", "uint8")
+    (line,) = [line for line in poor.stdout.splitlines() if line.startswith("For a better model: ")]
+    words = shlex.split(line.removeprefix("For a better model: "))
+    assert words[:2] == ["qnnbridge", "quantize"]
+    assert words[-3:] == ["--activation-type", "uint16", "--overwrite"]
+    better = qnnbridge(*words[1:])
+    assert better.returncode == 0, better.stderr
+    document = json.loads(qnnbridge(*words[1:], "--json").stdout)
+    assert document["verdict"] not in ("poor", "useless")
+    assert document["next_command"] is None
+    assert "For a better model" not in better.stdout
 
 
 def test_types_of_weights_on_which_the_quantizer_fails_are_no_candidates(

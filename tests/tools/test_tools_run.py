@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.fakes.commands import in_a_process, qnnbridge
-from tests.fakes.models import model, saved, tensor
+from tests.fakes.models import MODELS, model, saved, tensor
 
+from qnnbridge._session.numbers_check import NumbersCheck
 from qnnbridge_host.model.known_wrong import table
+from qnnbridge_protocol.model_records import NumbersReport, OutputNumbers
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = pytest.mark.simulator
 
 run = functools.partial(qnnbridge, "run")
+MUL = MODELS / "mul_1.onnx"
 
 
 def told(*arguments: str | Path) -> dict[str, Any]:
@@ -248,3 +251,24 @@ def test_outputs_that_are_sequences_and_strings_are_written(tmp_path: Path) -> N
     sequence, text = document["outputs"]
     assert json.loads(Path(sequence["file"]).read_text()) == [[1.0, 2.0], [1.0, 2.0]]
     assert np.load(text["file"], allow_pickle=False).tolist() == ["häßlich"]
+
+
+def test_the_report_has_the_numbers_of_the_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison in the background is waited for."""
+    monkeypatch.setenv("QNNBRIDGE_VERIFY", "warn")
+    done = run(MUL, "--random")
+    assert "agree on 1 of 1 call" in done.stdout, done.output
+    assert "SNR" in done.stdout
+    document = told(MUL, "--random")
+    assert document["numbers"]["state"] == "agrees"
+    assert document["numbers"]["outputs"][0]["output"] == "Y"
+
+
+def test_numbers_that_differ_come_with_the_command_that_finds_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = NumbersReport("differs", (OutputNumbers("differs", 6, 3.5, output="Y"),), reason="Y: SNR 3.5 dB")
+    monkeypatch.setattr(NumbersCheck, "_ask", lambda *_: found)
+    monkeypatch.setenv("QNNBRIDGE_VERIFY", "warn")
+    done = run(MUL, "--random")
+    assert "differ: Y: SNR 3.5 dB" in done.stdout
+    assert f"qnnbridge verify {MUL}" in " ".join(done.stdout.split())
+    assert "NumbersWarning" not in done.stderr

@@ -29,7 +29,7 @@ WHO_CAN_USE = {
     "--provider-option": {
         *("run", "compile", "analyze", "prepare", "profile", "verify", "quantize", "serve", "transcribe"),
     },
-    "--html": {"analyze", "bench", "profile"},
+    "--html": {"analyze", "bench", "inspect", "profile", "quantize", "verify", "versions"},
     "--json": {
         *("demo", "doctor", "run", "compile", "bench", "explain", "inspect", "analyze", "fix", "optimize"),
         *(

@@ -77,6 +77,7 @@ PUBLIC_MODULES = {
     "qnnbridge.futures",
     "qnnbridge.genai",
     "qnnbridge.speech",
+    "qnnbridge.testing",
 }
 # It has the modules that onnxruntime has.
 MIMICRY = "qnnbridge.ort"

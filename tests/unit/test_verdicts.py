@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from qnnbridge._session import SessionRecipe
-from qnnbridge._session.numbers_check import numbers_differ, verify_command
+from qnnbridge._session.numbers_check import numbers_differ
 from qnnbridge_host.cache import memo
 from qnnbridge_host.cache.files import SCHEMA
 from qnnbridge_host.cache.memo import MAX_ATTEMPTS, Verdicts
@@ -175,7 +175,7 @@ def test_the_suggested_command_compares_the_file_at_the_sizes_and_chip_of_the_se
     providers = (ProviderSpec("QNNExecutionProvider", {"soc_model": "88"}),)
     sizes = {"batch": 4, "seq len": 32}
     spec = SessionSpec("/models/my bert.onnx", providers, free_dimensions_by_name=sizes)
-    words = shlex.split(verify_command(SessionRecipe(spec)))
+    words = shlex.split(SessionRecipe(spec).command("verify"))
     assert words == [
         *("qnnbridge", "verify", "/models/my bert.onnx", "--dim", "batch=4", "--dim", "seq len=32"),
         *("--soc-model", "88"),
@@ -185,7 +185,7 @@ def test_the_suggested_command_compares_the_file_at_the_sizes_and_chip_of_the_se
         numbers_differ(SessionRecipe(spec), report).fix or ""
     )
     in_memory = SessionRecipe(SessionSpec(None, providers), data=b"model")
-    assert verify_command(in_memory) == ""
+    assert in_memory.command("verify") == ""
     assert "Save the model to a file" in (numbers_differ(in_memory, report).fix or "")
 
 

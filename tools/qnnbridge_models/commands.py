@@ -23,7 +23,7 @@ from qnnbridge_models.command_options import (
 )
 from qnnbridge_os.outputs import OutputFile
 from qnnbridge_tools import output, reporting
-from qnnbridge_tools.command_line import command
+from qnnbridge_tools.command_line import command, command_again
 from qnnbridge_tools.options import (
     AsJson,
     Check,
@@ -240,11 +240,21 @@ def profile(request: ProfileRequest) -> None:
 
 
 @command
-def verify(model: SourceModel, given: VerifyCommand, as_json: AsJson = False) -> None:
+def verify(
+    model: SourceModel,
+    given: VerifyCommand,
+    html: Html = None,
+    overwrite: OverwriteFile = False,
+    as_json: AsJson = False,
+) -> None:
     """Compare QNN's numbers with the CPU's. On ordinary and on extreme inputs."""
     from qnnbridge_models.progress import ShownProgress
     from qnnbridge_models.verify import verification
     from qnnbridge_models.verify.verifier import verify_model
+    from qnnbridge_tools import page
+
+    place = page.place_of(html, overwrite=overwrite, inputs=[model])
+    title = f"Verification of {model.name}"
 
     def verified(bucket: Mapping[str, int]) -> Verification:
         with ShownProgress() as progress, given.sizes_with(bucket).of(model) as (on_copy, left):
@@ -264,12 +274,16 @@ def verify(model: SourceModel, given: VerifyCommand, as_json: AsJson = False) ->
             reporting.show(result, verification.document, verification.print_result, as_json=as_json)
         return result
 
-    if given.buckets:
-        found = verification.verify_buckets(given.buckets, verified)
-        reporting.show(found, verification.buckets_document, verification.print_buckets, as_json=as_json)
-        agrees = found.agrees
-    else:
-        agrees = verified({}).verdict == "agrees"
+    with output.reporting_beside(html):
+        if given.buckets:
+            found = verification.verify_buckets(given.buckets, verified)
+            page.write(place, title, lambda: verification.print_buckets(found))
+            reporting.show(found, verification.buckets_document, verification.print_buckets, as_json=as_json)
+            agrees = found.agrees
+        else:
+            result = verified({})
+            page.write(place, title, lambda: verification.print_whole(result))
+            agrees = result.verdict == "agrees"
     if not agrees:
         raise typer.Exit(reporting.EXIT_FAILED)
 
@@ -279,6 +293,8 @@ def quantize(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A float ONNX file, not a compiled one.")],
     target: TargetModel,
     options: QuantizeOptions,
+    context: typer.Context,
+    html: Html = None,
     _config: Config = None,
     as_json: AsJson = False,
 ) -> None:
@@ -289,11 +305,19 @@ def quantize(
     from qnnbridge_models.progress import ShownProgress
     from qnnbridge_models.quantize.quantization import document, print_result
     from qnnbridge_models.quantize.quantizer import quantize_model
+    from qnnbridge_tools import page
 
+    place = page.place_of(html, overwrite=options.overwrite, inputs=[model])
     with ShownProgress() as progress:
         result = quantize_model(model, target, options, on_progress=progress, own_process=True)
-    with output.reporting_beside(target):
-        reporting.show(result, document, print_result, as_json=as_json)
+    again = command_again(context, *result.better, "--overwrite") if result.better else ""
+    page.write(place, f"Quantisation of {model.name}", lambda: print_result(result))
+    with output.reporting_beside(target), output.reporting_beside(html):
+        reporting.show(
+            result, lambda found: {**document(found), "next_command": again or None}, print_result, as_json=as_json
+        )
+        if again and not as_json:
+            print(f"\nFor a better model: {again}")
     # After the report: the model is written, and the comparison on the CPU holds without QNN.
     failed = result.qnn.error if result.qnn else None
     if failed is not None:
@@ -308,6 +332,8 @@ def quantize(
 def evaluate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.")],
     options: EvaluateOptions,
+    html: Html = None,
+    overwrite: OverwriteFile = False,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a model over samples. On the CPU, on QNN and quantised, in one table.
@@ -316,9 +342,13 @@ def evaluate(
     """
     from qnnbridge_models.evaluate import document, evaluate_model, print_result
     from qnnbridge_models.progress import ShownProgress
+    from qnnbridge_tools import page
 
+    place = page.place_of(html, overwrite=overwrite, inputs=[model])
     with ShownProgress() as progress:
         result = evaluate_model(model, options, on_progress=progress)
-    reporting.show(result, document, print_result, as_json=as_json)
+    page.write(place, f"Evaluation of {model.name}", lambda: print_result(result))
+    with output.reporting_beside(html):
+        reporting.show(result, document, print_result, as_json=as_json)
     if not result.good:
         raise typer.Exit(reporting.EXIT_FAILED)

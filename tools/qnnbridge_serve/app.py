@@ -255,7 +255,8 @@ class InferenceService:
 
     def _exposition(self, accept: str) -> tuple[bytes, str]:
         of_daemon = () if self._figures is None else families_of(read_figures(self._figures()))
-        families = (*of_daemon, *(family for models in self._by_folder for family in models.families()))
+        registries = (self._repository, *self._by_folder)
+        families = (*of_daemon, *(family for registry in registries for family in registry.families()))
         return self.figures.exposition(families, accept)
 
     async def list_models(self, request: Request) -> Response:

@@ -41,7 +41,7 @@ from qnnbridge_serve.json_reading import (
 from qnnbridge_serve.transport import check_answer_time, time_left_s
 
 if TYPE_CHECKING:
-    from qnnbridge import NodeArg
+    from qnnbridge import NodeArg, NumbersReport
 
 
 # --- what a model takes and gives, in the terms of the protocol ---
@@ -522,6 +522,9 @@ class Session(Protocol):
     ) -> list[Any]: ...
 
     def close(self) -> None: ...
+
+    @property
+    def verified(self) -> NumbersReport: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from qnnbridge_serve.errors import CODE_HEADER, RETRY_AFTER_S, Refused, in_words
 from qnnbridge_serve.infer import PLATFORM, ServedModel, make_contract
 from qnnbridge_serve.options import ModelFile, ServeSessionOptions, Where
 from qnnbridge_tools import arguments
-from qnnbridge_tools.host.metrics import counter, gauge, summary
+from qnnbridge_tools.host.metrics import Labels, counter, gauge, numbers_families, summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -251,6 +251,18 @@ class Repository(Registry[ServedModel]):
     def names(self) -> Sequence[str]:
         """Of all models, loaded or not."""
         return list(self._entries)
+
+    def families(self) -> Iterator[Metric]:
+        """Yield the numbers of the loaded models beside the CPU's, for /metrics."""
+        with self._lock:
+            loaded = [(name, entry.current.loaded) for name, entry in self._entries.items() if entry.current]
+        reports = [(name, model.session.verified) for name, model in loaded]
+        rows: list[tuple[Labels, str, int]] = [
+            ({"model": name, "version": self._versions[name]}, report.state, report.compared)
+            for name, report in reports
+            if report.state != "off"
+        ]
+        yield from numbers_families("qnnbridge_served_model", rows)
 
     # --- requests ---
 

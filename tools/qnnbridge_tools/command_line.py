@@ -141,6 +141,31 @@ def _written(hint: Any, default: Any) -> tuple[Any, Callable[[Any], Any], Any]:
     return hint, lambda one: one, default
 
 
+def command_again(context: typer.Context, *more: str) -> str:
+    """Return the command that is running, as it was given, with more options.
+
+    more: their words. An option that is given already is given again: the last one counts.
+    """
+    from qnnbridge_protocol.shell import shell_word
+
+    words: list[str] = []
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        # By its name: typer has a copy of click of its own in newer versions.
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[name]
+        options: list[str] = [] if parameter.param_type_name == "argument" else parameter.opts[-1:]
+        if isinstance(value, bool):
+            words += options if value else parameter.secondary_opts[-1:]
+            continue
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            words += [*options, str(getattr(one, "value", one))]
+    words += [word for word in more if word != "--overwrite" or word not in words]
+    return " ".join(map(shell_word, ["qnnbridge", str(context.command.name), *words]))
+
+
 # --- `--config FILE` ------------------------------------------------------------------------------------
 
 # The commands that have the option; a key outside of tables may belong to any of them.

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,8 +25,10 @@ from qnnbridge_tools.options import (
     CompileRequest,
     DoctorCommand,
     HostPython,
+    Html,
     MachineOptions,
     Overwrite,
+    OverwriteFile,
     RunRequest,
     SocModel,
     SortOrder,
@@ -33,6 +36,7 @@ from qnnbridge_tools.options import (
     Timeout,
     sized,
 )
+from qnnbridge_tools.stages import waiting
 
 LEAST_INTERVAL_S = 0.2
 
@@ -48,7 +52,8 @@ def demo(host_python: HostPython = None, timeout: Timeout = None, as_json: AsJso
 
     if not as_json:
         showing.print_question()
-    outcome = showing.compute(host_python=host_python, timeout_s=timeout)
+    with waiting("running", "the model"):
+        outcome = showing.compute(host_python=host_python, timeout_s=timeout)
     reporting.show(outcome, showing.document, showing.print_outcome, as_json=as_json)
     raise typer.Exit(0 if outcome.ok else reporting.EXIT_FAILED)
 
@@ -75,7 +80,7 @@ def run(request: RunRequest) -> None:
     """Run an ONNX model: outputs, placement, times."""
     from qnnbridge_tools import run_once
 
-    with sized(request) as on_copy:
+    with sized(request) as on_copy, waiting("running", request.model.name):
         result = run_once.perform(on_copy)
     reporting.show(
         result,
@@ -152,21 +157,26 @@ def bench(request: BenchRequest) -> None:
 def versions(
     given: MachineOptions,
     working: Annotated[bool, typer.Option("--working", help="List only releases that work here.")] = False,
+    html: Html = None,
+    overwrite: OverwriteFile = False,
     as_json: AsJson = False,
 ) -> None:
     """List the releases of onnxruntime-qnn, and which work here. Also why the others do not."""
-    from qnnbridge_tools import output
+    from qnnbridge_tools import output, page
     from qnnbridge_tools.setup_host import this_machine
     from qnnbridge_tools.versions import view
     from qnnbridge_tools.versions.fitness import judge
 
+    place = page.place_of(html, overwrite=overwrite)
     machine = this_machine.machine_of(given)
     judged = judge(machine)
     shown = [one for one in judged if one.verdict != "refused"] if working else judged
-    if as_json:
-        output.print_json(view.document(machine, judged, shown))
-    else:
-        view.print_versions(machine, judged, shown)
+    page.write(place, "Releases of onnxruntime-qnn", lambda: view.print_versions(machine, judged, shown))
+    with output.reporting_beside(html):
+        if as_json:
+            output.print_json(view.document(machine, judged, shown))
+        else:
+            view.print_versions(machine, judged, shown)
 
 
 @command
@@ -205,29 +215,38 @@ def inspect(
         bool, typer.Option("--load", help="Load the folder's model in a host to report where each stage runs.")
     ] = False,
     host_python: HostPython = None,
+    html: Html = None,
+    overwrite: OverwriteFile = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a model is made of. Of a compiled one also whether it can run here, without loading it."""
-    from qnnbridge_tools import arguments, binaries, inspection, prepared_folders
+    from qnnbridge_tools import arguments, binaries, inspection, page, prepared_folders
+
+    place = page.place_of(html, overwrite=overwrite, inputs=[model])
+
+    def show(found: Any, document: Callable[[Any], dict[str, Any]], text: Callable[[Any], None]) -> None:
+        page.write(place, f"Inspection of {model.name}", lambda: text(found))
+        with output.reporting_beside(html):
+            reporting.show(found, document, text, as_json=as_json)
 
     if prepared_folders.is_prepared(model):
         arguments.refuse_together("A prepared folder", {"--load": load})
         folder = prepared_folders.gather(model, soc_model=soc_model, host_python=host_python)
-        reporting.show(folder, prepared_folders.document, prepared_folders.print_facts, as_json=as_json)
+        show(folder, prepared_folders.document, prepared_folders.print_facts)
         return
     if model.is_dir():
         arguments.refuse_together("A folder for text generation", {"--soc-model": soc_model is not None})
         facts = inspection.gather_folder(model, host_python=host_python, load=load)
-        reporting.show(facts, inspection.folder_document, inspection.print_folder, as_json=as_json)
+        show(facts, inspection.folder_document, inspection.print_folder)
         return
     arguments.refuse_together("A model file", {"--load": load and model.exists()})
     # By its contents: a context binary may have any suffix.
     if binaries.is_binary(model):
         binary = binaries.gather(model, soc_model=soc_model, host_python=host_python)
-        reporting.show(binary, binaries.document, binaries.print_facts, as_json=as_json)
+        show(binary, binaries.document, binaries.print_facts)
         return
     found = inspection.gather(model, soc_model=soc_model, host_python=host_python)
-    reporting.show(found, inspection.document, inspection.print_facts, as_json=as_json)
+    show(found, inspection.document, inspection.print_facts)
 
 
 @command

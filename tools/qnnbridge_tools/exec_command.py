@@ -24,6 +24,7 @@ from typer.core import TyperCommand
 
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_protocol.errors import NoSuchFile, OptionError
+from qnnbridge_protocol.model_records import WORST_FIRST, NumbersReport
 from qnnbridge_tools import options
 from qnnbridge_tools.command_line import command
 
@@ -108,6 +109,7 @@ class ModelUse:
     calls: int = 0
     failed: int = 0
     seconds: float = 0.0
+    numbers: NumbersReport | None = None
 
 
 def read_records(folder: str) -> list[dict[str, Any]]:
@@ -128,6 +130,9 @@ def summed_up(records: Sequence[dict[str, Any]]) -> list[ModelUse]:
         line.calls += record["calls"]
         line.failed += record["failed"]
         line.seconds += record["seconds"]
+        if (wire := record.get("numbers")) is not None:
+            found = [NumbersReport.from_wire(wire), *filter(None, [line.numbers])]
+            line.numbers = min(found, key=lambda one: (WORST_FIRST.index(one.state), -one.compared))
     return list(lines.values())
 
 
@@ -153,7 +158,8 @@ def print_report(folder: str) -> None:
     if not lines:
         print("  The program made no session.", file=sys.stderr)
         return
-    rows = [["model", f"ran on (nodes {AFTER_OPTIMISATION})", "sessions", "calls", "failed", "time in calls"]]
+    where = f"ran on (nodes {AFTER_OPTIMISATION})"
+    rows = [["model", where, "sessions", "calls", "failed", "time in calls", "numbers"]]
     rows += [
         [
             output.visible(line.model),
@@ -162,13 +168,18 @@ def print_report(folder: str) -> None:
             str(line.calls),
             str(line.failed),
             output.seconds(line.seconds),
+            "-" if line.numbers is None or line.numbers.state == "off" else line.numbers.verdict,
         ]
         for line in lines
     ]
     print(output.plain_table(rows, indent="  "), file=sys.stderr)
     for line in lines:
+        model, numbers = output.visible(line.model), line.numbers
         if line.cause:
-            print(f"  {output.visible(line.model)}: {output.visible(line.cause)}", file=sys.stderr)
+            print(f"  {model}: {output.visible(line.cause)}", file=sys.stderr)
+        if numbers is not None and numbers.state in ("differs", "unknown"):
+            why = " ".join(filter(None, (numbers.reason, numbers.cause)))
+            print(f"  {model}: numbers {numbers.verdict}: {output.visible(why)}", file=sys.stderr)
     died = _count(sum(int(one["crashes"]) for one in records), "crash")
     repeated = _count(sum(int(one["retried_calls"]) for one in records), "call")
     processes = _count(len(records), "process")

@@ -547,6 +547,8 @@ def _from_own_errors(lines: list[str]) -> Iterator[Meaning]:
     for error, cause, fix, line in own_errors.in_lines(lines):
         # A symptom: whatever else is known of the text is the reason for the error.
         yield Meaning(f"{error.__name__} ({error.code})", cause, fix, shorten(line), SYMPTOM)
+    for name, cause, fix, line in own_errors.warnings_in(lines):
+        yield Meaning(name, cause, fix, shorten(line), SYMPTOM)
 
 
 def _bounded(line: str) -> str:

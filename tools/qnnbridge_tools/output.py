@@ -61,12 +61,28 @@ def print_error(error: BridgeError, as_json: bool) -> None:
             print_json({"error": error.to_wire()})
 
 
+Around = Callable[..., contextlib.AbstractContextManager[None]]
+# What takes tables and pairs while they are printed, for a page (`qnnbridge_tools.page`).
+_recorders: list[tuple[Around, Around]] = []
+
+
+@contextlib.contextmanager
+def recorded_by(tables: Around, pairs: Around) -> Iterator[None]:
+    """In the block each table is printed within `tables(headers, rows)`, and pairs within `pairs(title, pairs)`."""
+    _recorders.append((tables, pairs))
+    try:
+        yield
+    finally:
+        _recorders.pop()
+
+
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     cells = [[visible(cell) for cell in row] for row in rows]
-    if is_terminal():
-        _print_rich_table(headers, cells)
-        return
-    print(plain_table([list(headers), *cells]))
+    with _recorders[-1][0](headers, cells) if _recorders else contextlib.nullcontext():
+        if is_terminal():
+            _print_rich_table(headers, cells)
+            return
+        print(plain_table([list(headers), *cells]))
 
 
 def plain_table(rows: Sequence[Sequence[str]], indent: str = "") -> str:
@@ -97,8 +113,9 @@ def _print_rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 def print_pairs(title: str, pairs: Sequence[tuple[str, str]]) -> None:
     """A heading and `label  text` lines under it. An empty label continues the line above."""
-    print(visible(title))
-    print(plain_table([(visible(label), visible(text)) for label, text in pairs], indent="  "))
+    with _recorders[-1][1](title, pairs) if _recorders else contextlib.nullcontext():
+        print(visible(title))
+        print(plain_table([(visible(label), visible(text)) for label, text in pairs], indent="  "))
 
 
 def print_json(document: Mapping[str, Any]) -> None:

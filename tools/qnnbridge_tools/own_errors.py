@@ -1,6 +1,6 @@
-"""Explain qnnbridge's own errors by the name of their class or by their code, without their message.
+"""Explain qnnbridge's own errors and warnings by the name of their class, and errors by their code.
 
-`str(error)` contains cause and fix. This table is for readers who have only a name, from a log, an `except` clause
+`str(error)` contains cause and fix. These tables are for readers who have only a name, from a log, an `except` clause
 or the table of `docs/errors.md`.
 """
 
@@ -113,6 +113,23 @@ TABLE: Final[dict[type[errors.BridgeError], tuple[str, str]]] = {
     errors.RemoteError: ("The host raised a Python exception of this name.", _MESSAGE),
 }
 
+# Warnings by their class, as Python writes them: `file.py:3: NumbersWarning: ...`.
+WARNINGS: Final[dict[str, tuple[str, str]]] = {
+    "CacheWarning": (
+        "The cache of compiled models cannot be used, so each session compiles its model again.",
+        "Run `qnnbridge doctor`: it names the folder and the command that repairs it.",
+    ),
+    "CpuFallbackWarning": (
+        "A session that asks for QNN runs on the CPU, as its fallback allows.",
+        "Run `qnnbridge analyze MODEL` to see why, and with fallback='error' the session is refused.",
+    ),
+    "NumbersWarning": (
+        "The session computes other numbers on QNN than on the CPU.",
+        "Run `qnnbridge verify MODEL` to find the node, and `qnnbridge fix MODEL` for a rewrite.",
+    ),
+}
+
+_WARNING: Final = re.compile(r"^(?:.*:\d+: )?(?:qnnbridge\.(?:\w+\.)*)?(?P<name>[A-Z]\w+Warning)(?=:|$)")
 _LINE: Final = re.compile(r"(?P<module>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Z]\w+)(?=:|$)")
 
 
@@ -139,6 +156,18 @@ def in_lines(lines: Iterable[str]) -> Iterator[tuple[type[errors.BridgeError], s
             found = named.get(match["name"])
         if found is not None:
             yield found, *next(TABLE[one] for one in found.__mro__ if one in TABLE), text
+
+
+def warnings_in(lines: Iterable[str]) -> Iterator[tuple[str, str, str, str]]:
+    """Find warnings where Python writes them: behind a file and its line, or at the start of a line.
+
+    Yields:
+        The name, its cause and its fix, and the line.
+    """
+    for line in lines:
+        match = _WARNING.match(line.strip())
+        if match is not None and match["name"] in WARNINGS:
+            yield match["name"], *WARNINGS[match["name"]], line.strip()
 
 
 def _is_ours(match: re.Match[str], text: str) -> bool:

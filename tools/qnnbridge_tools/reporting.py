@@ -147,12 +147,6 @@ def host_document(info: HostInfo) -> dict[str, object]:
     }
 
 
-def installed_text(info: HostInfo) -> str:
-    """`onnxruntime 1.31.1, onnxruntime-qnn 2.7.0, QNN SDK ...`, as far as the host named them."""
-    names = (("onnxruntime", "onnxruntime"), ("onnxruntime_qnn", "onnxruntime-qnn"), ("qnn_sdk", "QNN SDK"))
-    return ", ".join(f"{shown} {info.versions[key]}" for key, shown in names if info.versions.get(key))
-
-
 def interpreter_pairs(info: HostInfo) -> list[tuple[str, str]]:
     return [("Python", f"{info.python}, {info.machine}"), ("interpreter", info.executable)]
 
@@ -167,13 +161,10 @@ def host_pairs() -> list[tuple[str, str]]:
     except errors.BridgeError as error:
         why = error.message if error.cause is None else f"{error.message} ({error.cause})"
         return [("none", why), *([("fix", error.fix)] if error.fix else [])]
-    pairs = [*interpreter_pairs(info), ("installed", installed_text(info) or "no onnxruntime")]
+    pairs = [*interpreter_pairs(info), ("installed", info.installed_text() or "no onnxruntime")]
     if info.qnnbridge != __version__:
         pairs.append(("qnnbridge", info.qnnbridge))
     return pairs
-
-
-SHOWN_CPU_NODES = 5
 
 
 def placement_text(placement: Placement) -> str:
@@ -197,9 +188,7 @@ def device_text(placement: Placement) -> str:
 def placement_pairs(placement: Placement) -> list[tuple[str, str]]:
     pairs = [("nodes", placement_text(placement)), ("device", device_text(placement))]
     if placement.qnn_nodes and placement.cpu_nodes:
-        shown = ", ".join(f"{name or '(unnamed)'} ({op})" for name, op in placement.cpu_list[:SHOWN_CPU_NODES])
-        more = placement.cpu_nodes - min(SHOWN_CPU_NODES, len(placement.cpu_list))
-        pairs.append(("on the CPU", shown + (f" and {more} more" if more else "")))
+        pairs.append(("on the CPU", placement.cpu_names_text()))
     if placement.cause:
         pairs.append(("because", placement.cause))
     if placement.variant:
@@ -211,7 +200,7 @@ def sides_pairs(host: HostInfo) -> list[tuple[str, str]]:
     application = application_document()
     return [
         ("host", f"Python {host.python}, {host.machine}, {host.executable}"),
-        ("", installed_text(host)),
+        ("", host.installed_text()),
         ("application", f"Python {application['python']}, {application['platform']}"),
     ]
 

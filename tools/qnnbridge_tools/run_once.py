@@ -8,6 +8,7 @@ import json
 import math
 import re
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,12 +30,13 @@ from qnnbridge_protocol.errors import (
     PlacementRefused,
     RuntimeException,
 )
+from qnnbridge_protocol.model_records import NumbersReport, is_compared
 from qnnbridge_protocol.tensors import Sparse, Typed, ml_dtype
 from qnnbridge_tools import arguments, feeds, output, reporting
 from qnnbridge_tools.sessions import CPU, QNN, one_line
 
 if TYPE_CHECKING:
-    from qnnbridge import Host, HostInfo
+    from qnnbridge import Host, HostInfo, InferenceSession
     from qnnbridge_protocol.specs import Placement
     from qnnbridge_tools.options import RunRequest
 
@@ -182,6 +184,7 @@ class RunResult:
         ready_s: from nothing to a host that has ONNX Runtime loaded.
         runs_s: of all runs, the first one first.
         fixed: what the session rewrote in its copy of the model.
+        numbers: whether the first run agrees with the CPU. verify_command: finds the node if it does not.
         moved_because: why QNN failed at the session or at a run, and the CPU did the work; empty if it did not.
     """
 
@@ -197,6 +200,8 @@ class RunResult:
     runs_s: list[float]
     fixed: tuple[str, ...] = ()
     moved_because: str = ""
+    numbers: NumbersReport = dataclasses.field(default_factory=lambda: NumbersReport("off"))
+    verify_command: str = ""
 
     @property
     def later_median_s(self) -> float | None:
@@ -246,21 +251,25 @@ def perform(request: RunRequest) -> RunResult:
 
 @contextlib.contextmanager
 def started_host(python: str | None) -> Iterator[tuple[Host, float]]:
-    """A host that has loaded ONNX Runtime, and the seconds until then. Its reports say what warnings would."""
-    from qnnbridge import CacheWarning, CpuFallbackWarning, Host
+    """Yield a host that has loaded ONNX Runtime, and the seconds until then. Warnings show their text only."""
+    from qnnbridge import CpuFallbackWarning, Host
+
+    def show(message: Warning | str, *_: Any) -> None:
+        print(output.visible(message), file=sys.stderr)
 
     begun = time.perf_counter()
     with warnings.catch_warnings(), Host(python=python) as host:
-        warnings.simplefilter("ignore", CpuFallbackWarning)
-        warnings.simplefilter("ignore", CacheWarning)
+        warnings.showwarning = show  # type: ignore[assignment] # the line is one of ours, and of no use
+        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report says it
         _ = host.info  # waits until ONNX Runtime is loaded, which else would count as creating the session
         yield host, time.perf_counter() - begun
 
 
 def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
-    from qnnbridge import InferenceSession
+    from qnnbridge import InferenceSession, NumbersWarning
 
     with started_host(request.host_python) as (host, ready_s):
+        warnings.simplefilter("ignore", NumbersWarning)  # the report says it
         begun = time.perf_counter()
         with InferenceSession(
             str(request.model),
@@ -302,7 +311,17 @@ def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
                 create_s=create_s,
                 runs_s=runs_s,
                 fixed=session.fixed,
+                numbers=_settled(session),
+                verify_command=session._remote.recipe.command("verify"),
             )
+
+
+def _settled(session: InferenceSession) -> NumbersReport:
+    """Return the report on the numbers of the first run, after the comparison in the background has ended."""
+    # The host gives a comparison up after its own time.
+    while is_compared(report := session.verified):
+        time.sleep(0.02)
+    return report
 
 
 def _make_folder(folder: Path) -> None:
@@ -351,12 +370,25 @@ def print_result(request: RunRequest, result: RunResult) -> None:
         [
             *([("moved", f"{_MOVED}: {result.moved_because}")] if result.moved_because else []),
             *(("rewritten", line) for line in result.fixed),
+            *numbers_pairs(result),
             *reporting.placement_pairs(result.placement),
             *reporting.sides_pairs(result.host),
         ],
     )
     print()
     output.print_pairs("How long it took", _time_pairs(result))
+
+
+def numbers_pairs(result: RunResult) -> list[tuple[str, str]]:
+    report = result.numbers
+    pairs = [("numbers", f"{report.verdict}: {report.reason}" if report.reason else report.verdict)]
+    if report.state == "differs":
+        pairs += [("", str(one)) for one in report.outputs[:3]]
+        pairs += [("because", report.cause)] if report.cause else []
+        pairs += [("find the node", result.verify_command)] if result.verify_command else []
+    elif report.worst is not None:
+        pairs.append(("", str(report.worst)))
+    return pairs
 
 
 def document(request: RunRequest, result: RunResult) -> dict[str, Any]:
@@ -384,6 +416,7 @@ def document(request: RunRequest, result: RunResult) -> dict[str, Any]:
         "placement": result.placement.to_wire(),
         "fixed": list(result.fixed),
         "moved_because": result.moved_because or None,
+        "numbers": result.numbers.to_wire(),
         "host": reporting.host_document(result.host),
         "application": reporting.application_document(),
         "times": {

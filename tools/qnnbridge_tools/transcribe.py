@@ -199,7 +199,6 @@ def transcribe(
 ) -> None:
     """Transcribe audio files. Text appears as it is recognised."""
     import qnnbridge
-    from qnnbridge import speech
     from qnnbridge.speech._audio import AudioReader
     from qnnbridge_tools import reporting
 
@@ -214,7 +213,7 @@ def transcribe(
         AudioReader(file).close()  # before the model is loaded and before other files are worked on
     with (
         qnnbridge.connect(python=host_python) if shared else qnnbridge.Host(host_python) as host,
-        speech.load(
+        _loaded(
             model,
             tokenizer=tokenizer,
             host=host,
@@ -240,6 +239,14 @@ def transcribe(
                     "application": reporting.application_document(),
                 }
             )
+
+
+def _loaded(model: Path, **options: Any) -> Recognizer:
+    from qnnbridge import speech
+    from qnnbridge_tools.stages import waiting
+
+    with waiting("loading", model.name):
+        return speech.load(model, **options)
 
 
 def _transcribe(

@@ -39,12 +39,14 @@ from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import BridgeError, ModelError, NumbersDiffer, OptionError, OrtError, RemoteError
+from qnnbridge_protocol.shown import Shown, more
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._buckets.variants import Variants
     from qnnbridge_protocol.model_records import ModelDescription
+    from qnnbridge_protocol.shown import Fact
 
 
 _log = log_of("qnnbridge.buckets")
@@ -79,8 +81,8 @@ class PaddingDifference:
         return f"{case}: {self.where}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PaddingReport:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class PaddingReport(Shown):
     """ok: padding changed nothing. outputs: each output in each case. masks: inputs of the model that are named so.
     As text: the differences, with advice."""
 
@@ -103,6 +105,10 @@ class PaddingReport:
         return "\n".join(
             ["Padding changes the results:", *(f"  {output}" for output in bad), *_advice(bad, self.masks)]
         )
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield f"padding {'does not change' if self.ok else 'changes'} the results", "" if self.ok else "problem"
+        yield from more(str(self).split("\n")[1:])
 
 
 def verify_padding(

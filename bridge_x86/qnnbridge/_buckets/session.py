@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge._buckets import BucketArguments
 from qnnbridge._buckets.batches import (
@@ -57,21 +57,22 @@ from qnnbridge._buckets.plan import (
     without_constants,
 )
 from qnnbridge._buckets.probing import OF_THE_MODEL, check_cut
-from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, Warn, opener, warm
+from qnnbridge._buckets.variants import FREE, BucketStatus, Progress, Variants, VariantStatus, opener, warm
+from qnnbridge._callers import warn_application
 from qnnbridge._feed_rules import INVALID_ARGUMENT
 from qnnbridge._feeds import Counted, FeedChecker
 from qnnbridge._ort_value import to_application
 from qnnbridge._providers import QNN
-from qnnbridge._session.create import identify, warn_application
+from qnnbridge._session.create import identify
 from qnnbridge._session.numbers_check import NOT_RUN, NumbersCheck, WholeCalls, verify_mode
 from qnnbridge._session.runs import RunArguments
-from qnnbridge._session.session import CpuFallbackWarning, check_outputs
+from qnnbridge._session.session import CpuFallbackWarning, Warn, check_outputs
 from qnnbridge._supervision.host_process import deadline_after, seconds_left
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
-from qnnbridge_protocol.model_records import NumbersReport
+from qnnbridge_protocol.model_records import WORST_FIRST, NumbersReport
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_protocol.visible import log_of
 
@@ -80,9 +81,6 @@ if TYPE_CHECKING:
     from qnnbridge._session import SessionRecipe
     from qnnbridge._supervision.host_process import OnDeadline
     from qnnbridge_protocol.model_records import ModelDescription
-
-# The worst first.
-STATES: Final = ("differs", "unknown", "pending", "agrees", "off")
 
 _log = log_of("qnnbridge.buckets")
 
@@ -315,7 +313,9 @@ class BucketedSession:
             self._compare_whole(call, feeds, joined_results)
             return joined_results
         if self._bucket_arguments.overflow == "cpu":
-            return self._answer_on_cpu(call, feeds, f"{plan.text(true)} fits into no bucket")
+            larger = {plan.symbols[at]: sorted({*plan.buckets[at], true[at]}) for at in range(len(true))}
+            fix = f"Create the session with buckets={larger!r} to run such calls on QNN"
+            return self._answer_on_cpu(call, feeds, f"{plan.text(true)} fits into no bucket. {fix}")
         raise refuse_too_large(plan, true, whole[0])
 
     def _compare_whole(self, call: _Call, feeds: Mapping[str, Any], results: list[Any]) -> None:
@@ -332,10 +332,9 @@ class BucketedSession:
         # `_count` returns the new number under its lock, so exactly one thread warns.
         if self._count("on_cpu") == 1:
             label = self.recipe.label
-            text = f"{label}: a call runs on the CPU, as overflow='cpu' allows: {because.rstrip('.')}"
+            text = f"{label}: a call runs on the CPU, as overflow='cpu' allows: {because.rstrip('.')}."
             self.first.host.supervisor.counters.cpu_fallbacks += 1
-            _log.warning("%s", text)
-            self._warn(text, CpuFallbackWarning)
+            self._warn(text, CpuFallbackWarning, _log)
         return self._run_in(FREE, call, {**feeds, **self._free.constants}, FREE)
 
     def _run_in(self, variant: Sizes, call: _Call, feeds: Mapping[str, Any], true: Sizes) -> list[Any]:
@@ -479,11 +478,16 @@ class BucketedSession:
             padding=self._padding.found,
         )
 
+    def variants_text(self) -> str:
+        """Return how many variants there are, and how many of them are made."""
+        made = [variant.session is not None for variant in self._variants]
+        return f"{sum(made)} of {len(made)} buckets made"
+
     def placement(self) -> Placement:
         """Of the variant with the most nodes on the CPU. Its cause also names calls that ran on the CPU because
         they were too large."""
-        placements = [variant.placement for variant in self.status().variants]
-        found = max((one for one in placements if one is not None), key=lambda one: one.cpu_nodes)
+        placements = [variant.session.placement for variant in self._variants if variant.session is not None]
+        found = max(placements, key=lambda one: one.cpu_nodes)
         on_cpu = self._counts["on_cpu"]
         if not on_cpu:
             return found
@@ -500,7 +504,7 @@ class BucketedSession:
         reports.append(self._whole.report)
         # One that has not run yet says nothing beside one that has.
         reports = [report for report in reports if report.reason != NOT_RUN] or reports
-        return min(reports, key=lambda one: (STATES.index(one.state), one.snr_db or 0.0))
+        return min(reports, key=lambda one: (WORST_FIRST.index(one.state), one.snr_db or 0.0))
 
     def verify(self, feeds: Mapping[str, Any] | None, timeout: float | None) -> NumbersReport:
         """Compare what `run` returns for these feeds with what the CPU computes for them as they are.

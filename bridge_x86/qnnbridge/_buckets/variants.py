@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from qnnbridge._buckets import sizes_text
 from qnnbridge._buckets.plan import BucketPlan, Sizes
 from qnnbridge._providers import CPU
-from qnnbridge._session.session import BaseSession
+from qnnbridge._session.session import BaseSession, Warn
 from qnnbridge._session_options import SessionOptions
 from qnnbridge._supervision.host_process import seconds_left
 from qnnbridge._threads import Background
@@ -24,6 +24,7 @@ from qnnbridge_os.native import Lock, RLock
 from qnnbridge_os.shield import TooLate, in_turn
 from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, OptionError
 from qnnbridge_protocol.model_records import CacheStatus, NumbersReport
+from qnnbridge_protocol.shown import Shown, more
 from qnnbridge_protocol.specs import Placement, ProviderSpec
 from qnnbridge_protocol.visible import log_of
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from qnnbridge._host import Host
     from qnnbridge._session import SessionRecipe
     from qnnbridge._supervision.host_process import OnDeadline
+    from qnnbridge_protocol.shown import Fact
 
 WEIGHTS: Final = (
     "Each variant has its own copy of the weights: QNN can keep those of several variants in one context binary, "
@@ -38,8 +40,8 @@ WEIGHTS: Final = (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class VariantStatus:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class VariantStatus(Shown):
     """One compiled size.
 
     made: whether its session exists. made_at_call: it was made while a call waited for it, and not by ``warm()``.
@@ -67,9 +69,22 @@ class VariantStatus:
         )
         return f"{text}: {where}, made in {self.seconds:.2f} s{ahead}, {self.runs} runs{numbers}"
 
+    def _shown_name(self) -> str:
+        return sizes_text(self.sizes)
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class BucketStatus:
+    def _shown_facts(self) -> Iterator[Fact]:
+        if self.placement is None:
+            yield "not made yet", ""
+            return
+        yield from self.placement._shown_facts()
+        yield f"{self.runs} {'run' if self.runs == 1 else 'runs'}", ""
+        for one in (self.cache, self.verified):
+            if one is not None and one.state != "off":
+                yield from one._shown_facts()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class BucketStatus(Shown):
     """All variants, the smallest first, and what became of the calls.
 
     calls: all of them. padded: calls, and parts of calls, whose inputs were made larger. split: calls done in
@@ -111,15 +126,22 @@ class BucketStatus:
         lines += [f"output {name!r} is not cut: {reason}" for name, reason in self.uncut.items()]
         return "\n".join(lines)
 
+    def _shown_facts(self) -> Iterator[Fact]:
+        made = sum(variant.made for variant in self.variants)
+        yield f"{made} of {len(self.variants)} buckets made", ""
+        yield f"{self.calls} {'call' if self.calls == 1 else 'calls'}", ""
+        if self.on_cpu:
+            yield f"{self.on_cpu} on the CPU", "problem"
+        if self.padding:
+            yield f"padding changes results: {self.padding}", "problem"
+        yield from more(str(self).split("\n"))
+
 
 _log = log_of("qnnbridge.buckets")
 
 MadeBy = Literal["open", "warm", "call"]
 # Makes a session from its recipe, within this many seconds.
 Open = Callable[["SessionRecipe", "float | None", "OnDeadline"], "BaseSession"]
-
-# Warns the application: text, category.
-Warn = Callable[[str, type[Warning]], None]
 
 # Configuration entries that say nothing to the CPU, or forbid it.
 _FOR_QNN: Final = ("ep.", "session.disable_cpu_ep_fallback")

@@ -143,6 +143,25 @@ class SessionRecipe:
 
         return hashlib.sha256(self.data).hexdigest() == source[0]
 
+    def command(self, name: str) -> str:
+        """Return the command `qnnbridge NAME` for the model at this session's sizes and chip; "" if it has no file.
+
+        name: "verify" or "analyze", which take the same options.
+        """
+        spec = self.spec
+        if spec.model_path is None:
+            return ""
+        from qnnbridge_protocol.shell import shell_word
+
+        words = ["qnnbridge", name, spec.model_path]
+        for dimension, size in spec.free_dimensions_by_name.items():
+            words += ["--dim", f"{dimension}={size}"]
+        chip = next(
+            (p.options["soc_model"] for p in spec.providers if p.name == QNN and "soc_model" in p.options), None
+        )
+        words += ["--soc-model", str(chip)] if chip is not None else []
+        return " ".join(map(shell_word, words))
+
     def forget_model(self) -> SessionRecipe:
         """Return the recipe without the model's identity, which a later creation determines again.
 

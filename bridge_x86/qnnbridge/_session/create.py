@@ -10,17 +10,15 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import sys
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge._callers import warn_application
 from qnnbridge._supervision.host_process import seconds_left
 from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext
 from qnnbridge.errors import as_onnxruntime
-from qnnbridge_os import shield
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelLoadCanceled
@@ -64,9 +62,6 @@ _STAGES: Final = {
     "compiling": "{} is being compiled for QNN; it is kept for next time",
 }
 
-# Whose frames are not the application's: those of this package, whose folder is one up, and of `qnnbridge_os`.
-_FILES: Final = (os.path.dirname(__file__), shield.__file__)
-_OURS: Final = tuple(os.path.join(os.path.dirname(os.path.abspath(file)), "") for file in _FILES)
 _said: set[str] = set()
 _said_lock = renew_in_forks(Lock())
 
@@ -390,8 +385,7 @@ def show_notices(notices: Sequence[Notice]) -> None:
         elif notice.kind == "done":
             _log.info("%s", notice.text)
         elif notice.kind == "cache" and _is_new(notice.text):
-            _cache_log.warning("%s", notice.text)
-            warn_application(notice.text, CacheWarning)
+            warn_application(notice.text, CacheWarning, _cache_log)
 
 
 def _is_new(text: str) -> bool:
@@ -400,15 +394,6 @@ def _is_new(text: str) -> bool:
         new = text not in _said
         _said.add(text)
     return new
-
-
-def warn_application(text: str, category: type[Warning]) -> None:
-    """A warning at the line of the application that led here."""
-    # Counted here: `warnings.warn(skip_file_prefixes=)` is new in Python 3.12.
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, category, stacklevel=level)
 
 
 def _with_cause(info: SessionInfo, process: HostProcess, request_id: int) -> SessionInfo:

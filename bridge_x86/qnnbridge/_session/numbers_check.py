@@ -23,8 +23,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from qnnbridge._callers import Caller, find_caller, inherit, warn_application
 from qnnbridge._session import SessionRecipe, Verify
-from qnnbridge._session.create import encoded, warn_application
+from qnnbridge._session.create import encoded
 from qnnbridge._supervision.host_process import deadline_after, seconds_left
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge_os.forks import renew_in_forks
@@ -32,9 +33,7 @@ from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread
 from qnnbridge_protocol.errors import BridgeError, NumbersDiffer, OptionError, ProtocolDesync, UnknownOperation
 from qnnbridge_protocol.field_types import field
-from qnnbridge_protocol.model_records import MADE_UP, NumbersReport
-from qnnbridge_protocol.shell import shell_word
-from qnnbridge_protocol.specs import QNN
+from qnnbridge_protocol.model_records import BEING_COMPARED, MADE_UP, NumbersReport
 from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
@@ -128,9 +127,13 @@ class NumbersCheck:
         remote: the session, which has been made.
         mode: "warn" compares in the background; "raise" before the result is returned.
         whole: for calls that are put together from several runs of this session and others.
+        anew: what earlier sessions have shown does not count.
     """
 
-    def __init__(self, remote: RemoteSession, mode: Verify, whole: WholeCalls | None = None) -> None:
+    def __init__(
+        self, remote: RemoteSession, mode: Verify, whole: WholeCalls | None = None, *, anew: bool = False
+    ) -> None:
+        self._anew = anew
         self._remote = remote
         self._mode = mode
         self._whole = whole
@@ -153,7 +156,7 @@ class NumbersCheck:
             self._report = NumbersReport("off", reason="verify='off'")
         elif remote.recipe.without_qnn or (placement.known and not placement.qnn_nodes):
             self._report = NumbersReport("off", reason="no node of it runs on QNN")
-        elif remote.numbers is not None and whole is None:
+        elif remote.numbers is not None and whole is None and not anew:
             kept = remote.numbers
             # The host has added its creation as its first call.
             self._report, self._counted = dataclasses.replace(kept, calls=kept.calls + 1), 1
@@ -254,14 +257,14 @@ class NumbersCheck:
             reason = f"inputs and outputs have more than {MAX_BYTES >> 20} MiB; verify(feeds) compares them"
             self._take(NumbersReport("unknown", reason=reason), 0, kind)
             return
-        header["constant"] = kind == "constant"
+        header |= {"constant": kind == "constant", "again": self._anew}
         if background:
             header |= {"patient": True, "budget_s": PATIENCE_S}
             # Copied: the application may change its arrays meanwhile.
             copies = tuple(bytes(buffer) for buffer in buffers)
             if self._report.state != "agrees":
-                self._report = NumbersReport("pending", reason="it is being compared with the CPU")
-            start_thread("qnnbridge verify", self._look_behind, header, copies, kind)
+                self._report = NumbersReport("pending", reason=BEING_COMPARED)
+            start_thread("qnnbridge verify", self._look_behind, header, copies, kind, find_caller())
             return
         if ahead:
             header["of"] = MADE_UP
@@ -394,8 +397,11 @@ class NumbersCheck:
             reason = "the host ended before the comparison did"
         return NumbersReport("unknown", reason=reason, when=time.time())
 
-    def _look_behind(self, header: dict[str, Any], buffers: tuple[Any, ...], kind: Kind) -> None:
-        """In a thread of its own."""
+    def _look_behind(
+        self, header: dict[str, Any], buffers: tuple[Any, ...], kind: Kind, caller: Caller | None
+    ) -> None:
+        """Compare in a thread of its own, for a call at this line of the application."""
+        inherit(caller)
         report = self._ask(header, buffers, None)
         if self._take(report, header["calls"], kind):
             # The application may have warnings raised; there is nothing here to raise them to.
@@ -413,8 +419,7 @@ class NumbersCheck:
         error = numbers_differ(recipe, report)
         if self._mode == "raise":
             raise error
-        _log.warning("%s %s", error.message, error.cause)
-        warn_application(f"{error.message} {error.cause} {error.fix}", NumbersWarning)
+        warn_application(f"{error.message} {error.cause} {error.fix}", NumbersWarning, _log)
 
 
 def has_content(values: Iterable[Any]) -> bool:
@@ -464,28 +469,13 @@ def made_up(host: Host, label: str, inputs: Sequence[NodeInfo], deadline: float 
     return {name: value for (name, _), value in zip(found, values, strict=True)}
 
 
-def verify_command(recipe: SessionRecipe) -> str:
-    """Return the command that compares the model at this session's sizes and chip; "" if it has no file."""
-    spec = recipe.spec
-    if spec.model_path is None:
-        return ""
-    words = ["qnnbridge", "verify", spec.model_path]
-    for name, size in spec.free_dimensions_by_name.items():
-        words += ["--dim", f"{name}={size}"]
-    chip = next(
-        (p.options["soc_model"] for p in spec.providers if p.name == QNN and "soc_model" in p.options), None
-    )
-    words += ["--soc-model", str(chip)] if chip is not None else []
-    return " ".join(map(shell_word, words))
-
-
 # A cause that begins so is no fault of QNN (`create/optimizers.py` of the host).
 OPTIMIZER: Final = "ONNX Runtime's optimizer"
 
 
 def numbers_differ(recipe: SessionRecipe, report: NumbersReport) -> NumbersDiffer:
     """Return the error for a report that says "differs", of a session that was made from this recipe."""
-    worst, label, command = report.worst, recipe.label, verify_command(recipe)
+    worst, label, command = report.worst, recipe.label, recipe.command("verify")
     fix = (
         f"Find the node with `{command}`."
         if command

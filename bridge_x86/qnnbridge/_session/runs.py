@@ -16,10 +16,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import types
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge._callers import warn_application
 from qnnbridge._option_fields import Field, HasFields, as_bool, as_int32, as_text, checked_name, wrong_type
 from qnnbridge._session_options import SessionOptions, add_entry, get_entry
 from qnnbridge._supervision.host_process import deadline_after, seconds_left
@@ -153,11 +153,11 @@ def coerce_session_options(options: object, *, providers_given: bool = False) ->
             cause="ONNX Runtime tells that there are some, and not which.",
             fix="Pass providers= and provider_options= to InferenceSession, or use qnnbridge.SessionOptions.",
         )
-    warnings.warn(
+    warn_application(
         "From an onnxruntime.SessionOptions only attributes and known configuration entries can be read; free "
-        "dimension overrides, initializers and custom op libraries in it are lost. Use qnnbridge.SessionOptions "
-        "if you set any.",
-        stacklevel=3,
+        "dimension overrides, initializers and custom op libraries in it are lost. If you set any, create the "
+        "options with qnnbridge.SessionOptions().",
+        UserWarning,
     )
     from qnnbridge_protocol.config_keys import SESSION_KEYS
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import warnings
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from qnnbridge._callers import warn_application
 from qnnbridge._host import Host
 from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
 from qnnbridge._session import SessionRecipe
-from qnnbridge._session.create import warn_application
 from qnnbridge._session.remote_session import RemoteSession
 from qnnbridge._session.runs import NodeArg, RunArguments, RunOptions, RunVariants, check_call, coerce_run_options
 from qnnbridge._session_options import SessionOptions
@@ -45,13 +45,19 @@ class CpuFallbackWarning(UserWarning):
     """A session that requested QNN runs on the CPU, as its ``fallback`` allows."""
 
 
+# Warns the application: text, category, and the log that gets the text, too.
+Warn = Callable[[str, type[Warning], logging.Logger], None]
+
 S = TypeVar("S", bound="BaseSession")
+
+# Called with each session that has been created (`qnnbridge.testing`).
+watchers: list[Callable[[BaseSession], None]] = []
 
 
 class BaseSession(RunVariants):
     """A session in a host. `_open` fills its fields; `InferenceSession` takes the arguments of the application."""
 
-    _warn: Callable[[str, type[Warning]], None] = staticmethod(warn_application)
+    _warn: Warn = staticmethod(warn_application)
     # The look at its numbers; ``None`` if it was not asked for.
     _numbers: NumbersCheck | None = None
     # Whether it chooses the calls that are compared; else its owner does, which compares what the application gets.
@@ -102,11 +108,14 @@ class BaseSession(RunVariants):
         # warned of. A host whose placement is not known (`known`) proves nothing in either direction.
         if recipe.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
             text = f"{remote.recipe.label} runs on the CPU: no node of it could be placed on QNN"
-            text += f" ({placement.cause})" if placement.cause else ""
-            if not remote.moved:  # that was counted and logged
+            text += f" ({placement.cause})." if placement.cause else "."
+            command = remote.recipe.command("analyze")
+            text += f" `{command}` names the reason for each node." if command else ""
+            if not remote.moved:  # that was counted
                 host.supervisor.counters.cpu_fallbacks += 1
-                _log.warning("%s", text)
-            self._warn(text, CpuFallbackWarning)
+            self._warn(text, CpuFallbackWarning, _log)
+        for watch in watchers:
+            watch(self)
 
     # --- numbers ---
 
@@ -118,6 +127,13 @@ class BaseSession(RunVariants):
         from qnnbridge_protocol.model_records import NumbersReport
 
         return NumbersReport("off", reason="verify='off'")
+
+    def compare_first_calls(self) -> None:
+        """Compare the first calls with the CPU before they return, whatever is known of the numbers. For tests."""
+        from qnnbridge._session.numbers_check import NumbersCheck
+
+        self._numbers = check = NumbersCheck(self._remote, "raise", anew=True)
+        self._remote.wants_comparison = check.wants if self._chooses_calls else None
 
     def verify_ahead(self, deadline: float | None) -> None:
         """Compare made-up inputs with the CPU, unless it is known, was not asked for, or none can be made up.
@@ -368,10 +384,10 @@ class BaseSession(RunVariants):
 
     def enable_fallback(self) -> None:
         """Refused: this project exists to prevent a silent fallback."""
-        warnings.warn(
-            "enable_fallback() does nothing: give fallback='cpu' to InferenceSession, and look at placement.",
+        warn_application(
+            "enable_fallback() does nothing. Create the session with InferenceSession(path, fallback='cpu'); its "
+            "`placement` then reports the nodes on the CPU.",
             CpuFallbackWarning,
-            stacklevel=2,
         )
 
     def end_profiling(self) -> str:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, DistributionFinder, MetadataPathFinder
 from typing import TYPE_CHECKING, Any, Final
 
+from qnnbridge._callers import warn_application
 from qnnbridge._host import default_host
 from qnnbridge._host_objects import HostObject, create_object
 from qnnbridge._launch import find_host
@@ -222,7 +222,9 @@ def disable_telemetry_events() -> None:
 
 
 def enable_telemetry_events() -> None:
-    warnings.warn("The host of qnnbridge sends no telemetry; enable_telemetry_events() does nothing.", stacklevel=2)
+    warn_application(
+        "The host of qnnbridge sends no telemetry; enable_telemetry_events() does nothing.", UserWarning
+    )
 
 
 def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:

@@ -14,22 +14,25 @@ by a signal at any time. Any thread.
 
 from __future__ import annotations
 
+import atexit
 import collections.abc
 import contextlib
 import dataclasses
 import json
 import os
 import time
-import warnings
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, Literal, get_args
 
+from qnnbridge._callers import warn_application
 from qnnbridge._providers import CPU, QNN, option_text
 from qnnbridge._session_options import KNOWN_PROVIDERS
 from qnnbridge_os.forks import renew_in_forks
-from qnnbridge_os.native import Lock, local
+from qnnbridge_os.native import Lock, local, sleep
 from qnnbridge_protocol.errors import OptionError, RemoteRuntimeError, RemoteValueError
+from qnnbridge_protocol.model_records import WORST_FIRST, is_compared
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,10 +124,6 @@ def choose(named: Sequence[Named], *, in_options: bool, chosen: Policy, availabl
     return ProviderChoice([(CPU, dict(named).get(CPU, {}))], asked=True)
 
 
-# Frames from `normalize` up to the program: it, `_begin`, the method and its decorator.
-_CALLER = 5
-
-
 def normalize(providers: Any, provider_options: Any, available: Sequence[str]) -> list[Named]:
     """The arguments of ``InferenceSession``, checked as ONNX Runtime checks them; empty for none."""
     if providers is None:
@@ -135,14 +134,14 @@ def normalize(providers: Any, provider_options: Any, available: Sequence[str]) -
     found: dict[str, dict[str, str]] = {}
     for name, options in pairs:
         if name not in available:
-            warnings.warn(
+            warn_application(
                 # ONNX Runtime's text has no space between the two sentences either.
                 f"Specified provider '{name}' is not in available provider names."
                 f"Available providers: '{', '.join(available)}'",
-                stacklevel=_CALLER,
+                UserWarning,
             )
         if name in found:
-            warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", stacklevel=_CALLER)
+            warn_application(f"Duplicate provider '{name}' encountered, ignoring.", UserWarning)
             continue
         found[name] = {str(key): option_text(key, value) for key, value in options.items()}
     # Last, as in ONNX Runtime: its Python warns about all of them before its C++ refuses one.
@@ -182,11 +181,14 @@ def _pair(provider: Any) -> tuple[str, Mapping[str, Any]]:
 # --- what a program did with its sessions: for the report of `qnnbridge exec --report` ---
 
 REPORT_VARIABLE = "QNNBRIDGE_REPORT_DIR"
+# How long the end of a program waits for the comparison of its last calls.
+LAST_COMPARISON_S = 10.0
 
 
 @dataclasses.dataclass(slots=True)
 class ModelRecord:
-    """seconds: spent in runs, as the program waited for them."""
+    """seconds: spent in runs, as the program waited for them. numbers: of the session whose numbers are worst;
+    `NumbersReport.to_wire`, without the outputs."""
 
     model: str
     qnn_nodes: int
@@ -196,6 +198,7 @@ class ModelRecord:
     calls: int = 0
     failed: int = 0
     seconds: float = 0.0
+    numbers: dict[str, Any] | None = None
 
 
 class Journal:
@@ -225,6 +228,8 @@ class _Writing(Journal):
         self._records: dict[tuple[str, int, int], ModelRecord] = {}
         # The host itself is kept, so that no other one gets its id while the process lives.
         self._hosts: dict[int, Any] = {}
+        # The sessions that are still in use, by record: a comparison may end after the last call.
+        self._sessions: weakref.WeakKeyDictionary[Any, ModelRecord] = weakref.WeakKeyDictionary()
         self._process = 0
         self._file: BinaryIO | None = None
         self._bytes = 0
@@ -256,6 +261,15 @@ class _Writing(Journal):
                 record.failed += failed
                 record.seconds += spent
 
+    def close(self) -> None:
+        """Wait until the comparisons under way have ended, and write their results. At the end of the program."""
+        until = time.monotonic() + LAST_COMPARISON_S
+        for session in list(self._sessions):
+            while is_compared(session.verified) and time.monotonic() < until:
+                sleep(0.05)
+            with self._changing(session):
+                pass
+
     @contextlib.contextmanager
     def _changing(self, session: Any) -> Iterator[ModelRecord]:
         placement = session.placement
@@ -263,16 +277,27 @@ class _Writing(Journal):
         with self._lock:
             if self._process != os.getpid():  # the first record, or a fork, which has a file of its own
                 self._begin()
-            yield self._records.setdefault(
+            record = self._records.setdefault(
                 (label, placement.qnn_nodes, placement.cpu_nodes),
                 ModelRecord(label, placement.qnn_nodes, placement.cpu_nodes, placement.cause),
             )
+            yield record
+            self._sessions[session] = record
+            found = [one.verified for one, of in self._sessions.items() if of is record]
+            worst = min(found, key=lambda one: (WORST_FIRST.index(one.state), -one.compared))
+            # A session that is gone has left its report here.
+            if record.numbers is None or worst.state != "off":
+                record.numbers = dataclasses.replace(worst, outputs=()).to_wire()
             with contextlib.suppress(OSError):  # the folder is gone with the parent, or the disk is full
                 self._write()
 
     def _begin(self) -> None:
         self._process = os.getpid()
         self._records, self._hosts, self._file, self._bytes = {}, {}, None, 0
+        self._sessions.clear()
+        # After `_host` has registered the end of the hosts, and so before it.
+        atexit.unregister(self.close)
+        atexit.register(self.close)
         with contextlib.suppress(OSError):
             # Systems give the id of an ended process to a later one, whose file must not replace the first.
             path = os.path.join(self._folder, f"{os.getpid()}-{time.time_ns()}.json")

@@ -8,6 +8,7 @@ ONNX Runtime's text alone (`qnnbridge.ort._errors`). Thread-safe like its base c
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -83,8 +84,9 @@ class Session(bridge.InferenceSession):
         self._fallback_on = enable_fallback
 
     @staticmethod
-    def _warn(text: str, category: type[Warning]) -> None:
-        """A log line says it; as a warning, which may be made an error, a program for ONNX Runtime never met it."""
+    def _warn(text: str, category: type[Warning], log: logging.Logger) -> None:
+        """Log only: a warning may be made an error, and a program for ONNX Runtime never met it."""
+        log.warning("%s", text)
 
     def _begin(self, providers: Any, provider_options: Any) -> None:
         if providers is not None and not hasattr(providers, "__iter__"):

@@ -10,9 +10,9 @@ import dataclasses
 import difflib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import files, graphs
@@ -28,6 +28,10 @@ from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
 from qnnbridge_host.rewrite.rewriting import Rewriting
 from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError
 from qnnbridge_protocol.input_constants import plain_constants
+from qnnbridge_protocol.shown import Shown, more
+
+if TYPE_CHECKING:
+    from qnnbridge_protocol.shown import Fact
 
 COMMAND = "qnnbridge fix"
 GATES: Final = "gates"
@@ -566,8 +570,8 @@ class RewriteStep:
     reason: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FixResult:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class FixResult(Shown):
     """The result of `fix_model`.
 
     Nodes are counted by operator.
@@ -586,6 +590,16 @@ class FixResult:
     nodes_after: Mapping[str, int]
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
+
+    def _shown_name(self) -> str:
+        return self.target.name
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield f"{len(self.kept)} {'rewrite' if len(self.kept) == 1 else 'rewrites'}", ""
+        yield f"{sum(self.nodes_before.values())} -> {sum(self.nodes_after.values())} nodes in the file", ""
+        for step in self.steps:
+            yield from more(step.changes if step.kept else [f"{step.rewrite} was taken back: {step.reason}"])
+        yield from more(self.warnings)
 
     @property
     def kept(self) -> tuple[RewriteStep, ...]:

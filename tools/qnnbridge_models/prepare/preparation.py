@@ -8,9 +8,9 @@ import html
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge_host.graph.files import write_whole
 from qnnbridge_host.model import chips
@@ -19,8 +19,12 @@ from qnnbridge_host.model.prepared import METADATA_KEY, SCHEMA
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_models.journals import PrepareJournal
 from qnnbridge_protocol.model_records import PREPARED_MANIFEST
+from qnnbridge_protocol.shown import Shown, more
 from qnnbridge_protocol.specs import AFTER_OPTIMISATION, CPU, QNN
 from qnnbridge_tools import output
+
+if TYPE_CHECKING:
+    from qnnbridge_protocol.shown import Fact
 
 StepState = Literal["done", "kept", "failed", "skipped"]
 
@@ -60,8 +64,8 @@ class StepResult:
         return name if self.chip is None else f"{name} for {chip_label(self.chip)}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PreparedFolder:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class PreparedFolder(Shown):
     """A prepared folder.
 
     Args:
@@ -82,6 +86,17 @@ class PreparedFolder:
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
     package: bool = False
+
+    def _shown_name(self) -> str:
+        return self.folder.name
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield self.verdict, "" if self.ready else "problem"
+        for step in self.steps:
+            if step.state == "failed":
+                yield f"{step.title} failed", "problem"
+        yield from more(f"{step.title}: {step.problem or step.state}" for step in self.steps)
+        yield from more(self.notes)
 
     def steps_of(self, name: str) -> tuple[StepResult, ...]:
         return tuple(step for step in self.steps if step.name == name)

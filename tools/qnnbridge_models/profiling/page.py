@@ -6,7 +6,6 @@ The charts are SVG. All texts of the model are escaped. Pure functions but `writ
 from __future__ import annotations
 
 import dataclasses
-import html
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -14,6 +13,7 @@ from typing import Final
 from qnnbridge_models.profiling import report
 from qnnbridge_models.profiling.report import ProfileResult
 from qnnbridge_tools import output, reporting
+from qnnbridge_tools.page import page_of, text
 
 WIDTH: Final = 960
 LABEL_WIDTH: Final = 340
@@ -25,20 +25,13 @@ MAX_LABEL: Final = 46
 
 SHOWN_BARS: Final = 30
 _STYLE: Final = """
-:root { color-scheme: light dark; --ink: #1c2128; --paper: #fff; --faint: #8a929c; --line: #d8dde3;
-  --qnn: #3b6fd4; --accelerator: #3b6fd4; --transfer: #7d9fe6; --provider: #b3c7f2; --cpu: #d4783b;
-  --onnxruntime: #e3b07f; --bridge: #5b9b6b; --move: #8f6fc4; }
-@media (prefers-color-scheme: dark) { :root { --ink: #dfe4ea; --paper: #16191d; --line: #363c44; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  max-width: 1000px; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.4rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
+:root { --accelerator: #3b6fd4; --transfer: #7d9fe6; --provider: #b3c7f2; --onnxruntime: #e3b07f; --bridge: #5b9b6b;
+  --move: #8f6fc4; }
 svg { max-width: 100%; height: auto; font: 13px system-ui, sans-serif; }
 svg text { fill: var(--ink); } svg .label { text-anchor: end; }
 .qnn { fill: var(--qnn); } .accelerator { fill: var(--accelerator); } .transfer { fill: var(--transfer); }
 .provider { fill: var(--provider); } .cpu { fill: var(--cpu); } .onnxruntime { fill: var(--onnxruntime); }
 .bridge { fill: var(--bridge); } .move { fill: var(--move); }
-table { border-collapse: collapse; font-size: 13px; } td, th { text-align: left; padding: .2rem 1rem .2rem 0;
-  border-bottom: 1px solid var(--line); overflow-wrap: anywhere; vertical-align: top; }
 .note { border-left: 4px solid var(--cpu); padding-left: .8rem; } summary { cursor: pointer; margin: .6rem 0; }
 """
 
@@ -57,11 +50,6 @@ class Bar:
     text: str
     kind: str = "qnn"
     hint: str = ""
-
-
-def text(value: object) -> str:
-    """Safe within HTML and SVG, on one line."""
-    return html.escape(output.visible(value), quote=True)
 
 
 def shortened(label: str) -> str:
@@ -121,15 +109,7 @@ def page(result: ProfileResult) -> str:
     name = Path(result.recorded.model).name
     sections = [_head(result, name), _notes(result), _run(result), _load(result), _partitions(result)]
     sections += [_operators(result), _cpu_nodes(result)]
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        # Nothing can be loaded or run, even if a name got through the escaping.
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>Profile of {text(name)}</title><style>{_STYLE}</style></head>\n<body>\n"
-        + "\n".join(section for section in sections if section)
-        + "\n</body></html>\n"
-    )
+    return page_of(f"Profile of {name}", "\n".join(section for section in sections if section), _STYLE)
 
 
 def _head(result: ProfileResult, name: str) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.numerics.judge import NO_ERROR_DB
@@ -18,8 +18,12 @@ from qnnbridge_models.quantize.precision import LayerError
 from qnnbridge_models.quantize.qnn_check import QnnCheck
 from qnnbridge_models.quantize.samples import SampleSets
 from qnnbridge_models.quantize.search import FoundPrecision
+from qnnbridge_protocol.shown import Shown, more
 from qnnbridge_tools import output, reporting
 from qnnbridge_tools.output import written_pairs
+
+if TYPE_CHECKING:
+    from qnnbridge_protocol.shown import Fact
 
 _MOST_NAMES, _MOST_LAYERS = 6, 15
 # A channel is reported where it is that much worse than its output.
@@ -52,8 +56,8 @@ class Recalibration:
         return f"after the comparison the file was calibrated with all {self.samples} samples{seen}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class QuantizeResult:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class QuantizeResult(Shown):
     """One quantised model.
 
     Args:
@@ -66,6 +70,7 @@ class QuantizeResult:
         qnn: the check there; None if none was wanted.
         phases: what took the time, the longest first.
         recalibration: with the samples that were held out; None if none was.
+        tries: what may make it better, see `to_try`.
     """
 
     source: Path
@@ -91,6 +96,7 @@ class QuantizeResult:
     folds: FoldsReport | None = None
     seconds: float = 0.0
     phases: tuple[Phase, ...] = ()
+    tries: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -106,6 +112,22 @@ class QuantizeResult:
     def snr_db(self) -> float | None:
         """Of the worst output on the CPU."""
         return lowest_snr(self.outputs)
+
+    @property
+    def better(self) -> tuple[str, ...]:
+        """The options of the most promising try, if the model is poor; empty if no option helps."""
+        first = next((text for text in self.tries if text.startswith("--")), "")
+        return tuple(first.partition(" (")[0].split()) if self.verdict in _BAD else ()
+
+    def _shown_name(self) -> str:
+        return self.target.name
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield _verdict_text(self), "" if self.good_enough and self.verdict not in _BAD else "problem"
+        if self.qnn is not None and self.qnn.placement is not None:
+            yield from self.qnn.placement._shown_facts()
+        yield f"{self.bytes_before:,} -> {self.bytes_after:,} bytes", ""
+        yield from more(self.warnings)
 
     @property
     def good_enough(self) -> bool:

@@ -206,6 +206,7 @@ def _quantized(
             *quantization.warnings_on(final.settings, found, compared.outputs, model, samples, compared.qnn, folds),
         ),
         qnn=compared.qnn,
+        tries=tuple(quantization.to_try(final.settings, found, len(samples.calibration))),
     )
 
 

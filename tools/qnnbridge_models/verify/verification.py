@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge_host.numerics.judge import NumberFormat, State, rank
 from qnnbridge_protocol.errors import BridgeError, OptionError, OrtError
 from qnnbridge_protocol.model_records import JudgedNumbers
+from qnnbridge_protocol.shown import Shown, more
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools import output, reporting
+
+if TYPE_CHECKING:
+    from qnnbridge_protocol.shown import Fact
 
 InputKind = Literal["given", "made up", "extreme"]
 InputStatus = Literal["agrees", "differs", "not shown", "failed", "unchecked", "refused", "skipped"]
@@ -192,8 +196,8 @@ class SessionCure:
         return f"Sessions rewrite it ({'; '.join(self.rewrites)}), which does not cure it: {self.words} then."
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Verification:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Verification(Shown):
     """The result of `verify_model`.
 
     Args:
@@ -228,6 +232,16 @@ class Verification:
     error: BridgeError | None = None
     cure: SessionCure | None = None
     seconds: float = 0.0
+
+    def _shown_name(self) -> str:
+        return self.source.name
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield self.verdict, "" if self.verdict == "agrees" else "problem"
+        if self.placement is not None:
+            yield from self.placement._shown_facts()
+        yield from more([self.reason, *(f"{one.name}: {one.state}, {one.numbers}" for one in self.outputs)])
+        yield from more(f"{trap.name}: {trap.words} {trap.advice}" for trap in self.traps)
 
     @property
     def traps(self) -> tuple[TrapFound, ...]:
@@ -303,6 +317,12 @@ class PrintedRows:
         padded = (output.visible(cell).ljust(width) for cell, width in zip(cells, self._widths, strict=True))
         # Flushed: a row may take minutes, and Python holds back what goes into a pipe.
         print("  ".join(padded).rstrip(), flush=True)
+
+
+def print_whole(result: Verification) -> None:
+    """Print the table of the rows, and the report."""
+    output.print_table(PrintedRows.HEADERS, [line for row in result.rows for line in _lines(row)])
+    print_result(result)
 
 
 def print_result(result: Verification) -> None:

@@ -81,6 +81,7 @@ class ClientFigures:
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelFigures:
     """One shared session. runs_on: "QNN", "CPU", "QNN+CPU". clients, sessions: how many use it.
+    numbers: "agrees", "differs", or "" if no call was compared with the CPU; compared: how many calls were.
     npu_bytes: size of what is loaded into QNN."""
 
     key: str
@@ -88,6 +89,8 @@ class ModelFigures:
     runs_on: str
     qnn_nodes: int
     cpu_nodes: int
+    numbers: str
+    compared: int
     clients: int
     sessions: int
     loaded: bool
@@ -288,6 +291,7 @@ _MODEL_COLUMNS: Final[tuple[tuple[str, Callable[[ModelFigures], str]], ...]] = (
     # Labels come from applications and from file names: an escape sequence would reach the terminal.
     ("model", lambda one: output.visible(one.label) or one.key[:KEY_SHOWN]),
     ("runs on", lambda one: _where(one)),
+    ("numbers", lambda one: {"agrees": "agree", "differs": "DIFFER"}.get(one.numbers, "-")),
     ("NPU memory", lambda one: size_text(one.npu_bytes) if one.npu_bytes else "-"),
     ("state", lambda one: model_state(one)),
     ("clients", lambda one: str(one.clients)),

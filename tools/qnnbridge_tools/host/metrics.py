@@ -22,6 +22,8 @@ Labels = Mapping[str, str]
 # What follows the family's name, with its underscore; labels; value.
 Sample = tuple[str, Labels, float]
 
+# "unknown": no call was compared yet, or none could be.
+NUMBERS_STATES: Final = ("agrees", "differs", "unknown")
 _NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
@@ -96,6 +98,28 @@ def histogram(
     bounds = [*((bound, number) for bound, number in buckets if math.isfinite(bound)), (math.inf, count)]
     samples: list[Sample] = [("_bucket", {"le": floatToGoString(bound)}, number) for bound, number in bounds]
     return family("histogram", name, help_text, [*samples, ("_sum", {}, total), ("_count", {}, count)], unit)
+
+
+def numbers_families(prefix: str, rows: Sequence[tuple[Labels, str, int]]) -> Iterator[Metric]:
+    """Yield the families of the comparison with the CPU.
+
+    Args:
+        rows: labels of a model, the state of its numbers, and the number of calls that were compared.
+    """
+    yield gauge(
+        f"{prefix}_numbers",
+        "1 for the state of a model's numbers beside the CPU's, else 0.",
+        [
+            ({**labels, "state": state}, int(state == (found if found in NUMBERS_STATES else "unknown")))
+            for labels, found, _ in rows
+            for state in NUMBERS_STATES
+        ],
+    )
+    yield counter(
+        f"{prefix}_compared_calls",
+        "Calls of a model that were compared with the CPU.",
+        [(labels, compared) for labels, _, compared in rows],
+    )
 
 
 def text_of(families: Iterable[Metric]) -> str:
@@ -238,6 +262,8 @@ def _models(figures: Figures) -> Iterator[Metric]:
             for device, number in (("QNN", model.qnn_nodes), ("CPU", model.cpu_nodes))
         ],
     )
+    on_qnn = [(labels, model.numbers, model.compared) for labels, model in rows if model.qnn_nodes]
+    yield from numbers_families("qnnbridge_model", on_qnn)
     latencies = [(labels, _quantiles(model.latency_ms)) for labels, model in rows]
     yield summary("qnnbridge_model_call_latency_seconds", "Time of a model's calls.", latencies, "seconds")
 

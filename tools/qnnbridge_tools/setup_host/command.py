@@ -226,7 +226,7 @@ def _show_health(there: MadeHost, health: Health, options: SetupOptions, head: s
             }
         )
     else:
-        installed = ("installed", reporting.installed_text(health.info))
+        installed = ("installed", health.info.installed_text())
         is_well = health.found.severity is Severity.HEALTHY
         words = f"{head} and healthy" if is_well and head == ALREADY else head
         output.print_pairs(words, [*reporting.interpreter_pairs(health.info), installed])
@@ -320,7 +320,7 @@ def print_result(plan: SetupPlan, info: HostInfo, found: Report) -> None:
     from qnnbridge_tools.doctor.findings import report_text
 
     print()
-    installed = ("installed", reporting.installed_text(info))
+    installed = ("installed", info.installed_text())
     output.print_pairs("The host is set up", [*reporting.interpreter_pairs(info), installed])
     if plan.config is None:
         print(f"Name it in QNNBRIDGE_HOST_PYTHON, or as Host(python=...): {plan.python}")

@@ -1,0 +1,78 @@
+"""The fixtures of qnnbridge for pytest, which loads this module at its start: it imports nothing else then.
+
+A test that asks for a fixture is skipped where the host has no QNN, or fails with ``--require-qnn``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from qnnbridge.testing import SessionWatch
+
+_WATCHES = "_qnnbridge_watches"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("qnnbridge").addoption(
+        "--require-qnn",
+        action="store_true",
+        help="Fail tests that use npu_placement or npu_numbers if there is no QNN. Default: skip them.",
+    )
+
+
+@pytest.fixture(scope="session")
+def qnn_host_missing() -> str:
+    """Why the default host has no QNN; empty if it has. Starts the host once."""
+    from qnnbridge.testing import qnn_missing
+
+    return qnn_missing()
+
+
+def _watch(
+    request: pytest.FixtureRequest, missing: str, *, placement: bool, numbers: bool
+) -> Iterator[SessionWatch]:
+    if missing and request.config.getoption("--require-qnn"):
+        pytest.fail(f"--require-qnn is given, and there is no QNN: {missing}", pytrace=False)
+    if missing:
+        pytest.skip(f"no QNN: {missing}")
+    from qnnbridge._session import session as sessions
+    from qnnbridge.testing import SessionWatch
+
+    watch = SessionWatch(placement=placement, numbers=numbers)
+    watches: list[SessionWatch] = request.node.__dict__.setdefault(_WATCHES, [])
+    watches.append(watch)
+    sessions.watchers.append(watch.add)
+    yield watch
+    sessions.watchers.remove(watch.add)
+    watches.remove(watch)
+
+
+@pytest.fixture
+def npu_placement(request: pytest.FixtureRequest, qnn_host_missing: str) -> Iterator[SessionWatch]:
+    """Fail the test if a node of a session that it creates leaves the NPU."""
+    yield from _watch(request, qnn_host_missing, placement=True, numbers=False)
+
+
+@pytest.fixture
+def npu_numbers(request: pytest.FixtureRequest, qnn_host_missing: str) -> Iterator[SessionWatch]:
+    """Fail the test if the numbers of a session that it creates differ from the CPU's."""
+    yield from _watch(request, qnn_host_missing, placement=False, numbers=True)
+
+
+# Here and not in the fixtures: what a fixture raises at its end is an error beside a test that has passed. The old
+# style of hook wrappers works with every pytest.
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
+    outcome = yield
+    if outcome.excinfo is not None:
+        return
+    for watch in item.__dict__.get(_WATCHES, ()):
+        try:
+            watch.check()
+        except AssertionError as failure:
+            # Without a traceback: it would show this hook.
+            outcome.force_exception(pytest.fail.Exception(str(failure), pytrace=False))

@@ -1,0 +1,169 @@
+"""Assertions for the tests of an application: its nodes run on the NPU, and its numbers are those of the CPU.
+
+>>> from qnnbridge.testing import assert_numbers, assert_on_npu
+>>> assert_on_npu(session)
+>>> assert_numbers(session, feeds)
+
+`watch_sessions` checks every session that is created in a block, also by libraries. With pytest the fixtures
+``npu_placement`` and ``npu_numbers`` do so for a test. Needs no pytest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qnnbridge._session.session import BaseSession
+    from qnnbridge_protocol.model_records import NumbersReport
+
+__all__ = ["SessionWatch", "assert_numbers", "assert_on_npu", "watch_sessions"]
+
+
+def assert_on_npu(session: BaseSession, *, allow: Collection[str] = ()) -> None:
+    """Fail if a node of the session runs elsewhere than on QNN.
+
+    Args:
+        allow: names of nodes and operators that may run on the CPU.
+
+    Raises `AssertionError`.
+    """
+    __tracebackhide__ = True
+    problem = _placement_problem(session, allow)
+    if problem:
+        raise AssertionError(problem)
+
+
+def assert_numbers(
+    session: BaseSession,
+    feeds: Mapping[str, Any] | None = None,
+    *,
+    min_snr_db: float | None = None,
+    timeout: float | None = None,
+) -> NumbersReport:
+    """Run the model here and on the CPU; fail if the outputs differ, or if the inputs do not show it.
+
+    Args:
+        feeds: inputs as for `run`; default made-up values, which may be untypical for the model.
+        min_snr_db: fail below this signal-to-noise ratio, too. Default: the limits of sessions (docs/numbers.md).
+        timeout: seconds; default that of the session.
+
+    Raises `AssertionError`, and what `session.verify` raises.
+    """
+    __tracebackhide__ = True
+    report = session.verify(feeds, timeout=timeout)
+    too_low = min_snr_db is not None and report.snr_db is not None and report.snr_db < min_snr_db
+    if report.state != "agrees":
+        raise AssertionError(_numbers_problem(session, report))
+    if too_low:
+        label = session._remote.recipe.label
+        raise AssertionError(f"{label}: {report.worst}; at least {min_snr_db:g} dB were asked for.")
+    return report
+
+
+class SessionWatch:
+    """The sessions that were created since the watch began.
+
+    Attributes:
+        sessions: those that ask for QNN, in the order of their creation. A session with buckets counts once for
+            each of its variants.
+        allow: names of nodes and operators that may run on the CPU. A test may add some.
+    """
+
+    def __init__(self, *, placement: bool = True, numbers: bool = True, allow: Collection[str] = ()) -> None:
+        self.sessions: list[BaseSession] = []
+        self.allow = set(allow)
+        self._placement, self._numbers = placement, numbers
+
+    def add(self, session: BaseSession) -> None:
+        """Take a new session along. With ``numbers`` its first calls are compared before they return."""
+        if session._remote.recipe.without_qnn:
+            return
+        self.sessions.append(session)
+        if self._numbers and session.placement.qnn_nodes:
+            session.compare_first_calls()
+
+    def check(self) -> None:
+        """Raise `AssertionError` if a node left the NPU, numbers differ, or nothing was there to check."""
+        __tracebackhide__ = True
+        if not self.sessions:
+            raise AssertionError(
+                "No session that asks for QNN was created. Fix: Create one with qnnbridge.InferenceSession(path), "
+                "or start the program with `qnnbridge exec --provider qnn`. Sessions from before are not seen."
+            )
+        problems = []
+        if self._placement:
+            problems += [_placement_problem(one, self.allow) for one in self.sessions]
+        if self._numbers:
+            reports = [(one, one.verified) for one in self.sessions if one.placement.qnn_nodes]
+            problems += [_numbers_problem(one, found) for one, found in reports if found.state == "differs"]
+            if reports and not any(found.compared or found.state == "differs" for _, found in reports):
+                session, found = reports[0]
+                problems.append(
+                    f"{session._remote.recipe.label}: no call was compared with the CPU ({found.reason}). "
+                    "Fix: Run the session with inputs that vary."
+                )
+        if any(problems):
+            raise AssertionError("\n".join(filter(None, problems)))
+
+
+@contextlib.contextmanager
+def watch_sessions(
+    *, placement: bool = True, numbers: bool = True, allow: Collection[str] = ()
+) -> Iterator[SessionWatch]:
+    """Check all sessions that this process creates in the block, when it ends without an error.
+
+    Args:
+        placement: fail if a node leaves the NPU.
+        numbers: fail if numbers differ from the CPU's. The first calls of each session are compared before they
+            return, whatever earlier sessions have shown; a difference raises `NumbersDiffer` in the call.
+        allow: names of nodes and operators that may run on the CPU.
+    """
+    __tracebackhide__ = True
+    from qnnbridge._session import session as sessions
+
+    watch = SessionWatch(placement=placement, numbers=numbers, allow=allow)
+    sessions.watchers.append(watch.add)
+    try:
+        yield watch
+    finally:
+        sessions.watchers.remove(watch.add)
+    watch.check()
+
+
+def qnn_missing() -> str:
+    """Return why the default host has no QNN, '' if it has. Starts the host."""
+    from qnnbridge import BridgeError, default_host
+
+    try:
+        info = default_host().info
+    except BridgeError as error:
+        return error.message
+    return "the host has no onnxruntime-qnn" if info.simulator is None else ""
+
+
+def _placement_problem(session: BaseSession, allow: Collection[str]) -> str:
+    placement, recipe = session.placement, session._remote.recipe
+    if not placement.known:
+        return f"{recipe.label}: this onnxruntime does not report where nodes run (1.24 and later do)."
+    away = placement.cpu_nodes + placement.other_nodes
+    # The list ends after 200 nodes: what it leaves out cannot be allowed by name.
+    allowed = sum(name in allow or operator in allow for name, operator in placement.cpu_list)
+    if away <= allowed and placement.qnn_nodes:
+        return ""
+    nodes = away + placement.qnn_nodes
+    text = f"{recipe.label}: {away} of {nodes} nodes left the NPU: {placement.cpu_names_text()}."
+    text += f" Cause: {placement.cause.rstrip('.')}." if placement.cause else ""
+    command = recipe.command("analyze")
+    return text + (f" Fix: `{command}` names the reason for each node." if command else "")
+
+
+def _numbers_problem(session: BaseSession, report: NumbersReport) -> str:
+    from qnnbridge._session.numbers_check import numbers_differ
+
+    recipe = session._remote.recipe
+    if report.state == "differs":
+        return numbers_differ(recipe, report).shown()
+    why = report.reason or report.worst
+    return f"{recipe.label}: numbers {report.verdict}, not shown to agree with the CPU's: {why}."
