@@ -180,7 +180,7 @@ def test_without_a_common_version_both_are_named_and_the_older_is_to_be_upgraded
     for side in (client, host):
         assert f"qnnbridge {side.qnnbridge}, protocol {side.api[0]} to {side.api[1]}" in error.message
     assert error.fix is not None
-    assert error.fix.startswith(f"Upgrade the {older}:")
+    assert error.fix.startswith(f"Upgrade the {older}")
     assert error.details == {"client": client.qnnbridge, "host": host.qnnbridge, "older": older}
 
 

@@ -1,7 +1,7 @@
 """Explain qnnbridge's own errors and warnings by the name of their class, and errors by their code.
 
-`str(error)` contains cause and fix. These tables are for readers who have only a name, from a log, an `except` clause
-or the table of `docs/errors.md`.
+`str(error)` contains cause and fix. These tables are for readers who have only a name, from a log, an
+`except` clause or the table of `docs/errors.md`.
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ def started_host(python: str | None) -> Iterator[tuple[Host, float]]:
 
     begun = time.perf_counter()
     with warnings.catch_warnings(), Host(python=python) as host:
-        warnings.showwarning = show  # type: ignore[assignment] # the line is one of ours, and of no use
+        warnings.showwarning = show  # type: ignore[assignment] # the line is one of ours, which helps nobody
         warnings.simplefilter("ignore", CpuFallbackWarning)  # the report says it
         _ = host.info  # waits until ONNX Runtime is loaded, which else would count as creating the session
         yield host, time.perf_counter() - begun
