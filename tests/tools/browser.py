@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ os.dup2(commands, 3), os.dup2(answers, 4)
 os.execvp(sys.argv[3], sys.argv[3:])
 """
 WIDTH, HEIGHT = 1400, 900
+WAIT_S = 20.0
 
 
 def program() -> str | None:
@@ -78,7 +80,13 @@ class Page:
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
-        self.call("Page.navigate", url=url)
+        self._load("Page.navigate", url=url)
+
+    def reload(self) -> None:
+        self._load("Page.reload")
+
+    def _load(self, method: str, **parameters: Any) -> None:
+        self.call(method, **parameters)
         while self._next().get("method") != "Page.loadEventFired":
             pass
 
@@ -96,13 +104,86 @@ class Page:
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key)
 
+    def wait(self, script: str, timeout_s: float = WAIT_S) -> Any:
+        """Wait until an expression is true, and return its value."""
+        give_up = time.monotonic() + timeout_s
+        while True:
+            found: Any = None
+            try:
+                # An element has no value here.
+                if found := self.value(f"Promise.resolve({script}).then((one) => one instanceof Node || one)"):
+                    return found
+            except AssertionError as error:  # the page is being loaded again
+                found = error
+            assert time.monotonic() < give_up, f"never true: {script} ({found}); errors: {self.errors}"
+            time.sleep(0.05)
+
+    def click_on(self, element: str) -> None:
+        """Click with the mouse in the middle of an element: a selector, or an expression that gives it."""
+        found = element if element.startswith(("document.", "[...")) else f"document.querySelector({element!r})"
+        self.wait(f"{found} && !{found}.disabled && {found}.getClientRects().length")
+        x, y, hit = self.value(
+            f"(() => {{ const one = {found}; one.scrollIntoView({{block: 'center'}}); const b = one.getClientRects()[0], "
+            "x = b.x + b.width / 2, y = b.y + b.height / 2, top = document.elementFromPoint(x, y); "
+            "return [x, y, one.contains(top) || !!one.labels?.length]; })()"
+        )
+        assert hit, f"{element} is covered by another element"
+        self.click(x, y)
+
+    def click_button(self, text: str, within: str = "body") -> None:
+        self.click_on(
+            f"[...document.querySelectorAll({within + ' button'!r})].find((one) => one.textContent === {text!r} && "
+            "one.getClientRects().length)"
+        )
+
+    def write(self, selector: str, text: str) -> None:
+        """Click into a field and replace what is in it with the keyboard."""
+        self.click_on(selector)
+        self.value(f"document.querySelector({selector!r}).select()")
+        self.call("Input.insertText", text=text)
+
+    def pick(self, selector: str, value: str) -> None:
+        """Choose an option of a `select`. Its menu is a window of the system, so there is nothing to click."""
+        self.wait(f"document.querySelector({selector!r})")
+        self.value(
+            f"(() => {{ const one = document.querySelector({selector!r}); one.value = {value!r}; "
+            "one.dispatchEvent(new Event('change', {bubbles: true})); })()"
+        )
+
+    def choose_file(self, selector: str, path: Path) -> None:
+        """Give a file to a field, as the dialog of the system does."""
+        self.wait(f"document.querySelector({selector!r})")
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
+
+    def save_into(self, folder: Path) -> None:
+        """Let the page save files there."""
+        session, self._session = self._session, None  # an order for the browser, not for the page
+        self.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+        self._session = session
+
+    def resize(self, width: int, height: int) -> None:
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+
+    def prefer(self, scheme: str) -> None:
+        """scheme: "light" or "dark"."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.call("Emulation.setEmulatedMedia", features=features)
+
     def picture(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
 
 @contextmanager
-def page(path: Path, fragment: str = "") -> Iterator[Page]:
-    """The file in a browser of its own, which is gone afterwards."""
+def page(where: Path | str, fragment: str = "", *options: str) -> Iterator[Page]:
+    """A file or an address in a browser of its own, which is gone afterwards. options: of the browser."""
     name = program()
     assert name, "no browser"
     read_end, write_end = os.pipe()
@@ -114,6 +195,7 @@ def page(path: Path, fragment: str = "") -> Iterator[Page]:
                 *(name, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"),
                 *(f"--user-data-dir={profile}", "--no-first-run", "--disable-dev-shm-usage"),
                 *("--disable-background-networking", f"--window-size={WIDTH},{HEIGHT}"),
+                *options,
             ],
             pass_fds=(read_end, its_write),
             stdout=subprocess.DEVNULL,
@@ -124,7 +206,7 @@ def page(path: Path, fragment: str = "") -> Iterator[Page]:
         os.close(its_write)
         made = Page(write_end, its_read)
         try:
-            made.open(path.as_uri() + fragment)
+            made.open((where if isinstance(where, str) else where.as_uri()) + fragment)
             yield made
         finally:
             made._session = None

@@ -300,10 +300,18 @@ def test_the_wheel_holds_the_five_packages_and_nothing_else(wheel: Path) -> None
 
 
 @pytest.mark.process
-def test_the_wheel_holds_every_module_and_the_marks_for_type_checkers(wheel: Path) -> None:
-    modules = {path.relative_to(SOURCES[package]).as_posix() for package, path in MODULES}
+def test_the_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
+    """Modules, the marks for type checkers, and assets such as the scripts of the page of `serve`."""
+    files = {
+        path.relative_to(root).as_posix()
+        for package, root in SOURCES.items()
+        for path in (root / package).rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
     held = names_in(wheel)
-    assert modules | {f"{package}/py.typed" for package in SOURCES} <= held
+    assert (
+        {"qnnbridge_serve/page.py", "qnnbridge_serve/py.typed", "qnnbridge_serve/assets/page.js"} <= files <= held
+    )
     assert not [name for name in held if name.endswith((".pyc", ".so", ".pyd", ".dll"))]
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import psutil
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
@@ -42,8 +43,11 @@ from qnnbridge_serve.infer import InferReply, InferRequest, has_many_texts, head
 from qnnbridge_serve.json_reading import Take, read_document
 from qnnbridge_serve.openai_endpoints import EmbeddingService, LanguageService
 from qnnbridge_serve.openai_speech import SpeechService
+from qnnbridge_serve.openapi import OPENAPI_PATH, openapi_document
 from qnnbridge_serve.options import ServiceLimits
+from qnnbridge_serve.page import PAGE_FILES, PageFiles
 from qnnbridge_serve.repository import Repository
+from qnnbridge_serve.status import daemon_document
 from qnnbridge_serve.transport import Admission, Ticket, Workers, check_answer_time, receive_body, time_left_s
 from qnnbridge_serve.triton import ModelStatistics, configuration
 from qnnbridge_tools.host.figures import read_figures
@@ -137,6 +141,17 @@ class HostProbe:
         # A client that goes away cancels its wait, not the question of the others.
         return await asyncio.shield(self._asking)
 
+    def facts(self) -> dict[str, Any]:
+        """Return the counts of this server's own host process, for `/status`. Do not start it."""
+        stats = self._host.stats
+        return {
+            "running": stats.running,
+            "starts": stats.generation,
+            "crashes": stats.crashes,
+            "planned_restarts": stats.planned_restarts,
+            "last_crash": (stats.last_crash or "").partition("\n")[0],
+        }
+
     def _ask(self) -> str | None:
         try:
             self._host.ping(ANSWER_TIMEOUT_S)
@@ -157,6 +172,8 @@ READERS = 2
 LOADERS = 2
 # Bodies up to this size are read at once, which takes a millisecond at most: they wait for no larger ones.
 QUICK_BYTES = 64 * 1024
+# The kind of a model of the Open Inference Protocol, beside the kinds of models by folder.
+TENSOR_MODEL = "tensor model"
 # A request to load a model says next to nothing.
 CONTROL_BYTES = 1024**2
 
@@ -186,6 +203,7 @@ class InferenceService:
         self._probe = probe
         self._limits = limits
         self._control = control
+        self._begun = time.monotonic()
         self.language = language
         self.embeddings = embeddings
         self.speech = speech
@@ -248,6 +266,41 @@ class InferenceService:
     def _statistics_of(self, name: str) -> dict[str, Any]:
         version = self._repository.version_of(name)
         return self._statistics.setdefault(name, ModelStatistics()).document(name, version)
+
+    async def status(self, request: Request) -> Response:
+        # Here, and not in the worker: these figures are the event loop's own.
+        rows = {name: one.row() for name, one in self._statistics.items()}
+        return json_answer(await self._meters.do(functools.partial(self._status, rows)))
+
+    def _status(self, rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+        unused = ModelStatistics().row()
+        models = [
+            {"kind": TENSOR_MODEL, "version": self._repository.version_of(one["name"])}
+            | one
+            | rows.get(one["name"], unused)
+            for one in self._repository.states()
+        ]
+        for registry in self._by_folder:
+            models += [
+                {"kind": registry.kind} | one | registry.figures[one["name"]].row() for one in registry.states()
+            ]
+        return {
+            "qnnbridge": __version__,
+            "running_s": round(time.monotonic() - self._begun, 1),
+            "server_bytes": psutil.Process().memory_info().rss,
+            "model_control": self._control,
+            "models": models,
+            **self._host_status(),
+        }
+
+    def _host_status(self) -> dict[str, Any]:
+        if self._figures is None:
+            return {"daemon": None, "host": self._probe.facts()}
+        try:
+            return {"daemon": daemon_document(read_figures(self._figures())), "host": None}
+        # A daemon that is being replaced does not hide the models.
+        except BridgeError as error:
+            return {"daemon": {"facts": [["no answer", in_words(error)]], "tables": []}, "host": None}
 
     async def metrics(self, request: Request) -> Response:
         text, kind = await self._meters.do(functools.partial(self._exposition, request.headers.get("accept", "")))
@@ -392,14 +445,15 @@ class InferenceService:
 # --- all paths ---
 
 
-def make_app(service: InferenceService, token: bytes | None, origins: Sequence[str] = ()) -> ASGIApp:
-    """The application for an ASGI server. origins: of pages whose scripts may use it."""
-    get, post = ["GET"], ["POST"]
-    paths: list[tuple[str, Endpoint, list[str]]] = [
+def api_paths(service: InferenceService) -> list[tuple[str, Endpoint, str]]:
+    """Return path, endpoint and method of the interfaces for programs."""
+    get, post = "GET", "POST"
+    paths: list[tuple[str, Endpoint, str]] = [
         ("/v2/health/live", service.live, get),
         ("/v2/health/ready", service.ready, get),
         ("/v2", service.server_metadata, get),
         ("/metrics", service.metrics, get),
+        ("/status", service.status, get),
         ("/v1/models", service.list_models, get),
         # `path`: the names of these models may have slashes in them.
         ("/v1/models/{name:path}", service.show_model, get),
@@ -422,17 +476,40 @@ def make_app(service: InferenceService, token: bytes | None, origins: Sequence[s
             (f"{model}/ready", service.model_ready, get),
             (f"{model}/infer", service.infer, post),
         ]
-    routes = [Route(path, answered(path, endpoint), methods=methods) for path, endpoint, methods in paths]
+    return paths
+
+
+def make_app(
+    service: InferenceService, token: bytes | None, origins: Sequence[str] = (), *, page: bool = True
+) -> ASGIApp:
+    """The application for an ASGI server.
+
+    Args:
+        origins: Of pages of other servers whose scripts may use it.
+        page: Whether `GET /` returns the page.
+    """
+    paths = api_paths(service)
+    # Made once, at the start: a path without a description is found by every test that starts a server.
+    document = openapi_document([*((path, method) for path, _, method in paths), (OPENAPI_PATH, "GET")])
+
+    async def openapi(request: Request) -> Response:
+        return json_answer(document)
+
+    paths.append((OPENAPI_PATH, openapi, "GET"))
+    if page:
+        files = PageFiles()
+        paths += [(path, files.show, "GET") for path in PAGE_FILES]
+    routes = [Route(path, answered(path, endpoint), methods=[method]) for path, endpoint, method in paths]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_path})
     # Otherwise a path with a slash at its end is answered with a redirect, which not every client follows.
     app.router.redirect_slashes = False
-    guard = service.figures.measured(Guard(app, token, origins))
+    guard = service.figures.measured(Guard(app, token, origins, PAGE_FILES if page else ()))
     if not origins:
         return guard
     # Answers preflights, and lets the scripts of these pages read answers.
     # Outermost: a browser's preflight has no token, and must be answered before `Guard` asks for one.
     return CORSMiddleware(
-        guard, allow_origins=origins, allow_methods=[*get, *post], allow_headers=["*"], expose_headers=["*"]
+        guard, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"], expose_headers=["*"]
     )
 
 

@@ -19,6 +19,7 @@ from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_serve.errors import wrong
 from qnnbridge_serve.options import ServeSessionOptions
 from qnnbridge_serve.repository import FolderKind, FolderModels, open_session, summary_of
+from qnnbridge_serve.status import SessionStatus
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -262,6 +263,10 @@ class Embedder:
     def summary(self) -> str:
         pooling = "its own" if self._pooled else self._folder.pooling or "mean"
         return f"{pooling} pooling, {self._shapes.limit} tokens, {summary_of(self._session.placement)}"
+
+    @property
+    def parts(self) -> Mapping[str, SessionStatus]:
+        return {"": SessionStatus(self._session.placement, self._session.verified)}
 
     def close(self) -> None:
         self._session.close()

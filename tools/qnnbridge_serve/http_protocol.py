@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import ipaddress
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -357,12 +357,22 @@ FREE_PATHS: Final = frozenset({"/v2/health/live", "/v2/health/ready"})
 
 
 class Guard:
-    """token: ``None`` where the server can be reached from this machine only. origins: of pages that are served."""
+    """Refuses requests of foreign pages, of clients without the token, and for names of other machines.
 
-    def __init__(self, app: ASGIApp, token: bytes | None, origins: Sequence[str] = ()) -> None:
+    Args:
+        token: ``None`` where the server can be reached from this machine only.
+        origins: Of other servers' pages that may use this server.
+        page: Paths of the server's own page, which need no token; empty without a page.
+    """
+
+    def __init__(
+        self, app: ASGIApp, token: bytes | None, origins: Sequence[str] = (), page: Collection[str] = ()
+    ) -> None:
         self._app = app
         self._token = token
         self._origins = frozenset(origins)
+        self._has_page = bool(page)
+        self._free = FREE_PATHS.union(page)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused = self._judge(scope) if scope["type"] == "http" else None
@@ -373,14 +383,14 @@ class Guard:
         headers = dict(scope["headers"])
         # Every page that a browser of this machine shows could send requests, also one of a server on this machine.
         origin = headers.get(b"origin", b"").decode("latin-1")
-        if b"origin" in headers and origin not in self._origins:
+        if b"origin" in headers and origin not in self._origins and not self._is_own(origin, scope, headers):
             return Refused(
                 403,
                 f"Pages in a browser are served only if they are named: this one is of {origin[:80]!r}. "
                 "Start the server with --allow-origin and that address.",
             )
         if self._token is not None:
-            if scope["path"] in FREE_PATHS or shows_token(headers.get(b"authorization"), self._token):
+            if scope["path"] in self._free or shows_token(headers.get(b"authorization"), self._token):
                 return None
             given = b"authorization" in headers
             return Refused(
@@ -400,6 +410,19 @@ class Guard:
                 "Start the server with --token-file, or let the proxy in front send its own.",
             )
         return None
+
+    def _is_own(self, origin: str, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether the request comes from the page of this server.
+
+        A page whose name was made to resolve to this machine has the same origin and `Host`, too. It is refused by
+        its name where there is no token, and has no token where one is needed.
+        """
+        host = headers.get(b"host")
+        if not self._has_page or host is None or origin != f"{scope['scheme']}://{host.decode('latin-1')}":
+            return False
+        # Some systems ask the network for names under .localhost, and a network may answer with its own address
+        # first.
+        return not (_machine_in(host) or "").endswith(".localhost")
 
 
 def _machine_in(header: bytes | None) -> str | None:

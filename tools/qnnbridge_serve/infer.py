@@ -38,10 +38,13 @@ from qnnbridge_serve.json_reading import (
     read_texts,
     read_value,
 )
+from qnnbridge_serve.status import SessionStatus
 from qnnbridge_serve.transport import check_answer_time, time_left_s
 
 if TYPE_CHECKING:
-    from qnnbridge import NodeArg, NumbersReport
+    from qnnbridge import NodeArg
+    from qnnbridge_protocol.model_records import NumbersReport
+    from qnnbridge_protocol.specs import Placement
 
 
 # --- what a model takes and gives, in the terms of the protocol ---
@@ -524,6 +527,9 @@ class Session(Protocol):
     def close(self) -> None: ...
 
     @property
+    def placement(self) -> Placement: ...
+
+    @property
     def verified(self) -> NumbersReport: ...
 
 
@@ -536,6 +542,10 @@ class ServedModel:
     contract: Contract
     session: Session
     summary: str
+
+    @property
+    def parts(self) -> Mapping[str, SessionStatus]:
+        return {"": SessionStatus(self.session.placement, self.session.verified)}
 
     def close(self) -> None:
         self.session.close()

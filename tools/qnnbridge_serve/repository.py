@@ -10,7 +10,6 @@ import collections
 import contextlib
 import dataclasses
 import functools
-import statistics
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from qnnbridge_protocol.specs import AFTER_OPTIMISATION
 from qnnbridge_serve.errors import CODE_HEADER, RETRY_AFTER_S, Refused, in_words
 from qnnbridge_serve.infer import PLATFORM, ServedModel, make_contract
 from qnnbridge_serve.options import ModelFile, ServeSessionOptions, Where
+from qnnbridge_serve.status import RECENT, SessionStatus, quantile_row, quantiles_of
 from qnnbridge_tools import arguments
 from qnnbridge_tools.host.metrics import Labels, counter, gauge, numbers_families, summary
 
@@ -115,10 +115,13 @@ State = Literal["UNAVAILABLE", "LOADING", "READY", "UNLOADING"]
 
 
 class Closable(Protocol):
-    """A model with its sessions. summary: where it runs, as text."""
+    """A model with its sessions. summary: where it runs, as text. parts: its sessions by name."""
 
     @property
     def summary(self) -> str: ...
+
+    @property
+    def parts(self) -> Mapping[str, SessionStatus]: ...
 
     def close(self) -> None: ...
 
@@ -165,6 +168,23 @@ class Registry(Generic[Loaded]):
         self._closed = False
         # Whether the models of the command line are still being loaded.
         self.starting = True
+
+    def states(self) -> list[dict[str, Any]]:
+        """Return name, state, reason and parts of each model, for `/status`."""
+        with self._lock:
+            found = [(one.name, one.state, one.reason, one.current) for one in self._entries.values()]
+        # Outside of the lock: a report on numbers has a lock of its own.
+        return [
+            {
+                "name": name,
+                "state": state,
+                "reason": reason,
+                "parts": []
+                if current is None
+                else [part.document(which) for which, part in current.loaded.parts.items()],
+            }
+            for name, state, reason, current in found
+        ]
 
     def load_all(self, say: Callable[[str], None]) -> dict[str, BridgeError]:
         """Load what the command line names, one after another. Returns what could not be, by name."""
@@ -358,9 +378,6 @@ class Repository(Registry[ServedModel]):
 
 # --- models by folder ---
 
-# Number of the last answers from which quantiles are computed.
-_RECENT: Final = 1000
-_QUANTILES: Final = (0.5, 0.9, 0.99)
 _FIRST_S: Final = "time_to_first_token_seconds"
 _PER_S: Final = "tokens_per_second"
 
@@ -399,7 +416,7 @@ class FolderFigures:
         self.outcomes.update(dict.fromkeys(kind.outcomes, 0))
         self.sums: dict[str, float] = collections.defaultdict(float)
         self._recent: dict[str, collections.deque[float]] = collections.defaultdict(
-            functools.partial(collections.deque, maxlen=_RECENT)
+            functools.partial(collections.deque, maxlen=RECENT)
         )
 
     def begin(self) -> None:
@@ -420,14 +437,20 @@ class FolderFigures:
 
     def quantiles(self, name: str) -> dict[float, float | None]:
         with self._lock:
-            found = sorted(self._recent[name])
-        if not found:
-            return {}
-        # `statistics.quantiles` needs two values before Python 3.13.
-        if len(found) == 1:
-            return dict.fromkeys(_QUANTILES, found[0])
-        cuts = statistics.quantiles(found, n=100, method="inclusive")
-        return {quantile: cuts[round(quantile * 100) - 1] for quantile in _QUANTILES}
+            found = list(self._recent[name])
+        return quantiles_of(found)
+
+    def row(self) -> dict[str, Any]:
+        """Return the figures for `/status`."""
+        with self._lock:
+            running, outcomes = self.running, dict(self.outcomes)
+        return {
+            "running": running,
+            "calls": sum(outcomes.values()),
+            "errors": outcomes.get("error", 0),
+            "first_token_ms": quantile_row(self.quantiles(_FIRST_S), 1000),
+            "tokens_per_s": quantile_row(self.quantiles(_PER_S)),
+        }
 
 
 class FolderModels(Registry[Loaded]):
@@ -526,9 +549,9 @@ LANGUAGE: Final = FolderKind(
     paces={
         _FIRST_S: (
             "seconds",
-            f"From a request to its first token, waiting included; of the last {_RECENT}.",
+            f"From a request to its first token, waiting included; of the last {RECENT}.",
         ),
-        _PER_S: ("", f"Of an answer after its first token; of the last {_RECENT} answers."),
+        _PER_S: ("", f"Of an answer after its first token; of the last {RECENT} answers."),
     },
 )
 
@@ -541,6 +564,11 @@ class LanguageModel:
     model: Model
     tokenizer: Tokenizer
     summary: str
+
+    @property
+    def parts(self) -> Mapping[str, SessionStatus]:
+        # onnxruntime-genai runs the stages itself: there is no session whose results could be compared.
+        return {stage.stage: SessionStatus(stage.placement) for stage in self.model.info.stages}
 
     def close(self) -> None:
         self.model.close()
@@ -586,6 +614,13 @@ class SpeechModel:
     name: str
     recognizer: Recognizer
     summary: str
+
+    @property
+    def parts(self) -> Mapping[str, SessionStatus]:
+        numbers = self.recognizer.verified
+        return {
+            name: SessionStatus(placement, numbers[name]) for name, placement in self.recognizer.placement.items()
+        }
 
     def close(self) -> None:
         self.recognizer.close()

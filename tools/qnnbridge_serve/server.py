@@ -127,7 +127,7 @@ def serve_models(options: ServeOptions) -> None:
                 speech=SpeechService(hearing, options.limits),
                 figures=daemon_figures(host) if host.is_daemon else None,
             )
-            server = _server(make_app(service, options.token, options.origins), options)
+            server = _server(make_app(service, options.token, options.origins, page=options.page), options)
             _run(server, listener, (repository, models, embedders, hearing), host, options)
         finally:
             host.close()
@@ -215,7 +215,9 @@ def _interfaces(options: ServeOptions) -> str:
     names = ["Open Inference Protocol v2"] if options.files else []
     if options.language_models or options.embedders or options.recognizers:
         names.append("OpenAI's interface at /v1")
-    return " and ".join(names)
+    if options.page:
+        names.append("a page for browsers")
+    return ", ".join(names)
 
 
 def _end_on_signals(server: uvicorn.Server) -> threading.Event:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from qnnbridge_serve.infer import InferReply, ServedModel, TensorSpec
+from qnnbridge_serve.status import RECENT, quantile_row, quantiles_of
 
 # How Triton names the types of a configuration.
 _TYPES: Final[Mapping[str, str]] = {"BYTES": "TYPE_STRING"}
@@ -44,12 +46,15 @@ class ModelStatistics:
         self._counts = dict.fromkeys(_SUMS, 0)
         self._times = dict.fromkeys(_SUMS, 0.0)
         self._last_ms = 0
+        self._recent: collections.deque[float] = collections.deque(maxlen=RECENT)
 
     def succeeded(self, begun: float, queued_s: float, reply: InferReply) -> None:
         """begun: when the request had come, on `time.monotonic`."""
         steps = (time.monotonic() - begun, queued_s, *reply.spent_s)
         for name, spent_s in zip(("success", *_STEPS), steps, strict=True):
             self._add(name, spent_s)
+        # The whole time: from the last byte of the request to the result.
+        self._recent.append(steps[0])
         self._last_ms = int(time.time() * 1000)
 
     def failed(self, begun: float) -> None:
@@ -58,6 +63,14 @@ class ModelStatistics:
     def _add(self, name: str, spent_s: float) -> None:
         self._counts[name] += 1
         self._times[name] += spent_s
+
+    def row(self) -> dict[str, Any]:
+        """Return the figures for `/status`."""
+        return {
+            "calls": self._counts["success"] + self._counts["fail"],
+            "errors": self._counts["fail"],
+            "latency_ms": quantile_row(quantiles_of(self._recent), 1000),
+        }
 
     def document(self, name: str, version: str) -> dict[str, Any]:
         sums = {key: {"count": self._counts[key], "ns": int(self._times[key] * 1e9)} for key in _SUMS}

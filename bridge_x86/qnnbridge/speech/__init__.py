@@ -51,6 +51,7 @@ from qnnbridge_protocol.visible import log_of
 if TYPE_CHECKING:
     from qnnbridge._host import Host
     from qnnbridge._ort_value import OrtValue
+    from qnnbridge_protocol.model_records import NumbersReport
 
 __all__ = ["Recognizer", "SpeechSegment", "Transcript", "Transcription", "load"]
 
@@ -157,6 +158,11 @@ class Recognizer:
     def placement(self) -> dict[str, Placement]:
         """Where the nodes of ``encoder`` and ``decoder`` run."""
         return {"encoder": self._sessions.encoder.placement, "decoder": self._sessions.decoders[-1].placement}
+
+    @property
+    def verified(self) -> dict[str, NumbersReport]:
+        """Comparison of ``encoder`` and ``decoder`` with the CPU, as far as it is known."""
+        return {"encoder": self._sessions.encoder.verified, "decoder": self._sessions.decoders[-1].verified}
 
     @property
     def window_s(self) -> float:
