@@ -59,6 +59,7 @@ def warn_application(text: str, category: type[Warning], log: logging.Logger | N
         warnings.warn(text, category, stacklevel=2)
         return
     variables: Any = caller.variables
+    # Python's own record of what was shown at a line. In the application's module, so that it ends with that.
     registry = variables.setdefault("__warningregistry__", {})
     name = variables.get("__name__") or "<string>"
     # Without the variables themselves: Python would ask their `__loader__` for the source, and that of `python -c`

@@ -53,6 +53,7 @@ def assert_numbers(
     """
     __tracebackhide__ = True
     report = session.verify(feeds, timeout=timeout)
+    # None for outputs without a signal-to-noise ratio, such as integers: `state` covers them.
     too_low = min_snr_db is not None and report.snr_db is not None and report.snr_db < min_snr_db
     if report.state != "agrees":
         raise AssertionError(_numbers_problem(session, report))
@@ -78,6 +79,7 @@ class SessionWatch:
 
     def add(self, session: BaseSession) -> None:
         """Take a new session along. With ``numbers`` its first calls are compared before they return."""
+        # A session on the CPU by request is no node that left the NPU.
         if session._remote.recipe.without_qnn:
             return
         self.sessions.append(session)
@@ -87,6 +89,7 @@ class SessionWatch:
     def check(self) -> None:
         """Raise `AssertionError` if a node left the NPU, numbers differ, or nothing was there to check."""
         __tracebackhide__ = True
+        # A test that checks nothing must not pass.
         if not self.sessions:
             raise AssertionError(
                 "No session that asks for QNN was created. Fix: Create one with qnnbridge.InferenceSession(path), "
@@ -129,6 +132,7 @@ def watch_sessions(
         yield watch
     finally:
         sessions.watchers.remove(watch.add)
+    # Only here: an error of the block itself is the more important one.
     watch.check()
 
 

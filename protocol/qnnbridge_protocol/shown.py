@@ -61,6 +61,7 @@ def _text(head: str, facts: list[Fact]) -> str:
 def _html(head: str, facts: list[Fact]) -> str:
     from html import escape
 
+    # A sign and not a colour marks problems: notebooks are light or dark, and some remove styles from outputs.
     main = "".join(
         f"<li>&#9888; <b>{escape(text)}</b></li>" if weight else f"<li>{escape(text)}</li>"
         for text, weight in facts
@@ -89,6 +90,7 @@ _FOLDER = r"[^\s\\/\"'<>|:*?,;()]+(?: [^\s\\/\"'<>|:*?,;()]+){0,3}[\\/]+"
 
 def without_folders(text: str) -> str:
     """Return the text with each absolute path shortened to the name of its file."""
+    # Most texts have no path, and an import of `re` costs an application that shows nothing more.
     if "/" not in text and "\\" not in text:
         return text
     import re
@@ -127,11 +129,13 @@ def notebook_traceback(error: BaseException) -> list[str]:
     while trace is not None:
         frames.append(trace)
         trace = trace.tb_next
+    # The innermost frame of the application: what it called is the bridge's affair.
     last = max((at for at, one in enumerate(frames) if not _is_inner(one.tb_frame)), default=len(frames) - 1)
     shown: TracebackType | None = None
     for one in reversed(frames[: last + 1]):
         if is_ours(one.tb_frame):
             one.tb_frame.f_locals["__tracebackhide__"] = True
+        # A new chain: the error's own traceback stays whole, for %debug and for a caller that raises it again.
         shown = type(one)(shown, one.tb_frame, one.tb_lasti, one.tb_lineno)
     shell: Any = get_ipython()
     lines: list[str] = shell.InteractiveTB.structured_traceback(type(error), error, shown)

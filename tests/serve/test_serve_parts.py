@@ -361,7 +361,10 @@ def test_the_page_tells_of_every_option_status_and_type() -> None:
     command = get_command(app).get_command(Context(get_command(app)), "serve")  # type: ignore[attr-defined]
     options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     assert len(options) > 15
-    assert [name for name in sorted(options) if name.startswith("--") and name not in page] == ["--model-control", "--page"]
+    assert [name for name in sorted(options) if name.startswith("--") and name not in page] == [
+        "--model-control",
+        "--page",
+    ]
     sources = "".join(path.read_text(encoding="utf-8") for path in Path(app_module.__file__).parent.glob("*.py"))
     statuses = (
         set(re.findall(r"Refused\(\s*(\d{3})", sources))

@@ -206,6 +206,7 @@ def memory_filling(host: Host, settings: SessionSettings) -> Callable[[], None]:
     except BridgeError:
         return lambda: None
 
+    # Errors are left to the run behind it: a host that died is that run's finding, with the model's own evidence.
     def fill() -> None:
         with quiet("qnnbridge"), contextlib.suppress(BridgeError):
             session.run(None, dict(feeds))

@@ -500,6 +500,7 @@ class _Work:
                 row = dataclasses.replace(trying.judged_row(trial, prepared, kept), kept=True)
                 found[trial.name] = RunAnswer(kept)
             else:
+                # Each time: the run before has left its own results, and those may be the right ones.
                 fill()
                 row, found[trial.name] = trying.try_on_qnn(side, trial, prepared)
                 values = found[trial.name].values

@@ -215,6 +215,7 @@ class _Measuring:
     def _fill(self) -> None:
         from qnnbridge_host.numerics.measuring import filling_model
 
+        # Once for each host, since compiling costs more than running.
         if self._filling is None:
             model, feeds = filling_model()
             run = _BridgeSides(self._running(), self._request.soc_model).qnn(model)
