@@ -215,8 +215,8 @@ class Daemon:
         # A deleted or replaced lock file lets a second daemon take "the" lock; this one then has to go.
         if not self._lock.is_ours or found is None or found.instance != self._discovery.instance:
             return False
-        # Without its socket no client comes in any more, and no command could ask it to end. It would keep the lock, so
-        # that no other daemon could take its place.
+        # Without its socket no client comes in any more, and no command could ask it to end. It would keep the
+        # lock, so that no other daemon could take its place.
         if self._listener is not None and not self._listener.is_there:
             return False
         if found != self._discovery:  # nobody could prove to know this daemon, nor end it
