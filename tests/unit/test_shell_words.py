@@ -146,6 +146,7 @@ def test_a_program_with_a_space_in_its_path_can_be_pasted() -> None:
     assert shell.command_line([r"C:\py\python.exe", "install", "a[b]"]) == r'C:\py\python.exe install "a[b]"'
 
 
+@pytest.mark.process
 @needs.posix
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_word_is_text_for_sh(text: str) -> None:
