@@ -128,4 +128,4 @@ def test_gates_that_do_not_help_are_tried_once(model: Path, caplog: pytest.LogCa
                 assert session.verified.state == "differs"
     assert not [record for record in caplog.records if "were parted" in record.message]
     (note,) = [one for one in NegativeEntries(root).all() if one.kind == "gates"]
-    assert "with parted gates, too" in note.reason
+    assert "also differ with parted gates" in note.reason
