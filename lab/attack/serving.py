@@ -53,6 +53,19 @@ SCHEMAS: Final[tuple[dict[str, Any], ...]] = (
 )
 
 
+# Of pages that a browser of this machine may show, and names that a network may resolve to it.
+ORIGINS: Final = ("http://evil.example", "null", "http://127.0.0.1:1", "http://x.localhost", "https://127.0.0.1")
+HOSTS: Final = ("evil.example", "x.localhost", "127.0.0.1.nip.io", "")
+OWN_PATHS: Final = (
+    "/",
+    "/status",
+    "/openapi.json",
+    "/page/page.js",
+    "/page/../status",
+    "/page/%2e%2e/x",
+    "/metrics",
+)
+
 # An attack is no flood: each sends as much as a slow line carries.
 BYTES_PER_S: Final = 1_000_000
 CHUNKS: Final = b"1\r\nx\r\n" * 10_000
@@ -150,6 +163,44 @@ def half_requests(target: Target, rng: random.Random, report: Report) -> None:
     report.count("half requests")
 
 
+def foreign_pages(target: Target, rng: random.Random, report: Report) -> None:
+    """Requests of other servers' pages, and for other names: none is served."""
+    own = "{}:{}".format(*target.where)
+    host, origin = (rng.choice(HOSTS), None) if rng.random() < 0.5 else (own, rng.choice(ORIGINS))
+    if rng.random() < 0.3:  # a name that was made to resolve to this machine: both are the page's own
+        host = f"{rng.choice(HOSTS[:3])}:{target.where[1]}"
+        origin = f"http://{host}"
+    path = rng.choice([*OWN_PATHS, f"/v2/models/{target.model}/infer", "/v2/repository/index"])
+    method = rng.choice(["GET", "POST", "OPTIONS"])
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", "Content-Length: 0", "Connection: close"]
+    lines += [f"Origin: {origin}"] if origin else []
+    answer = b""
+    with target.connect() as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode())
+        while len(answer) < 4096 and (data := connection.recv(4096)):
+            answer += data
+    status = int(answer.split(maxsplit=2)[1]) if answer.startswith(b"HTTP/") else 0
+    report.count(f"foreign pages: {status}")
+    report.expect(400 <= status < 500, f"{lines}: {answer[:80]!r}")
+
+
+def strangers(target: Target, rng: random.Random, report: Report) -> None:
+    """A client asks what another one has asked, to learn how much of it the server keeps."""
+    secret = f"{rng.random():.9f} " * 4
+
+    def cached(user: str) -> int | None:
+        asked = {"model": target.language, "prompt": secret, "max_tokens": 2, "temperature": 0, "user": user}
+        status, body = target.ask("POST", "/v1/completions", json.dumps(asked).encode())
+        report.count(f"strangers: {status}")
+        report.expect(status in (200, 429), f"a completion: {status} {body[:200]!r}")
+        return int(json.loads(body)["usage"]["prompt_tokens_details"]["cached_tokens"]) if status == 200 else None
+
+    first, own, other = cached("ann"), cached("ann"), cached("bob")
+    report.expect(not other, f"a stranger saw {other} cached tokens")
+    if first is not None and own:
+        report.count("strangers: own tokens kept")
+
+
 ATTACKS: Final[tuple[Callable[[Target, random.Random, Report], None], ...]] = (
     numbers,
     schemas,
@@ -159,6 +210,8 @@ ATTACKS: Final[tuple[Callable[[Target, random.Random, Report], None], ...]] = (
     small_chunks,
     unread,
     half_requests,
+    foreign_pages,
+    strangers,
 )
 
 
