@@ -144,7 +144,7 @@ class SessionRecipe:
         return hashlib.sha256(self.data).hexdigest() == source[0]
 
     def command(self, name: str) -> str:
-        """Return the command `qnnbridge NAME` for the model at this session's sizes and chip; "" if it has no file.
+        """Return the command `qnnbridge NAME` for the model, sizes and chip of this session; "" without a file.
 
         name: "verify" or "analyze", which take the same options.
         """

@@ -127,7 +127,7 @@ class NumbersCheck:
         remote: the session, which has been made.
         mode: "warn" compares in the background; "raise" before the result is returned.
         whole: for calls that are put together from several runs of this session and others.
-        anew: what earlier sessions have shown does not count.
+        anew: ignore what earlier sessions have shown.
     """
 
     def __init__(
@@ -400,7 +400,7 @@ class NumbersCheck:
     def _look_behind(
         self, header: dict[str, Any], buffers: tuple[Any, ...], kind: Kind, caller: Caller | None
     ) -> None:
-        """Compare in a thread of its own, for a call at this line of the application."""
+        """Compare in a background thread. A warning names the line of the application that made the call."""
         inherit(caller)
         report = self._ask(header, buffers, None)
         if self._take(report, header["calls"], kind):

@@ -113,7 +113,7 @@ class _SoundFile:
         except SystemError as error:  # of cffi
             raise BridgeError(
                 f"soundfile cannot read from an open file in this process: {error}.",
-                cause="A library with a libffi of its own was loaded before cffi, which then calls that one: "
+                cause="A library that contains another libffi was loaded before cffi, which then calls that one: "
                 "libQnnHtp.so of QNN for Linux has one.",
                 fix="Import soundfile before anything loads QNN in this process, or give the path of the file.",
             ) from None
