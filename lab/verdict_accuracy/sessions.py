@@ -32,6 +32,8 @@ SILENT_DB, RIGHT_DB = 20.0, 30.0
 CHANGED_SHARE = 0.01
 # Of the range of an output: how far its largest value must lead for its place to be a decision.
 CLEAR_LEAD = 0.05
+# Of the largest value: half floats do not hold smaller differences, such as those of coordinates around a half.
+HALF_STEP = 2.0**-10
 # Of free dimensions.
 SIZE = 24
 LONGEST_MODEL_S = 900
@@ -126,7 +128,8 @@ def judged(truth: list[Any], found: list[Any]) -> tuple[float, float]:
             # The row's other candidate must be clearly smaller in truth: near ties are no decision.
             top, other = np.argmax(a, -1)[..., None], np.argmax(b, -1)[..., None]
             lead = np.take_along_axis(a, top, -1) - np.take_along_axis(a, other, -1)
-            moved = max(moved, float((lead > CLEAR_LEAD * np.ptp(a)).mean()))
+            clear = max(CLEAR_LEAD * np.ptp(a), HALF_STEP * np.abs(a).max())
+            moved = max(moved, float((lead > clear).mean()))
     return worst, moved
 
 
