@@ -58,7 +58,9 @@ def ran(folder: Path, text: str, *options: str, providers: str = "None", **envir
     done = exec_program("--report", *chosen, *options, program(folder, source), cwd=folder, **environ)
     assert done.returncode == 0, done.stderr
     report = [line for line in done.stderr.partition("qnnbridge report")[2].splitlines() if "m.onnx" in line]
-    return done.stderr, [re.sub(r" +", " ", line.strip()) for line in report if "node" in line and ":" not in line]
+    rows = [re.sub(r" +", " ", line.strip()) for line in report if "node" in line and ":" not in line]
+    # Sessions, calls and failures follow the nodes; times and the verdict on the numbers follow those.
+    return done.stderr, [re.sub(r"(nodes?(?: \d+){3}).*", r"\1", row) for row in rows]
 
 
 SAME = """
@@ -79,7 +81,7 @@ def test_a_program_of_one_size_has_its_nodes_on_qnn_from_the_first_call_on(tmp_p
         "m.onnx: fixed to the sizes of its first call (batch=2, time=5), 3 of 3 nodes after optimisation run on QNN."
         in said
     )
-    assert [line.rsplit(" ", 2)[0] for line in report] == [
+    assert report == [
         "m.onnx CPU, all of 3 nodes 1 0 0",
         "m.onnx QNN, all of 3 nodes 1 3 0",
     ]
@@ -91,7 +93,7 @@ def test_calls_of_other_sizes_run_as_before_and_it_is_told_once(tmp_path: Path) 
     assert said.count("run with their free nodes on the CPU") == 1
     assert "m.onnx: calls with time=6 run" in said
     assert "qnnbridge exec --dim batch=1 --bucket time=5,6 compiles these sizes, too." in said
-    assert [line.split()[-4:-3] for line in report] == [["3"], ["3"]]
+    assert [line.split()[-2:-1] for line in report] == [["3"], ["3"]]
 
 
 def test_every_way_to_run_goes_there(tmp_path: Path) -> None:
@@ -123,7 +125,7 @@ def test_every_way_to_run_goes_there(tmp_path: Path) -> None:
     check(feed(1, 3), binding.copy_outputs_to_cpu()[0])
 """,
     )
-    assert [line.split()[-5:-3] for line in report] == [["1", "1"], ["1", "5"]], said
+    assert [line.split()[-3:-1] for line in report] == [["1", "1"], ["1", "5"]], said
 
 
 def test_calls_of_many_threads_have_their_own_results_while_it_is_compiled(tmp_path: Path) -> None:
@@ -178,7 +180,7 @@ def test_axes_without_a_name_of_their_own_are_fixed_as_well(shape: list[int | st
     write(tmp_path, shape)
     said, report = ran(tmp_path, "\n    for n in (5, 5, 2):\n        call(2, n)\n")
     assert "its first call (x:0=2, x:1=5), 3 of 3 nodes after optimisation run on QNN" in said
-    assert [line.split()[-4] for line in report] == ["1", "2"]
+    assert [line.split()[-2] for line in report] == ["1", "2"]
 
 
 def test_sizes_that_are_given_are_there_from_the_start(tmp_path: Path) -> None:
@@ -188,7 +190,7 @@ def test_sizes_that_are_given_are_there_from_the_start(tmp_path: Path) -> None:
         "\n    assert session.placement.qnn_nodes == 3\n    for n in (3, 4, 7, 8):\n        call(1, n)\n",
         *("--dim", "batch=1", "--bucket", "time=4,8"),
     )
-    assert [line.rsplit(" ", 2)[0] for line in report] == ["m.onnx QNN, all of 3 nodes 1 4 0"], said
+    assert report == ["m.onnx QNN, all of 3 nodes 1 4 0"], said
     assert "run on QNN: QNN takes" not in said
 
 
@@ -229,10 +231,10 @@ def test_a_program_that_asks_for_qnn_itself_is_told_and_left_as_it_is(tmp_path: 
         "0 of 3 nodes after optimisation run on QNN: QNN takes fixed sizes only, and free are batch, time. To fix them"
         in said
     )
-    assert [line.rsplit(" ", 2)[0] for line in report] == ["m.onnx CPU, all of 3 nodes 1 3 0"]
+    assert report == ["m.onnx CPU, all of 3 nodes 1 3 0"]
     options = ("--provider", "as-requested", "--dim", "batch=2", "--dim", "time=5")
     _, report = ran(tmp_path, SAME, *options, providers=asked)
-    assert [line.rsplit(" ", 2)[0] for line in report] == ["m.onnx QNN, all of 3 nodes 1 3 0"]
+    assert report == ["m.onnx QNN, all of 3 nodes 1 3 0"]
 
 
 def test_a_program_for_the_cpu_hears_nothing_of_it(tmp_path: Path) -> None:
