@@ -132,8 +132,11 @@ def test_every_other_page_is_refused(server: Server, headers: dict[str, str]) ->
     assert server.ask("GET", "/v2/models/pnet/ready").status == 200
 
 
-def test_a_name_that_was_made_to_resolve_here_does_not_get_the_page(server: Server) -> None:
-    assert server.ask("GET", "/", None, {"Host": "rebound.example:8000"}).status == 403
+@pytest.mark.parametrize("host", ["rebound.example:8000", "page.localhost:8000", "page.localhost"])
+def test_a_name_that_was_made_to_resolve_here_reads_nothing(server: Server, host: str) -> None:
+    """For reading a browser sends no Origin."""
+    for path in ("/", "/status", OPENAPI_PATH, "/v2", "/metrics"):
+        assert server.ask("GET", path, None, {"Host": host}).status == 403
 
 
 def test_with_a_token_the_page_is_shown_and_nothing_behind_it(guarded: Server) -> None:

@@ -418,11 +418,7 @@ class Guard:
         its name where there is no token, and has no token where one is needed.
         """
         host = headers.get(b"host")
-        if not self._has_page or host is None or origin != f"{scope['scheme']}://{host.decode('latin-1')}":
-            return False
-        # Some systems ask the network for names under .localhost, and a network may answer with its own address
-        # first.
-        return not (_machine_in(host) or "").endswith(".localhost")
+        return self._has_page and host is not None and origin == f"{scope['scheme']}://{host.decode('latin-1')}"
 
 
 def _machine_in(header: bytes | None) -> str | None:
@@ -438,8 +434,9 @@ def _machine_in(header: bytes | None) -> str | None:
 
 
 def _is_local(host: str) -> bool:
-    # All names under .localhost are this machine (RFC 6761).
-    if host == "localhost" or host.endswith(".localhost"):
+    # Not the names under .localhost: some systems ask the network for them in spite of RFC 6761, and a network may
+    # answer with its own address first and with this machine's afterwards.
+    if host == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
