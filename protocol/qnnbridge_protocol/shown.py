@@ -33,8 +33,8 @@ class Shown:
         return ""
 
     def _shown_facts(self) -> Iterable[Fact]:
-        """Return the facts, the most important first."""
-        raise NotImplementedError
+        """Return the facts, the most important first; by default none."""
+        return ()
 
     def __repr__(self) -> str:
         return _text(*_facts_of(self))

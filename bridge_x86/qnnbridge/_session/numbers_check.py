@@ -127,7 +127,7 @@ class NumbersCheck:
         remote: the session, which has been made.
         mode: "warn" compares in the background; "raise" before the result is returned.
         whole: for calls that are put together from several runs of this session and others.
-        anew: ignore what earlier sessions have shown.
+        anew: compare as if no earlier session had been compared.
     """
 
     def __init__(
