@@ -26,7 +26,7 @@ from typing import Final
 from qnnbridge_os.fds import OwnedFds, no_fork
 from qnnbridge_os.native import Lock, SimpleQueue, popen, sleep, waitpid
 from qnnbridge_os.programs import ChildProcess, DetachedBase, start_failed
-from qnnbridge_os.shield import start_thread
+from qnnbridge_os.shield import BEGIN_S, start_thread
 from qnnbridge_protocol.errors import ForkedClient, HostStartFailed
 from qnnbridge_protocol.process_names import HOST_NAME
 
@@ -196,6 +196,7 @@ class PosixSpawner:
         # Of C, so that an exception of a signal handler cannot leave it locked (`shield`).
         self._orders: SimpleQueue[_Order] = SimpleQueue()
         self._has_thread = False
+        self._has_begun = False
 
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ChildProcess:
         if self._owner != os.getpid():
@@ -207,7 +208,8 @@ class PosixSpawner:
         order = _Order(list(argv), dict(env), cwd)
         try:
             self._orders.put(order)
-            order.ended.acquire()
+            while not order.ended.acquire(timeout=BEGIN_S):
+                self._check_thread()
         except BaseException:  # Ctrl+C, or what a signal handler of the application raises
             order.abandon()
             raise
@@ -223,12 +225,34 @@ class PosixSpawner:
             if self._has_thread:
                 return
             try:
-                start_thread("qnnbridge-spawner", _spawn_for_ever, self._orders)
+                start_thread("qnnbridge-spawner", self._spawn_for_ever)
             except RuntimeError as error:  # the interpreter is shutting down, or the limit of threads
                 raise HostStartFailed(
                     "No thread can be started that would start the host.", cause=str(error)
                 ) from error
             self._has_thread = True
+
+    def _check_thread(self) -> None:
+        """Raise `HostStartFailed` if the thread ended before it began: without memory Python tells nobody."""
+        if not self._has_begun:
+            self._has_thread = False
+            raise HostStartFailed(
+                "No thread can be started that would start the host.", cause="memory is too short for a thread"
+            )
+
+    def _spawn_for_ever(self) -> None:
+        self._has_begun = True
+        left = True
+        while True:
+            try:
+                # Once none is left there will be no more: hosts of this program are children of this thread.
+                left = left and _reap_hosts_before_exec()
+                # In no variable, or the last child would live until the next order.
+                self._orders.get(timeout=_REAP_INTERVAL_S if left else None).carry_out()
+            except Empty:
+                pass
+            except MemoryError:
+                left = False  # only the reaping needs memory that it may not get; orders are waited for
 
 
 class _Order:
@@ -267,17 +291,6 @@ class _Order:
             child.kill()
             child.wait(_ABANDON_TIMEOUT_S)
             child.close()
-
-
-def _spawn_for_ever(orders: SimpleQueue[_Order]) -> None:
-    left = True
-    while True:
-        # Once none is left there will be no more: hosts of this program are children of this thread.
-        left = left and _reap_hosts_before_exec()
-        try:  # in no variable, or the last child would live until the next order
-            orders.get(timeout=_REAP_INTERVAL_S if left else None).carry_out()
-        except Empty:
-            pass
 
 
 def _reap_hosts_before_exec() -> bool:

@@ -40,7 +40,7 @@ T = TypeVar("T")
 # On Windows a signal does not end a wait for a lock.
 _SLICE_S = 0.1 if sys.platform == "win32" else 1.0
 # A thread that has not begun by then never will.
-_BEGIN_S = 5.0
+BEGIN_S = 5.0
 
 
 class TooLate(Exception):
@@ -132,7 +132,7 @@ def shielded(name: str, work: Callable[[], T]) -> T:
         _start_thread(name, once)
     except RuntimeError:  # the interpreter is ending, or there can be no more threads
         once()
-    patience_s = _BEGIN_S
+    patience_s = BEGIN_S
     while not ended.acquire(timeout=_SLICE_S):
         patience_s -= _SLICE_S
         if patience_s <= 0:

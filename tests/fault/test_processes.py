@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.descriptors import no_more_than
 
-from qnnbridge_os import processes
+from qnnbridge_os import _posix_process, processes
 from qnnbridge_os.fds import OwnedFds
 from qnnbridge_os.processes import ChildProcess, default_spawner, enlarge_pipe, wait_readable, write_some
 from qnnbridge_protocol.errors import ForkedClient, HostNotFound, HostStartFailed
@@ -333,6 +333,36 @@ print(open({str(mark)!r}).read())
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert gone(int(ran.stdout))
+
+
+# --- no memory ---------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_without_memory_for_its_reaping_still_starts_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory() -> bool:
+        raise MemoryError
+
+    monkeypatch.setattr(_posix_process, "_reap_hosts_before_exec", no_memory)
+    spawner = _posix_process.PosixSpawner()
+    for _ in range(2):
+        child = spawner.spawn(["true"], dict(os.environ), None)
+        assert child.wait(TIMEOUT_S) == 0
+        child.close()
+
+
+def test_a_thread_that_never_begins_is_a_typed_error_and_the_next_call_starts_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without memory Python ends a new thread before its first line, and tells nobody."""
+    spawner = _posix_process.PosixSpawner()
+    monkeypatch.setattr(_posix_process, "BEGIN_S", 0.2)
+    with monkeypatch.context() as without_memory:
+        without_memory.setattr(_posix_process, "start_thread", lambda name, work: None)
+        with pytest.raises(HostStartFailed, match="No thread can be started"):
+            spawner.spawn(["true"], dict(os.environ), None)
+    child = spawner.spawn(["true"], dict(os.environ), None)
+    assert child.wait(TIMEOUT_S) == 0
+    child.close()
 
 
 # --- fork --------------------------------------------------------------------------------------------------------

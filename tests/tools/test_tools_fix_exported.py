@@ -291,7 +291,7 @@ def test_compile_names_the_rewrite_for_a_double_and_takes_its_result(host: qnnbr
 @pytest.mark.parametrize(
     ("scale", "severity", "why"),
     [
-        (float("inf"), "fails", "its scale, is inf"),
+        (float("inf"), "fails", "its scale scale is inf"),
         (1.3e36, "model", "one step is a factor of 1e300 and more"),
         (39.2, "model", "is in steps of 39.2, and one step is a factor of 1.06e+17"),
         (0.5, "", ""),

@@ -60,7 +60,7 @@ def plan_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "
     around = surroundings(registered, QNNBRIDGE_CONFIG=str(file))
     traits = PythonTraits((3, 13, 1), "win-arm64", str(python), "cpython", False, True, None)
     given = SetupOptions(folder=tmp_path / "host", **options)
-    monkeypatch.setattr("qnnbridge_tools.versions.packages._installed_from", lambda: None)
+    monkeypatch.setattr("qnnbridge_tools.versions.packages.installed_from", lambda: None)
     return make_plan(given, NpuTraits("2.51", 73), around, lambda path: traits)
 
 

@@ -47,7 +47,7 @@ def break_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., No
 def test_shielded_work_is_done_once_whatever_becomes_of_its_thread(
     fault: Callable[..., None], break_threads: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shield, "_BEGIN_S", 0.5)
+    monkeypatch.setattr(shield, "BEGIN_S", 0.5)
     monkeypatch.setattr(shield, "_SLICE_S", 0.1)
     break_threads(fault)
     done: list[int] = []

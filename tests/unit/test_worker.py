@@ -137,6 +137,7 @@ def test_a_worker_that_is_stopped_and_does_not_go_on_is_ended(monkeypatch: pytes
 
 @pytest.mark.process
 def test_a_worker_that_failed_leaves_no_thread_until_its_deadline() -> None:
+    before = set(threading.enumerate())
     with pytest.raises(WorkerDied):
         with Worker(order(DIES, deadline=time.monotonic() + 3600)).running():
             pass
@@ -144,14 +145,14 @@ def test_a_worker_that_failed_leaves_no_thread_until_its_deadline() -> None:
         with Worker(order(HOST, deadline=time.monotonic() + 3600)).running() as worker:
             worker.call({"op": "no such operation"})
     until = time.monotonic() + SECONDS_FOR_ALL
-    while _watching() and time.monotonic() < until:
+    while _begun_since(before) and time.monotonic() < until:
         time.sleep(0.01)
-    assert not _watching()
+    assert not _begun_since(before)
 
 
-def _watching() -> list[str]:
-    begun = ("qnnbridge worker watch", "Thread-")
-    return [t.name for t in threading.enumerate() if t.name.startswith(begun) and t is not threading.main_thread()]
+def _begun_since(before: set[threading.Thread]) -> list[str]:
+    names = ("qnnbridge worker watch", "Thread-")
+    return [t.name for t in threading.enumerate() if t.name.startswith(names) and t not in before]
 
 
 @needs.linux

@@ -46,7 +46,10 @@ def pull(
     host_python: HostPython = None,
     as_json: AsJson = False,
 ) -> None:
-    """Download a model by name: a compiled model for this chip if there is one, else a model to compile."""
+    """Download a model by its name on a hub.
+
+    A compiled model for this chip if there is one, else a model to compile.
+    """
     from qnnbridge_tools.hub.pulling import PullRequest, pull_model
 
     request = PullRequest(name, revision, files, folder, offline, soc_model, host_python)
