@@ -328,10 +328,16 @@ def test_a_model_that_was_changed_is_not_loaded_again(
     model = genai.Model(folder, host=own_host)
     one = generator(model)
     one.append_tokens(prompt(9))
+    made = step(one, 1)
     os.utime(folder / "model.onnx", ns=(1, 1))
     Killer(own_host).kill()
+    made += step(one, 1)  # another date is no other model
+    assert made == PlainLoop(folder).generate(prompt(9), 2)
+    write_model(tmp_path / "other", "dynamic", seed=4)
+    os.replace(tmp_path / "other" / "model.onnx", folder / "model.onnx")
+    Killer(own_host).kill()
     with pytest.raises(ModelChanged):
-        one.generate_next_token()
+        step(one, 40)  # the first ones were made ahead
 
 
 def test_cancel_deadline_and_stop(folders: Folders, own_host: qnnbridge.Host) -> None:
@@ -504,3 +510,23 @@ def test_it_is_done(folders: Folders, own_host: qnnbridge.Host) -> None:
     assert one.is_done()
     with pytest.raises(GenerationError, match="done"):
         one.generate_next_token()
+
+
+def test_other_weights_of_the_same_name_size_and_date_are_another_model(
+    tmp_path: Path, own_host: qnnbridge.Host
+) -> None:
+    """Archives give all their files one date, and the weights of two trainings have one size."""
+    folder, models, made = tmp_path / "m", [], []
+    for seed in (3, 4):
+        fresh = write_model(tmp_path / "fresh", "dynamic", seed=seed)
+        for file in fresh.iterdir():
+            os.utime(file, ns=(1, 1))
+        if folder.exists():
+            folder.rename(tmp_path / "old")
+        fresh.rename(folder)
+        models.append(genai.Model(folder, host=own_host))
+        one = generator(models[-1])
+        one.append_tokens(prompt(9))
+        made.append(step(one, 6))
+        assert made[-1] == PlainLoop(folder).generate(prompt(9), 6)
+    assert made[0] != made[1], "the second one is not the first one, which is loaded still"

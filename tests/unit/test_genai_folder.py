@@ -9,9 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.contract.small_models import MODELS
 
 from qnnbridge_host.genai.models import place
 from qnnbridge_host.model.genai_folder import CONFIG, GenaiStage, read_folder
+from qnnbridge_host.model.source import KnownFile
 from qnnbridge_protocol.errors import GenerationFolderInvalid
 from qnnbridge_protocol.specs import Placement, SessionSpec
 
@@ -72,3 +74,15 @@ def test_where_a_stage_runs_is_found_out_anew_for_another_file_of_the_same_size_
             os.replace(fresh, file)
         place(folder, probe, cache, {}, strict=True)
     assert len(probed) == 2
+
+
+def test_the_fingerprint_is_of_contents_and_not_of_dates(tmp_path: Path) -> None:
+    (tmp_path / CONFIG).write_text(json.dumps({"model": {"decoder": DECODER}}), "utf-8")
+    stage, found = tmp_path / "model.onnx", []
+    model = (MODELS / "mul_1.onnx").read_bytes()
+    for contents, date_ns in ((model, 1), (model, 2), (model.replace(b"mul_1", b"mul_2"), 1)):
+        stage.write_bytes(contents)
+        os.utime(stage, ns=(date_ns, date_ns))
+        found.append(read_folder(str(tmp_path), look=KnownFile.look).fingerprint)
+    assert found[0] == found[1] != found[2]
+    assert not read_folder(str(tmp_path)).fingerprint, "the doctor hashes no gigabytes"

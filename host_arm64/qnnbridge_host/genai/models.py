@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qnnbridge_host.cache.files import read_json, work_folder, write_json
-from qnnbridge_host.cache.memo import UNMAPPED, load_mapped_or_not
+from qnnbridge_host.cache.memo import UNMAPPED, load_mapped_or_not, memo_of
 from qnnbridge_host.engine.sessions import occupies
 from qnnbridge_host.genai.native import (
     GenaiLibrary,
@@ -49,7 +49,7 @@ from qnnbridge_host.model.genai_folder import (
     stage_files,
 )
 from qnnbridge_host.model.native_options import refuse_native
-from qnnbridge_host.model.source import take_stamp
+from qnnbridge_host.model.source import KnownFile, take_stamp
 from qnnbridge_protocol.errors import (
     BridgeError,
     GenerationError,
@@ -215,6 +215,10 @@ class ModelRequest:
         self.data = dict(data)
         self.allow_native = frozenset(map(str, arguments.get("allow_native") or ()))
 
+    @property
+    def cache_settings(self) -> CacheSettings | None:
+        return None if self.cache is None else CacheSettings(str(self.cache))
+
 
 def load(
     request: ModelRequest,
@@ -245,14 +249,14 @@ def load(
     own = engine.qnn_library()
     # For each request, also where the model is loaded already: another application may have allowed it.
     refuse_native(request.path, request.allow_native, None if own is None else os.path.dirname(own))
-    folder = read_folder(request.path, request.steps, tuple(request.data))
+    folder = _read_folder(request)
     reason = refusal(folder.layout, version)
     if reason is not None:
         raise unsupported_layout(folder, version, reason)
     if request.expected and request.expected != folder.fingerprint:
         raise ModelChanged(
             f"The model {folder.label} has changed since it was loaded.",
-            cause="A file of its folder, or its genai_config.json, has another date or size.",
+            cause="A file of its folder, or its genai_config.json, has other contents.",
             fix="Make a new qnnbridge.genai.Model.",
         )
     if folder.fingerprint in request.quarantined:
@@ -282,6 +286,11 @@ def load(
             return place(asked, probe, request.cache, versions, strict=request.strict)
 
         model, words = _load(native, request, folder, engine, placed, versions)
+        if any(file.changed() for file in folder.files):
+            raise ModelChanged(
+                f"The model {folder.label} was written to while it was loaded.",
+                fix="Load it when its files are complete.",
+            )
         model.count_memory(words)
         model.notes = notes
         if not request.data:
@@ -291,8 +300,13 @@ def load(
 
 def load_plain(request: ModelRequest, engine: Any) -> GenaiModel:
     """Load a model without its placement and without sharing it."""
-    folder = read_folder(request.path, request.steps, tuple(request.data))
+    folder = _read_folder(request)
     return _load(library(), request, folder, engine, lambda _asked: [], {})[0]
+
+
+def _read_folder(request: ModelRequest) -> GenaiFolder:
+    memo = memo_of(request.cache_settings)
+    return read_folder(request.path, request.steps, tuple(request.data), lambda path: KnownFile.look(path, memo))
 
 
 def _load(
@@ -316,7 +330,7 @@ def _load(
             made = _make(native, path, steps, request.data, other)
             return GenaiModel(native, folder, made, placement, other, copy.pop_all())
 
-    settings = None if request.cache is None else CacheSettings(str(request.cache))
+    settings = request.cache_settings
     if may_change(folder) and not request.data:
         return load_mapped_or_not(make, settings, folder.fingerprint, folder.label, lambda: versions)
     return make(False), ""

@@ -13,11 +13,12 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from qnnbridge_host.model.releases import AFTER_THE_TABLE, STANDING_WORDS, Standing, standing
 from qnnbridge_host.model.scan import scan_model
+from qnnbridge_host.model.source import KnownFile
 from qnnbridge_protocol.errors import BridgeError, GenerationFolderInvalid
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.specs import NodeInfo
@@ -63,7 +64,11 @@ class GenaiStage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GenaiFolder:
-    """The facts of a model. search: the config's defaults of search options. bos: the token that begins a text."""
+    """The facts of a model. search: the config's defaults of search options. bos: the token that begins a text.
+
+    files: those of the stages as they were when they were hashed; none if nobody asked for hashes. fingerprint: of
+    the config and of the contents of `files`; empty without hashes.
+    """
 
     path: str
     type: str
@@ -75,7 +80,8 @@ class GenaiFolder:
     stages: tuple[GenaiStage, ...]
     window: PromptWindow | None
     search: Mapping[str, Any]
-    fingerprint: str
+    files: tuple[KnownFile, ...] = ()
+    fingerprint: str = ""
 
     @property
     def layout(self) -> Layout:
@@ -88,13 +94,19 @@ class GenaiFolder:
         return os.path.basename(os.path.normpath(self.path)) or self.path
 
 
-def read_folder(path: str, steps: ConfigSteps = (), given: Sequence[str] = ()) -> GenaiFolder:
+def read_folder(
+    path: str,
+    steps: ConfigSteps = (),
+    given: Sequence[str] = (),
+    look: Callable[[str], KnownFile] | None = None,
+) -> GenaiFolder:
     """Read a model's folder.
 
     Args:
         path: the folder.
         steps: changes of the config.
         given: names of files that travel as bytes, so need not be there.
+        look: hashes a file, which takes seconds for gigabytes that nobody remembers.
 
     Raises:
         GenerationFolderInvalid: there is no such folder or config, or a file is missing or cut off.
@@ -118,15 +130,17 @@ def read_folder(path: str, steps: ConfigSteps = (), given: Sequence[str] = ()) -
             stages=stages,
             window=window,
             search=dict(config.get("search") or {}),
-            fingerprint="",
         )
     # Any field of a stranger's config may have any type; infinity is a number to Python's JSON.
     except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
         raise _invalid(path, f"{CONFIG} is not understood: {error}.", "Export the model again.") from None
     if not stages:
         raise _invalid(path, f"{CONFIG} names no model file.", "Export the model again.")
-    files = _check_files(folder, set(given))
-    return dataclasses.replace(folder, fingerprint=_fingerprint(config, files))
+    paths = _check_files(folder, set(given))
+    if look is None:
+        return folder
+    files = tuple(_looked(folder, stage, path, look) for stage, path in paths)
+    return dataclasses.replace(folder, files=files, fingerprint=_fingerprint(path, config, files))
 
 
 def stage_files(stage: GenaiStage) -> dict[str, int]:
@@ -294,13 +308,13 @@ def _ints(given: Any) -> list[int]:
     return [int(one) for one in (given if isinstance(given, list) else [] if given is None else [given])]
 
 
-def _check_files(folder: GenaiFolder, given: set[str]) -> list[tuple[str, int, int]]:
-    """Every file of every stage. Returns name, size and date of each."""
+def _check_files(folder: GenaiFolder, given: set[str]) -> list[tuple[GenaiStage, str]]:
+    """Refuse a stage whose files cannot be used. Return every file of every stage that is not given."""
     found = []
     for stage in folder.stages:
         if os.path.basename(stage.path) in given:
             continue
-        found.append(_stamp(folder, stage, stage.path))
+        found.append(_checked(folder, stage, stage.path))
         try:
             scan = scan_model(stage.path, count_nodes=False)
         except BridgeError as error:
@@ -311,29 +325,43 @@ def _check_files(folder: GenaiFolder, given: set[str]) -> list[tuple[str, int, i
                 *error.evidence,
                 stage=stage.name,
             ) from None
-        found += [_stamp(folder, stage, os.path.join(os.path.dirname(stage.path), name)) for name in scan.files]
+        found += [_checked(folder, stage, os.path.join(os.path.dirname(stage.path), name)) for name in scan.files]
     return found
 
 
-def _stamp(folder: GenaiFolder, stage: GenaiStage, path: str) -> tuple[str, int, int]:
+def _checked(folder: GenaiFolder, stage: GenaiStage, path: str) -> tuple[GenaiStage, str]:
     try:
-        status = os.stat(path)
-        if not status.st_size:
+        if not os.stat(path).st_size:
             raise OSError(0, "it is empty")
     except (OSError, ValueError) as error:  # ValueError: a name with a character 0
-        raise _invalid(
-            folder.path,
-            f"The file {os.path.basename(path)!r} of the stage {stage.name!r} cannot be read: "
-            f"{getattr(error, 'strerror', None) or error}.",
-            "Copy or download the folder again, all of its files.",
-            stage=stage.name,
-        ) from None
-    return os.path.relpath(path, folder.path), status.st_size, status.st_mtime_ns
+        raise _unreadable(folder, stage, path, error) from None
+    return stage, path
 
 
-def _fingerprint(config: Mapping[str, Any], files: Sequence[tuple[str, int, int]]) -> str:
-    """Of the config and of name, size and date of each file: the weights have gigabytes."""
-    plain = json.dumps([config, files], sort_keys=True, default=str)
+def _looked(folder: GenaiFolder, stage: GenaiStage, path: str, look: Callable[[str], KnownFile]) -> KnownFile:
+    try:
+        return look(os.path.abspath(path))
+    except OSError as error:
+        raise _unreadable(folder, stage, path, error) from None
+
+
+def _unreadable(folder: GenaiFolder, stage: GenaiStage, path: str, error: Exception) -> GenerationFolderInvalid:
+    return _invalid(
+        folder.path,
+        f"The file {os.path.basename(path)!r} of the stage {stage.name!r} cannot be read: "
+        f"{getattr(error, 'strerror', None) or error}.",
+        "Copy or download the folder again, all of its files.",
+        stage=stage.name,
+    )
+
+
+def _fingerprint(folder: str, config: Mapping[str, Any], files: Sequence[KnownFile]) -> str:
+    """Of the config, and of name and contents of each file.
+
+    Not of dates: archives give all their files one date, and the weights of two trainings have the same size.
+    """
+    contents = [(os.path.relpath(file.path, os.path.abspath(folder)), file.sha256) for file in files]
+    plain = json.dumps([config, contents], sort_keys=True, default=str)
     return hashlib.sha256(plain.encode("utf-8", "surrogatepass")).hexdigest()
 
 
