@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -54,6 +55,11 @@ def main():
     elif mode == "processes":
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             print(double(1), pool.map(double, [2]))
+    elif mode == "cached":
+        import qnnbridge
+        import shipped_app
+        host = qnnbridge.Host(python=shipped_app.HOST_PYTHON)
+        print(qnnbridge.InferenceSession(shipped_app.MODEL, host=host, cache=True).cache.state)
     elif mode == "packages":
         print([name for name in PACKAGES if importlib.util.find_spec(name)])
     else:
@@ -138,6 +144,7 @@ def host_beside(program: Path) -> Iterator[Path]:
 def run_elsewhere(program: Path, folder: Path, mode: str) -> subprocess.CompletedProcess[str]:
     """Run it in a folder of its own, where no model and no setting is."""
     settings = {"QNNBRIDGE_CONFIG": "", "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "TMPDIR": str(folder)}
+    settings["QNNBRIDGE_CACHE_DIR"] = str(folder / "cache")
     command = [str(program), mode]
     return subprocess.run(
         command, cwd=folder, env=variables_of(settings), capture_output=True, text=True, timeout=60, check=False
@@ -150,9 +157,18 @@ def test_the_program_of_the_page_runs_its_own_model_on_the_host_beside_it(progra
     pytest.importorskip("onnxruntime_qnn")
     done = run_elsewhere(program, tmp_path, "shipped")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0] == "[array([[2., 2., 2., 2.]], dtype=float32)]"
+    values = re.findall(r"\d+\.\d*", done.stdout.splitlines()[0])
+    assert [float(one) for one in values] == pytest.approx(4 * [2.0], rel=1e-5)
     assert "<InferenceSession model.onnx: 1 of 1 node on QNN (simulator)" in done.stdout
     assert [one for one in os.listdir(tmp_path) if one.startswith("_MEI")] == []
+
+
+@pytest.mark.simulator
+@pytest.mark.usefixtures("host_beside")
+def test_the_cache_knows_a_model_whose_path_changes_with_each_start(program: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    first, second = (run_elsewhere(program, tmp_path, "cached") for _ in range(2))
+    assert (first.stdout, second.stdout) == ("miss\n", "hit\n"), first.stderr + second.stderr
 
 
 def test_the_program_of_the_page_names_the_host_that_is_missing(program: Path, tmp_path: Path) -> None:
