@@ -1,5 +1,7 @@
 """Runs the model inside of this program with the host that is shipped beside the program.
 
+To build it:
+
     pyinstaller --onefile --add-data model.onnx:. shipped_app.py
 """
 

@@ -144,7 +144,7 @@ def host_beside(program: Path) -> Iterator[Path]:
 def run_elsewhere(program: Path, folder: Path, mode: str) -> subprocess.CompletedProcess[str]:
     """Run it in a folder of its own, where no model and no setting is."""
     settings = {"QNNBRIDGE_CONFIG": "", "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "TMPDIR": str(folder)}
-    settings["QNNBRIDGE_CACHE_DIR"] = str(folder / "cache")
+    settings |= {"QNNBRIDGE_CACHE": "1", "QNNBRIDGE_CACHE_DIR": str(folder / "cache")}
     command = [str(program), mode]
     return subprocess.run(
         command, cwd=folder, env=variables_of(settings), capture_output=True, text=True, timeout=60, check=False
@@ -175,7 +175,9 @@ def test_the_program_of_the_page_names_the_host_that_is_missing(program: Path, t
     done = run_elsewhere(program, tmp_path, "shipped")
     assert done.returncode != 0
     place = program.parent / "host" / "bin" / "python3"
-    assert f"HostNotFound: '{place}' was given as the host's interpreter, but that file does not exist." in done.stderr
+    assert (
+        f"HostNotFound: '{place}' was given as the host's interpreter, but that file does not exist." in done.stderr
+    )
     assert "The application has to be shipped with a host" in done.stderr
     assert "qnnbridge setup" not in done.stderr
     assert [one for one in os.listdir(tmp_path) if one.startswith("_MEI")] == []
@@ -202,7 +204,12 @@ def test_a_program_that_is_killed_leaves_nothing(
     settings = {**BY_VARIABLE, "TMPDIR": str(tmp_path)}
     command: list[Any] = [program, "wait", "model.onnx"]
     with subprocess.Popen(
-        command, cwd=application, env=variables_of(settings), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=application,
+        env=variables_of(settings),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as launched:
         assert launched.stdout is not None
         assert json.loads(launched.stdout.readline()) == [[2.0, 2.0, 2.0, 2.0]]

@@ -443,7 +443,9 @@ def test_calls_and_times_of_a_model_are_counted_in_its_row(page: browser.Page) -
 
 def test_the_table_says_that_numbers_of_a_language_model_are_not_compared(page: browser.Page) -> None:
     try_model(page, "tiny")
-    cells = "[...document.querySelectorAll('#model-table tr.chosen td')].find((one) => one.dataset.title === 'Numbers')"
+    cells = (
+        "[...document.querySelectorAll('#model-table tr.chosen td')].find((one) => one.dataset.title === 'Numbers')"
+    )
     lines = str(page.wait(f"{cells}.innerText")).splitlines()
     assert lines == ["not compared", "no stage gives results to compare"]
 

@@ -379,7 +379,9 @@ def test_objects_of_speech_show_themselves(folders: dict[str, Path], host: qnnbr
     with speech.load(folders["merged"], host=host, provider="cpu") as recognizer:
         placement = recognizer.placement["encoder"]
         shown = repr(recognizer)
-        assert shown.startswith(f"<Recognizer: layout merged, {len(recognizer.languages)} languages, encoder: 0 of ")
+        assert shown.startswith(
+            f"<Recognizer: layout merged, {len(recognizer.languages)} languages, encoder: 0 of "
+        )
         assert f"encoder: {repr(placement).removeprefix('<Placement: ').removesuffix('>')}" in shown
         with recognizer.stream(tiny.sound(3), language="en") as found:
             assert repr(found) == "<Transcription: 0.0 s done, transcribe en>"
@@ -391,7 +393,9 @@ def test_objects_of_speech_show_themselves(folders: dict[str, Path], host: qnnbr
     spoken = speech.SpeechSegment(1, 2.5, " <b>Good</b> morning", (1, 2, 3))
     assert repr(spoken) == '<SpeechSegment: 1.00 to 2.50 s, "<b>Good</b> morning">'
     whole = speech.Transcript("en", "transcribe", 2.5, 40 * (spoken,), 16000, 1)
-    assert repr(whole).startswith('<Transcript: 2.5 s in 40 segments, transcribe en, 1 window cut off, "<b>Good</b> ')
+    assert repr(whole).startswith(
+        '<Transcript: 2.5 s in 40 segments, transcribe en, 1 window cut off, "<b>Good</b> '
+    )
     assert repr(whole).endswith('...">')
     assert len(repr(whole)) < 160
     assert "&#9888; <b>1 window cut off</b>" in whole._repr_html_()

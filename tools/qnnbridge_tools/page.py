@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from qnnbridge_os.outputs import OutputFile
+from qnnbridge_os.outputs import OutputFile, is_stdout
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import output
 
@@ -108,7 +108,7 @@ def place_of(
 
 
 def _same_place(one: Path, other: Path) -> bool:
-    streams = output.is_stdout(one), output.is_stdout(other)
+    streams = is_stdout(one), is_stdout(other)
     return all(streams) or (not any(streams) and os.path.realpath(one) == os.path.realpath(other))
 
 

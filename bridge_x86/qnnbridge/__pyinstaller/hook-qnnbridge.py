@@ -20,6 +20,6 @@ hiddenimports = [
     "psutil",
     "tomllib" if sys.version_info >= (3, 11) else "tomli",
 ]
-# What only tools and host use, which may be installed beside. `onnxruntime.backend` uses onnx: a program that imports
-# it imports onnx, too.
+# What only tools and host use, which may be installed beside. Only `onnxruntime.backend` uses onnx, and a program
+# that imports that module imports onnx, too.
 excludedimports = ["qnnbridge_host", "qnnbridge_daemon", "qnnbridge_tools", "onnxruntime", "onnx", _OWN]

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge._supervision.host_process import deadline_after
-from qnnbridge.genai._generation import GenerationStats, Generator, GeneratorParams, Tensor
+from qnnbridge.genai._generation import GenerationStats, Generator, GeneratorParams
 from qnnbridge.genai._model import Model, Remade, call_object, operation_request, survive, token_values, tokens_of
 from qnnbridge.genai._pool import GeneratorPool, can_reuse
+from qnnbridge.genai._tensors import Tensor
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread

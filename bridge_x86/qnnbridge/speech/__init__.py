@@ -162,7 +162,8 @@ class Recognizer(Shown):
     def _shown_facts(self) -> Iterator[Fact]:
         if self._closed:
             yield "closed", ""
-        yield f"layout {self.layout}, {counted(len(self.languages), 'language') if self.languages else 'English'}", ""
+        yield f"layout {self.layout}", ""
+        yield counted(len(self.languages), "language") if self.languages else "English", ""
         for role, placement in self.placement.items():
             for fact, weight in placement._shown_facts():
                 yield f"{role}: {fact}", weight
