@@ -247,6 +247,8 @@ def _upgrade(name: str, client_is_older: bool, python: str) -> str:
         return f"Upgrade the application side, with its own Python: {upgrade}"
     if daemon:
         return f"Upgrade the daemon: {upgrade}   Then: qnnbridge host restart --daemon"
+    if is_frozen():
+        return f"Upgrade the host that the application is shipped with, with the host's own Python: {upgrade}"
     return f"Upgrade the host: qnnbridge setup --upgrade. By hand, with the host's own Python: {upgrade}"
 
 

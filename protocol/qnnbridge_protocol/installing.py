@@ -11,6 +11,7 @@ import os
 import re
 from typing import Any, Final
 
+from qnnbridge_protocol.process_names import is_frozen
 from qnnbridge_protocol.shell import command_line, shell_word
 
 PACKAGE: Final = "qnnbridge"
@@ -70,6 +71,13 @@ def requirement(extras: str = "", version: str = "", origin: Origin | None = Non
     if ON_INDEX:
         return f"{PACKAGE}{extra}=={version}" if version else f"{PACKAGE}{extra}"
     return f".{extra}"
+
+
+def extra_fix(extra: str) -> str:
+    """Return how this program gets the packages of an extra. A frozen application has nowhere to install them."""
+    if is_frozen():
+        return f"Build this application again in an environment with the extra [{extra}] of {PACKAGE}."
+    return install_command(extra)
 
 
 def install_command(extras: str = "", *, python: str = "python", options: str = "") -> str:

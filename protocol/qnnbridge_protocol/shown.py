@@ -79,6 +79,17 @@ def more(lines: Iterable[str]) -> Iterator[Fact]:
             yield line, "more"
 
 
+def beginning(text: str, most: int = 60) -> str:
+    """Return the text in quotes, on one line and cut to a length."""
+    line = " ".join(text[: 4 * most].split())
+    return f'"{line}"' if len(line) <= most and len(text) <= 4 * most else f'"{line[:most].rstrip()}..."'
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, such as "1 token" and "2 tokens"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 # Where people's files lie. Names of nodes look like paths, too: `/model.0/conv/Conv` is none of these.
 _ROOTS = (
     r"(?:[A-Za-z]:[\\/]+|\\\\[\w.$-]+\\+"

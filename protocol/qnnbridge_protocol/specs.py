@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from qnnbridge_protocol.field_types import read_record
-from qnnbridge_protocol.shown import Shown, more
+from qnnbridge_protocol.shown import Shown, counted, more
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as record
@@ -403,7 +403,7 @@ class HostInfo(Shown, Record):
 
 
 @record(frozen=True, repr=False, eq=False)
-class StagePlacement(Record):
+class StagePlacement(Shown, Record):
     """Where one stage of a model runs.
 
     stage: its name in genai_config.json. wanted: whether the config asks for QNN. by_design: nothing computes on
@@ -415,9 +415,15 @@ class StagePlacement(Record):
     by_design: bool
     placement: Placement
 
+    def _shown_name(self) -> str:
+        return self.stage
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield from self.placement._shown_facts()
+
 
 @record(frozen=True, repr=False, eq=False)
-class GenerationModelInfo(Record):
+class GenerationModelInfo(Shown, Record):
     """A model that is loaded.
 
     type: of the model, in genai's words. device_type: likewise. layout: "dynamic"; "window": fixed windows, the
@@ -441,6 +447,24 @@ class GenerationModelInfo(Record):
     genai: str
     stages: tuple[StagePlacement, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def _shown_name(self) -> str:
+        return self.label
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield self.type, ""
+        on_qnn = [stage for stage in self.stages if stage.placement.qnn_nodes]
+        simulator = " (simulator)" if any(stage.placement.simulator for stage in on_qnn) else ""
+        # A stage may stay on the CPU by design, such as the embeddings.
+        left = any(one.wanted and not one.by_design and one.placement.cpu_nodes for one in self.stages)
+        text = f"{len(on_qnn)} of {counted(len(self.stages), 'stage')} on QNN{simulator}"
+        yield text, "problem" if left else ""
+        for stage in self.stages:
+            for fact, _ in stage.placement._shown_facts():
+                yield f"{stage.stage}: {fact}", "more"
+        window = "" if self.window is None else f", {self.layout} windows of {counted(self.window, 'token')}"
+        yield f"context of {counted(self.context_length, 'token')}{window}", ""
+        yield from more([f"onnxruntime-genai {self.genai}", f"vocabulary of {self.vocab_size}", *self.notes])
 
 
 __all__ = ["Record", "record"]

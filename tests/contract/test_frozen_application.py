@@ -1,39 +1,93 @@
-"""The README's application as PyInstaller freezes it, with a host outside of it."""
+"""Applications as PyInstaller freezes them, in one folder and in one file, with a host outside of them."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from tests import needs
 from tests.contract.small_models import doubling
 
-# Freezing takes 13 s of a core, and a busy machine has less.
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300), needs.a_host_python, needs.linux, needs.long_form]
+# Freezing takes 40 s of a core, and a busy machine has less.
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400), needs.a_host_python, needs.linux, needs.long_form]
+needs.package("PyInstaller")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+GRACE_S = 5.0
 
 PROGRAM = """
+import importlib.util
+import multiprocessing
 import sys
-mode = sys.argv.pop(1)
-if mode == "classify":
-    import classify_app
-    classify_app.main()
-else:
+import time
+
+PACKAGES = ("IPython", "onnx", "onnxruntime", "pytest", "soxr", "tokenizers", "qnnbridge.speech", "qnnbridge_host")
+
+def double(number):
     import numpy as np
-    if mode == "dropin":
-        import qnnbridge.dropin
-        import onnxruntime as ort
-        from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+    import qnnbridge.dropin
+    import onnxruntime as ort
+    from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+    session = ort.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": np.full((1, 4), number, np.float32)})[0].tolist()
+
+def main():
+    mode = sys.argv.pop(1)
+    if mode == "classify":
+        import classify_app
+        classify_app.main()
+    elif mode == "shipped":
+        import shipped_app
+        shipped_app.main()
+    elif mode == "dropin":
+        print(double(1))
+    elif mode == "processes":
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            print(double(1), pool.map(double, [2]))
+    elif mode == "cached":
+        import qnnbridge
+        import shipped_app
+        host = qnnbridge.Host(python=shipped_app.HOST_PYTHON)
+        print(qnnbridge.InferenceSession(shipped_app.MODEL, host=host, cache=True).cache.state)
+    elif mode == "packages":
+        print([name for name in PACKAGES if importlib.util.find_spec(name)])
     else:
-        import qnnbridge as ort
-    session = ort.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
-    print(session.run(None, {"x": np.ones((1, 4), np.float32)})[0].tolist())
+        import numpy as np
+        import qnnbridge
+        session = qnnbridge.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+        print(session.run(None, {"x": np.ones((1, 4), np.float32)})[0].tolist(), flush=True)
+        if mode == "wait":
+            print(session.host.info.pid, flush=True)
+            time.sleep(100)
+
+if __name__ == "__main__":
+    multiprocessing.freeze_support()
+    main()
+"""
+
+# As `pyinstaller app.py` and `pyinstaller --onefile app.py`, with one analysis for both. What is excluded belongs to the
+# test's environment, and not to the application.
+SPEC = f"""
+found = Analysis(
+    ["app.py"],
+    pathex=[{str(EXAMPLES)!r}],
+    datas=[("model.onnx", ".")],
+    excludes=["ml_dtypes", "onnxruntime", "yaml"],
+)
+pure = PYZ(found.pure)
+EXE(pure, found.scripts, found.binaries, found.datas, name="one")
+COLLECT(EXE(pure, found.scripts, exclude_binaries=True, name="app"), found.binaries, found.datas, name="app")
 """
 
 
@@ -41,31 +95,137 @@ else:
 def application(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("frozen")
     (folder / "app.py").write_text(PROGRAM)
+    (folder / "app.spec").write_text(SPEC)
     (folder / "model.onnx").write_bytes(doubling())
-    command = [sys.executable, "-m", "PyInstaller", "--onedir", "--log-level", "ERROR", "--paths", str(EXAMPLES)]
-    for package in ("onnx", "ml_dtypes", "PIL", "yaml"):  # of the test's environment, not of the application
-        command += ["--exclude-module", package]
-    done = subprocess.run(
-        [*command, "app.py"], cwd=folder, capture_output=True, text=True, timeout=280, check=False
-    )
+    command = [sys.executable, "-m", "PyInstaller", "--log-level", "ERROR", "app.spec"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=380, check=False)
     assert done.returncode == 0, done.stderr
     assert not (folder / "dist" / "app" / "_internal" / "qnnbridge_host").exists()
     return folder
 
 
-def run(
-    application: Path, mode: str, variables: Mapping[str, str], *options: str
-) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(params=["app/app", "one"], ids=["onedir", "onefile"])
+def program(request: pytest.FixtureRequest, application: Path) -> Path:
+    return application / "dist" / str(request.param)
+
+
+def variables_of(variables: Mapping[str, str]) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "QNNBRIDGE_HOST"))}
+    return {**kept, **variables}
+
+
+def run(
+    application: Path, mode: str, variables: Mapping[str, str], *options: str, program: str = "app/app"
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(application / "dist" / "app" / "app"), mode, "model.onnx", *options],
+        [str(application / "dist" / program), mode, "model.onnx", *options],
         cwd=application,
-        env={**kept, **variables},
+        env=variables_of(variables),
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
+
+
+@pytest.fixture
+def host_beside(program: Path) -> Iterator[Path]:
+    """A Python in the folder `host` beside the program."""
+    python = program.parent / "host" / "bin" / "python3"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    yield python
+    python.unlink()
+    python.parent.rmdir()
+    python.parent.parent.rmdir()
+
+
+def run_elsewhere(program: Path, folder: Path, mode: str) -> subprocess.CompletedProcess[str]:
+    """Run it in a folder of its own, where no model and no setting is."""
+    settings = {"QNNBRIDGE_CONFIG": "", "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "TMPDIR": str(folder)}
+    settings |= {"QNNBRIDGE_CACHE": "1", "QNNBRIDGE_CACHE_DIR": str(folder / "cache")}
+    command = [str(program), mode]
+    return subprocess.run(
+        command, cwd=folder, env=variables_of(settings), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.simulator
+@pytest.mark.usefixtures("host_beside")
+def test_the_program_of_the_page_runs_its_own_model_on_the_host_beside_it(program: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    done = run_elsewhere(program, tmp_path, "shipped")
+    assert done.returncode == 0, done.stderr
+    values = re.findall(r"\d+\.\d*", done.stdout.splitlines()[0])
+    assert [float(one) for one in values] == pytest.approx(4 * [2.0], rel=1e-5)
+    assert "<InferenceSession model.onnx: 1 of 1 node on QNN (simulator)" in done.stdout
+    assert [one for one in os.listdir(tmp_path) if one.startswith("_MEI")] == []
+
+
+@pytest.mark.simulator
+@pytest.mark.usefixtures("host_beside")
+def test_the_cache_knows_a_model_whose_path_changes_with_each_start(program: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    first, second = (run_elsewhere(program, tmp_path, "cached") for _ in range(2))
+    assert (first.stdout, second.stdout) == ("miss\n", "hit\n"), first.stderr + second.stderr
+
+
+def test_the_program_of_the_page_names_the_host_that_is_missing(program: Path, tmp_path: Path) -> None:
+    done = run_elsewhere(program, tmp_path, "shipped")
+    assert done.returncode != 0
+    place = program.parent / "host" / "bin" / "python3"
+    assert (
+        f"HostNotFound: '{place}' was given as the host's interpreter, but that file does not exist." in done.stderr
+    )
+    assert "The application has to be shipped with a host" in done.stderr
+    assert "qnnbridge setup" not in done.stderr
+    assert [one for one in os.listdir(tmp_path) if one.startswith("_MEI")] == []
+
+
+def test_packages_of_the_environment_that_no_application_needs_are_not_frozen(
+    application: Path, tmp_path: Path
+) -> None:
+    done = run_elsewhere(application / "dist" / "app" / "app", tmp_path, "packages")
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_program_that_is_killed_leaves_nothing(
+    program: Path, application: Path, how: signal.Signals, tmp_path: Path
+) -> None:
+    settings = {**BY_VARIABLE, "TMPDIR": str(tmp_path)}
+    command: list[Any] = [program, "wait", "model.onnx"]
+    with subprocess.Popen(
+        command,
+        cwd=application,
+        env=variables_of(settings),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as launched:
+        assert launched.stdout is not None
+        assert json.loads(launched.stdout.readline()) == [[2.0, 2.0, 2.0, 2.0]]
+        host = int(launched.stdout.readline())
+        # In one file the process that was started is the launcher, and its child the program.
+        pid = psutil.Process(host).ppid()
+        assert (pid == launched.pid) == (program.name == "app")
+        names = [one.partition("=")[0] for one in Path(f"/proc/{host}/environ").read_text().split("\0")]
+        assert [one for one in names if one.startswith(("_PYI", "_MEI", "LD_LIBRARY_PATH"))] == []
+        os.kill(pid, how)
+        until = time.monotonic() + GRACE_S
+        while time.monotonic() < until and (running(pid) or running(host) or launched.poll() is None):
+            time.sleep(0.05)
+        assert not running(host)
+        assert launched.poll() is not None
+    assert [one for one in os.listdir(tmp_path) if one.startswith("_MEI")] == []
 
 
 @pytest.fixture
@@ -103,6 +263,15 @@ def test_without_a_host_it_says_what_the_shipper_must_do(application: Path, tmp_
 def test_the_drop_in(application: Path, configuration: dict[str, str]) -> None:
     done = run(application, "dropin", configuration)
     assert (done.returncode, done.stdout) == (0, "[[2.0, 2.0, 2.0, 2.0]]\n"), done.stderr
+
+
+@pytest.mark.parametrize("program", ["app/app", "one"])
+def test_the_drop_in_in_processes_of_the_application(
+    application: Path, configuration: dict[str, str], program: str
+) -> None:
+    done = run(application, "processes", configuration, program=program)
+    expected = "[[2.0, 2.0, 2.0, 2.0]] [[[4.0, 4.0, 4.0, 4.0]]]\n"
+    assert (done.returncode, done.stdout) == (0, expected), done.stderr
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
-"""Programs that stand on pages of docs/, for tests that run them."""
+"""Programs that stand on pages of docs/, for tests that run them; the words of a page of HTML."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from html.parser import HTMLParser
 from pathlib import Path
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -17,3 +18,22 @@ def program_of(page: str, replaced: Mapping[str, str], number: int = 0) -> str:
         assert old in code, f"{page} has no {old}"
         code = code.replace(old, new)
     return code
+
+
+class Read(HTMLParser):
+    """The words of a page, and its tags."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.tags: list[str] = []
+        self._style = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+        self._style = tag == "style"
+
+    def handle_data(self, data: str) -> None:
+        if not self._style:
+            self.words += data.split()

@@ -441,6 +441,15 @@ def test_calls_and_times_of_a_model_are_counted_in_its_row(page: browser.Page) -
 # --- chat ---
 
 
+def test_the_table_says_that_numbers_of_a_language_model_are_not_compared(page: browser.Page) -> None:
+    try_model(page, "tiny")
+    cells = (
+        "[...document.querySelectorAll('#model-table tr.chosen td')].find((one) => one.dataset.title === 'Numbers')"
+    )
+    lines = str(page.wait(f"{cells}.innerText")).splitlines()
+    assert lines == ["not compared", "no stage gives results to compare"]
+
+
 def test_a_conversation_is_that_of_the_model(page: browser.Page, server: Server) -> None:
     try_model(page, "tiny")
     page.write("[aria-label='Most tokens']", "12")

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -372,3 +373,31 @@ def test_what_begins_like_no_audio_reaches_no_native_decoder(
         with pytest.raises(OptionError, match="cannot be read as audio") as caught:
             AudioReader(audio)
         assert "begins like no" in str(caught.value)
+
+
+def test_objects_of_speech_show_themselves(folders: dict[str, Path], host: qnnbridge.Host) -> None:
+    with speech.load(folders["merged"], host=host, provider="cpu") as recognizer:
+        placement = recognizer.placement["encoder"]
+        shown = repr(recognizer)
+        assert shown.startswith(
+            f"<Recognizer: layout merged, {len(recognizer.languages)} languages, encoder: 0 of "
+        )
+        assert f"encoder: {repr(placement).removeprefix('<Placement: ').removesuffix('>')}" in shown
+        with recognizer.stream(tiny.sound(3), language="en") as found:
+            assert repr(found) == "<Transcription: 0.0 s done, transcribe en>"
+            transcript = found.transcript(found)
+            assert repr(found).startswith(f"<Transcription: {transcript.duration:.1f} s done, transcribe en")
+        assert repr(transcript).startswith(f"<Transcript: {transcript.duration:.1f} s in ")
+        assert not re.search(r"\d+, \d+, \d+", repr(transcript)), "no tokens"
+    assert repr(recognizer) == shown.replace("<Recognizer: ", "<Recognizer: closed, ")
+    spoken = speech.SpeechSegment(1, 2.5, " <b>Good</b> morning", (1, 2, 3))
+    assert repr(spoken) == '<SpeechSegment: 1.00 to 2.50 s, "<b>Good</b> morning">'
+    whole = speech.Transcript("en", "transcribe", 2.5, 40 * (spoken,), 16000, 1)
+    assert repr(whole).startswith(
+        '<Transcript: 2.5 s in 40 segments, transcribe en, 1 window cut off, "<b>Good</b> '
+    )
+    assert repr(whole).endswith('...">')
+    assert len(repr(whole)) < 160
+    assert "&#9888; <b>1 window cut off</b>" in whole._repr_html_()
+    assert whole._repr_html_().count("1.00 to 2.50 s:  &lt;b&gt;Good&lt;/b&gt; morning") == 40
+    assert repr(object.__new__(speech.Transcription)) == "<Transcription: facts cannot be read (AttributeError)>"

@@ -4,36 +4,17 @@ from __future__ import annotations
 
 import html
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from tests.fakes.commands import qnnbridge
 from tests.fakes.models import MODELS
+from tests.fakes.pages import Read
 
 from qnnbridge_os.outputs import OutputFile
 from qnnbridge_tools import output, page
 
 MUL = MODELS / "mul_1.onnx"
-
-
-class Read(HTMLParser):
-    """The words of a page, and its tags."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.words: list[str] = []
-        self.tags: list[str] = []
-        self._style = False
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.tags.append(tag)
-        self._style = tag == "style"
-
-    def handle_data(self, data: str) -> None:
-        if not self._style:
-            self.words += data.split()
 
 
 def test_a_page_has_tables_pairs_and_lines_in_their_order(tmp_path: Path) -> None:

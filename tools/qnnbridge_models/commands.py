@@ -43,6 +43,7 @@ from qnnbridge_tools.options import (
 )
 
 if TYPE_CHECKING:
+    from qnnbridge_models.quantize import QuantizeResult
     from qnnbridge_models.verify.verification import Verification
 
 
@@ -307,17 +308,21 @@ def quantize(
     from qnnbridge_models.quantize.quantizer import quantize_model
     from qnnbridge_tools import page
 
-    place = page.place_of(html, overwrite=options.overwrite, inputs=[model])
+    place = page.place_of(html, overwrite=options.overwrite, inputs=[model], result=target)
     with ShownProgress() as progress:
         result = quantize_model(model, target, options, on_progress=progress, own_process=True)
     again = command_again(context, *result.better, "--overwrite") if result.better else ""
-    page.write(place, f"Quantisation of {model.name}", lambda: print_result(result))
+
+    def print_whole(found: QuantizeResult) -> None:
+        print_result(found)
+        if again:
+            print(f"\nFor a better model: {again}")
+
+    page.write(place, f"Quantisation of {model.name}", lambda: print_whole(result))
     with output.reporting_beside(target), output.reporting_beside(html):
         reporting.show(
-            result, lambda found: {**document(found), "next_command": again or None}, print_result, as_json=as_json
+            result, lambda found: {**document(found), "next_command": again or None}, print_whole, as_json=as_json
         )
-        if again and not as_json:
-            print(f"\nFor a better model: {again}")
     # After the report: the model is written, and the comparison on the CPU holds without QNN.
     failed = result.qnn.error if result.qnn else None
     if failed is not None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import html
 import io
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from qnnbridge_os.outputs import OutputFile
+from qnnbridge_os.outputs import OutputFile, is_stdout
+from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import output
 
 # Of all pages of commands.
@@ -87,9 +89,27 @@ class _Report(io.StringIO):
         self.truncate()
 
 
-def place_of(path: Path | None, *, overwrite: bool, inputs: Sequence[Path] = ()) -> OutputFile | None:
-    """Return where `--html` goes; before the work, which may take minutes. Raises `OptionError`."""
-    return None if path is None else OutputFile(path, overwrite=overwrite, inputs=inputs)
+def place_of(
+    path: Path | None, *, overwrite: bool, inputs: Sequence[Path] = (), result: Path | None = None
+) -> OutputFile | None:
+    """Return where `--html` goes; before the work, which may take minutes. Raises `OptionError`.
+
+    result: where the command writes its other result.
+    """
+    if path is None:
+        return None
+    if result is not None and _same_place(path, result):
+        raise OptionError(
+            f"--html {path} and -o {result} are the same place.",
+            cause="The page would replace the result.",
+            fix="Give --html another name.",
+        )
+    return OutputFile(path, overwrite=overwrite, inputs=inputs)
+
+
+def _same_place(one: Path, other: Path) -> bool:
+    streams = is_stdout(one), is_stdout(other)
+    return all(streams) or (not any(streams) and os.path.realpath(one) == os.path.realpath(other))
 
 
 def write(place: OutputFile | None, title: str, print_report: Callable[[], None]) -> None:

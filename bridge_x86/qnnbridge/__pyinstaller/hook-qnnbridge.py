@@ -1,6 +1,7 @@
 """Modules that the bridge imports by name, when they are first needed.
 
-Host and daemon are not among them: they run in the host's own Python.
+Host and daemon are not among them: they run in the host's own Python. An application imports `qnnbridge.speech` and
+`qnnbridge.testing` by itself, so PyInstaller finds them, and only then brings tokenizers, soxr or pytest.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import sys
 from PyInstaller.utils.hooks import collect_submodules
 
 _OWN = "qnnbridge.__pyinstaller"
+_IF_IMPORTED = ("qnnbridge.speech", "qnnbridge.testing", "qnnbridge._pytest_plugin")
 
 hiddenimports = [
-    *collect_submodules("qnnbridge", filter=lambda name: not name.startswith(_OWN)),
+    *collect_submodules("qnnbridge", filter=lambda name: not name.startswith((_OWN, *_IF_IMPORTED))),
     *collect_submodules("qnnbridge_protocol"),
     *collect_submodules("qnnbridge_os"),
     "psutil",
     "tomllib" if sys.version_info >= (3, 11) else "tomli",
 ]
-# What only tools and host use, which may be installed beside.
-excludedimports = ["qnnbridge_host", "qnnbridge_daemon", "qnnbridge_tools", "onnxruntime", _OWN]
+# What only tools and host use, which may be installed beside. Only `onnxruntime.backend` uses onnx, and a program
+# that imports that module imports onnx, too.
+excludedimports = ["qnnbridge_host", "qnnbridge_daemon", "qnnbridge_tools", "onnxruntime", "onnx", _OWN]

@@ -315,7 +315,7 @@ def _how_to_install(surroundings: Surroundings) -> str:
         return (
             f"The application has to be shipped with a host: {machine} 3.11 or newer with the "
             f"packages of the extra [host], named by Host(python=...), {VARIABLE} or [host] python in the "
-            "configuration file. See docs/shipping.md of qnnbridge."
+            "configuration file. See docs/howto/pyinstaller.md of qnnbridge."
         )
     # Not at the top: only this error needs it.
     from qnnbridge_protocol.installing import install_command
@@ -346,10 +346,11 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
     what = f"{place} names {text!r}" if place else f"{text!r} was given"
 
     def refuse(problem: str, fix: str | None = None) -> HostNotFound:
+        makes = "Name the full path of a Python that has the packages of a host. `qnnbridge setup` makes one."
         return HostNotFound(
             f"{what} as the host's interpreter, but {problem}.",
-            fix=fix
-            or "Name the full path of a Python that has the packages of a host. `qnnbridge setup` makes one.",
+            # The user of a frozen application has no command `qnnbridge`.
+            fix=_how_to_install(surroundings) if surroundings.frozen else fix or makes,
             details={"path": path or text, "source": source},
         )
 

@@ -15,9 +15,10 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from qnnbridge.genai._generation import GenerationStats, Generator, GeneratorParams, NamedTensors, Tensor
+from qnnbridge.genai._generation import GenerationStats, Generator, GeneratorParams
 from qnnbridge.genai._model import Adapters, Config, Model
 from qnnbridge.genai._pool import GeneratorPool
+from qnnbridge.genai._tensors import NamedTensors, Tensor
 from qnnbridge.genai._text import TextStream, Tokenizer, TokenizerStream, TokenLogprobs, generate
 from qnnbridge_protocol.errors import GenerationUnsupported
 from qnnbridge_protocol.specs import GenerationModelInfo, StagePlacement

@@ -16,7 +16,7 @@ import math
 import operator
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge._supervision.host_process import deadline_after
@@ -44,13 +44,16 @@ from qnnbridge_protocol.errors import (
     PromptRefused,
 )
 from qnnbridge_protocol.field_types import field
+from qnnbridge_protocol.shown import Shown, counted
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     from qnnbridge._supervision.host_process import HostProcess
+    from qnnbridge.genai._tensors import NamedTensors
     from qnnbridge_protocol.frames import Frame
+    from qnnbridge_protocol.shown import Fact
 
 
 # Tokens of the longest step. Through a daemon a step holds the application's turn.
@@ -380,13 +383,25 @@ _LARGEST = 2**53
 _SEVERAL = ("num_beams", "batch_size", "num_return_sequences")
 
 
-class GeneratorParams:
+class GeneratorParams(Shown):
     """Search options of a generator. Defaults are those of the model's config."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._search: dict[str, Any] = {}
         self._guidance: tuple[str, str, bool] | None = None
+
+    def _shown_name(self) -> str:
+        return self._model._shown_name()
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        for name, value in list(self._search.items()):
+            yield f"{name}={value:g}", ""
+        if self._guidance is not None:
+            yield f"guidance {self._guidance[0]}", ""
+        for name, value in self._model.info.search.items():
+            if name not in self._search:
+                yield f"{name}={value} of the model's config", "more"
 
     def set_search_options(self, **options: Any) -> None:
         """Set options of the search: max_length, do_sample, temperature, top_k, top_p, random_seed and others."""
@@ -418,7 +433,7 @@ class GeneratorParams:
         return {}
 
 
-class Generator:
+class Generator(Shown):
     """Generates tokens for a model.
 
     The host keeps the native generator, this object the history. A host that dies is replaced, and generation goes
@@ -437,6 +452,20 @@ class Generator:
         self._last: list[int] = []
         if several and not is_batch:
             self._remote.look("sequence", {"index": 0})  # the host says why it does not work
+
+    def _shown_name(self) -> str:
+        return self._model._shown_name()
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        remote = self._remote
+        if isinstance(remote, RemoteBatch):  # its tokens are in the host
+            yield f"{counted(remote.rows, 'sequence')}, {counted(remote.steps_taken, 'step')}", ""
+        else:
+            yield counted(len(remote.tokens), "token"), ""
+        if remote.done:
+            yield "done", ""
+        if remote.stats.restarts:
+            yield f"continued in a new host {counted(remote.stats.restarts, 'time')}", ""
 
     # --- tokens ---
 
@@ -578,6 +607,10 @@ class RemoteBatch(RemoteGeneration):
         super().append(prompt)
         self._log.append((list(prompt), 0))
 
+    @property
+    def steps_taken(self) -> int:
+        return sum(count for _, count in self._log)
+
     def next_of_all(self) -> list[int]:
         """The next token of each sequence."""
         if self.done:
@@ -620,61 +653,3 @@ class RemoteBatch(RemoteGeneration):
             # The host may have done it all the same: what was answered is repeated in another generator.
             self.remade.forget()
             raise
-
-
-# --- arrays of the application under genai's names ---
-
-
-class Tensor:
-    """An array. genai's own tensor is in the host, and is made of this when it is needed."""
-
-    def __init__(self, array: Any) -> None:
-        import numpy as np
-
-        # A copy: later changes of the caller's array do not show.
-        self._array = np.array(array, order="C")
-
-    def as_numpy(self) -> Any:
-        """The array itself."""
-        return self._array
-
-    def shape(self) -> list[int]:
-        """The dimensions."""
-        return list(self._array.shape)
-
-    def type(self) -> int:
-        """Number of the element type, as ONNX has it."""
-        from qnnbridge_protocol.elements import LAYOUTS
-
-        return next(int(e) for e, layout in LAYOUTS.items() if layout.named and layout.storage == self._array.dtype)
-
-    def data(self) -> Any:
-        raise GenerationUnsupported(
-            "Tensor.data is not available: the memory is in another process.", fix="Use as_numpy()."
-        )
-
-
-class NamedTensors:
-    """Tensors by name."""
-
-    def __init__(self) -> None:
-        self._tensors: dict[str, Tensor] = {}
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._tensors
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._tensors[name]
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._tensors[name] = value if isinstance(value, Tensor) else Tensor(value)
-
-    def __delitem__(self, name: str) -> None:
-        del self._tensors[name]
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-    def keys(self) -> list[str]:
-        """The names."""
-        return list(self._tensors)

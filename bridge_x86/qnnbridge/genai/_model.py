@@ -22,7 +22,7 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 from qnnbridge._host import chosen_host
@@ -49,11 +49,13 @@ from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.model_records import Notice, check_travels
 from qnnbridge_protocol.settings import cache_settings
+from qnnbridge_protocol.shown import Shown, counted
 from qnnbridge_protocol.specs import Fallback, GenerationModelInfo, StagePlacement
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
     from qnnbridge._supervision.host_process import HostProcess, Patience
+    from qnnbridge_protocol.shown import Fact
 
 
 # --- calls on objects of the host that are made again when a host dies ---
@@ -205,6 +207,11 @@ class Remade:
         except TooLate:
             raise Deadline("not-started") from None
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the last known host has it. Asks no host and takes no lock."""
+        return self._object is not None
+
     def forget(self) -> None:
         """It is lost, or cannot be used: the next call makes another."""
         # Taken away before it is released: no call in another thread can still be given its number.
@@ -259,7 +266,7 @@ def names_of_options(given: Collection[str]) -> tuple[str, ...]:
     return tuple(given)
 
 
-class Config:
+class Config(Shown):
     """A model's folder, and changes of its genai_config.json for one loading.
 
     Args:
@@ -277,6 +284,14 @@ class Config:
         # undo an earlier one. Kept as data, so that a model is loaded again with the same steps.
         self._steps: list[tuple[Any, ...]] = []
         self._data: dict[str, bytes] = {}
+
+    def _shown_name(self) -> str:
+        return self._folder
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        for method, *arguments in self._steps:
+            yield f"{method}({', '.join(map(repr, arguments))})", "more"
+        yield counted(len(self._steps) + len(self._data), "change"), ""
 
     @classmethod
     def from_package_ep(cls, config_path: str, ep: str) -> Config:
@@ -464,7 +479,7 @@ class RemoteModel(Remade):
             self.context = dataclasses.replace(self.context, fingerprint=fingerprint)
 
 
-class Model:
+class Model(Shown):
     """A model for generation, loaded in the host.
 
     Args:
@@ -506,6 +521,18 @@ class Model:
         self._remote = RemoteModel(chosen_host(host), recipe)
         self._info = self._remote.open(timeout)
 
+    def _shown_name(self) -> str:
+        return self._remote.recipe.label if hasattr(self, "_remote") else ""
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        """Yield what the model reported when it was loaded."""
+        if not hasattr(self, "_info"):  # it could not be loaded, or is being loaded
+            yield "not loaded", ""
+            return
+        if not self._remote.is_loaded:
+            yield "not loaded, the next call loads it again", ""
+        yield from self._info._shown_facts()
+
     @property
     def type(self) -> str:
         """Type of the model, in genai's words."""
@@ -546,7 +573,7 @@ class Model:
     create_streaming_processor = create_multimodal_processor
 
 
-class Adapters:
+class Adapters(Shown):
     """LoRA adapters of a model, for `Generator.set_active_adapter`."""
 
     def __init__(self, model: Model) -> None:
@@ -561,6 +588,16 @@ class Adapters:
 
         self._model = remote
         self._remade: Remade = remote.child("GenaiAdapters", "adapters", dict, complete=load_all)
+
+    def _shown_name(self) -> str:
+        return self._model.recipe.label
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        # A copy: another thread may load a further one meanwhile.
+        for name, path in list(self._loaded.items()):
+            yield f"{name} ({path})", ""
+        if not self._loaded:
+            yield "none loaded", ""
 
     def load(self, adapter_file_path: str | os.PathLike[str], adapter_name: str) -> None:
         """Load an adapter's file."""

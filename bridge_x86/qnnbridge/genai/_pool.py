@@ -19,16 +19,18 @@ A generator is not kept where the answer could differ from that of a new one, or
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge.genai._generation import Generator, GeneratorParams
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.shown import Shown
 
 if TYPE_CHECKING:
     from qnnbridge.genai._model import Model
+    from qnnbridge_protocol.shown import Fact
 
 # Above this length Phi models use other rotary factors. onnxruntime-genai recomputes the KV cache when generation
 # reaches it, and not when a prompt goes beyond it.
@@ -48,7 +50,7 @@ class _Kept:
         return self.generator._remote.tokens
 
 
-class GeneratorPool:
+class GeneratorPool(Shown):
     """Idle generators for `generate(..., pool=)`. Any thread.
 
     A generator serves one answer at a time. Of two answers with the same prefix at the same time, the second one
@@ -67,6 +69,9 @@ class GeneratorPool:
         # The least recently used first.
         self._idle: list[_Kept] = []
         self._busy = 0
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield f"{len(self._idle)} idle, {self._busy} in use, at most {self._most}", ""
 
     def __len__(self) -> int:
         """Number of idle generators."""

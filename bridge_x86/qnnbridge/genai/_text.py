@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from qnnbridge._supervision.host_process import deadline_after
-from qnnbridge.genai._generation import GenerationStats, Generator, GeneratorParams, Tensor
+from qnnbridge.genai._generation import GenerationStats, Generator, GeneratorParams
 from qnnbridge.genai._model import Model, Remade, call_object, operation_request, survive, token_values, tokens_of
 from qnnbridge.genai._pool import GeneratorPool, can_reuse
+from qnnbridge.genai._tensors import Tensor
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread
@@ -28,6 +29,7 @@ from qnnbridge_protocol.errors import (
     desync,
 )
 from qnnbridge_protocol.field_types import field
+from qnnbridge_protocol.shown import Shown, beginning, counted, more
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,12 +37,13 @@ if TYPE_CHECKING:
 
     from qnnbridge._supervision.host_process import HostProcess
     from qnnbridge_protocol.frames import Frame
+    from qnnbridge_protocol.shown import Fact
 
 
 # --- tokenizer ---
 
 
-class Tokenizer:
+class Tokenizer(Shown):
     """The model's tokenizer. Any thread.
 
     ``timeout=`` of its methods: seconds that the call may take, then `DeadlineExceeded`. Default: no limit.
@@ -53,6 +56,13 @@ class Tokenizer:
         # A local name: with `self` in the function the tokenizer and `remade` would keep each other.
         options = self._options
         self.remade = self._model.child("GenaiTokenizer", "tokenizer", lambda: {"options": options})
+
+    def _shown_name(self) -> str:
+        return self._model.recipe.label
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        for name, value in list(self._options.items()):
+            yield f"{name}={value}", ""
 
     def encode(self, text: str, *, timeout: float | None = None) -> npt.NDArray[np.int32]:
         """The tokens of a text."""
@@ -165,7 +175,7 @@ class Tokenizer:
         return survive(self._model.host, attempt, context, deadline, timeout)
 
 
-class TokenizerStream:
+class TokenizerStream(Shown):
     """Decodes tokens one by one; a token may give no text until the next one. One thread at a time.
 
     Tokens that a generator of the model has made ahead are decoded in the same call as the one before them.
@@ -177,6 +187,12 @@ class TokenizerStream:
         self._given: list[int] = []
         self._known: collections.deque[tuple[int, str]] = collections.deque()
         self._remade = self._new()
+
+    def _shown_name(self) -> str:
+        return self._tokenizer._shown_name()
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield f"{counted(len(self._given), 'token')} decoded", ""
 
     def decode(self, token: int, *, timeout: float | None = None) -> str:
         """The text that a token adds. timeout: seconds, then `DeadlineExceeded`."""
@@ -262,7 +278,7 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...]
 
 
-class TextStream(Iterator[str]):
+class TextStream(Shown, Iterator[str]):
     """The pieces of an answer, as they are made. One thread at a time, but `cancel` may be called by any.
 
     Attributes:
@@ -305,6 +321,17 @@ class TextStream(Iterator[str]):
         # Held between the end of the answer and `cancel`: the generator may serve another answer afterwards.
         self._lock = renew_in_forks(Lock())
         self._stats: GenerationStats | None = None
+
+    def _shown_name(self) -> str:
+        return self._generator._shown_name()
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield f"{counted(len(self.tokens), 'token')} after a prompt of {self.prompt_tokens}", ""
+        if self.cached_tokens:
+            yield f"{self.cached_tokens} cached", ""
+        yield f"finished: {self.finish_reason}" if self.finish_reason else "not finished", ""
+        yield beginning(self.text), ""
+        yield from more([self.text if beginning(self.text) != f'"{self.text}"' else ""])
 
     def __next__(self) -> str:
         while self.finish_reason is None:

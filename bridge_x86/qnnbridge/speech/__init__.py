@@ -45,6 +45,7 @@ from qnnbridge.speech._folder import (
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import Cancelled, Closed, DeadlineExceeded, OptionError
+from qnnbridge_protocol.shown import Shown, beginning, counted, more
 from qnnbridge_protocol.specs import Fallback, Placement
 from qnnbridge_protocol.visible import log_of
 
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from qnnbridge._host import Host
     from qnnbridge._ort_value import OrtValue
     from qnnbridge_protocol.model_records import NumbersReport
+    from qnnbridge_protocol.shown import Fact
 
 __all__ = ["Recognizer", "SpeechSegment", "Transcript", "Transcription", "load"]
 
@@ -64,8 +66,8 @@ _SOON_S = 0.05
 Task = Literal["transcribe", "translate"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SpeechSegment:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class SpeechSegment(Shown):
     """The text of one part of the audio. start, end: in seconds. tokens: those of the text and of its times."""
 
     start: float
@@ -73,9 +75,13 @@ class SpeechSegment:
     text: str
     tokens: tuple[int, ...]
 
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield f"{self.start:.2f} to {self.end:.2f} s", ""
+        yield beginning(self.text), ""
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Transcript:
+
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Transcript(Shown):
     """All of a transcription.
 
     Args:
@@ -95,6 +101,15 @@ class Transcript:
     @property
     def text(self) -> str:
         return "".join(segment.text for segment in self.segments).strip()
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield f"{self.duration:.1f} s in {counted(len(self.segments), 'segment')}", ""
+        if self.language:
+            yield f"{self.task} {self.language}", ""
+        if self.cut:
+            yield f"{counted(self.cut, 'window')} cut off", "problem"
+        yield beginning(self.text), ""
+        yield from more(f"{one.start:.2f} to {one.end:.2f} s: {one.text}" for one in self.segments)
 
 
 def load(
@@ -134,7 +149,7 @@ def load(
     return Recognizer(open_sessions(files, settings, choices), reader, vocabulary, settings)
 
 
-class Recognizer:
+class Recognizer(Shown):
     """A loaded Whisper. Made by `load`. Any thread; transcriptions may run side by side."""
 
     def __init__(
@@ -143,6 +158,19 @@ class Recognizer:
         self._sessions, self._tokenizer = sessions, tokenizer
         self._vocabulary, self._settings = vocabulary, settings
         self._closed = False
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        if self._closed:
+            yield "closed", ""
+        yield f"layout {self.layout}", ""
+        yield counted(len(self.languages), "language") if self.languages else "English", ""
+        for role, placement in self.placement.items():
+            for fact, weight in placement._shown_facts():
+                yield f"{role}: {fact}", weight
+        for role, numbers in self.verified.items():
+            if numbers.state != "off":
+                for fact, weight in numbers._shown_facts():
+                    yield f"{role}: {fact}", weight
 
     @property
     def layout(self) -> Layout:
@@ -288,7 +316,7 @@ class Recognizer:
         return str(self._tokenizer.decode([t for t in tokens if t < first], skip_special_tokens=True))
 
 
-class Transcription:
+class Transcription(Shown):
     """Segments of one audio, in order; an iterator. Made by `Recognizer.stream`.
 
     language: known from the first segment on. position: seconds of audio that are done. cut: as in `Transcript`.
@@ -309,6 +337,15 @@ class Transcription:
         self._deadline, self._cancelled = deadline, False
         self._lock = renew_in_forks(Lock())
         self._found = self._segments()
+
+    def _shown_facts(self) -> Iterator[Fact]:
+        yield f"{self.position:.1f} s done", ""
+        if self.language:
+            yield f"{self._task} {self.language}", ""
+        if self._cancelled:
+            yield "cancelled", ""
+        if self.cut:
+            yield f"{counted(self.cut, 'window')} cut off", "problem"
 
     @property
     def position(self) -> float:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final, Protocol
 import numpy as np
 
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
-from qnnbridge_protocol.installing import install_command
+from qnnbridge_protocol.installing import extra_fix
 
 # --- log-mel features: the numbers are those of transformers' `WhisperFeatureExtractor` ---
 
@@ -351,7 +351,7 @@ def _other_file(audio: Any, name: str) -> _Source:
     except ImportError:
         return _WaveFile(audio, name)  # which says why it is none
     except OSError as error:  # libsndfile is not there
-        raise BridgeError(f"soundfile cannot be loaded: {error}.", fix=install_command("speech")) from None
+        raise BridgeError(f"soundfile cannot be loaded: {error}.", fix=extra_fix("speech")) from None
     return _SoundFile(soundfile, audio, name)
 
 
@@ -371,7 +371,7 @@ def _resampler(rate: int, name: str) -> Any:
     except ImportError:
         raise BridgeError(
             f"{name} has {rate} samples in a second and Whisper takes {RATE}: the package soxr is missing.",
-            fix=f"{install_command('speech')}   or resample the audio.",
+            fix=f"{extra_fix('speech')}   Or resample the audio.",
         ) from None
     return soxr.ResampleStream(rate, RATE, 1, dtype="float32")
 

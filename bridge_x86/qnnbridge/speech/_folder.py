@@ -32,7 +32,7 @@ from qnnbridge_protocol.errors import (
     NoSuchFile,
     OptionError,
 )
-from qnnbridge_protocol.installing import install_command
+from qnnbridge_protocol.installing import extra_fix
 from qnnbridge_protocol.specs import Fallback, SessionSpec
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def load_tokenizer(folder: Path) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise BridgeError("Speech needs the package tokenizers.", fix=install_command("speech")) from None
+        raise BridgeError("Speech needs the package tokenizers.", fix=extra_fix("speech")) from None
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise GenerationFolderInvalid(

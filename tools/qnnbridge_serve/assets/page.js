@@ -140,7 +140,8 @@ function newRow({ kind, name }) {
     setText(state, model.state.toLowerCase());
     setText(reason, model.reason);
     partsShown(cells.runs, model.parts, placementText);
-    partsShown(cells.numbers, model.parts, numbersText);
+    // onnxruntime-genai runs all stages of a language model, and gives no results of them that could be compared.
+    partsShown(cells.numbers, kind === "language model" ? model.parts.slice(0, 1).map(() => ({})) : model.parts, numbersText);
     setText(cells.calls, `${count(model.calls)}${model.errors ? `, ${count(model.errors)} failed` : ""}${model.running ? `, ${model.running} running` : ""}`);
     partsShown(cells.time, [model], timeText);
     const npu = model.parts.reduce((sum, part) => sum + part.placement.npu_bytes, 0);
@@ -170,7 +171,7 @@ function placementText({ placement }) {
 }
 
 function numbersText({ numbers }) {
-  if (!numbers) return { text: "" };
+  if (!numbers) return { text: "not compared", more: "no stage gives results to compare", title: "onnxruntime-genai runs the stages" };
   const kind = { agrees: "good", differs: "bad" }[numbers.state];
   const more = ["differs", "unknown"].includes(numbers.state) ? [numbers.reason, numbers.cause].filter(Boolean).join("; ") : "";
   const text = { off: "not compared", unknown: "not known" }[numbers.state] ?? numbers.summary;
