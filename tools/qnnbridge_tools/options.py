@@ -184,7 +184,9 @@ class Sizes:
             CompiledModelRefused: the model is compiled.
             BridgeError: the package onnx is missing.
         """
-        if not self.shapes and not self.constants:
+        # The models of a prepared folder have fixed sizes; its sizes choose among them.
+        by_axis = bool(self.dims.by_axis) and not model.is_dir()
+        if not self.shapes and not self.constants and not by_axis:
             yield model, self.dims
             return
         # Sessions take sizes by name (`--dim`) themselves. Everything else needs a copy, and that the package onnx.
