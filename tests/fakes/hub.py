@@ -249,7 +249,8 @@ def main() -> None:
     name, *files = sys.argv[1:]
     with serving_hub() as hub, contextlib.suppress(KeyboardInterrupt):
         hub.add(name, {given: Path(file).read_bytes() for given, _, file in (one.partition("=") for one in files)})
-        print(f"{name} is at HF_ENDPOINT={hub.endpoint}   Ctrl+C ends it.", flush=True)
+        print(f"Serving {name}. Ctrl+C ends it. In the other terminal:", flush=True)
+        print(f"export HF_ENDPOINT={hub.endpoint}", flush=True)
         threading.Event().wait()
 
 

@@ -30,6 +30,12 @@ OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace an exi
 
 _DIM = typer.Option("--dim", metavar="NAME=SIZE", help="Set a free dimension, by name or as INPUT:AXIS=SIZE.")
 Dims = Annotated[Dimensions, _DIM, Read(arguments.read_dimensions)]
+# Of commands whose sessions take sizes by name only.
+NamedDims = Annotated[
+    Dimensions,
+    typer.Option("--dim", metavar="NAME=SIZE", help="Set a free dimension, by its name."),
+    Read(arguments.read_dimensions),
+]
 # As they were written: the doctor's own records have no `Dimensions`.
 DimWords = Annotated[tuple[str, ...], _DIM]
 # For records that programs make, too.
