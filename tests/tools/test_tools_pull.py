@@ -664,7 +664,7 @@ def test_without_network_the_pulled_model_is_used_and_another_is_refused(
 
 def test_what_is_no_address_of_a_hub_is_said(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "hub.example.org")
-    with pytest.raises(PullFailed, match='HF_ENDPOINT is "hub.example.org", which is not the address') as failed:
+    with pytest.raises(PullFailed, match=r'HF_ENDPOINT is "hub\.example\.org", which is not the address') as failed:
         pull()
     assert "https://" in str(failed.value.fix)
 

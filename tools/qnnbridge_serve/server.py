@@ -86,7 +86,7 @@ def check_dimensions(options: ServeOptions) -> None:
     if by_axis := [f"{name}:{axis}" for name, axis in options.sessions.dimensions.by_axis]:
         raise OptionError(
             f"--dim {by_axis[0]} is a size by input and axis, and served models take sizes by name only.",
-            fix=f'Fix the model first, and serve the result: qnnbridge fix MODEL -o FIXED.onnx --dim "{by_axis[0]}=SIZE".',
+            fix=f'Serve a model with fixed sizes: qnnbridge fix MODEL -o FIXED.onnx --dim "{by_axis[0]}=SIZE"',
         )
     if options.sessions.dimensions.by_name:
         from qnnbridge_serve.embeddings import read_folder

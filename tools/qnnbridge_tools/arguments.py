@@ -87,7 +87,8 @@ def read_dimensions(texts: Iterable[str]) -> Dimensions:
         if not equals or not name or not size_text.isdecimal() or not int(size_text):
             if equals and size_text == "SIZE":
                 raise OptionError(
-                    f'--dim "{text}" has no size yet.', fix="Replace SIZE with a whole number, as the model is used."
+                    f'--dim "{text}" has no size yet.',
+                    fix="Replace SIZE with a whole number: the size with which you use the model.",
                 )
             raise OptionError(
                 f'--dim "{text}" is not of the form NAME=SIZE with a size of at least 1.',
@@ -335,7 +336,8 @@ def in_options(refused: PlacementRefused, inputs: Iterable[DeclaredInput] = ()) 
     fix = _OVERRIDE.sub(lambda call: _option(call[2]), refused.fix or "")
     free = free_axes(inputs)
     if free and _EXPORT.match(fix):
-        fix = _EXPORT.sub(f"Fix the dimensions: {options_text(free)}, or export the model with fixed shapes", fix, 1)
+        by_option = f"Fix the dimensions: {options_text(free)}, or export the model with fixed shapes"
+        fix = _EXPORT.sub(lambda _: by_option, fix, count=1)
     fix = fix.replace(_ON_CPU, "add --fallback cpu").replace(" in the session options: --dim", ": --dim")
     refused.fix = fix or None
 

@@ -98,9 +98,10 @@ class _Command(TyperCommand):
         except Exception as error:
             # By its name: typer has a copy of click of its own in newer versions. Its subclasses, for options and
             # missing arguments, say themselves what is wanted.
-            if type(error).__name__ == "UsageError" and self.name in GUIDES:
+            guide = GUIDES.get(str(self.name))
+            if type(error).__name__ == "UsageError" and guide is not None:
                 known: Any = error
-                known.message += f"\n  Example: qnnbridge {GUIDES[self.name].examples[0][0]}"
+                known.message += f"\n  Example: qnnbridge {guide.examples[0][0]}"
             raise
 
 

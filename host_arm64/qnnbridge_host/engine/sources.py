@@ -169,7 +169,7 @@ def _none(found: Installed) -> ProviderUnavailable:
         cause, verb = found.problem, "Reinstall"
     else:
         cause, verb = f"onnxruntime-qnn is not installed in {sys.executable}.", "Install"
-    other = "`pip install windowsml` gives the provider of Windows' catalogue. Or: " if sys.platform == "win32" else ""
+    other = "`pip install windowsml` adds the provider of Windows. Or: " if sys.platform == "win32" else ""
     return ProviderUnavailable(
         "QNN is not available on this host.",
         cause=cause,

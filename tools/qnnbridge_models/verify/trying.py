@@ -163,8 +163,9 @@ def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[Named
     # Before the missing ones: a misspelt --dim leaves a size missing, too, and the message is about the spelling.
     refuse_unknown_of(inputs, dims)
     if missing:
+        names = ", ".join(dict.fromkeys(one.option for one in missing))
         raise OptionError(
-            f"The model has free dimensions without a size: {', '.join(dict.fromkeys(one.option for one in missing))}.",
+            f"The model has free dimensions without a size: {names}.",
             cause="QNN takes fixed shapes only.",
             fix=f"Give the sizes that it is used with: {options_text(missing)}",
         )

@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_to
     except OSError as error:
         if output.reader_is_gone(error):
             raise
-        output.print_error(BridgeError(output.loss_text(error)), given.json)
+        output.print_error(output.loss_error(error), given.json)
     except BridgeError as error:
         output.print_error(error, given.json)
     return EXIT_BLOCKED

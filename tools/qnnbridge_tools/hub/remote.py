@@ -247,7 +247,7 @@ class Hub:
     def _unknown(self, name: str) -> OptionError:
         return OptionError(
             f"The hub shows no model repository {name}.",
-            fix=f"Compare the name with {self.endpoint}/{name}. For a private one store a token here: hf auth login",
+            fix=f"Compare the name with {self.endpoint}/{name}. For a private model store a token: hf auth login",
         )
 
     def _refused(self, name: str, response: Any, file: str | None) -> PullFailed:
@@ -359,7 +359,7 @@ def _unreachable(endpoint: str, error: Exception, file: str | None) -> PullFaile
     elif type(error).__name__ == "ProxyError" or proxy:
         fix = f"Correct the address of the proxy in {proxy or 'HTTPS_PROXY'}, or unset the variable."
     elif os.environ.get("HF_ENDPOINT"):
-        fix = "Correct the address in HF_ENDPOINT, or unset it; or connect to the network, behind a proxy with HTTPS_PROXY."
+        fix = "Correct HF_ENDPOINT, or unset it; or connect to the network. Behind a proxy set HTTPS_PROXY."
     else:
         fix = "Connect to the network. Behind a proxy set HTTPS_PROXY; for a mirror set HF_ENDPOINT."
     cause = text.splitlines()[0]
