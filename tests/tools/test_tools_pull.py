@@ -919,7 +919,8 @@ def test_a_name_of_several_owners_removes_nothing(hub: FakeHub) -> None:
 
 def test_an_unfinished_download_is_listed_and_removed(hub: FakeHub) -> None:
     hub.add(NAME, {"model.onnx": FLOAT})
-    hub.fault = lambda _m, path: "swap" if path.startswith("/content/") and not peeking(hub) else None
+    faults = iter(["cut", *["drop"] * 30])
+    hub.fault = lambda _m, path: next(faults) if path.startswith("/content/") and not peeking(hub) else None
     with pytest.raises(PullFailed):
         pull()
     assert "unfinished" in command("models").stdout
