@@ -24,11 +24,15 @@ _LARGE = (".onnx", ".bin", ".zip", ".data", ".onnx_data")
 
 @dataclasses.dataclass
 class Repo:
-    """revisions: name -> commit -> files. gated: only `TOKEN` may read it. private: others get 404, as on the hub."""
+    """revisions: name -> commit -> files. gated: only `TOKEN` may read it. private: others get 404, as on the hub.
+
+    sizes: what the hub says of the length of files, if it is not theirs.
+    """
 
     files: dict[str, bytes]
     gated: bool = False
     private: bool = False
+    sizes: dict[str, int] = dataclasses.field(default_factory=dict)
     older: dict[str, dict[str, bytes]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -52,6 +56,8 @@ def commit_of(files: Mapping[str, bytes]) -> str:
 class FakeHub:
     """endpoint: address for ``HF_ENDPOINT``. requests: (method, path, range, token) of all requests so far.
 
+    most: bytes that the content network sends in one answer; more are refused with HTTP 400, as by real ones.
+
     fault: called with method and path of each request; returns a status to answer with, "drop" to close the connection
     without an answer, "cut" to send half of the body, "swap" to send other bytes of the same length, or ``None``.
     """
@@ -62,6 +68,7 @@ class FakeHub:
     requests: list[tuple[str, str, str, str]] = dataclasses.field(default_factory=list)
     fault: Callable[[str, str], int | str | None] = lambda _method, _path: None
     ranges: bool = True
+    most: int | None = None
     retry_after: str = "7"
 
     def add(self, name: str, files: Mapping[str, bytes], **settings: Any) -> Repo:
@@ -130,10 +137,12 @@ class _Handler(BaseHTTPRequestHandler):
         repo, files = found
         siblings = []
         for file, data in files.items():
-            one: dict[str, Any] = {"rfilename": file, "size": len(data), "blobId": git_hash(data)}
+            size = repo.sizes.get(file, len(data))
+            one: dict[str, Any] = {"rfilename": file, "size": size, "blobId": git_hash(data)}
             if file.endswith(_LARGE):
-                one["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
+                one["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": size, "pointerSize": 130}
                 one["blobId"] = "0" * 40  # git's hash of the pointer
+                one["xetHash"] = xet_hash(data)
             siblings.append(one)
         info = {
             "id": name,
@@ -155,7 +164,15 @@ class _Handler(BaseHTTPRequestHandler):
         elif file.endswith(_LARGE):
             sha256 = hashlib.sha256(files[file]).hexdigest()
             place = f"{self.hub.content}/content/{name}/{revision}/{urllib.parse.quote(file)}"
-            linked = {"X-Linked-Etag": f'"{sha256}"', "X-Linked-Size": str(len(files[file]))}
+            # Clients of Xet fetch the file in chunks from another service; others follow the redirect.
+            tokens = f"{self.hub.endpoint}/api/models/{name}/xet-read-token/{repo.commit(revision)}"
+            linked = {
+                "X-Linked-Etag": f'"{sha256}"',
+                "X-Linked-Size": str(repo.sizes.get(file, len(files[file]))),
+                "X-Xet-Hash": xet_hash(files[file]),
+                "X-Xet-Refresh-Route": tokens,
+                "Link": f'<{tokens}>; rel="xet-auth"',
+            }
             self.send(302, b"", {"Location": place, "X-Repo-Commit": repo.commit(revision), **linked})
         else:
             headers = {"ETag": f'"{git_hash(files[file])}"', "X-Repo-Commit": repo.commit(revision)}
@@ -164,7 +181,14 @@ class _Handler(BaseHTTPRequestHandler):
     def send_content(self, path: str, fault: int | str | None) -> None:
         _, _, owner, name, revision, file = path.split("/", 5)
         data = self.hub.repos[f"{owner}/{name}"].revisions[revision][file]
+        if self.hub.most is not None and len(data) > self.hub.most and self.asked_for(data) > self.hub.most:
+            self.refuse(400, {})
+            return
         self.send_data(data, {"ETag": f'"{hashlib.sha256(data).hexdigest()}"'}, fault)
+
+    def asked_for(self, data: bytes) -> int:
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+        return len(range(len(data))[int(wanted[1]) : int(wanted[2]) + 1 if wanted[2] else None] if wanted else data)
 
     def send_data(self, data: bytes, headers: dict[str, str], fault: int | str | None) -> None:
         if fault == "swap":
@@ -195,6 +219,11 @@ def git_hash(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
+def xet_hash(data: bytes) -> str:
+    """64 hexadecimal digits that are not those of SHA-256, as a Xet hash."""
+    return hashlib.blake2s(data).hexdigest()
+
+
 @contextlib.contextmanager
 def serving_hub() -> Iterator[FakeHub]:
     hub = FakeHub()
@@ -220,7 +249,8 @@ def main() -> None:
     name, *files = sys.argv[1:]
     with serving_hub() as hub, contextlib.suppress(KeyboardInterrupt):
         hub.add(name, {given: Path(file).read_bytes() for given, _, file in (one.partition("=") for one in files)})
-        print(f"{name} is at HF_ENDPOINT={hub.endpoint}   Ctrl+C ends it.", flush=True)
+        print(f"Serving {name}. Ctrl+C ends it. In the other terminal:", flush=True)
+        print(f"export HF_ENDPOINT={hub.endpoint}", flush=True)
         threading.Event().wait()
 
 

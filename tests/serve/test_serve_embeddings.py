@@ -239,6 +239,14 @@ def test_dimensions_that_are_not_there_are_refused(tmp_path: Path) -> None:
     assert '"m"' in done.stderr or "'m'" in done.stderr
 
 
+def test_a_size_by_input_and_axis_is_refused_with_the_command_that_sets_it(tmp_path: Path) -> None:
+    """Sessions of the server take sizes by name only, and would ignore the option."""
+    model = models.write_identity(tmp_path / "x.onnx", models.ELEMENTS["FP32"], ["n", 2])
+    done = refused(*PRIVATE, "--model", f"x={model}", "--dim", "x:0=4")
+    assert done.returncode == 2
+    assert 'qnnbridge fix MODEL -o FIXED.onnx --dim "x:0=SIZE"' in done.stderr
+
+
 # --- without a server ---
 
 

@@ -235,6 +235,13 @@ def test_a_reader_that_goes_away_is_no_error(command: list[str]) -> None:
     assert "Exception ignored" not in result.stderr
 
 
+def test_an_argument_too_many_shows_a_command_that_works() -> None:
+    result = qnnbridge("serve", "model.onnx")
+    assert result.returncode == 2
+    assert "unexpected extra argument" in result.stderr
+    assert result.stderr.endswith("\n  Example: qnnbridge serve --model detector=model.onnx\n")
+
+
 @needs.linux
 @pytest.mark.parametrize("command", PRINTING)
 def test_output_that_finds_no_room_is_told_in_a_sentence(command: list[str]) -> None:

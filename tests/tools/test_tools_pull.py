@@ -503,6 +503,36 @@ def test_one_cut_is_survived_within_the_pull(hub: FakeHub, monkeypatch: pytest.M
     assert next(cuts, None) is None
 
 
+def test_a_file_too_large_for_one_answer_comes_in_parts_although_the_hub_offers_xet(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a hub with Xet too, the plain way is taken: ranges of the redirect, which need no further package."""
+    monkeypatch.setattr(remote, "_MOST_BYTES", 700)
+    # What huggingface_hub itself refuses to ask for in one request.
+    monkeypatch.setattr("huggingface_hub.constants.MAX_HTTP_DOWNLOAD_SIZE", 800)
+    hub.most = 800
+    assert len(QDQ) > 2 * 700
+    hub.add(NAME, {"model.onnx": QDQ})
+    monkeypatch.setattr(choice, "_variants", lambda _hub, repository, _names, _judge: [whole(repository)])
+    assert pull().path.read_bytes() == QDQ
+    assert hub.downloads("model.onnx")[-1] == f"bytes={len(QDQ) // 700 * 700}-"
+    assert not [path for _, path, _, _ in hub.requests if "xet" in path]
+
+
+def whole(repository: remote.HubRepository) -> choice.PullCandidate:
+    (file,) = repository.files.values()
+    return choice.PullCandidate(file.name, "qdq", "quantised", (file.name,), file.size)
+
+
+def test_a_file_larger_than_the_disk_is_refused_before_the_download(hub: FakeHub) -> None:
+    hub.add(NAME, {"model.onnx": FLOAT, "weights.bin": bytes(10)}, sizes={"weights.bin": 400 * 1000**4})
+    with pytest.raises(PullFailed, match=r"too little space: 372529\.0 GiB are needed, and .* are free\.") as info:
+        pull(files=("model.onnx", "weights.bin"))
+    assert info.value.details["reason"] == "disk"
+    assert hub.downloads("weights.bin") == []
+    assert finished() == []
+
+
 def test_a_server_without_ranges_serves_too(hub: FakeHub) -> None:
     hub.ranges = False
     hub.add(NAME, {"model.onnx": FLOAT, "model_qdq.onnx": QDQ, "config.json": b"{}"})
@@ -630,6 +660,50 @@ def test_without_network_the_pulled_model_is_used_and_another_is_refused(
     with pytest.raises(PullFailed) as failed:
         pull("tests/other")
     assert "HTTP_PROXY" in str(failed.value.fix)
+
+
+def test_what_is_no_address_of_a_hub_is_said(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "hub.example.org")
+    with pytest.raises(PullFailed, match=r'HF_ENDPOINT is "hub\.example\.org", which is not the address') as failed:
+        pull()
+    assert "https://" in str(failed.value.fix)
+
+
+def test_a_refusal_names_the_proxy_if_there_is_one(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy answers like a hub that refuses; only a hub gives its reason."""
+    hub.add(NAME, {"model.onnx": FLOAT})
+    hub.fault = lambda _method, _path: 403
+    with pytest.raises(PullFailed, match=r"refuses tests/net without a token \(HTTP 403\)"):
+        pull()
+    # It answers 403 to any address.
+    monkeypatch.setenv("HTTP_PROXY", hub.endpoint)
+    with pytest.raises(PullFailed, match="The hub or the proxy refuses") as failed:
+        pull()
+    assert "HTTP_PROXY" in str(failed.value.fix)
+
+
+def test_a_hub_without_codes_of_errors_does_not_know_the_name_either(hub: FakeHub) -> None:
+    with pytest.raises(OptionError, match="shows no model repository gpt2"):
+        pull("gpt2")
+
+
+@pytest.mark.parametrize("code", [errno.EFBIG, errno.EACCES])
+def test_a_folder_of_the_users_choice_is_changed_by_the_option(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """And the folder of all models by its variable. Neither leaves an unfinished folder before the download."""
+    hub.add(NAME, {"model.onnx": FLOAT})
+
+    def refused(*_arguments: Any, **_options: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(remote.Hub, "download", refused)
+    for output, way in ((tmp_path / "mine", "--output DIR"), (None, "QNNBRIDGE_MODELS_DIR")):
+        with pytest.raises(PullFailed) as failed:
+            pull(output=output)
+        assert way in str(failed.value.fix)
+        assert ("4 GiB" in str(failed.value.fix)) == (code == errno.EFBIG)
+    assert not [*tmp_path.rglob(f"*{remote.PART}")]
 
 
 def test_offline_asks_nobody(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -845,7 +919,8 @@ def test_a_name_of_several_owners_removes_nothing(hub: FakeHub) -> None:
 
 def test_an_unfinished_download_is_listed_and_removed(hub: FakeHub) -> None:
     hub.add(NAME, {"model.onnx": FLOAT})
-    hub.fault = lambda _m, path: "swap" if path.startswith("/content/") and not peeking(hub) else None
+    faults = iter(["cut", *["drop"] * 30])
+    hub.fault = lambda _m, path: next(faults) if path.startswith("/content/") and not peeking(hub) else None
     with pytest.raises(PullFailed):
         pull()
     assert "unfinished" in command("models").stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import typer
 from tests import needs
 from tests.fakes.commands import qnnbridge
 
+from qnnbridge_os.files import TEMPORARY
 from qnnbridge_protocol import errors
 from qnnbridge_tools import reporting
 
@@ -73,7 +75,21 @@ def test_ctrl_c_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_full_disk_is_told_without_a_stack_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(OSError(errno.ENOSPC, "No space left on device", "out/y.npy")) == 1
-    assert capsys.readouterr().err == "Error: out/y.npy: No space left on device\n"
+    assert capsys.readouterr().err == (
+        "Error: out/y.npy: No space left on device\n  Fix: Free some space, or choose a folder on another disk.\n"
+    )
+
+
+def test_a_folder_without_the_right_to_write_is_named_and_not_a_file_of_ours(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ours = os.path.join("out", f"{TEMPORARY}12-ab.part")
+    assert ended(OSError(errno.EACCES, "Permission denied", ours)) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "Error: No file can be written in out: Permission denied\n  Fix: Choose a file or a folder"
+    )
+    assert TEMPORARY not in said
 
 
 @needs.linux

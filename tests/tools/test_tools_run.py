@@ -134,6 +134,23 @@ def test_what_qnn_needs_is_named_in_options_of_the_command_line(dynamic: Path) -
     assert "fallback='cpu'" not in refused.stderr
 
 
+def test_sizes_by_input_and_axis_fix_a_model_for_qnn(dynamic: Path) -> None:
+    document = told(dynamic, "--random", "--dim", "x:0=5")
+    assert document["inputs"][0]["shape"] == [5, 3]
+    assert document["placement"]["qnn_nodes"] == 1
+
+
+def test_axes_without_a_name_of_their_own_are_named_by_input_and_axis() -> None:
+    """Of PaddleOCR: x is axis 0 (no name), 3, "?", "?"."""
+    model = Path(__file__).parents[1] / "models" / "ch_ppocr_mobile_v2.0_cls_infer.onnx"
+    refused = run(model, "--random")
+    assert refused.returncode == 1
+    assert 'Fix: Fix the dimensions: --dim "x:0=SIZE" --dim "x:2=SIZE" --dim "x:3=SIZE", or' in refused.stderr
+    pasted = run(model, "--random", "--dim", "x:0=1", "--dim", "x:2=SIZE", "--dim", "x:3=192")
+    assert pasted.returncode == 2
+    assert "Replace SIZE with a whole number" in pasted.stderr
+
+
 def test_a_dimension_that_the_model_does_not_have_is_bad_input(dynamic: Path) -> None:
     result = run(dynamic, "--random", "--dim", "batch=1", "--dim", "Q=3", "--host-python", "/nonexistent/python")
     assert result.returncode == 2

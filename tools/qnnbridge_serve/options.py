@@ -24,7 +24,7 @@ from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_protocol.model_records import PREPARED_MANIFEST, absolute_model_path
 from qnnbridge_tools import arguments
 from qnnbridge_tools.command_line import APART, Read
-from qnnbridge_tools.options import AllowNative, Dims, Fallback, HostPython, ProviderName, ProviderOptions
+from qnnbridge_tools.options import AllowNative, Fallback, HostPython, NamedDims, ProviderName, ProviderOptions
 
 Where = Literal["daemon", "private"]
 
@@ -300,7 +300,7 @@ class ServeSessionOptions:
     provider: ProviderName = "qnn"
     provider_options: ProviderOptions = dataclasses.field(default_factory=dict)
     fallback: Fallback = "error"
-    dimensions: Dims = dataclasses.field(default_factory=Dimensions)
+    dimensions: NamedDims = dataclasses.field(default_factory=Dimensions)
 
     @property
     def providers(self) -> tuple[str, ...]:

@@ -83,6 +83,11 @@ def check_exposure(address: Address, token_file: Path | None) -> None:
 
 def check_dimensions(options: ServeOptions) -> None:
     """Raises `OptionError` for a `--dim` that no model has."""
+    if by_axis := [f"{name}:{axis}" for name, axis in options.sessions.dimensions.by_axis]:
+        raise OptionError(
+            f"--dim {by_axis[0]} is a size by input and axis, and served models take sizes by name only.",
+            fix=f'Serve a model with fixed sizes: qnnbridge fix MODEL -o FIXED.onnx --dim "{by_axis[0]}=SIZE"',
+        )
     if options.sessions.dimensions.by_name:
         from qnnbridge_serve.embeddings import read_folder
 

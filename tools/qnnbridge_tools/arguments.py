@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qnnbridge_host.graph.shapes import Dimensions, refuse_unknown_names
+from qnnbridge_host.graph.shapes import Dimensions, FreeAxis, options_text, refuse_unknown_names
 from qnnbridge_protocol.errors import OptionError, PlacementRefused
 
 if TYPE_CHECKING:
@@ -85,6 +85,11 @@ def read_dimensions(texts: Iterable[str]) -> Dimensions:
         name, equals, size_text = text.rpartition("=")
         # `isdigit` would also take superscripts, which `int` refuses.
         if not equals or not name or not size_text.isdecimal() or not int(size_text):
+            if equals and size_text == "SIZE":
+                raise OptionError(
+                    f'--dim "{text}" has no size yet.',
+                    fix="Replace SIZE with a whole number: the size with which you use the model.",
+                )
             raise OptionError(
                 f'--dim "{text}" is not of the form NAME=SIZE with a size of at least 1.',
                 fix="Name the free dimension or the input and axis: --dim batch=1 or --dim x:0=1.",
@@ -258,6 +263,8 @@ def _give(options: dict[str, str], key: str, value: str) -> None:
 # As errors of sessions write it; for several dimensions the calls stand in a row.
 _OVERRIDE = re.compile(r"add_free_dimension_override_by_name\((['\"])(.*?)\1, SIZE\)(,(?= add_free))?")
 _PLAIN_NAME = re.compile(r"[\w.:-]+")
+# Sessions take sizes by name only, and some dimensions have none.
+_EXPORT = re.compile(r"Export the model with fixed shapes(?: \(those .*?=SIZE\"?\))?")
 _ON_CPU = "create the session with fallback='cpu'"
 
 
@@ -308,18 +315,29 @@ def refuse_unknown(scans: Sequence[ModelScan], dimensions: Dimensions) -> None:
 
 def refuse_unknown_of(inputs: Iterable[DeclaredInput], dimensions: Dimensions) -> None:
     """`refuse_unknown`, for inputs that are known already."""
-    free = {
-        (node.name, axis): size if isinstance(size, str) else None
+    refuse_unknown_names({(one.input, one.axis): one.name for one in free_axes(inputs)}, dimensions)
+
+
+def free_axes(inputs: Iterable[DeclaredInput]) -> list[FreeAxis]:
+    """List the dimensions without a size."""
+    return [
+        FreeAxis(node.name, axis, size if isinstance(size, str) and size else None)
         for node in inputs
         for axis, size in enumerate(node.shape or ())
         if not isinstance(size, int) or size < 0
-    }
-    refuse_unknown_names(free, dimensions)
+    ]
 
 
-def in_options(refused: PlacementRefused) -> None:
-    """Turn the calls of Python that the fix names into options of the command line."""
+def in_options(refused: PlacementRefused, inputs: Iterable[DeclaredInput] = ()) -> None:
+    """Turn the calls of Python that the fix names into options of the command line.
+
+    inputs: of the model, if the command takes sizes by input and axis.
+    """
     fix = _OVERRIDE.sub(lambda call: _option(call[2]), refused.fix or "")
+    free = free_axes(inputs)
+    if free and _EXPORT.match(fix):
+        by_option = f"Fix the dimensions: {options_text(free)}, or export the model with fixed shapes"
+        fix = _EXPORT.sub(lambda _: by_option, fix, count=1)
     fix = fix.replace(_ON_CPU, "add --fallback cpu").replace(" in the session options: --dim", ": --dim")
     refused.fix = fix or None
 

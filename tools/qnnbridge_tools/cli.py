@@ -13,7 +13,7 @@ from collections import UserDict
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from qnnbridge_tools import output, reporting
 from qnnbridge_tools.examples import GUIDES
@@ -90,6 +90,21 @@ class _Group(TyperGroup):
                 )
 
 
+class _Command(TyperCommand):
+    def make_context(self, *given: Any, **more: Any) -> Any:
+        """Parse the arguments. Errors show a command that works."""
+        try:
+            return super().make_context(*given, **more)
+        except Exception as error:
+            # By its name: typer has a copy of click of its own in newer versions. Its subclasses, for options and
+            # missing arguments, say themselves what is wanted.
+            guide = GUIDES.get(str(self.name))
+            if type(error).__name__ == "UsageError" and guide is not None:
+                known: Any = error
+                known.message += f"\n  Example: qnnbridge {guide.examples[0][0]}"
+            raise
+
+
 def _typer(**settings: Any) -> typer.Typer:
     return typer.Typer(
         rich_markup_mode=None,  # plain help: quick, and no glyphs that an old code page lacks
@@ -111,7 +126,8 @@ def _load(name: str, place: str) -> Any:
     if isinstance(found, typer.Typer):
         holder.add_typer(found, name=name, epilog=epilog)
     else:
-        holder.command(name, epilog=epilog, **getattr(module, "COMMAND_SETTINGS", {}).get(name, {}))(found)
+        settings = {"cls": _Command, **getattr(module, "COMMAND_SETTINGS", {}).get(name, {})}
+        holder.command(name, epilog=epilog, **settings)(found)
     group: Any = typer.main.get_command(holder)
     return group.commands[name]
 

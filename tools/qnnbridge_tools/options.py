@@ -30,6 +30,12 @@ OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace an exi
 
 _DIM = typer.Option("--dim", metavar="NAME=SIZE", help="Set a free dimension, by name or as INPUT:AXIS=SIZE.")
 Dims = Annotated[Dimensions, _DIM, Read(arguments.read_dimensions)]
+# Of commands whose sessions take sizes by name only.
+NamedDims = Annotated[
+    Dimensions,
+    typer.Option("--dim", metavar="NAME=SIZE", help="Set a free dimension, by its name."),
+    Read(arguments.read_dimensions),
+]
 # As they were written: the doctor's own records have no `Dimensions`.
 DimWords = Annotated[tuple[str, ...], _DIM]
 # For records that programs make, too.
@@ -184,7 +190,9 @@ class Sizes:
             CompiledModelRefused: the model is compiled.
             BridgeError: the package onnx is missing.
         """
-        if not self.shapes and not self.constants:
+        # The models of a prepared folder have fixed sizes; its sizes choose among them.
+        by_axis = bool(self.dims.by_axis) and not model.is_dir()
+        if not self.shapes and not self.constants and not by_axis:
             yield model, self.dims
             return
         # Sessions take sizes by name (`--dim`) themselves. Everything else needs a copy, and that the package onnx.

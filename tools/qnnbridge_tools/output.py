@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qnnbridge_os.files import TEMPORARY
 from qnnbridge_os.outputs import is_stdout
 from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.visible import visible as visible
@@ -176,9 +177,25 @@ _FULL = (errno.ENOSPC, errno.EFBIG, *((errno.EDQUOT,) if hasattr(errno, "EDQUOT"
 def loss_text(error: OSError) -> str:
     """One sentence without a full stop."""
     reason = error.strerror or str(error)
+    folder, name = os.path.split(os.fsdecode(error.filename or ""))
+    if name.startswith(TEMPORARY):
+        # The user did not choose this name.
+        return f"No file can be written in {folder or os.curdir}: {reason}"
     if error.filename:
         return f"{error.filename}: {reason}"
     return f"The output cannot be written: {reason}" if error.errno in _FULL else reason
+
+
+def loss_error(error: OSError) -> BridgeError:
+    """Return the error as a message, with a fix if it is about a file."""
+    from qnnbridge_protocol.errors import BridgeError
+
+    fix = None
+    if error.filename and error.errno in _FULL:
+        fix = "Free some space, or choose a folder on another disk."
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        fix = "Choose a file or a folder that this user may use, or change its rights."
+    return BridgeError(loss_text(error), fix=fix)
 
 
 def reader_is_gone(error: OSError) -> bool:

@@ -80,7 +80,7 @@ def work(*, as_json: bool = False) -> Iterator[None]:
         # typer ends a command on a closed pipe by itself, without a message.
         if output.reader_is_gone(error):
             raise
-        raise _ended(errors.BridgeError(output.loss_text(error)), as_json) from None
+        raise _ended(output.loss_error(error), as_json) from None
     except Exception as error:  # noqa: BLE001 - the outermost frame: a person reads this, not a program
         unexpected = errors.BridgeError(
             f"Unexpected {type(error).__name__}: {error}",

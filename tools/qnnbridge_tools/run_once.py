@@ -239,7 +239,7 @@ def perform(request: RunRequest) -> RunResult:
         moved = request.fallback == "cpu" and request.provider != "cpu" and not result.placement.qnn_nodes
         return dataclasses.replace(result, moved_because=result.placement.cause or "") if moved else result
     except PlacementRefused as refused:
-        arguments.in_options(refused)
+        arguments.in_options(refused, [node for scan in scans for node in scan.inputs])
         raise
     except _OF_QNN as error:
         if request.fallback != "cpu" or request.provider == "cpu":

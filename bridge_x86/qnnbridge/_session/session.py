@@ -108,7 +108,7 @@ class BaseSession(RunVariants):
         # warned of. A host whose placement is not known (`known`) proves nothing in either direction.
         if recipe.spec.fallback == "cpu" and placement.known and not placement.qnn_nodes and placement.backend:
             text = f"{remote.recipe.label} runs on the CPU: no node of it could be placed on QNN"
-            text += f" ({placement.cause})." if placement.cause else "."
+            text += f" ({placement.cause.rstrip('.')})." if placement.cause else "."
             command = remote.recipe.command("analyze")
             text += f" `{command}` names the reason for each node." if command else ""
             if not remote.moved:  # that was counted

@@ -169,11 +169,11 @@ def _none(found: Installed) -> ProviderUnavailable:
         cause, verb = found.problem, "Reinstall"
     else:
         cause, verb = f"onnxruntime-qnn is not installed in {sys.executable}.", "Install"
+    other = "`pip install windowsml` adds the provider of Windows. Or: " if sys.platform == "win32" else ""
     return ProviderUnavailable(
         "QNN is not available on this host.",
         cause=cause,
-        fix=f"{verb} it there: {install_command('host', python=sys.executable)}   On Windows "
-        "`pip install windowsml` gives the catalogue of Windows as another source.",
+        fix=f"{other}{verb} it there: {install_command('host', python=sys.executable)}",
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qnnbridge_host.graph.shapes import Dimensions
+from qnnbridge_host.graph.shapes import Dimensions, FreeAxis, options_text
 from qnnbridge_host.numerics.judge import (
     NumberFormat,
     judge,
@@ -145,7 +145,7 @@ def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[Named
     """The sizes of `--dim`, and for the rest those of the given inputs. Raises `OptionError` for missing ones."""
     by_axis: dict[tuple[str, int], int] = {}
     by_name: dict[str, int] = {}
-    all_named, missing = True, dict[str, None]()
+    all_named, missing = True, list[FreeAxis]()
     for node in inputs:
         for axis, dim in enumerate(node.shape or ()):
             if isinstance(dim, int) and dim >= 0:
@@ -153,7 +153,7 @@ def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[Named
             # 0 is no size: given inputs that are empty say nothing about it.
             size = dims.size_of(node.name, axis, dim) or _size_in(given, node.name, axis)
             if not size:
-                missing[dim if isinstance(dim, str) and dim else f"{node.name}:{axis}"] = None
+                missing.append(FreeAxis(node.name, axis, dim if isinstance(dim, str) and dim else None))
                 continue
             by_axis[node.name, axis] = size
             # ONNX does not forbid one name for two sizes: a PaddleOCR model calls height and width "?". A session's
@@ -163,10 +163,11 @@ def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[Named
     # Before the missing ones: a misspelt --dim leaves a size missing, too, and the message is about the spelling.
     refuse_unknown_of(inputs, dims)
     if missing:
+        names = ", ".join(dict.fromkeys(one.option for one in missing))
         raise OptionError(
-            f"The model has free dimensions without a size: {', '.join(missing)}.",
+            f"The model has free dimensions without a size: {names}.",
             cause="QNN takes fixed shapes only.",
-            fix="Give the sizes that it is used with: " + " ".join(f'--dim "{name}=SIZE"' for name in missing),
+            fix=f"Give the sizes that it is used with: {options_text(missing)}",
         )
     return FixedSizes(by_axis, by_name, all_named)
 

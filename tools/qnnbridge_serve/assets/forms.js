@@ -26,7 +26,7 @@ async function tensorForm(name) {
     const answer = await ask(`/v2/models/${encodeURIComponent(name)}/infer`, { method: "POST", body, headers: { "inference-header-content-length": head } });
     const buffer = await answer.arrayBuffer(), took = performance.now() - begun;
     const outputs = answerOf(buffer, Number(answer.headers.get("inference-header-content-length") ?? buffer.byteLength));
-    results.append(make("p", { class: "soft" }, `${time(took)} with the network`), ...outputs.map(outputShown));
+    results.append(make("p", { class: "soft" }, `answered in ${time(took)}, the way to the server and back included`), ...outputs.map(outputShown));
   }, { class: "main" });
   return make("div", {}, inputs.map((input) => input.element), make("p", {}, run), failed, results);
 }

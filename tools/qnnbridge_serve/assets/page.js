@@ -74,7 +74,7 @@ async function readOnce() {
     status = await askJson("/status");
     show($("problem"));
     $("forget").hidden = !hasToken();
-    setText($("facts"), `${status.qnnbridge}, for ${duration(status.running_s)}, ${size(status.server_bytes)}`);
+    setText($("facts"), `version ${status.qnnbridge}, up for ${duration(status.running_s)}, memory ${size(status.server_bytes)}`);
     showModels();
     showHost();
     showForm();

@@ -197,7 +197,8 @@ def perform(request: BenchRequest, say: Callable[[str], None]) -> Measured:
     try:
         return _performed(request, loaded, say)
     except PlacementRefused as refused:
-        arguments.in_options(refused)
+        models = [] if request.model is None else arguments.read_models([request.model], Dimensions())
+        arguments.in_options(refused, [node for scan in models for node in scan.inputs])
         raise
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_tools import output
+from qnnbridge_tools.examples import GUIDES
 
 EXIT_BLOCKED = 2
 EXIT_INTERRUPTED = 130
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_to
     except OSError as error:
         if output.reader_is_gone(error):
             raise
-        output.print_error(BridgeError(output.loss_text(error)), given.json)
+        output.print_error(output.loss_error(error), given.json)
     except BridgeError as error:
         output.print_error(error, given.json)
     return EXIT_BLOCKED
@@ -62,7 +63,9 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=name,
         description="Say what is wrong with this machine, and how to mend it.",
-        epilog="Ends with 0 if all is well, 1 if something is degraded, 2 if the NPU cannot be used.",
+        epilog="Ends with 0 if all is well, 1 if something is degraded, 2 if the NPU cannot be used.\n\n"
+        + GUIDES["doctor"].text().removeprefix("\b\n"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         # The other commands take no shortened options either; one added later could make a shortened name
         # ambiguous.
         allow_abbrev=False,

@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from qnnbridge_host.graph.shapes import options_text
 from qnnbridge_host.model import genai_folder
 from qnnbridge_host.model.compatibility import HostTraits, examine
 from qnnbridge_host.model.genai_folder import CONFIG
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.model.source import hash_file
-from qnnbridge_os.files import make_own, sync_file, sync_folder
+from qnnbridge_os.files import MARK_FILE, make_own, sync_file, sync_folder
 from qnnbridge_protocol.errors import BridgeError, OptionError, PullFailed
 from qnnbridge_protocol.model_records import PREPARED_MANIFEST
 from qnnbridge_protocol.shell import shell_word
@@ -216,6 +217,11 @@ def _fetch(
                 # No later pull can continue it.
                 shutil.rmtree(stage)
                 raise
+            except (PullFailed, OSError):
+                # Nothing is downloaded yet, so nothing can be continued.
+                if not any(path.is_file() and path.name != MARK_FILE for path in stage.rglob("*")):
+                    shutil.rmtree(stage)
+                raise
             for name in names:
                 sync_file(stage.joinpath(*name.split("/")))
             size = sum(stage.joinpath(*name.split("/")).stat().st_size for name in names)
@@ -398,16 +404,14 @@ def _next_command(path: Path, kind: str) -> str:
         return f"qnnbridge wrap {word} -o {shell_word(path.stem + '.onnx')}"
     if path.suffix.lower() != ".onnx":
         return ""
-    sizes = ""
-    for name in _free_dimensions(path):
-        sizes += f" --dim {shell_word(f'{name}=SIZE')}"
+    sizes = _sizes_to_give(path)
     if kind in ("compiled", "qdq"):
         return f"qnnbridge run {word} {_RUN}{sizes}"
     return f"qnnbridge prepare {word} -o {shell_word(path.stem + '-prepared')}{sizes}"
 
 
-def _free_dimensions(path: Path) -> list[str]:
+def _sizes_to_give(path: Path) -> str:
     with contextlib.suppress(BridgeError):
-        inputs = scan_model(path, count_nodes=False).inputs
-        return list(dict.fromkeys(dim for one in inputs for dim in one.shape or () if isinstance(dim, str) and dim))
-    return []
+        if free := arguments.free_axes(scan_model(path, count_nodes=False).inputs):
+            return f" {options_text(free)}"
+    return ""

@@ -22,11 +22,14 @@ from typing import Any, BinaryIO, Final
 from qnnbridge_host.model.source import hash_file
 from qnnbridge_protocol.errors import OptionError, PullFailed
 from qnnbridge_protocol.installing import install_command
+from qnnbridge_protocol.settings import models_dir
 
 _DEFAULT_ENDPOINT: Final = "https://huggingface.co"
 # Length of the range that one request for a part of a file asks for.
 _BLOCK_BYTES: Final = 256 * 1024
 _CHUNK_BYTES: Final = 1024 * 1024
+# Content networks refuse to send more than 50 GB in one answer, and huggingface_hub does not ask for it.
+_MOST_BYTES: Final = 40 * 1000**3
 _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
 # Ends the names of files and folders that are not complete.
 PART: Final = ".qnnbridge-part"
@@ -99,6 +102,12 @@ class Hub:
         # The base of network errors, in httpx or another library that this huggingface_hub uses.
         bases = self._hub.errors.HfHubHTTPError.__mro__
         self._network: Any = next(one for one in bases if one.__name__ == "HTTPError")
+        if not re.match("https?://.", hub_endpoint()):
+            raise PullFailed(
+                f'HF_ENDPOINT is "{without_login(hub_endpoint())}", which is not the address of a hub.',
+                fix="Set it to an address that begins with https:// or http://, or unset it.",
+                details={"reason": "network"},
+            )
         # huggingface_hub has read the variable when it was imported, and it may have changed since.
         self._address_of_hub = hub_endpoint()
         self.endpoint = without_login(self._address_of_hub)
@@ -161,13 +170,15 @@ class Hub:
                 if out.seek(0, os.SEEK_END) > file.size:
                     out.truncate(out.seek(0))
                 while (have := out.tell()) < file.size:
+                    end = min(have + _MOST_BYTES, file.size)
+                    part_of = {"Range": f"bytes=0-{end - 1}"} if end < file.size else {}
                     try:
                         self._hub.file_download.http_get(
                             self._address(repository, file.name),
                             out,
                             resume_size=have,
-                            headers=self._headers(),
-                            expected_size=file.size,
+                            headers={**self._headers(), **part_of},
+                            expected_size=end,
                             displayed_filename=file.name,
                         )
                     # Releases of huggingface_hub before 2 raise when the connection breaks for the first time.
@@ -214,16 +225,16 @@ class Hub:
                 f'{name} has no revision "{revision}".', fix=f"Choose a branch, tag or commit of {page}/commits"
             ) from None
         except known.RepositoryNotFoundError:
-            raise OptionError(
-                f"The hub shows no model repository {name}.",
-                fix=f"Compare the name with {page}. For a private one store a token here: hf auth login",
-            ) from None
+            raise self._unknown(name) from None
         except known.HFValidationError:
             raise OptionError(
                 f'"{name}" is not the name of a model repository.',
                 fix="Give OWNER/NAME, as on the page of the model.",
             ) from None
         except known.HfHubHTTPError as error:
+            # Mirrors send the status without huggingface.co's code of the error.
+            if error.response.status_code == 404 and file is None:
+                raise self._unknown(name) from None
             raise self._refused(name, error.response, file) from None
         except self._network as error:
             raise _unreachable(self.endpoint, error, file) from None
@@ -233,12 +244,25 @@ class Hub:
                 raise _unreachable(self.endpoint, error, file) from None
             raise
 
+    def _unknown(self, name: str) -> OptionError:
+        return OptionError(
+            f"The hub shows no model repository {name}.",
+            fix=f"Compare the name with {self.endpoint}/{name}. For a private model store a token: hf auth login",
+        )
+
     def _refused(self, name: str, response: Any, file: str | None) -> PullFailed:
         status = int(response.status_code)
         what = f"{file} of {name}" if file else name
+        # A hub gives the reason in a header, and a proxy does not know the header.
+        if status in (401, 403, 407) and (proxy := _proxy()) and not response.headers.get("X-Error-Message"):
+            return PullFailed(
+                f"The hub or the proxy refuses {what} (HTTP {status}).",
+                fix=f"Correct the proxy in {proxy}, or use a token that may read the repository: hf auth login",
+                details={"reason": "refused", "status": status},
+            )
         if status in (401, 403):
             return PullFailed(
-                f"The hub refuses {what} with this computer's token (HTTP {status}).",
+                f"The hub refuses {what} {'with' if self._has_token() else 'without'} a token (HTTP {status}).",
                 fix="Use a token that may read the repository: hf auth login, or the variable HF_TOKEN.",
                 details={"reason": "refused", "status": status},
             )
@@ -256,6 +280,9 @@ class Hub:
             fix="Run the same command again later: it continues the download.",
             details={"reason": "network", "status": status},
         )
+
+    def _has_token(self) -> bool:
+        return bool(self._token or self._hub.get_token())
 
 
 class _RemoteFile(io.RawIOBase):
@@ -326,15 +353,29 @@ def _unreachable(endpoint: str, error: Exception, file: str | None) -> PullFaile
             fix="Run the same command again: it continues the download.",
             details=details,
         )
-    proxy = next((name for name in _PROXIES if os.environ.get(name)), "")
+    proxy = _proxy()
     if "CERTIFICATE_VERIFY_FAILED" in text:
         fix = "If a proxy of your company inspects connections, set SSL_CERT_FILE to the file with its certificate."
     elif type(error).__name__ == "ProxyError" or proxy:
         fix = f"Correct the address of the proxy in {proxy or 'HTTPS_PROXY'}, or unset the variable."
+    elif os.environ.get("HF_ENDPOINT"):
+        fix = "Correct HF_ENDPOINT, or unset it; or connect to the network. Behind a proxy set HTTPS_PROXY."
     else:
         fix = "Connect to the network. Behind a proxy set HTTPS_PROXY; for a mirror set HF_ENDPOINT."
     cause = text.splitlines()[0]
     return PullFailed(f"The hub {endpoint} cannot be reached.", cause=cause, fix=fix, details=details)
+
+
+def _proxy() -> str:
+    """Return the name of the variable that sets a proxy, or ""."""
+    return next((name for name in _PROXIES if os.environ.get(name)), "")
+
+
+def _elsewhere(folder: Path) -> str:
+    """Return how the user chooses another folder than this one."""
+    if folder.absolute().is_relative_to(models_dir().absolute()):
+        return "set QNNBRIDGE_MODELS_DIR"
+    return "give --output DIR"
 
 
 @contextlib.contextmanager
@@ -347,9 +388,15 @@ def local_errors(folder: Path) -> Iterator[None]:
             raise no_space(folder, None) from None
         if error.errno is None:  # of the network
             raise
+        if error.errno == errno.EFBIG:
+            raise PullFailed(
+                f"The file system of {folder}, or a limit of this user, does not allow a file of this size.",
+                fix=f"Choose a folder on another disk (FAT32 ends at 4 GiB): {_elsewhere(folder)}.",
+                details={"reason": "disk"},
+            ) from None
         raise PullFailed(
             f"{error.filename or folder} cannot be written: {error.strerror or error}.",
-            fix="Choose another folder for models: set QNNBRIDGE_MODELS_DIR.",
+            fix=f"Choose another folder for the model: {_elsewhere(folder)}.",
             details={"reason": "rights"},
         ) from None
 
@@ -357,7 +404,7 @@ def local_errors(folder: Path) -> Iterator[None]:
 def no_space(folder: Path, missing: str | None) -> PullFailed:
     return PullFailed(
         f"The disk of {folder} has too little space" + (f": {missing}." if missing else "."),
-        fix="Free some space (see `qnnbridge models`), or set QNNBRIDGE_MODELS_DIR to another disk.",
+        fix=f"Free some space (see `qnnbridge models`), or choose a folder on another disk: {_elsewhere(folder)}.",
         details={"reason": "disk"},
     )
 
