@@ -426,9 +426,12 @@ def as_text_mapping(name: str, value: Any) -> dict[str, str]:
     return out
 
 
-def incompatible(function: str, signature: str, *given: Any) -> errors.RemoteTypeError:
+def incompatible(function: str, signature: str, *given: Any, **named: Any) -> errors.RemoteTypeError:
     """pybind's words for arguments of wrong types; `signature` is the one that it takes."""
     shown = ", ".join(repr(value) for value in given)
+    if named:
+        pairs = ", ".join(f"{name}={value!r}" for name, value in named.items())
+        shown = f"{shown}{', ' if given else ''}kwargs: {pairs}"
     kind = "constructor" if function == "__init__" else "function"
     return errors.RemoteTypeError(
         f"{function}(): incompatible {kind} arguments. The following argument types are supported:\n"

@@ -152,6 +152,15 @@ tell("compatible", lambda: C.get_model_compatibility_for_ep_devices(cpu, "x"))
 told = model([helper.make_node("Neg", ["x"], ["y"])], [("x", 1, [1])], [("y", 1, [1])], **{"ep_compatibility_info.Some": "v1"})
 tell("information", lambda: [C.get_compatibility_info_from_model_bytes(told.SerializeToString(), name) for name in ("Some", "Other")])
 tell("no information", lambda: C.get_compatibility_info_from_model("no_such.onnx", "Some"))
+for function, arguments in {
+    C.get_model_compatibility_for_ep_devices: [(cpu, None), (cpu, 3), ([], None), ([], "x"), (None, "x"), ([1], "x"), (iter(cpu), "x"), (tuple(cpu), b"x"), (cpu,)],
+    C.get_hardware_device_ep_incompatibility_details: [(None, None), (3, None), ("none", 1), ("none", None), (b"none", None), ()],
+    C.get_compatibility_info_from_model: [(None, "x"), ("none.onnx", None), (b"none.onnx", "x"), (3, 4), ("none.onnx", chr(0xD800))],
+    C.get_compatibility_info_from_model_bytes: [(None, "x"), ("x", "x"), (b"", None), (b"", "x"), (bytearray(), b"x"), (3, 4)],
+}.items():
+    for given in arguments:
+        tell(f"{function.__name__} {len(given)}", lambda: function(*given))
+tell("by name", lambda: C.get_model_compatibility_for_ep_devices(ep_devices=cpu, compatibility_info="x"))
 ort.set_default_logger_severity(3)
 tell("with settings", lambda: ort.InferenceSession(data, ort.SessionOptions(), providers=["CPUExecutionProvider"]).get_inputs()[0].name)
 """

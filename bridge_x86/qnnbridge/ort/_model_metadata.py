@@ -8,6 +8,7 @@ and runs here, before the session is requested: a session that is made again in 
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -20,6 +21,7 @@ from qnnbridge._option_fields import (
     GraphOptimizationLevel,
     OrtCompiledModelCompatibility,
     OrtDeviceEpIncompatibilityReason,
+    incompatible,
 )
 from qnnbridge._providers import CPU, QNN
 from qnnbridge._session import SessionRecipe, model_parts
@@ -35,7 +37,7 @@ from qnnbridge.ort._environment import (
     qnn_device,
 )
 from qnnbridge.ort._placement import Named
-from qnnbridge_protocol.errors import Fail, InvalidArgument, OrtError, RemoteRuntimeError, RemoteTypeError
+from qnnbridge_protocol.errors import Fail, InvalidArgument, OrtError, RemoteRuntimeError
 from qnnbridge_protocol.specs import SessionSpec
 
 # --- whether a compiled model and a device go together ---
@@ -48,13 +50,63 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
 
 
+def _bound(signature: str, *takes: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a function the arguments of a function of the bindings.
+
+    takes: what converts each argument, or raises `TypeError`. The bindings take these arguments by position only,
+    and refuse wrong ones before they look at the values: `TypeError` with pybind's text.
+    """
+
+    def with_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*given: Any, **named: Any) -> Any:
+            try:
+                if named or len(given) != len(takes):
+                    raise TypeError
+                values = [take(value) for take, value in zip(takes, given, strict=True)]
+            except TypeError:
+                raise incompatible(function.__name__, signature, *given, **named) from None
+            return function(*values)
+
+        return call
+
+    return with_arguments
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (bytes, bytearray)):
+        return value.decode(errors="surrogateescape")
+    if not isinstance(value, str):
+        raise TypeError
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise TypeError from None
+    return value
+
+
+def _devices(value: Any) -> list[OrtEpDevice]:
+    if not isinstance(value, Sequence) or not all(isinstance(one, OrtEpDevice) for one in value):
+        raise TypeError
+    return list(value)
+
+
+def _hardware(value: Any) -> OrtHardwareDevice | None:
+    if not isinstance(value, (OrtHardwareDevice, type(None))):
+        raise TypeError
+    return value
+
+
 def get_hardware_devices() -> list[OrtHardwareDevice]:
     """The processor and the NPUs of the host's machine."""
     info = default_host().info
     return [device.device for device in (cpu_device(""), *map(qnn_device, info.devices))]
 
 
-def get_hardware_device_ep_incompatibility_details(ep_name: str, device: OrtHardwareDevice, /) -> dict[str, Any]:
+@_bound("(arg0: str, arg1: OrtHardwareDevice) -> dict", _text, _hardware)
+def get_hardware_device_ep_incompatibility_details(
+    ep_name: str, device: OrtHardwareDevice | None, /
+) -> dict[str, Any]:
     """Why a provider cannot use a device: nothing is known against any of those of the host."""
     if ep_name not in get_available_providers():
         raise InvalidArgument(
@@ -64,33 +116,32 @@ def get_hardware_device_ep_incompatibility_details(ep_name: str, device: OrtHard
     return {"reasons_bitmask": int(OrtDeviceEpIncompatibilityReason.NONE), "notes": None, "error_code": 0}
 
 
+@_bound(
+    "(arg0: collections.abc.Sequence[OrtEpDevice], arg1: str) -> OrtCompiledModelCompatibility", _devices, _text
+)
 def get_model_compatibility_for_ep_devices(
-    ep_devices: Sequence[Any], compatibility_info: str, /
+    ep_devices: Sequence[OrtEpDevice], compatibility_info: str, /
 ) -> OrtCompiledModelCompatibility:
     """For QNN and the CPU "not applicable", as from ONNX Runtime: neither judges such a text."""
-    names = {getattr(device, "ep_name", None) for device in ep_devices}
-    if not names or not isinstance(compatibility_info, str) or not names <= {CPU, QNN}:
+    names = {device.ep_name for device in ep_devices}
+    if not names or not names <= {CPU, QNN}:
         raise RemoteRuntimeError("Invalid argument provided to GetModelCompatibilityForEpDevices.")
     return OrtCompiledModelCompatibility(0)
 
 
-def get_compatibility_info_from_model(model_path: str | os.PathLike[str], ep_type: str, /) -> str | None:
+@_bound("(arg0: str, arg1: str) -> object", _text, _text)
+def get_compatibility_info_from_model(model_path: str, ep_type: str, /) -> str | None:
     """What the file says of the provider that it was compiled for; ``None`` if it does not."""
-    path = os.fspath(model_path)
     try:
-        with open(path, "rb") as file:
+        with open(model_path, "rb") as file:
             return dict(metadata_props(file)).get(_KEY + ep_type)
     except FileNotFoundError:
-        raise RemoteRuntimeError(f"Load model {path} failed. File doesn't exist") from None
+        raise RemoteRuntimeError(f"Load model {model_path} failed. File doesn't exist") from None
 
 
-def get_compatibility_info_from_model_bytes(model_data: Any, ep_type: str, /) -> str | None:
-    try:
-        data = bytes(memoryview(model_data))
-    except TypeError:
-        raise RemoteTypeError(
-            f"model_data must have the buffer protocol, not be a {type(model_data).__name__}."
-        ) from None
+@_bound("(arg0: typing_extensions.Buffer, arg1: str) -> object", memoryview, _text)
+def get_compatibility_info_from_model_bytes(model_data: memoryview, ep_type: str, /) -> str | None:
+    data = bytes(model_data)
     if not data:
         raise RemoteRuntimeError("Invalid argument provided to GetCompatibilityInfoFromModelBytes.")
     return dict(metadata_props(io.BytesIO(data))).get(_KEY + ep_type)
