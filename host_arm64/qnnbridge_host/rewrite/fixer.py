@@ -23,7 +23,17 @@ from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model import double_edges
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, evidence, is_random, tolerance_of
-from qnnbridge_host.rewrite import constants, doubles, exported, operators, rank, removals, transposes, wrong_values
+from qnnbridge_host.rewrite import (
+    constants,
+    doubles,
+    exported,
+    five_dimensions,
+    operators,
+    rank,
+    removals,
+    transposes,
+    wrong_values,
+)
 from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
 from qnnbridge_host.rewrite.rewriting import Rewriting
 from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError
@@ -212,6 +222,16 @@ REWRITES: Final = (
         "l2-offset",
         "x / (ReduceL2(x) + e) is multiplied by n / (n + e) in place of the sum, which QNN leaves out",
         wrong_values.add_behind_normalisation,
+    ),
+    Rewrite(
+        "reduced-batch",
+        "a reduction of five dimensions along the first takes dimensions that stand side by side as one",
+        five_dimensions.reduce_merged_dimensions,
+    ),
+    Rewrite(
+        "negative-classes",
+        "negative indices of OneHot, which count from the end, count from the start",
+        wrong_values.classes_from_start,
     ),
     Rewrite(
         "repeated-rows",

@@ -161,6 +161,21 @@ def cast_bytes_twice(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
     return [first, node]
 
 
+@for_matches("OneHot", ("one-hot-negative",), "OneHot")
+def classes_from_start(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Indices of OneHot that count from the end count from the start."""
+    depth, kind = editor.constant(node.input[1], 1), dtype_of(editor, node.input[0])
+    if depth is None or kind not in (np.int32, np.int64):
+        return None
+    many = int(depth.reshape(-1)[0])
+    chain = NodeChain(editor, node)
+    zero, all_, least = (editor.add_constant(np.array(number, kind), "class") for number in (0, many, -many))
+    moved = chain("Where", chain("Less", chain.x, zero), chain("Add", chain.x, all_), chain.x)
+    # What lies in front of the first class is none: neither is the depth.
+    node.input[0] = chain("Where", chain("Less", chain.x, least), all_, moved)
+    return [*chain.made, node]
+
+
 @for_matches("LogSoftmax", ("log-softmax-of-one",), "LogSoftmax of one element")
 def zero_instead_of_softmax(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """LogSoftmax along one element is zero."""
@@ -483,6 +498,11 @@ def _pads(editor: Editor, node: Any) -> dict[int, tuple[int, int]] | None:
         "average-pool-to-one",
         "average-pool-to-one-16",
         "average-pool-3d",
+        "average-pool-3d-strided",
+        "average-pool-counted-line",
+        "average-pool-three-sides",
+        "average-pool-top",
+        "average-pool-half-input",
         "average-pool-ceil",
         "average-pool-few-channels",
         "average-pool-counted",
@@ -521,6 +541,10 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
         sides = (pads[axis], pads[axis + len(shape)])
         if any(sides):
             value = _with_zeros(editor, node, value, axis, sides, shape, pads, made)
+    if not made and shape[1] == 1 and editor.element(value) == ElementType.FLOAT16.value:
+        # Directly behind an input of half floats QNN takes other values of a single channel.
+        made.append(editor.make("Max", [value, editor.like(value, -65504.0, f"{value}/least")], node))
+        value = made[-1].output[0]
     for name in ("pads", "auto_pad", "ceil_mode", "count_include_pad"):
         drop_attribute(node, name)
     node.input[0] = value

@@ -1,0 +1,45 @@
+"""Rewrites of operators of five dimensions that QNN computes wrong: with fewer dimensions it computes them right.
+
+Each changes only nodes that a row of the table (`qnnbridge_host.model.known_wrong`) matches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from qnnbridge_host.graph.model_index import Editor
+from qnnbridge_host.model.graph_index import GraphNode
+from qnnbridge_host.model.known_wrong import reduced_axes
+from qnnbridge_host.rewrite.rewriting import drop_attribute, for_matches, reshaped, set_attribute
+
+# The opset from which the axes of a reduction are an input.
+_AXES_ARE_INPUT = {"ReduceSum": 13}
+_OF_THE_OTHERS = 18
+
+
+@for_matches(
+    ("ReduceL2", "ReduceMean", "ReduceMin", "ReduceSum"), ("reduce-batch", "reduce-batch-integers"), "reduction"
+)
+def reduce_merged_dimensions(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """A reduction of five dimensions merges those that stand side by side, and are all reduced or all kept."""
+    shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
+    if shape is None or made_shape is None:
+        return None
+    axes = reduced_axes(record)
+    runs = [(gone, list(run)) for gone, run in itertools.groupby(range(len(shape)), lambda axis: axis in axes)]
+    sizes = np.array([math.prod(shape[axis] for axis in run) for _, run in runs])
+    places = [place for place, (gone, _) in enumerate(runs) if gone]
+    first = editor.make("Reshape", [node.input[0], editor.add_constant(sizes, "merged")], node)
+    node.input[0] = first.output[0]
+    if editor.opset < _AXES_ARE_INPUT.get(node.op_type, _OF_THE_OTHERS):
+        set_attribute(node, "axes", places)
+    else:
+        drop_attribute(node, "axes")
+        del node.input[1:]
+        node.input.append(editor.add_constant(np.array(places), "axes"))
+    set_attribute(node, "keepdims", 1)
+    return [first, node, reshaped(editor, node, made_shape)]
