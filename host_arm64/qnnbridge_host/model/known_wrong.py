@@ -30,6 +30,7 @@ from qnnbridge_host.model.graph_index import (
     sizes_of,
 )
 from qnnbridge_host.model.merged import (
+    cancels_casts,
     gelu_of,
     l2_offset,
     loses_reshapes,
@@ -566,6 +567,7 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "merged_factor": softmax_factor,
     "merged_offset": l2_offset,
     "loses_reshapes": loses_reshapes,
+    "cancels_casts": cancels_casts,
     "repeats_rows": repeats_rows,
     "parts_transposes": parts_transposes,
     "transposes_int64_output": transposes_int64_output,
@@ -597,6 +599,7 @@ _DEFAULTS: Final[Mapping[tuple[str, str], Any]] = {
     **{(op, name): value for op in ("AveragePool", "MaxPool", "LpPool") for name, value in (("ceil_mode", 0),)},
     ("AveragePool", "count_include_pad"): 0,
     **{(op, "group"): 1 for op in _WEIGHTED},
+    ("ConvTranspose", "auto_pad"): "NOTSET",
     ("ConvTranspose", "output_padding"): [],
     ("GatherND", "batch_dims"): 0,
     ("HardSigmoid", "alpha"): 0.2,

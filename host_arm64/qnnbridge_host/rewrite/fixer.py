@@ -200,12 +200,22 @@ REWRITES: Final = (
         "scales below zero of quantised values, which QNN takes for positive ones, get positive",
         operators.sign_beside_scale,
     ),
+    Rewrite(
+        "cast-back",
+        "Max follows a Cast to whole numbers that is cast back to float, so that QNN does not leave both out",
+        wrong_values.limit_whole_numbers,
+    ),
     Rewrite("cast-bytes", "Cast of uint8 to float goes by int32", wrong_values.cast_bytes_twice),
     Rewrite("resize-nearest", "Resize to nearest values becomes Gather", wrong_values.resize_by_gather),
     Rewrite(
         "transposed-padding",
         "ConvTranspose with output_padding becomes one with less windows, and Concat for what no window reaches",
-        wrong_values.append_output_padding,
+        wrong_values.replace_output_padding,
+    ),
+    Rewrite(
+        "transposed-volume",
+        "ConvTranspose in three dimensions becomes one without padding, with equal strides at its end, and Slice",
+        five_dimensions.crop_and_turn,
     ),
     Rewrite("transposed-groups", "ConvTranspose of four groups becomes four", wrong_values.split_groups),
     Rewrite(
