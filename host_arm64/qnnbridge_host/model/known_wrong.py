@@ -337,12 +337,13 @@ def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
 # Expressions over attributes, shapes and constants of a node. Names are the node's attributes, and for windows
 # `sizes`, `kernel`, `strides`, `dilations`, `before` and `after`: the pads, also those of auto_pad; of poolings
 # `made`: the sizes of the result. `users` are the operators that take the result, `beside` the inputs of each,
-# `output` is the result's name, `node_name` the node's own; of reductions `reduced`: their axes. Functions take the number of an input: `shape(0)`,
-# `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`, `quantised(0)`, and `least(0)`,
-# `most(0)`: the limits that a Max, Min or Clip in front of it sets; `way(1, 0)` gives the operator that makes input
-# 1, and the one that makes input 0 of that, as far as there are any; `merged_gelu()` and the like ask
-# what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an expression, after a look that it has nothing
-# but arithmetic, comparisons, calls of these functions and loops in it: a table of data runs no code of its own.
+# `output` is the result's name, `node_name` the node's own; of reductions `reduced`: their axes. Functions take
+# the number of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`,
+# `quantised(0)`, and `least(0)`, `most(0)`: the limits that a Max, Min or Clip in front of it sets; `way(1, 0)`
+# gives the operator that makes input 1, and the one that makes input 0 of that, as far as there are any;
+# `merged_gelu()` and the like ask what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an
+# expression, after a look that it has nothing but arithmetic, comparisons, calls of these functions and loops in
+# it: a table of data runs no code of its own.
 
 _POOLS: Final = frozenset({"AveragePool", "MaxPool", "LpPool"})
 _WINDOWS: Final = _POOLS | {"Conv", "ConvTranspose"}
