@@ -552,15 +552,15 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
     pads = [0, 0, *window["before"], 0, 0, *more]
     made: list[Any] = []
     value = node.input[0]
+    if shape[1] == 1 and editor.element(value) == ElementType.FLOAT16.value:
+        # Directly behind an input of half floats QNN takes other values of a single channel.
+        made.append(editor.make("Max", [value, editor.like(value, -65504.0, f"{value}/least")], node))
+        value = made[-1].output[0]
     for axis in range(2, len(shape)):
         # One dimension at a time, and as Concat: Pad of two can be wrong, too.
         sides = (pads[axis], pads[axis + len(shape)])
         if any(sides):
             value = _with_zeros(editor, node, value, axis, sides, shape, pads, made)
-    if not made and shape[1] == 1 and editor.element(value) == ElementType.FLOAT16.value:
-        # Directly behind an input of half floats QNN takes other values of a single channel.
-        made.append(editor.make("Max", [value, editor.like(value, -65504.0, f"{value}/least")], node))
-        value = made[-1].output[0]
     for name in ("pads", "auto_pad", "ceil_mode", "count_include_pad"):
         drop_attribute(node, name)
     node.input[0] = value
