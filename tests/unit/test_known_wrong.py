@@ -611,6 +611,199 @@ def test_an_average_of_all_with_padding_is_found(
     assert ("average-pool-to-one" in names) == found
 
 
+@pytest.mark.parametrize(
+    ("shape", "attributes", "found"),
+    [
+        (
+            [1, 8, 6, 9, 9],
+            {"kernel_shape": [3] * 3, "strides": [2] * 3, "pads": [1] * 6, "count_include_pad": 1},
+            "3d-strided",
+        ),
+        ([1, 8, 6, 9, 9], {"kernel_shape": [3] * 3, "strides": [2] * 3, "pads": [1] * 6}, ""),
+        (
+            [1, 8, 6, 9, 9],
+            {"kernel_shape": [3] * 3, "strides": [3] * 3, "pads": [1] * 6, "count_include_pad": 1},
+            "",
+        ),
+        (
+            [1, 8, 6, 9, 9],
+            {"kernel_shape": [5] * 3, "strides": [2] * 3, "pads": [2] * 6, "count_include_pad": 1},
+            "",
+        ),
+        ([1, 33, 1, 16], {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1}, "counted-line"),
+        ([1, 33, 16, 1], {"kernel_shape": [5, 5], "pads": [2] * 4, "count_include_pad": 1}, "counted-line"),
+        ([1, 33, 2, 16], {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1}, ""),
+        ([1, 33, 1, 16], {"kernel_shape": [5, 5], "strides": [2, 2], "pads": [2] * 4, "count_include_pad": 1}, ""),
+        ([1, 64, 12, 12], {"kernel_shape": [3, 3], "pads": [1, 1, 2, 1]}, "three-sides"),
+        ([1, 64, 12, 12], {"kernel_shape": [3, 3], "pads": [1, 1, 0, 1]}, ""),
+        ([1, 64, 12, 12], {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}, ""),
+        ([1, 64, 1, 12], {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}, "three-sides"),
+        ([1, 64, 1, 12], {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2]}, ""),
+        ([1, 31, 12, 64], {"kernel_shape": [7, 7], "pads": [0, 1, 2, 1]}, "top"),
+        ([1, 31, 12, 64], {"kernel_shape": [7, 7], "pads": [2, 1, 0, 1]}, ""),
+        ([1, 32, 12, 64], {"kernel_shape": [7, 7], "pads": [0, 1, 2, 1]}, ""),
+        ([1, 16, 1, 170], {"kernel_shape": [1, 3], "pads": [0, 1, 0, 1]}, "top"),
+        ([1, 16, 1, 150], {"kernel_shape": [1, 3], "pads": [0, 1, 0, 1]}, ""),
+    ],
+)
+def test_averages_that_were_measured_in_used_hosts(
+    shape: list[int], attributes: dict[str, Any], found: str
+) -> None:
+    rank = len(shape) - 2
+    one = helper.make_node("AveragePool", ["x"], ["y"], **{"strides": [1] * rank, **attributes})
+    assert names_in(model_of([one], {"x": shape}, {})) == [f"average-pool-{found}"] * bool(found)
+
+
+def half_model(nodes: Sequence[Any], shape: Sequence[int], constants: Mapping[str, Any]) -> bytes:
+    model = onnx.load_from_string(model_of(nodes, {"x": shape}, constants))
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    return bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("in_front", "channels", "pads", "found"),
+    [
+        ("", 1, 1, True),
+        ("Reshape", 1, 1, True),
+        ("Relu", 1, 1, False),
+        ("", 2, 1, False),
+        ("", 1, 0, True),
+    ],
+)
+def test_half_floats_of_one_channel_at_the_input_are_averaged_wrong(
+    in_front: str, channels: int, pads: int, found: bool
+) -> None:
+    shape = [1, channels, 28, 28]
+    first = {
+        "": [helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[3, 3], pads=[pads] * 4)],
+        "Relu": [helper.make_node("Relu", ["x"], ["h"])],
+        "Reshape": [helper.make_node("Reshape", ["x", "s"], ["h"])],
+    }[in_front]
+    behind = [helper.make_node("AveragePool", ["h"], ["y"], kernel_shape=[3, 3], pads=[pads] * 4)] * bool(in_front)
+    names = names_in(half_model([*first, *behind], shape, {"s": np.array(shape)}))
+    assert names == ["average-pool-half-input"] * found
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "found"),
+    [
+        ((1, 4, 12, 9, 24), [0, 1, 2, 3, 4], True),
+        ((1, 4, 12, 9, 24), None, True),
+        ((1, 4, 12, 9, 24), [-5, -2, -1, 2], True),
+        ((1, 4, 12, 9, 24), [1, 2, 3, 4], False),
+        ((2, 3, 4, 5, 6), [0, 1, 2, 3, 4], False),
+        ((4096, 1, 2, 2, 2), [0], False),
+        ((4, 12, 9, 24), [0, 1, 2, 3], False),
+    ],
+)
+def test_a_reduction_of_five_dimensions_with_the_first_is_found(
+    shape: Sequence[int], axes: list[int] | None, found: bool
+) -> None:
+    given = ["x"] if axes is None else ["x", "axes"]
+    constants = {} if axes is None else {"axes": np.array(axes)}
+    node = helper.make_node("ReduceMean", given, ["y"])
+    assert names_in(model_of([node], {"x": shape}, constants, opset=18)) == ["reduce-batch"] * found
+    older = helper.make_node("ReduceMean", ["x"], ["y"], **({} if axes is None else {"axes": axes}))
+    assert names_in(model_of([older], {"x": shape})) == ["reduce-batch"] * found
+
+
+def casts(*between: Any, first: str = "x", back: str = "n", to: int = 1) -> list[Any]:
+    node = helper.make_node
+    return [node("Cast", [first], ["w"], to=7), *between, node("Cast", [back], ["y"], to=to)]
+
+
+def test_casts_that_cancel_each_other_are_found() -> None:
+    node = helper.make_node
+    constants = {"s": np.array([-1]), "one": np.array(1)}
+    wrong = [
+        casts(back="w"),
+        casts(node("Reshape", ["w", "s"], ["n"])),
+        casts(node("Cast", ["w"], ["n"], to=6), to=10),
+        [node("Relu", ["x"], ["r"]), *casts(first="r", back="w")],
+        # Another operator takes the whole numbers, too.
+        [*casts(back="w"), node("Add", ["w", "one"], ["z"])],
+    ]
+    right = [
+        casts(node("Add", ["w", "one"], ["n"])),
+        casts(back="w", to=6),
+        [node("Floor", ["x"], ["f"]), *casts(first="f", back="w")],
+        [node("Cast", ["x"], ["y"], to=7)],
+    ]
+    for nodes in wrong:
+        assert names_in(model_of(nodes, {"x": [2, 3]}, constants)) == ["cast-back"], nodes
+    for nodes in right:
+        assert names_in(model_of(nodes, {"x": [2, 3]}, constants)) == [], nodes
+
+
+@pytest.mark.parametrize(
+    ("maker", "found"), [("", True), ("Neg", True), ("ArgMax", False), ("Abs", False), ("Max", False)]
+)
+def test_a_one_hot_whose_indices_may_be_negative_is_found(maker: str, found: bool) -> None:
+    node = helper.make_node
+    given = ["x", "zero"] if maker == "Max" else ["x"]
+    nodes = [node(maker, given, ["i"])] if maker else []
+    nodes.append(node("OneHot", ["i" if maker else "x", "d", "v"], ["y"]))
+    constants = {"d": np.array([5]), "v": np.array([0, 1], np.float32), "zero": np.array(0)}
+    model = onnx.load_from_string(model_of(nodes, {"x": [3, 7] if maker == "ArgMax" else [7]}, constants))
+    if maker != "ArgMax":
+        model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    assert names_in(model.SerializeToString()) == ["one-hot-negative"] * found
+
+
+@pytest.mark.parametrize(
+    ("attributes", "found"),
+    [
+        ({"kernel_shape": [1, 4, 4], "strides": [1, 2, 2], "pads": [0, 1, 1, 0, 1, 1]}, "pads"),
+        ({"kernel_shape": [3, 3, 3], "strides": [2, 2, 2], "pads": [1, 1, 0, 1, 1, 0]}, ""),
+        ({"kernel_shape": [3, 3, 3], "strides": [2, 2, 2], "pads": [1] * 6}, ""),
+        ({"kernel_shape": [3, 3, 3], "strides": [2, 2, 1], "pads": [1] * 6}, "strides"),
+        ({"kernel_shape": [3, 3, 3], "strides": [2, 1, 1], "pads": [1] * 6}, ""),
+        ({"kernel_shape": [3, 3, 3], "strides": [3, 2, 1], "pads": [1] * 6}, "padding"),
+        ({"kernel_shape": [3, 3, 3], "strides": [2, 2, 2], "auto_pad": "SAME_UPPER"}, ""),
+    ],
+)
+def test_transposed_convolutions_in_three_dimensions(attributes: dict[str, Any], found: str) -> None:
+    one = helper.make_node("ConvTranspose", ["x", "w"], ["y"], **attributes)
+    weights = {"w": np.zeros((4, 8, *attributes["kernel_shape"]), np.float32)}
+    names = names_in(model_of([one], {"x": [1, 4, 5, 6, 7]}, weights))
+    assert names == [f"conv-transpose-3d-{found}"] * bool(found)
+
+
+@pytest.mark.parametrize(
+    ("auto_pad", "added", "found"),
+    [
+        ("SAME_LOWER", [1, 0], True),
+        ("SAME_UPPER", [1, 1], True),
+        ("SAME_UPPER", [0, 0], False),
+        ("NOTSET", [1, 1], False),
+    ],
+)
+def test_output_padding_beside_auto_pad_is_found(auto_pad: str, added: list[int], found: bool) -> None:
+    one = helper.make_node(
+        "ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], auto_pad=auto_pad, output_padding=added
+    )
+    names = names_in(model_of([one], {"x": [1, 4, 6, 7]}, {"w": np.zeros((4, 8, 3, 3), np.float32)}))
+    assert names == ["conv-transpose-same-output-padding"] * found
+
+
+@pytest.mark.parametrize(
+    ("op", "order", "shape", "found"),
+    [
+        ("Add", ["w", "x"], (2, 3, 4, 6, 6), "add-square-vector-half"),
+        ("Add", ["x", "w"], (2, 3, 4, 6, 6), ""),
+        ("Add", ["w", "x"], (2, 3, 4, 5, 6), ""),
+        ("Mul", ["x", "w"], (2, 3, 4, 6, 6), "mul-square-vector-half"),
+        ("Mul", ["w", "x"], (2, 3, 4, 6, 6), ""),
+    ],
+)
+def test_half_floats_of_five_dimensions_beside_a_vector(
+    op: str, order: list[str], shape: Sequence[int], found: str
+) -> None:
+    nodes = [helper.make_node(op, order, ["h"]), helper.make_node("Add", ["h", "w"], ["y"])]
+    names = names_in(half_model(nodes, shape, {"w": np.ones(6, np.float16)}))
+    assert names == [found] * bool(found)
+
+
 @pytest.mark.parametrize("noop", [0, 1])
 def test_an_empty_list_of_axes_reduces_all_or_nothing(noop: int) -> None:
     nodes = [helper.make_node("ReduceSum", ["x", "none"], ["y"], keepdims=1, noop_with_empty_axes=noop)]

@@ -30,6 +30,7 @@ from qnnbridge_host.model.graph_index import (
     sizes_of,
 )
 from qnnbridge_host.model.merged import (
+    cancels_casts,
     gelu_of,
     l2_offset,
     loses_reshapes,
@@ -336,12 +337,13 @@ def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
 # Expressions over attributes, shapes and constants of a node. Names are the node's attributes, and for windows
 # `sizes`, `kernel`, `strides`, `dilations`, `before` and `after`: the pads, also those of auto_pad; of poolings
 # `made`: the sizes of the result. `users` are the operators that take the result, `beside` the inputs of each,
-# `output` is the result's name, `node_name` the node's own. Functions take the number of an input: `shape(0)`,
-# `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`, `quantised(0)`, and `least(0)`,
-# `most(0)`: the limits that a Max, Min or Clip in front of it sets; `way(1, 0)` gives the operator that makes input
-# 1, and the one that makes input 0 of that, as far as there are any; `merged_gelu()` and the like ask
-# what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an expression, after a look that it has nothing
-# but arithmetic, comparisons, calls of these functions and loops in it: a table of data runs no code of its own.
+# `output` is the result's name, `node_name` the node's own; of reductions `reduced`: their axes. Functions take
+# the number of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`,
+# `quantised(0)`, and `least(0)`, `most(0)`: the limits that a Max, Min or Clip in front of it sets; `way(1, 0)`
+# gives the operator that makes input 1, and the one that makes input 0 of that, as far as there are any;
+# `merged_gelu()` and the like ask what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an
+# expression, after a look that it has nothing but arithmetic, comparisons, calls of these functions and loops in
+# it: a table of data runs no code of its own.
 
 _POOLS: Final = frozenset({"AveragePool", "MaxPool", "LpPool"})
 _WINDOWS: Final = _POOLS | {"Conv", "ConvTranspose"}
@@ -475,6 +477,18 @@ def window_of_node(node: GraphNode) -> dict[str, list[int]]:
     return window_of(sizes_of(_input(node, 0))[2:], node.attributes, weights)
 
 
+def reduced_axes(node: GraphNode) -> list[int]:
+    """Return the dimensions that a reduction takes together. Raise `Unknown` where they are computed."""
+    rank = len(sizes_of(_input(node, 0)))
+    if "axes" in node.attributes:
+        axes = list(node.attributes["axes"])
+    else:
+        axes = [int(axis) for axis in _values(node, 1)] if node.input(1) is not None else []
+    if not axes:
+        return [] if node.attributes.get("noop_with_empty_axes") else list(range(rank))
+    return sorted(axis % rank for axis in axes)
+
+
 def nearest_places(node: GraphNode) -> list[tuple[list[int], list[int]]]:
     """Of a Resize to nearest values: for each direction the places that it takes, and those that QNN takes.
 
@@ -554,6 +568,7 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "merged_factor": softmax_factor,
     "merged_offset": l2_offset,
     "loses_reshapes": loses_reshapes,
+    "cancels_casts": cancels_casts,
     "repeats_rows": repeats_rows,
     "parts_transposes": parts_transposes,
     "transposes_int64_output": transposes_int64_output,
@@ -565,6 +580,8 @@ _OF_NODE: Final[Mapping[str, Callable[[GraphIndex, GraphNode], Any]]] = {
     ],
     "output": lambda _, node: node.made[0].name,
     "node_name": lambda _, node: node.name,
+    # The dimensions that a reduction takes together.
+    "reduced": lambda _, node: reduced_axes(node),
 }
 _PLAIN: Final[Mapping[str, Any]] = {
     "len": len,
@@ -583,6 +600,7 @@ _DEFAULTS: Final[Mapping[tuple[str, str], Any]] = {
     **{(op, name): value for op in ("AveragePool", "MaxPool", "LpPool") for name, value in (("ceil_mode", 0),)},
     ("AveragePool", "count_include_pad"): 0,
     **{(op, "group"): 1 for op in _WEIGHTED},
+    ("ConvTranspose", "auto_pad"): "NOTSET",
     ("ConvTranspose", "output_padding"): [],
     ("GatherND", "batch_dims"): 0,
     ("HardSigmoid", "alpha"): 0.2,

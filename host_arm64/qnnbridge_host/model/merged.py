@@ -211,6 +211,29 @@ def _kept(graph: GraphIndex, end: GraphTensor, before: tuple[int, ...]) -> Liter
     return "wrong" if after[-1] == 1 or any(reader.op in _MERGED_BEHIND for reader in readers) else "fails"
 
 
+# TensorProto's numbers of float, half float and bfloat16.
+_FLOATS: Final = frozenset((1, 10, 16))
+# Those of int32 and int64.
+_WHOLE: Final = frozenset((6, 7))
+
+
+def cancels_casts(graph: GraphIndex, cast: GraphNode) -> bool:
+    """Return whether a Cast to float follows a Cast, behind reshapes and other casts alone.
+
+    QNN leaves these casts out, and with them the rounding to whole numbers.
+    """
+    waiting, seen = [cast], {cast.index}
+    while waiting and len(seen) <= _MOST_BETWEEN:
+        for reader in graph.readers(waiting.pop().made[0].name):
+            to = reader.attributes.get("to") if reader.op == "Cast" else None
+            if to in _FLOATS:
+                return True
+            if (reader.op in _RESHAPES or to in _WHOLE) and reader.index not in seen:
+                seen.add(reader.index)
+                waiting.append(reader)
+    return False
+
+
 # ONNX Runtime puts a Transpose in front of these and behind them, since QNN computes them in another layout.
 _LAYOUT_NAMES: Final = """
 AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool

@@ -23,7 +23,17 @@ from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model import double_edges
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, evidence, is_random, tolerance_of
-from qnnbridge_host.rewrite import constants, doubles, exported, operators, rank, removals, transposes, wrong_values
+from qnnbridge_host.rewrite import (
+    constants,
+    doubles,
+    exported,
+    five_dimensions,
+    operators,
+    rank,
+    removals,
+    transposes,
+    wrong_values,
+)
 from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
 from qnnbridge_host.rewrite.rewriting import Rewriting
 from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError
@@ -190,12 +200,22 @@ REWRITES: Final = (
         "scales below zero of quantised values, which QNN takes for positive ones, get positive",
         operators.sign_beside_scale,
     ),
+    Rewrite(
+        "cast-back",
+        "Max follows a Cast to whole numbers that is cast back to float, so that QNN does not leave both out",
+        wrong_values.limit_whole_numbers,
+    ),
     Rewrite("cast-bytes", "Cast of uint8 to float goes by int32", wrong_values.cast_bytes_twice),
     Rewrite("resize-nearest", "Resize to nearest values becomes Gather", wrong_values.resize_by_gather),
     Rewrite(
         "transposed-padding",
         "ConvTranspose with output_padding becomes one with less windows, and Concat for what no window reaches",
-        wrong_values.append_output_padding,
+        wrong_values.replace_output_padding,
+    ),
+    Rewrite(
+        "transposed-volume",
+        "ConvTranspose in three dimensions becomes one without padding, with equal strides at its end, and Slice",
+        five_dimensions.crop_and_turn,
     ),
     Rewrite("transposed-groups", "ConvTranspose of four groups becomes four", wrong_values.split_groups),
     Rewrite(
@@ -212,6 +232,16 @@ REWRITES: Final = (
         "l2-offset",
         "x / (ReduceL2(x) + e) is multiplied by n / (n + e) in place of the sum, which QNN leaves out",
         wrong_values.add_behind_normalisation,
+    ),
+    Rewrite(
+        "reduced-batch",
+        "a reduction of five dimensions along the first takes dimensions that stand side by side as one",
+        five_dimensions.reduce_merged_dimensions,
+    ),
+    Rewrite(
+        "negative-classes",
+        "negative indices of OneHot, which count from the end, count from the start",
+        wrong_values.classes_from_start,
     ),
     Rewrite(
         "repeated-rows",

@@ -104,7 +104,9 @@ def reshaped(editor: Editor, node: Any, shape: Sequence[int]) -> Any:
     """The Reshape that gives a node's result its shape back."""
     output = node.output[0]
     node.output[0] = editor.fresh(f"{output}/flat")
-    return editor.make("Reshape", [node.output[0], editor.add_constant(np.array(shape), "back")], node, output)
+    # With its type, since that of an empty list would be float.
+    sizes = editor.add_constant(np.array(shape, np.int64), "back")
+    return editor.make("Reshape", [node.output[0], sizes], node, output)
 
 
 def dtype_of(editor: Editor, name: str) -> Any:

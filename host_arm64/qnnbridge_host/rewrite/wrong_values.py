@@ -34,6 +34,8 @@ from qnnbridge_protocol.elements import ElementType
 _OF_RANDOM = ("mean", "scale", "low", "high", "seed")
 # Products are not longer.
 _HIGHEST_POWER = 16
+# The opset from which Max takes whole numbers.
+_MAX_OF_INTEGERS = 12
 # The rank of the operands that Gemm takes.
 _OF_A_MATRIX = 2
 
@@ -131,7 +133,9 @@ def swap_operands(editor: Editor) -> list[str]:
         # With the weight in front QNN cannot finalize the graph.
         *rewrite_matched(editor, "Mul", ("rms-weight-first",), swap, "Mul"),
         # With the vector behind QNN's compiler ends.
-        *rewrite_matched(editor, "Mul", ("mul-square-vector",), swap, "Mul by a vector"),
+        *rewrite_matched(editor, "Mul", ("mul-square-vector", "mul-square-vector-half"), swap, "Mul by a vector"),
+        # Of half floats it is the other way round for a sum.
+        *rewrite_matched(editor, "Add", ("add-square-vector-half",), swap, "Add of a vector"),
         # Of a constant of five dimensions behind, QNN makes 98304 everywhere.
         *rewrite_matched(editor, "Add", ("add-constant-of-five",), swap, "Add"),
     ]
@@ -159,6 +163,33 @@ def cast_bytes_twice(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
     first = editor.make("Cast", [node.input[0]], node, to=ElementType.INT32.value)
     node.input[0] = first.output[0]
     return [first, node]
+
+
+@for_matches("Cast", ("cast-back",), "Cast to whole numbers")
+def limit_whole_numbers(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Put Max behind a Cast to whole numbers that is cast back to float: QNN does not leave it out then."""
+    if editor.opset < _MAX_OF_INTEGERS:
+        return None
+    output = node.output[0]
+    node.output[0] = editor.fresh(f"{output}/whole")
+    # The least number of 32 bits, in which QNN computes those of 64, too.
+    least = editor.add_constant(np.array(-(2**31), np.int32 if record.attributes["to"] == 6 else np.int64), "least")
+    return [node, editor.make("Max", [node.output[0], least], node, output)]
+
+
+@for_matches("OneHot", ("one-hot-negative",), "OneHot")
+def classes_from_start(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Indices of OneHot that count from the end count from the start."""
+    depth, kind = editor.constant(node.input[1], 1), dtype_of(editor, node.input[0])
+    if depth is None or kind not in (np.int32, np.int64):
+        return None
+    many = int(depth.reshape(-1)[0])
+    chain = NodeChain(editor, node)
+    zero, all_, least = (editor.add_constant(np.array(number, kind), "class") for number in (0, many, -many))
+    moved = chain("Where", chain("Less", chain.x, zero), chain("Add", chain.x, all_), chain.x)
+    # What lies in front of the first class is none: neither is the depth.
+    node.input[0] = chain("Where", chain("Less", chain.x, least), all_, moved)
+    return [*chain.made, node]
 
 
 @for_matches("LogSoftmax", ("log-softmax-of-one",), "LogSoftmax of one element")
@@ -483,6 +514,11 @@ def _pads(editor: Editor, node: Any) -> dict[int, tuple[int, int]] | None:
         "average-pool-to-one",
         "average-pool-to-one-16",
         "average-pool-3d",
+        "average-pool-3d-strided",
+        "average-pool-counted-line",
+        "average-pool-three-sides",
+        "average-pool-top",
+        "average-pool-half-input",
         "average-pool-ceil",
         "average-pool-few-channels",
         "average-pool-counted",
@@ -516,6 +552,10 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
     pads = [0, 0, *window["before"], 0, 0, *more]
     made: list[Any] = []
     value = node.input[0]
+    if shape[1] == 1 and editor.element(value) == ElementType.FLOAT16.value:
+        # Directly behind an input of half floats QNN takes other values of a single channel.
+        made.append(editor.make("Max", [value, editor.like(value, -65504.0, f"{value}/least")], node))
+        value = made[-1].output[0]
     for axis in range(2, len(shape)):
         # One dimension at a time, and as Concat: Pad of two can be wrong, too.
         sides = (pads[axis], pads[axis + len(shape)])
@@ -612,12 +652,42 @@ def _declare_outputs(editor: Editor) -> None:
     editor.changed(shapes=True)
 
 
+def replace_output_padding(editor: Editor) -> list[str]:
+    """ConvTranspose with output_padding gets pads instead of auto_pad, then less of them."""
+    return [*_pad_transposed(editor), *_append_output_padding(editor)]
+
+
+@for_matches(
+    "ConvTranspose",
+    ("conv-transpose-same-output-padding", "conv-transpose-depthwise-output-padding"),
+    "auto_pad of a ConvTranspose",
+)
+def _pad_transposed(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """The auto_pad of a ConvTranspose becomes the pads that it means."""
+    if "output_shape" in record.attributes or not str(record.attributes.get("auto_pad")).startswith("SAME"):
+        return None
+    window = window_of_node(record)
+    heads, tails = [], []
+    # QNN, and onnx, make the result larger by output_padding. In ONNX Runtime it is the size times the stride.
+    added = record.attributes["output_padding"]
+    names = ("kernel", "strides", "dilations")
+    for kernel, step, dilation, more in zip(*(window[name] for name in names), added, strict=True):
+        cut = max(0, (kernel - 1) * dilation + 1 + more - step)
+        less, larger = cut // 2, cut - cut // 2
+        upper = record.attributes["auto_pad"] == "SAME_UPPER"
+        heads.append(less if upper else larger)
+        tails.append(larger if upper else less)
+    drop_attribute(node, "auto_pad")
+    set_attribute(node, "pads", [*heads, *tails])
+    return [node]
+
+
 @for_matches(
     "ConvTranspose",
     ("conv-transpose-output-padding", "conv-transpose-depthwise-output-padding"),
     "output_padding",
 )
-def append_output_padding(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+def _append_output_padding(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """ConvTranspose with output_padding becomes one with less padding, and Concat for what no window reaches."""
     made_shape = editor.shape(node.output[0])
     has_bias = len(node.input) > 2 and bool(node.input[2])
