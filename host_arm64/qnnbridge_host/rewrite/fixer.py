@@ -31,6 +31,7 @@ from qnnbridge_host.rewrite import (
     operators,
     rank,
     removals,
+    transposed,
     transposes,
     wrong_values,
 )
@@ -210,14 +211,14 @@ REWRITES: Final = (
     Rewrite(
         "transposed-padding",
         "ConvTranspose with output_padding becomes one with less windows, and Concat for what no window reaches",
-        wrong_values.replace_output_padding,
+        transposed.replace_output_padding,
     ),
     Rewrite(
         "transposed-volume",
         "ConvTranspose in three dimensions becomes one without padding, with equal strides at its end, and Slice",
-        five_dimensions.crop_and_turn,
+        transposed.crop_and_turn,
     ),
-    Rewrite("transposed-groups", "ConvTranspose of four groups becomes four", wrong_values.split_groups),
+    Rewrite("transposed-groups", "ConvTranspose of four groups becomes four", transposed.split_groups),
     Rewrite(
         "random-on-cpu",
         "random operators whose numbers QNN draws once become those that stay on the CPU",

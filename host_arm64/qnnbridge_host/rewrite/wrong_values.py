@@ -399,7 +399,7 @@ def _reduced(chain: NodeChain, op: str, value: str, axes: list[int], keep: int) 
     return chain(op, value, listed, keepdims=keep)
 
 
-# --- padded operators: Conv, ConvTranspose, poolings, Pad ----------------------------------------------
+# --- padded operators: Conv, poolings, Pad -----------------------------------------------------------
 
 _SMALL = 64
 # An end that is behind every axis: Slice cuts it to the axis.
@@ -650,104 +650,3 @@ def _declare_outputs(editor: Editor) -> None:
             if dimension.HasField("dim_value"):
                 dimension.dim_value = size
     editor.changed(shapes=True)
-
-
-def replace_output_padding(editor: Editor) -> list[str]:
-    """ConvTranspose with output_padding gets pads instead of auto_pad, then less of them."""
-    return [*_pad_transposed(editor), *_append_output_padding(editor)]
-
-
-@for_matches(
-    "ConvTranspose",
-    ("conv-transpose-same-output-padding", "conv-transpose-depthwise-output-padding"),
-    "auto_pad of a ConvTranspose",
-)
-def _pad_transposed(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """The auto_pad of a ConvTranspose becomes the pads that it means."""
-    if "output_shape" in record.attributes or not str(record.attributes.get("auto_pad")).startswith("SAME"):
-        return None
-    window = window_of_node(record)
-    heads, tails = [], []
-    # QNN, and onnx, make the result larger by output_padding. In ONNX Runtime it is the size times the stride.
-    added = record.attributes["output_padding"]
-    names = ("kernel", "strides", "dilations")
-    for kernel, step, dilation, more in zip(*(window[name] for name in names), added, strict=True):
-        cut = max(0, (kernel - 1) * dilation + 1 + more - step)
-        less, larger = cut // 2, cut - cut // 2
-        upper = record.attributes["auto_pad"] == "SAME_UPPER"
-        heads.append(less if upper else larger)
-        tails.append(larger if upper else less)
-    drop_attribute(node, "auto_pad")
-    set_attribute(node, "pads", [*heads, *tails])
-    return [node]
-
-
-@for_matches(
-    "ConvTranspose",
-    ("conv-transpose-output-padding", "conv-transpose-depthwise-output-padding"),
-    "output_padding",
-)
-def _append_output_padding(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """ConvTranspose with output_padding becomes one with less padding, and Concat for what no window reaches."""
-    made_shape = editor.shape(node.output[0])
-    has_bias = len(node.input) > 2 and bool(node.input[2])
-    bias = editor.constant(node.input[2]) if has_bias else np.zeros(1)
-    by_size = record.attributes.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in record.attributes
-    if made_shape is None or by_size:
-        return None
-    # QNN leaves garbage where no window reaches.
-    added = record.attributes["output_padding"]
-    pads = list(record.attributes.get("pads", [0] * 2 * len(added)))
-    begins, ends = pads[: len(added)], pads[len(added) :]
-    # What would be cut off at the end is there.
-    extra = [max(0, more - cut) for more, cut in zip(added, ends, strict=True)]
-    # A constant beside a quantised tensor would need a scale of its own.
-    if any(extra) and (bias is None or _is_quantised(editor, node)):
-        return None
-    set_attribute(node, "pads", [*begins, *(max(0, cut - more) for more, cut in zip(added, ends, strict=True))])
-    drop_attribute(node, "output_padding")
-    if bias is None or not any(extra):
-        return [node]
-    sizes = [*made_shape[:2], *(size - more for size, more in zip(made_shape[2:], extra, strict=True))]
-    output = node.output[0]
-    value = node.output[0] = editor.fresh(f"{output}/reached")
-    made: list[Any] = [node]
-    # Where no window reaches, the result is the bias alone.
-    fill = bias.reshape(1, -1, *(1 for _ in extra)).astype(dtype_of(editor, output))
-    for axis, more in enumerate(extra, 2):
-        if not more:
-            continue
-        block = np.broadcast_to(fill, (*sizes[:axis], more, *sizes[axis + 1 :]))
-        end = editor.add_constant(block, f"{output}/end")
-        made.append(editor.make("Concat", [value, end], node, axis=axis))
-        value, sizes[axis] = made[-1].output[0], sizes[axis] + more
-    made[-1].output[0] = output
-    return made
-
-
-@for_matches("ConvTranspose", ("conv-transpose-four-groups",), "ConvTranspose of groups")
-def split_groups(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """ConvTranspose of four groups becomes four, whose results are joined."""
-    weights, shape = editor.constant(node.input[1]), editor.shape(node.input[0])
-    bias = editor.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
-    if weights is None or shape is None or (bias is None and len(node.input) > 2):
-        return None
-    # In one dimension QNN computes 4 groups of at most 32 channels wrong.
-    many = int(record.attributes["group"])
-    # ConvTranspose has its weights by input channel first, so a group is a range of their first axis; the bias
-    # is by output channel.
-    width, made, results = shape[1] // many, [], []
-    for number in range(many):
-        part = sliced(editor, node, node.input[0], 1, number * width, (number + 1) * width)
-        given = [part.output[0]]
-        given.append(editor.add_constant(weights[number * width : (number + 1) * width], f"{node.input[1]}/part"))
-        if bias is not None:
-            given.append(editor.add_constant(np.split(bias, many)[number], f"{node.input[2]}/part"))
-        attributes = {name: value for name, value in record.attributes.items() if name != "group"}
-        made += [part, editor.make("ConvTranspose", given, node, **attributes)]
-        results.append(made[-1].output[0])
-    return [*made, editor.make("Concat", results, node, node.output[0], axis=1)]
-
-
-def _is_quantised(editor: Editor, node: Any) -> bool:
-    return any(graphs.op_name(user) == "QuantizeLinear" for user in editor.uses(node.output[0]))
