@@ -63,7 +63,7 @@ TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("Concat", "Gather", "Identity", "ScatterND"), _MOVED),
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze"), (*_MOVED, "uint8")),
     **dict.fromkeys(("GatherElements", "Split", "Tile"), (*_INTS, "bool")),
-    "Expand": (*_INTS, "uint32"),
+    "Expand": (*_INTS, "uint32", "bool"),
     "GatherND": (*_FLOATS, "int32"),
     "Mod": (*_INTS, "uint32", "uint8", "int8", "int16", "uint16"),
     "NonZero": ("bool",),
@@ -81,9 +81,10 @@ TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 # Where it is less than `MOST_DIMENSIONS`.
 MOST_DIMENSIONS_OF: Final[Mapping[str, int]] = dict.fromkeys(
     """
-    ArgMax ArgMin Atan BatchNormalization Ceil Cos CumSum Elu Floor GatherND GlobalMaxPool HardSigmoid HardSwish
-    InstanceNormalization LRN LayerNormalization Log LogSoftmax LpNormalization LpPool Max MaxPool Min Mod Neg
+    And ArgMax ArgMin Atan BatchNormalization Ceil Cos CumSum Elu Floor GatherND GlobalMaxPool HardSigmoid HardSwish
+    InstanceNormalization LRN LayerNormalization Log LogSoftmax LpNormalization LpPool Max MaxPool Min Mod Neg Or
     RMSNormalization ReduceL2 ReduceLogSumExp Resize Round ScatterElements Selu Sin Softplus Sqrt Tanh TopK
+    Xor
     """.split(),
     4,
 )
@@ -96,6 +97,7 @@ FAILS_BEYOND: Final[Mapping[str, int]] = {
     "IsNaN": 5,
     "Upsample": 4,
     "GridSample": 4,
+    "GroupNormalization": 4,
 }
 
 # Operators that ONNX Runtime rearranges for QNN before QNN refuses the type; it cannot give them back then.

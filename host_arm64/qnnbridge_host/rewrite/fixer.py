@@ -23,7 +23,7 @@ from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model import double_edges
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, evidence, is_random, tolerance_of
-from qnnbridge_host.rewrite import constants, doubles, exported, operators, rank, removals, transposes, wrong_values
+from qnnbridge_host.rewrite import constants, doubles, exported, integers, operators, rank, removals, transposes, wrong_values
 from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
 from qnnbridge_host.rewrite.rewriting import Rewriting
 from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError
@@ -136,6 +136,15 @@ REWRITES: Final = (
     Rewrite(
         "scatter-rows", "ScatterElements with a reduction, of whole rows, becomes ScatterND", exported.scatter_rows
     ),
+    Rewrite(
+        "scatter-extremes",
+        "ScatterElements that keeps the larger or smaller value, of whole rows, becomes Where and ReduceMax or ReduceMin",
+        exported.scatter_extremes,
+    ),
+    Rewrite("col2im", "Col2Im, which is fold, becomes a ConvTranspose", exported.columns_by_transposed_conv),
+    Rewrite("equal-bool", "Equal of truth values becomes Xor and Not", integers.equal_by_xor),
+    Rewrite("negative-integer", "Neg of integers becomes a Sub from 0", integers.negative_by_sub),
+    Rewrite("integer-padding", "Pad of integers or truth values becomes Concat", integers.pad_by_concat),
     Rewrite("dft", "DFT of a known length becomes a product with its matrix", exported.dft_by_matmul),
     Rewrite("einsum", "Einsum becomes transposes, reshapes and products", exported.einsum_by_matmul),
     Rewrite(
@@ -246,7 +255,16 @@ REWRITES: Final = (
         "what computes an exponential gets arguments of -87 at least; of smaller ones QNN computes 131008",
         wrong_values.limit_arguments,
     ),
-    Rewrite("rank", "more than five dimensions (MatMul: four) are folded into fewer", rank.fold_dimensions),
+    Rewrite(
+        "wide-integers",
+        "int64 of five dimensions in front of a Cast is computed in int32",
+        integers.narrow_wide_integers,
+    ),
+    Rewrite(
+        "rank",
+        "more dimensions than QNN takes (five, of many operators four) are folded into fewer",
+        rank.fold_dimensions,
+    ),
     Rewrite(
         double_edges.REWRITE,
         "64-bit floats that enter or leave the model are converted on the CPU, and computed in 32 bits",

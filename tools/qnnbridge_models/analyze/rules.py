@@ -19,6 +19,7 @@ from qnnbridge_host.model import operator_tables as tables
 from qnnbridge_host.model.graph_index import GraphNode, GraphTensor, rules_about
 from qnnbridge_host.model.known_wrong import KnownWrong, WrongOperator
 from qnnbridge_host.model.qnn_operators import REGISTERED, REPLACED
+from qnnbridge_host.rewrite import rank
 from qnnbridge_models.analyze.analysis import Advice, NodePlace, NodeVerdict
 from qnnbridge_protocol.shell import shell_word
 from qnnbridge_tools import output
@@ -122,7 +123,7 @@ def _layer_normalization(node: GraphNode, context: RuleContext) -> Objection:
     axis = node.get("axis", -1)
     if data is None or data.rank is None or axis in (-1, data.rank - 1):
         return None
-    return f"axis is {axis}: it normalises along the last axis only", "reshape so that one axis is left"
+    return f"axis is {axis}: it normalises along the last axis only", _FOLD
 
 
 def _reduce(node: GraphNode, context: RuleContext) -> Objection:
@@ -308,7 +309,8 @@ def _rank(node: GraphNode, context: RuleContext) -> Objection:
     most = tables.MOST_DIMENSIONS_OF.get(node.op, tables.MOST_DIMENSIONS)
     for tensor in (*node.given, *node.made):
         if tensor.rank is not None and tensor.rank > most:
-            return f"{tensor.name} has {tensor.rank} dimensions; {node.op} takes {most} at most"
+            reason = f"{tensor.name} has {tensor.rank} dimensions; {node.op} takes {most} at most"
+            return (reason, _FOLD) if node.op in rank.FOLDED else reason
     data = node.input(0)
     least = tables.LEAST_DIMENSIONS.get(node.op, 0)
     if data is not None and data.rank is not None and data.rank < least:
@@ -355,7 +357,8 @@ def _fails(node: GraphNode, context: RuleContext) -> Objection:
     most = tables.FAILS_BEYOND.get(node.op)
     data = node.input(0)
     if data is not None and most is not None and (data.rank or 0) > most:
-        return f"{data.name} has {data.rank} dimensions; QNN takes {node.op} and fails when it compiles it"
+        reason = f"{data.name} has {data.rank} dimensions; QNN takes {node.op} and fails when it compiles it"
+        return (reason, _FOLD) if node.op in rank.FOLDED else reason
     return None
 
 
@@ -371,6 +374,7 @@ def _chip(node: GraphNode, context: RuleContext) -> Objection:
     return reason
 
 
+_FOLD: Final = "qnnbridge fix (rank) folds dimensions together"
 QUANTISE_AGAIN: Final = "quantise the float model with qnnbridge quantize, which makes masks small first"
 _SHAPES_FIX = "fix the sizes of the inputs: qnnbridge fix --shape INPUT=..."
 
@@ -392,7 +396,7 @@ RULES: Final = (
         tables.CONSTANT_INPUTS,
     ),
     PlacementRule("type", "cpu", _type),
-    PlacementRule("rank", "cpu", _rank, "qnnbridge fix (rank) folds dimensions together"),
+    PlacementRule("rank", "cpu", _rank),
     PlacementRule("counts", "cpu", _counts, operators={*tables.LEAST_INPUTS, *tables.MOST_OUTPUTS}),
     PlacementRule(
         "attributes", "cpu", _attributes, operators={op for one in tables.ATTRIBUTES for op in one.operators}
