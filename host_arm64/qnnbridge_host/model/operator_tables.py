@@ -72,7 +72,7 @@ TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "RandomNormalLike": _INTS,
     "ScatterElements": (*_INTS, "uint8"),
     "Slice": (*_INTS, "uint8", "bool"),
-    "Transpose": (*_FLOATS, "int32", "uint32", "bool"),
+    "Transpose": _MOVED,
     "Unsqueeze": (*_MOVED, "uint8"),
     "If": ("bool",),
     "EyeLike": _INTS,
@@ -204,6 +204,8 @@ ATTRIBUTES: Final = (
         "this coordinate_transformation_mode is not there",
         "export with half_pixel, asymmetric or align_corners",
     ),
+    AttributeRule(("CumSum",), "exclusive", 0, (0,), "only exclusive of 0 is there"),
+    AttributeRule(("CumSum",), "reverse", 0, (0,), "only reverse of 0 is there"),
     AttributeRule(("GRU", "LSTM"), "layout", 0, (0,), "only layout 0 is there"),
     AttributeRule(
         ("GRU", "LSTM"),
@@ -227,6 +229,13 @@ _OWN_TYPES: Final = frozenset({*PAIRS, *WIDE, "QLinearConv", "QLinearMatMul", "S
 
 # By operator: a model has thousands of nodes, and few operators.
 _attribute_rules = functools.cache(functools.partial(rules_about, ATTRIBUTES))
+
+
+def most_dimensions(op: str, element: str) -> int:
+    """Return how many dimensions QNN takes of an operator with data of this type."""
+    if op == "Transpose" and element in ("int32", "int64", "uint32"):
+        return MOST_DIMENSIONS - 1
+    return MOST_DIMENSIONS_OF.get(op, MOST_DIMENSIONS)
 
 
 def is_missing(op: str) -> bool:

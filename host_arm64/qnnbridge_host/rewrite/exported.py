@@ -482,20 +482,20 @@ _WHOLE: Final = (ElementType.INT32.value, ElementType.INT64.value)
 def _without_dots(
     terms: Sequence[str], result: str, arrow: str, shapes: Sequence[tuple[int, ...] | None]
 ) -> tuple[list[str], str] | None:
-    """The terms and the result with letters in place of the dots. They stand for the last of the same axes."""
-    if len(terms) != len(shapes):
-        return None
+    """The terms and the result with letters in place of the dots, which stand for as many axes in each term."""
+    counts = {
+        len(shape) - len(term.replace(_DOTS, ""))
+        for term, shape in zip(terms, shapes, strict=False)
+        if _DOTS in term and shape is not None
+    }
     free = [letter for letter in string.ascii_letters if not any(letter in term for term in terms)]
-    many = [0 if shape is None else len(shape) - len(term.replace(_DOTS, "")) for term, shape in zip(terms, shapes, strict=True)]
-    most = max((count for count, term in zip(many, terms, strict=True) if _DOTS in term), default=0)
-    if most > len(free) or min(many) < 0:
+    if len(counts) != 1 or not 0 <= min(counts) <= len(free):
         return None
-    named = "".join(free[:most])
     if not arrow:  # what the dots stand for comes first
         plain = "".join(terms).replace(_DOTS, "")
         result = _DOTS + "".join(sorted(letter for letter in set(plain) if plain.count(letter) == 1))
-    made = [term.replace(_DOTS, named[most - count :]) for term, count in zip(terms, many, strict=True)]
-    return made, result.replace(_DOTS, named)
+    named = "".join(free[: min(counts)])
+    return [term.replace(_DOTS, named) for term in terms], result.replace(_DOTS, named)
 
 
 def _summed(

@@ -257,7 +257,7 @@ REWRITES: Final = (
     ),
     Rewrite(
         "wide-integers",
-        "int64 of five dimensions in front of a Cast is computed in int32",
+        "int64 of five dimensions, over which QNN ends the process, is computed in int32",
         integers.narrow_wide_integers,
     ),
     Rewrite(

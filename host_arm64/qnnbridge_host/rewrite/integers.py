@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +14,8 @@ from qnnbridge_host.rewrite.rewriting import NodeChain, dtype_of, for_nodes
 from qnnbridge_protocol.elements import ElementType
 
 _BOOL: Final = ElementType.BOOL.value
+_INT32: Final = ElementType.INT32.value
+_INT64: Final = ElementType.INT64.value
 
 
 @for_nodes("Equal", "Equal of truth values")
@@ -47,9 +50,11 @@ def pad_by_concat(editor: Editor, node: Any) -> list[Any] | None:
         return None
     if not shape or 0 in shape or pads is None or value is None or pads.size != 2 * len(shape) or (pads < 0).any():
         return None
-    sizes, kind = list(shape), dtype_of(editor, node.input[0])
     chain = NodeChain(editor, node)
-    name = node.input[0]
+    name, sizes, kind = node.input[0], list(shape), dtype_of(editor, node.input[0])
+    is_bool = editor.element(name) == _BOOL
+    if is_bool:  # QNN 2.7.0 takes a constant of truth values in a Concat for False
+        name, kind = chain("Cast", name, to=_INT32), np.int32
     for axis, (front, behind) in enumerate(pads.reshape(2, -1).T.tolist()):
         border = [_filled(editor, value, kind, sizes, axis, size) if size else "" for size in (front, behind)]
         parts = [part for part in (border[0], name, border[1]) if part]
@@ -58,6 +63,8 @@ def pad_by_concat(editor: Editor, node: Any) -> list[Any] | None:
             return None
         if len(parts) > 1:
             name = chain("Concat", *parts, axis=axis)
+    if is_bool:
+        chain("Cast", name, to=_BOOL)
     return chain.nodes() if chain.made else None
 
 
@@ -66,28 +73,59 @@ def _filled(editor: Editor, value: Any, kind: Any, sizes: list[int], axis: int, 
     return editor.add_constant(np.full(shape, value.reshape(-1)[0]).astype(kind), "border")
 
 
-# QNN ends the process over them with int64 and five dimensions (2.7.0).
-_WIDE: Final = ("Expand", "Reshape", "Unsqueeze")
+# Which inputs are the data; None for all. QNN ends the process over int64 of five dimensions (2.7.0).
+_DATA: Final[Mapping[str, tuple[int, ...] | None]] = {
+    **dict.fromkeys(("Expand", "Flatten", "Gather", "Reshape", "Slice", "Squeeze", "Tile"), (0,)),
+    **dict.fromkeys(("Transpose", "Unsqueeze"), (0,)),
+    **dict.fromkeys(("Add", "Concat", "Mul", "Sub"), None),
+    "Where": (1, 2),
+}
 
 
 def narrow_wide_integers(editor: Editor) -> list[str]:
-    """Compute int64 of five dimensions in int32, with which QNN does not end the process."""
-
-    def change(node: Any) -> list[Any] | None:
-        shape = editor.shape(node.output[0])
-        if editor.element(node.output[0]) != ElementType.INT64.value or shape is None:
-            return None
-        readers = editor.uses(node.output[0])
-        # A Cast behind it takes int32 as well; for others the values would be int64 of five dimensions again.
-        if len(shape) < tables.MOST_DIMENSIONS or not editor.is_free(node.output[0]):
-            return None
-        if not readers or any(one.op_type != "Cast" for one in readers) or node.domain not in graphs.ONNX_DOMAINS:
-            return None
-        narrow = editor.make("Cast", [node.input[0]], node, to=ElementType.INT32.value)
-        node.input[0] = narrow.output[0]
-        return [narrow, node]
-
-    count = editor.map_nodes(change, _WIDE)
+    """Compute int64 of five dimensions in int32: QNN ends the process over it, and keeps 32 bits in any case."""
+    count = editor.map_nodes(lambda node: _in_int32(editor, node), tuple(_DATA))
     if count:
         editor.changed(shapes=True)
-    return [f"{count} of int64 and five dimensions"] if count else []
+        _cast_once(editor)
+        editor.drop_dead()
+    return [f"{count} of int64"] if count else []
+
+
+def _in_int32(editor: Editor, node: Any) -> list[Any] | None:
+    if node.domain not in graphs.ONNX_DOMAINS or len(node.output) != 1:
+        return None
+    places = _DATA[node.op_type] or tuple(range(len(node.input)))
+    names = [node.output[0], *(node.input[at] for at in places)]
+    if any(editor.element(name) != _INT64 for name in names):
+        return None
+    if max(editor.rank(name) or 0 for name in names) < tables.MOST_DIMENSIONS:
+        return None
+    made = []
+    for at in places:
+        value = editor.constant(node.input[at])
+        if value is not None:
+            if np.abs(value).max(initial=0) > np.iinfo(np.int32).max:
+                return None
+            node.input[at] = editor.add_constant(value.astype(np.int32), f"{node.input[at]}/int32")
+            continue
+        made.append(editor.make("Cast", [node.input[at]], node, to=_INT32))
+        node.input[at] = made[-1].output[0]
+    result = node.output[0]
+    node.output[0] = editor.fresh(f"{result}/int32")
+    return [*made, node, editor.make("Cast", [node.output[0]], node, result, to=_INT64)]
+
+
+def _cast_once(editor: Editor) -> None:
+    """A Cast of what was cast from int32 to int64 takes the int32."""
+    for node in editor.graph.node:
+        maker = editor.maker_of(node.input[0], "Cast") if node.op_type == "Cast" else None
+        if maker is not None and editor.element(node.input[0]) == _INT64 and editor.element(maker.input[0]) == _INT32:
+            node.input[0] = maker.input[0]
+    for node in editor.graph.node:
+        # A Cast from int32 to int32 is none.
+        for at, name in enumerate(node.input):
+            maker = editor.maker_of(name, "Cast")
+            if maker is not None and editor.element(name) == editor.element(maker.input[0]) == _INT32:
+                node.input[at] = maker.input[0]
+    editor.changed()

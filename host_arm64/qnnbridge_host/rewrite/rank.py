@@ -114,7 +114,7 @@ def _size(sizes: Sequence[int], axes: Sequence[int]) -> int:
 MOST_OF_MATMUL = 4
 # They treat all axes behind that of the channels alike.
 _NORMALISING: Final = ("LayerNormalization", "RMSNormalization")
-_OF_CHANNELS: Final = ("BatchNormalization", "GlobalMaxPool", "GroupNormalization", "InstanceNormalization")
+_OF_CHANNELS: Final = ("BatchNormalization", "GlobalMaxPool", "InstanceNormalization")
 # The opsets from which on: of ReduceSum, and of the others.
 _AXES_ARE_AN_INPUT, _AXES_ARE_AN_INPUT_EVERYWHERE = 13, 18
 _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
@@ -196,7 +196,7 @@ def _transpose(editor: Editor, node: Any) -> list[Any] | None:
     perm = graphs.attribute_values(node).get("perm", list(range(len(shape)))[::-1])
     made: list[Any] = []
     value = node.input[0]
-    for sizes, order in transposes(shape, perm, tables.MOST_DIMENSIONS):
+    for sizes, order in transposes(shape, perm, _most_of(node)):
         value = _reshape(editor, value, sizes, node, made)
         made.append(editor.make("Transpose", [value], node, perm=order))
         value = made[-1].output[0]
@@ -309,6 +309,71 @@ def _gather(editor: Editor, node: Any) -> list[Any] | None:
     return made
 
 
+def _slice(editor: Editor, node: Any) -> list[Any] | None:
+    """The axes between those that are cut are folded."""
+    shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
+    if shape is None or result is None or len(node.input) < 3:
+        return None  # before opset 10 the limits are attributes
+    starts, axes = editor.constant(node.input[1]), None
+    if len(node.input) > 3 and node.input[3]:
+        axes = editor.constant(node.input[3])
+    elif starts is not None:
+        axes = np.arange(starts.size)
+    if axes is None:
+        return None
+    cut = [int(axis) % len(shape) for axis in axes.reshape(-1)]
+    groups = [
+        [axis for axis, _ in group]
+        for _, group in itertools.groupby(((axis, cut.index(axis) if axis in cut else -1) for axis in range(len(shape))), _at)
+    ]
+    if len(groups) > _most_of(node):
+        return None
+    made: list[Any] = []
+    value = _reshape(editor, node.input[0], folded_shape(shape, groups, len(shape)), node, made)
+    numbers = np.array([groups.index([axis]) for axis in cut], np.int64)
+    inputs = [value, *node.input[1:3], editor.add_constant(numbers, f"{node.output[0]}/axes"), *node.input[4:]]
+    made.append(editor.make("Slice", inputs, node))
+    _reshape(editor, made[-1].output[0], result, node, made, node.output[0])
+    return made
+
+
+def _at(pair: tuple[int, int]) -> int:
+    return pair[1]
+
+
+def _split(editor: Editor, node: Any) -> list[Any] | None:
+    shape, results = editor.shape(node.input[0]), [editor.shape(name) for name in node.output]
+    if shape is None or any(result is None for result in results):
+        return None
+    axis = graphs.attribute_values(node).get("axis", 0) % len(shape)
+    groups = [list(range(axis)), [axis], list(range(axis + 1, len(shape)))]
+    made: list[Any] = []
+    value = _reshape(editor, node.input[0], folded_shape(shape, groups, len(shape)), node, made)
+    names = list(node.output)
+    one = editor.make("Split", [value, *node.input[1:]], node, axis=1)
+    one.attribute.extend(attribute for attribute in node.attribute if attribute.name != "axis")
+    del one.output[:]
+    one.output.extend(editor.fresh(f"{name}/folded") for name in names)
+    made.append(one)
+    for folded, name, result in zip(list(one.output), names, results, strict=True):
+        _reshape(editor, folded, result or (), node, made, name)
+    return made
+
+
+def _cumulated(editor: Editor, node: Any) -> list[Any] | None:
+    shape, axis = editor.shape(node.input[0]), editor.constant(node.input[1], 1)
+    if shape is None or axis is None:
+        return None
+    at = int(axis.reshape(())) % len(shape)
+    groups = [list(range(at)), [at], list(range(at + 1, len(shape)))]
+    made: list[Any] = []
+    value = _reshape(editor, node.input[0], folded_shape(shape, groups, len(shape)), node, made)
+    made.append(editor.make("CumSum", [value, editor.add_constant(np.array(1, axis.dtype), "axis")], node))
+    made[-1].attribute.extend(node.attribute)
+    _reshape(editor, made[-1].output[0], shape, node, made, node.output[0])
+    return made
+
+
 def _normalised(editor: Editor, node: Any) -> int:
     """The number of axes that a LayerNormalization or RMSNormalization normalises; 0 for what is none."""
     rank = editor.rank(node.input[0]) if node.op_type in _NORMALISING else None
@@ -394,7 +459,10 @@ _FOLDS: Final[Mapping[str, Callable[[Editor, Any], list[Any] | None]]] = {
     **dict.fromkeys(ONE_AXIS, _one_axis),
     **dict.fromkeys(_NORMALISING, _normalization),
     **dict.fromkeys(_OF_CHANNELS, _channels),
+    "CumSum": _cumulated,
     "MaxPool": _max_pool,
+    "Slice": _slice,
+    "Split": _split,
 }
 
 # Operators whose dimensions are folded, with those that vanish between two of them.

@@ -306,11 +306,13 @@ def _type(node: GraphNode, context: RuleContext) -> Objection:
 def _rank(node: GraphNode, context: RuleContext) -> Objection:
     if node.op in tables.FAILS_BEYOND or node.op in ("Einsum", "Gemm"):
         return None
-    most = tables.MOST_DIMENSIONS_OF.get(node.op, tables.MOST_DIMENSIONS)
+    most = tables.most_dimensions(node.op, node.given[0].type if node.given else "")
     for tensor in (*node.given, *node.made):
         if tensor.rank is not None and tensor.rank > most:
             reason = f"{tensor.name} has {tensor.rank} dimensions; {node.op} takes {most} at most"
-            return (reason, _FOLD) if node.op in rank.FOLDED else reason
+            # ONNX Runtime gives a folded Transpose of integers its dimensions back.
+            folds = node.op in rank.FOLDED and tensor.rank > tables.MOST_DIMENSIONS_OF.get(node.op, most)
+            return (reason, _FOLD) if folds else reason
     data = node.input(0)
     least = tables.LEAST_DIMENSIONS.get(node.op, 0)
     if data is not None and data.rank is not None and data.rank < least:
@@ -374,6 +376,7 @@ def _chip(node: GraphNode, context: RuleContext) -> Objection:
     return reason
 
 
+_NARROW: Final = "qnnbridge fix (wide-integers) computes it in int32"
 _FOLD: Final = "qnnbridge fix (rank) folds dimensions together"
 QUANTISE_AGAIN: Final = "quantise the float model with qnnbridge quantize, which makes masks small first"
 _SHAPES_FIX = "fix the sizes of the inputs: qnnbridge fix --shape INPUT=..."
@@ -395,6 +398,8 @@ RULES: Final = (
         "qnnbridge fix (shape-computations), or export it as a constant",
         tables.CONSTANT_INPUTS,
     ),
+    # QNN refuses it, so that its input leaves QNN's graph, over which QNN ends the process.
+    PlacementRule("wide-integers", "crash", _wide_integers, _NARROW, ("Transpose",)),
     PlacementRule("type", "cpu", _type),
     PlacementRule("rank", "cpu", _rank),
     PlacementRule("counts", "cpu", _counts, operators={*tables.LEAST_INPUTS, *tables.MOST_OUTPUTS}),
@@ -419,7 +424,7 @@ RULES: Final = (
         "wide-integers",
         "crash",
         _wide_integers,
-        "compute it in int32, or with fewer dimensions",
+        _NARROW,
         ("Expand", "Unsqueeze"),
     ),
     PlacementRule("zero-size", "crash", _zero_size, "qnnbridge fix (zero-size) takes it out"),
