@@ -297,6 +297,30 @@ def padded_truth() -> Any:
     return models.model(nodes, inputs, [value("y", [1, 5, 11])], constants)
 
 
+def repeated_doubles() -> Any:
+    """The table of a rotary embedding in doubles, as FLUX computes it."""
+    constants = [constant("f", np.array([1.0, 0.25])), constant("last", np.array([2]))]
+    constants += [constant("twice", np.array([5, 2, 2])), constant("flat", np.array([5, 4]))]
+    nodes = [
+        node("Cast", ["x"], ["wide"], name="widen", to=TensorProto.DOUBLE),
+        node("Mul", ["wide", "f"], ["angle"], name="angle"),
+        node("Cos", ["angle"], ["c"], name="cos"),
+        node("Unsqueeze", ["c", "last"], ["u"], name="column"),
+        node("Expand", ["u", "twice"], ["e"], name="repeat"),
+        node("Reshape", ["e", "flat"], ["r"], name="flat"),
+        node("Cast", ["r"], ["y"], name="narrow", to=TensorProto.FLOAT),
+    ]
+    return models.model(nodes, [value("x", [5, 1])], [value("y", [5, 4])], constants)
+
+
+def own_statistics() -> Any:
+    """BatchNormalization in the mode of training, whose other results nothing reads."""
+    constants = [constant(name, np.full(4, number, np.float32)) for name, number in (("one", 1), ("zero", 0))]
+    given = ["x", "one", "zero", "zero", "one"]
+    one = node("BatchNormalization", given, ["y", "mean", "variance"], name="normal", training_mode=1)
+    return models.model([one], [value("x", _SIZES)], [value("y", _SIZES)], constants)
+
+
 def wide_integers() -> Any:
     """Products of masks, in int64 and five dimensions, as the block-sparse attention of BigBird has them."""
     constants = [constant("five", np.array([1, 2, 3, 4, 5]))]
@@ -481,6 +505,7 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "DFT of a longer signal": ("dft", lambda: dft((1, 12, 1), 1, length=16)),
     "DFT of the beginning": ("dft", lambda: dft((1, 12, 2), 1, length=7, opset=17)),
     "unfolded windows": ("rank", unfolding),
+    "repeated doubles": ("inner-doubles", repeated_doubles),
     "Einsum with dots": ("einsum", lambda: einsum("...ij,jk->...ik", (2, 3, 4, 5), (5, 6))),
     "Einsum with dots and no result": ("einsum", lambda: einsum("...ij,...jk", (2, 3, 4, 5), (2, 3, 5, 6))),
     "Einsum of integers": ("einsum", einsum_of_integers),

@@ -160,6 +160,19 @@ def test_int64_of_five_dimensions_ends_no_process_after_the_rewrite(host: qnnbri
         np.testing.assert_allclose(session.run(None, feeds)[0], cpu.run(None, feeds)[0], rtol=0.02, atol=0.02)
 
 
+def test_analyze_says_that_qnn_fails_with_repeated_doubles(tmp_path: Path) -> None:
+    path = models.saved(exported_models.repeated_doubles(), tmp_path / "m.onnx")
+    (advice,) = analyze_model(path, offline=True, soc_model="60").advice
+    assert (advice.severity, "(inner-doubles)" in advice.what) == ("fails", True)
+
+
+def test_a_normalization_that_computes_its_statistics_keeps_its_results(tmp_path: Path) -> None:
+    path = models.saved(exported_models.own_statistics(), tmp_path / "m.onnx")
+    assert fix_model(path, tmp_path / "o.onnx", only=["unused-outputs"]).steps == ()
+    (advice,) = analyze_model(path, offline=True, soc_model="60").advice
+    assert "mode for inference" in advice.what
+
+
 @pytest.mark.simulator
 def test_a_session_with_a_mish_is_kept_in_the_cache(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

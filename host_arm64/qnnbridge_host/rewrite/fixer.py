@@ -271,6 +271,11 @@ REWRITES: Final = (
         doubles.float_inside,
     ),
     Rewrite(
+        "inner-doubles",
+        "64-bit floats inside of the model, with some of which QNN fails, are computed in 32 bits",
+        doubles.float_between,
+    ),
+    Rewrite(
         "masks",
         "attention masks of -3.4e38 become -1e4, which half floats and quantised values have",
         constants.shrink_masks,

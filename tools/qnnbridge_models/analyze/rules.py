@@ -334,6 +334,8 @@ def _counts(node: GraphNode, context: RuleContext) -> Objection:
     if len(node.given) < least:
         return f"{node.op} needs at least {least} inputs"
     if len(node.made) > most:
+        if node.get("training_mode", 0):
+            return "it computes its own statistics (training_mode)", "export the model in its mode for inference"
         unused = all(t.name not in context.view.users for t in node.made[most:])
         fix = "qnnbridge fix (unused-outputs)" if unused else ""
         return f"more than {most} result of {node.op} is asked for", fix
@@ -431,6 +433,7 @@ RULES: Final = (
     PlacementRule("fails", "fails", _fails, operators=tables.FAILS_BEYOND),
     # QNN accepts the node first and refuses it when it is too late.
     PlacementRule("fails", "fails", _wide_type, operators=tables.WIDE),
+    PlacementRule("fails", "fails", _wide_type, "qnnbridge fix (inner-doubles) computes it in 32 bits", ("Expand",)),
     PlacementRule(
         "chip",
         "fails",
