@@ -100,8 +100,13 @@ def split_sequence(sizes: Any = (4, 4, 8), axis: int = -1, *, keepdims: int = 1)
     return models.model(nodes, [value("x", [2, 16])], [value("y", [])], constants)
 
 
-def scattered(reduction: str = "add", *, fixed: bool = False, integers: int = models.INT64) -> Any:
-    """Messages [30, 8] to 12 nodes; the indices are expanded from an input, or constants. integers: their type."""
+def scattered(
+    reduction: str = "add", *, fixed: bool = False, integers: int = models.INT64, copied: bool = False
+) -> Any:
+    """Messages [30, 8] to 12 nodes; the indices are expanded from an input, or constants.
+
+    integers: their type. copied: an Identity stands behind them.
+    """
     rows = np.random.default_rng(0).integers(0, 12, (30, 1))
     constants = [constant("zero", np.ones((12, 8), np.float32))]
     nodes, inputs = [], [value("x", [30, 8])]
@@ -109,7 +114,11 @@ def scattered(reduction: str = "add", *, fixed: bool = False, integers: int = mo
         constants.append(constant("all", np.repeat(rows, 8, axis=1)))
     else:
         constants += [constant("column", np.array([30, 1])), constant("sizes", np.array([30, 8]))]
-        nodes = [node("Reshape", ["to", "column"], ["i"]), node("Expand", ["i", "sizes"], ["all"])]
+        nodes = [
+            node("Reshape", ["to", "column"], ["i"]),
+            node("Expand", ["i", "sizes"], ["e" if copied else "all"]),
+        ]
+        nodes += [node("Identity", ["e"], ["all"])] if copied else []
         inputs.append(value("to", [30], integers))
     nodes.append(node("ScatterElements", ["zero", "all", "x"], ["y"], name="scatter", axis=0, reduction=reduction))
     return models.model(nodes, inputs, [value("y", [12, 8])], constants, opset=18)
@@ -170,15 +179,17 @@ def fold_windows(
 ) -> Any:
     """Col2Im, as PyTorch writes `fold`; behind a Conv, so that its input is computed."""
     many = len(window)
-    steps = [
-        (image[at] + pads[at] + pads[at + many] - window[at]) // strides[at] + 1 for at in range(many)
-    ]
+    steps = [(image[at] + pads[at] + pads[at + many] - window[at]) // strides[at] + 1 for at in range(many)]
     places, columns = channels * int(np.prod(window)), int(np.prod(steps))
     nodes = [
         node("Conv", ["x", "w"], ["c"], name="conv"),
         node("Col2Im", ["c", "image", "window"], ["y"], name="fold", strides=strides, pads=pads),
     ]
-    constants = [weights("w", places, 4, 1), constant("image", np.array(image)), constant("window", np.array(window))]
+    constants = [
+        weights("w", places, 4, 1),
+        constant("image", np.array(image)),
+        constant("window", np.array(window)),
+    ]
     return models.model(
         nodes, [value("x", [1, 4, columns])], [value("y", [1, channels, *image])], constants, opset=18
     )
@@ -207,7 +218,9 @@ def deep_truth(op: str) -> Any:
 
 
 def deep_normalization(op: str, shape: Sequence[int] = _DEEP, axis: int = -1) -> Any:
-    scale = [constant("s", np.linspace(0.5, 1.5, int(np.prod(shape[axis:])), dtype=np.float32).reshape(shape[axis:]))]
+    scale = [
+        constant("s", np.linspace(0.5, 1.5, int(np.prod(shape[axis:])), dtype=np.float32).reshape(shape[axis:]))
+    ]
     bias = [constant("b", np.full(shape[axis:], 0.25, np.float32))] if op == "LayerNormalization" else []
     one = node(op, ["x", *(tensor.name for tensor in [*scale, *bias])], ["y"], name="deep", axis=axis)
     return models.model([one], [value("x", list(shape))], [value("y", list(shape))], scale + bias, opset=23)
@@ -241,7 +254,9 @@ def deep_l2() -> Any:
         node("ReduceL2", ["x", "last"], ["n"], name="deep"),
         node("Div", ["x", "n"], ["y"], name="normal"),
     ]
-    return models.model(nodes, [value("x", _DEEP)], [value("y", _DEEP)], [constant("last", np.array([4]))], opset=18)
+    return models.model(
+        nodes, [value("x", _DEEP)], [value("y", _DEEP)], [constant("last", np.array([4]))], opset=18
+    )
 
 
 def deep_pool(pads: Sequence[int], strides: Sequence[int] = (2, 2, 2), **attributes: Any) -> Any:
@@ -513,6 +528,7 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
         f"scattered rows, {reduction}": ("scatter-extremes", lambda reduction=reduction: scattered(reduction))
         for reduction in ("max", "min")
     },
+    "scattered rows behind an Identity": ("scatter-rows", lambda: scattered(copied=True)),
     "scattered constant rows, max": ("scatter-extremes", lambda: scattered("max", fixed=True)),
     "fold": ("col2im", lambda: fold_windows([3, 3], [8, 8], [2, 2], [1, 1, 1, 1])),
     "fold of unlike axes": ("col2im", lambda: fold_windows([2, 3], [5, 9], [1, 3], [0, 1, 1, 0])),

@@ -154,7 +154,9 @@ def test_int64_of_five_dimensions_ends_no_process_after_the_rewrite(host: qnnbri
     (step,) = fix_model(path, tmp_path / "o.onnx", only=["wide-integers"]).steps
     assert step.kept
     cpu = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    with qnnbridge.InferenceSession(tmp_path / "o.onnx", fallback="cpu", host=host, provider_options=CHIP) as session:
+    with qnnbridge.InferenceSession(
+        tmp_path / "o.onnx", fallback="cpu", host=host, provider_options=CHIP
+    ) as session:
         assert [op for _, op in session.placement.cpu_list] == ["Transpose"]
         feeds = feeds_of(cpu)
         np.testing.assert_allclose(session.run(None, feeds)[0], cpu.run(None, feeds)[0], rtol=0.02, atol=0.02)

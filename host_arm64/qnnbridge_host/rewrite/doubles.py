@@ -66,7 +66,7 @@ def float_inside(editor: Editor) -> list[str]:
 
 
 def float_between(editor: Editor) -> list[str]:
-    """Compute in float the doubles that stay inside of the model: QNN fails with some, and has 32 bits of the others.
+    """Compute in float the doubles inside of the model: QNN fails with some, and keeps 32 bits of the others.
 
     Return the changes as texts.
     """

@@ -201,7 +201,9 @@ def scatter_extremes(editor: Editor, node: Any) -> list[Any] | None:
     given = graphs.attribute_values(node)
     reduce = _EXTREMES.get(given.get("reduction", "none"))
     data, indices, updates = (editor.shape(name) for name in node.input)
-    if reduce is None or not data or indices is None or updates != indices or editor.element(node.input[0]) not in FLOATS:
+    if reduce is None or not data or indices is None or updates != indices:
+        return None
+    if editor.element(node.input[0]) not in FLOATS:
         return None
     if given.get("axis", 0) % len(data) or updates[1:] != data[1:] or 0 in updates or 0 in data:
         return None
@@ -227,6 +229,9 @@ def _column_of(editor: Editor, indices: str, shape: Sequence[int], rows: int) ->
         flat = value.reshape(shape[0], -1)
         same = bool((flat == flat[:, :1]).all() and (flat >= 0).all())
         return ([], editor.add_constant(flat[:, :1].astype(np.int64), "rows")) if same else None
+    # Branches that took the place of an If leave Identity.
+    while (copy := editor.maker_of(indices, "Identity")) is not None:
+        indices = copy.input[0]
     maker = editor.maker_of(indices, "Expand")
     if maker is None:
         return None

@@ -23,7 +23,17 @@ from qnnbridge_host.graph.runnable import check_runnable
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model import double_edges
 from qnnbridge_host.numerics.comparing import ModelCheck, Reference, evidence, is_random, tolerance_of
-from qnnbridge_host.rewrite import constants, doubles, exported, integers, operators, rank, removals, transposes, wrong_values
+from qnnbridge_host.rewrite import (
+    constants,
+    doubles,
+    exported,
+    integers,
+    operators,
+    rank,
+    removals,
+    transposes,
+    wrong_values,
+)
 from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
 from qnnbridge_host.rewrite.rewriting import Rewriting
 from qnnbridge_protocol.errors import BridgeError, ModelError, OptionError, OrtError
@@ -138,7 +148,7 @@ REWRITES: Final = (
     ),
     Rewrite(
         "scatter-extremes",
-        "ScatterElements that keeps the larger or smaller value, of whole rows, becomes Where and ReduceMax or ReduceMin",
+        "ScatterElements with max or min, of whole rows, becomes Where and ReduceMax or ReduceMin",
         exported.scatter_extremes,
     ),
     Rewrite("col2im", "Col2Im, which is fold, becomes a ConvTranspose", exported.columns_by_transposed_conv),

@@ -120,7 +120,9 @@ def _cast_once(editor: Editor) -> None:
     """A Cast of what was cast from int32 to int64 takes the int32."""
     for node in editor.graph.node:
         maker = editor.maker_of(node.input[0], "Cast") if node.op_type == "Cast" else None
-        if maker is not None and editor.element(node.input[0]) == _INT64 and editor.element(maker.input[0]) == _INT32:
+        if maker is None or editor.element(node.input[0]) != _INT64:
+            continue
+        if editor.element(maker.input[0]) == _INT32:
             node.input[0] = maker.input[0]
     for node in editor.graph.node:
         # A Cast from int32 to int32 is none.

@@ -322,10 +322,8 @@ def _slice(editor: Editor, node: Any) -> list[Any] | None:
     if axes is None:
         return None
     cut = [int(axis) % len(shape) for axis in axes.reshape(-1)]
-    groups = [
-        [axis for axis, _ in group]
-        for _, group in itertools.groupby(((axis, cut.index(axis) if axis in cut else -1) for axis in range(len(shape))), _at)
-    ]
+    kinds = [(cut.index(axis),) if axis in cut else () for axis in range(len(shape))]
+    groups = [list(group) for _, group in itertools.groupby(range(len(shape)), kinds.__getitem__)]
     if len(groups) > _most_of(node):
         return None
     made: list[Any] = []
@@ -335,10 +333,6 @@ def _slice(editor: Editor, node: Any) -> list[Any] | None:
     made.append(editor.make("Slice", inputs, node))
     _reshape(editor, made[-1].output[0], result, node, made, node.output[0])
     return made
-
-
-def _at(pair: tuple[int, int]) -> int:
-    return pair[1]
 
 
 def _split(editor: Editor, node: Any) -> list[Any] | None:
@@ -379,7 +373,7 @@ def _normalised(editor: Editor, node: Any) -> int:
     rank = editor.rank(node.input[0]) if node.op_type in _NORMALISING else None
     if rank is None or node.domain not in graphs.ONNX_DOMAINS:
         return 0
-    axis = graphs.attribute_values(node).get("axis", -1)
+    axis: int = graphs.attribute_values(node).get("axis", -1)
     return -axis if axis < 0 else rank - axis
 
 

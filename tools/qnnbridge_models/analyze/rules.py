@@ -311,7 +311,7 @@ def _rank(node: GraphNode, context: RuleContext) -> Objection:
         if tensor.rank is not None and tensor.rank > most:
             reason = f"{tensor.name} has {tensor.rank} dimensions; {node.op} takes {most} at most"
             # ONNX Runtime gives a folded Transpose of integers its dimensions back.
-            folds = node.op in rank.FOLDED and tensor.rank > tables.MOST_DIMENSIONS_OF.get(node.op, most)
+            folds = node.op in rank.FOLDED and tensor.rank > tables.most_dimensions(node.op, "float")
             return (reason, _FOLD) if folds else reason
     data = node.input(0)
     least = tables.LEAST_DIMENSIONS.get(node.op, 0)
@@ -378,6 +378,7 @@ def _chip(node: GraphNode, context: RuleContext) -> Objection:
     return reason
 
 
+_NO_DOUBLES: Final = "qnnbridge fix (inner-doubles) computes it in 32 bits"
 _NARROW: Final = "qnnbridge fix (wide-integers) computes it in int32"
 _FOLD: Final = "qnnbridge fix (rank) folds dimensions together"
 QUANTISE_AGAIN: Final = "quantise the float model with qnnbridge quantize, which makes masks small first"
@@ -433,7 +434,7 @@ RULES: Final = (
     PlacementRule("fails", "fails", _fails, operators=tables.FAILS_BEYOND),
     # QNN accepts the node first and refuses it when it is too late.
     PlacementRule("fails", "fails", _wide_type, operators=tables.WIDE),
-    PlacementRule("fails", "fails", _wide_type, "qnnbridge fix (inner-doubles) computes it in 32 bits", ("Expand",)),
+    PlacementRule("fails", "fails", _wide_type, _NO_DOUBLES, ("Expand",)),
     PlacementRule(
         "chip",
         "fails",
