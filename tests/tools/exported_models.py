@@ -100,8 +100,13 @@ def split_sequence(sizes: Any = (4, 4, 8), axis: int = -1, *, keepdims: int = 1)
     return models.model(nodes, [value("x", [2, 16])], [value("y", [])], constants)
 
 
-def scattered(reduction: str = "add", *, fixed: bool = False, integers: int = models.INT64) -> Any:
-    """Messages [30, 8] to 12 nodes; the indices are expanded from an input, or constants. integers: their type."""
+def scattered(
+    reduction: str = "add", *, fixed: bool = False, integers: int = models.INT64, copied: bool = False
+) -> Any:
+    """Messages [30, 8] to 12 nodes; the indices are expanded from an input, or constants.
+
+    integers: their type. copied: an Identity stands behind them.
+    """
     rows = np.random.default_rng(0).integers(0, 12, (30, 1))
     constants = [constant("zero", np.ones((12, 8), np.float32))]
     nodes, inputs = [], [value("x", [30, 8])]
@@ -109,7 +114,11 @@ def scattered(reduction: str = "add", *, fixed: bool = False, integers: int = mo
         constants.append(constant("all", np.repeat(rows, 8, axis=1)))
     else:
         constants += [constant("column", np.array([30, 1])), constant("sizes", np.array([30, 8]))]
-        nodes = [node("Reshape", ["to", "column"], ["i"]), node("Expand", ["i", "sizes"], ["all"])]
+        nodes = [
+            node("Reshape", ["to", "column"], ["i"]),
+            node("Expand", ["i", "sizes"], ["e" if copied else "all"]),
+        ]
+        nodes += [node("Identity", ["e"], ["all"])] if copied else []
         inputs.append(value("to", [30], integers))
     nodes.append(node("ScatterElements", ["zero", "all", "x"], ["y"], name="scatter", axis=0, reduction=reduction))
     return models.model(nodes, inputs, [value("y", [12, 8])], constants, opset=18)
@@ -163,6 +172,195 @@ def unfolding() -> Any:
         node("Reshape", ["turned", "flat"], ["y"], name="flat"),
     ]
     return models.model(nodes, [value("x", [1, 8, 12, 1])], [value("y", [1, 72, 4])], constants)
+
+
+def fold_windows(
+    window: Sequence[int], image: Sequence[int], strides: Sequence[int], pads: Sequence[int], channels: int = 3
+) -> Any:
+    """Col2Im, as PyTorch writes `fold`; behind a Conv, so that its input is computed."""
+    many = len(window)
+    steps = [(image[at] + pads[at] + pads[at + many] - window[at]) // strides[at] + 1 for at in range(many)]
+    places, columns = channels * int(np.prod(window)), int(np.prod(steps))
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="conv"),
+        node("Col2Im", ["c", "image", "window"], ["y"], name="fold", strides=strides, pads=pads),
+    ]
+    constants = [
+        weights("w", places, 4, 1),
+        constant("image", np.array(image)),
+        constant("window", np.array(window)),
+    ]
+    return models.model(
+        nodes, [value("x", [1, 4, columns])], [value("y", [1, channels, *image])], constants, opset=18
+    )
+
+
+_DEEP = [1, 2, 3, 4, 6]
+
+
+def deep(op: str, *, inputs: int = 1, made: Sequence[int] = _DEEP, opset: int = 21, **attributes: Any) -> Any:
+    """One operator over five dimensions, of positive numbers. Further inputs are constants, one for each channel."""
+    names = [f"p{number}" for number in range(1, inputs)]
+    constants = [constant(name, np.linspace(0.5, 1.5, 2, dtype=np.float32)) for name in names]
+    one = node(op, ["x", *names], ["y"], name="deep", **attributes)
+    return models.model([one], [value("x", _DEEP)], [value("y", list(made))], constants, opset=opset)
+
+
+def deep_truth(op: str) -> Any:
+    nodes = [
+        node("Greater", ["x", "a"], ["g"]),
+        node("Less", ["x", "b"], ["l"]),
+        node(op, ["g", "l"], ["both"], name="deep"),
+        node("Where", ["both", "x", "a"], ["y"], name="where"),
+    ]
+    constants = [constant("a", np.float32(0.8)), constant("b", np.float32(1.2))]
+    return models.model(nodes, [value("x", _DEEP)], [value("y", _DEEP)], constants)
+
+
+def deep_normalization(op: str, shape: Sequence[int] = _DEEP, axis: int = -1) -> Any:
+    scale = [
+        constant("s", np.linspace(0.5, 1.5, int(np.prod(shape[axis:])), dtype=np.float32).reshape(shape[axis:]))
+    ]
+    bias = [constant("b", np.full(shape[axis:], 0.25, np.float32))] if op == "LayerNormalization" else []
+    one = node(op, ["x", *(tensor.name for tensor in [*scale, *bias])], ["y"], name="deep", axis=axis)
+    return models.model([one], [value("x", list(shape))], [value("y", list(shape))], scale + bias, opset=23)
+
+
+def deep_sums() -> Any:
+    one = node("CumSum", ["x", "axis"], ["y"], name="deep")
+    return models.model([one], [value("x", _DEEP)], [value("y", _DEEP)], [constant("axis", np.array(-2))])
+
+
+def six(op: str) -> Any:
+    """Parts of queries, keys and values in windows, as Hiera takes them."""
+    constants = [constant("shape", np.array([1, 2, 4, 3, 2, 8])), constant("flat", np.array([1, 2, 4, 3, 8]))]
+    constants += [constant("sizes", np.array([1, 1]))]
+    constants += [constant(name, np.array(numbers)) for name, numbers in (("from", [1, 0]), ("to", [2, 3]))]
+    constants += [constant("along", np.array([-2, 2])), constant("some", np.array([1, 2, 3, 3, 8]))]
+    nodes = [node("Reshape", ["x", "shape"], ["six"], name="six")]
+    if op == "Slice":
+        nodes += [node("Slice", ["six", "from", "to", "along"], ["part"], name="part")]
+        nodes += [node("Reshape", ["part", "some"], ["y"], name="some")]
+    else:
+        nodes += [node("Split", ["six", "sizes"], ["k", "v"], name="part", axis=4)]
+        nodes += [node("Reshape", ["k", "flat"], ["a"]), node("Reshape", ["v", "flat"], ["b"])]
+        nodes += [node("Mul", ["a", "b"], ["y"], name="mul")]
+    made = [1, 2, 3, 3, 8] if op == "Slice" else [1, 2, 4, 3, 8]
+    return models.model(nodes, [value("x", [1, 2, 12, 16])], [value("y", made)], constants)
+
+
+def deep_l2() -> Any:
+    nodes = [
+        node("ReduceL2", ["x", "last"], ["n"], name="deep"),
+        node("Div", ["x", "n"], ["y"], name="normal"),
+    ]
+    return models.model(
+        nodes, [value("x", _DEEP)], [value("y", _DEEP)], [constant("last", np.array([4]))], opset=18
+    )
+
+
+def deep_pool(pads: Sequence[int], strides: Sequence[int] = (2, 2, 2), **attributes: Any) -> Any:
+    """MaxPool in space. The Conv makes values of both signs, beside which padding with zeros would be seen."""
+    shape, kernel = [7, 8, 9], [3, 2, 3]
+    round_up = attributes.get("ceil_mode", 0)
+    made = []
+    for at in range(3):
+        steps = (shape[at] + pads[at] + pads[at + 3] - kernel[at]) / strides[at]
+        made.append(int(np.ceil(steps) if round_up else np.floor(steps)) + 1)
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="conv"),
+        node("MaxPool", ["c"], ["y"], name="pool", kernel_shape=kernel, strides=strides, pads=pads, **attributes),
+    ]
+    constants = [weights("w", 4, 3, 1, 1, 1)]
+    return models.model(nodes, [value("x", [1, 3, *shape])], [value("y", [1, 4, *made])], constants, opset=18)
+
+
+def equal_truth() -> Any:
+    """x where two comparisons agree."""
+    nodes = [
+        node("Greater", ["x", "a"], ["g"]),
+        node("Less", ["x", "b"], ["l"]),
+        node("Equal", ["g", "l"], ["same"], name="equal"),
+        node("Where", ["same", "x", "a"], ["y"], name="where"),
+    ]
+    constants = [constant("a", np.float32(0.8)), constant("b", np.float32(1.2))]
+    return models.model(nodes, [value("x", [1, 4, 8])], [value("y", [1, 4, 8])], constants)
+
+
+def rows_by(op: str) -> Any:
+    """Rows of a table by ids that are negated, or padded."""
+    constants = [weights("table", 14, 6), constant("last", np.array(13)), constant("pads", np.array([0, 1, 0, 2]))]
+    constants.append(constant("border", np.array(3)))
+    if op == "Neg":
+        nodes = [node("Neg", ["i"], ["n"], name="negative"), node("Add", ["n", "last"], ["r"])]
+    else:
+        nodes = [node("Pad", ["i", "pads", "border"], ["r"], name="padded")]
+    nodes.append(node("Gather", ["table", "r"], ["y"], name="rows"))
+    many = 5 if op == "Neg" else 8
+    return models.model(nodes, [value("i", [1, 5], models.INT64)], [value("y", [1, many, 6])], constants)
+
+
+def padded_truth() -> Any:
+    nodes = [
+        node("Greater", ["x", "a"], ["g"]),
+        node("Pad", ["g", "pads", "yes"], ["m"], name="padded"),
+        node("Where", ["m", "z", "a"], ["y"], name="where"),
+    ]
+    constants = [constant("a", np.float32(1)), constant("pads", np.array([0, 1, 0, 0, 0, 3]))]
+    constants.append(constant("yes", np.array(True)))
+    inputs = [value("x", [1, 4, 8]), value("z", [1, 5, 11])]
+    return models.model(nodes, inputs, [value("y", [1, 5, 11])], constants)
+
+
+def repeated_doubles() -> Any:
+    """The table of a rotary embedding in doubles, as FLUX computes it."""
+    constants = [constant("f", np.array([1.0, 0.25])), constant("last", np.array([2]))]
+    constants += [constant("twice", np.array([5, 2, 2])), constant("flat", np.array([5, 4]))]
+    nodes = [
+        node("Cast", ["x"], ["wide"], name="widen", to=TensorProto.DOUBLE),
+        node("Mul", ["wide", "f"], ["angle"], name="angle"),
+        node("Cos", ["angle"], ["c"], name="cos"),
+        node("Unsqueeze", ["c", "last"], ["u"], name="column"),
+        node("Expand", ["u", "twice"], ["e"], name="repeat"),
+        node("Reshape", ["e", "flat"], ["r"], name="flat"),
+        node("Cast", ["r"], ["y"], name="narrow", to=TensorProto.FLOAT),
+    ]
+    return models.model(nodes, [value("x", [5, 1])], [value("y", [5, 4])], constants)
+
+
+def own_statistics() -> Any:
+    """BatchNormalization in the mode of training, whose other results nothing reads."""
+    constants = [constant(name, np.full(4, number, np.float32)) for name, number in (("one", 1), ("zero", 0))]
+    given = ["x", "one", "zero", "zero", "one"]
+    one = node("BatchNormalization", given, ["y", "mean", "variance"], name="normal", training_mode=1)
+    return models.model([one], [value("x", _SIZES)], [value("y", _SIZES)], constants)
+
+
+def wide_integers() -> Any:
+    """Products of masks, in int64 and five dimensions, as the block-sparse attention of BigBird has them."""
+    constants = [constant("five", np.array([1, 2, 3, 4, 5]))]
+    nodes = [
+        node("Add", ["m", "m"], ["a"], name="twice"),
+        node("Reshape", ["a", "five"], ["r"], name="blocks"),
+        node("Transpose", ["r"], ["t"], name="turn", perm=[0, 2, 1, 4, 3]),
+        node("Cast", ["t"], ["c"], name="cast", to=TensorProto.FLOAT),
+        node("Mul", ["c", "x"], ["y"], name="mul"),
+    ]
+    shape = [1, 3, 2, 5, 4]
+    inputs = [value("m", [6, 20], models.INT64), value("x", shape)]
+    return models.model(nodes, inputs, [value("y", shape)], constants)
+
+
+def einsum_of_integers() -> Any:
+    """Every mask with every mask, as BigBird writes it."""
+    constants = [constant("half", np.float32(0.5))]
+    nodes = [
+        node("Einsum", ["i", "m"], ["e"], name="einsum", equation="blq,blk->blqk"),
+        node("Cast", ["e"], ["c"], name="cast", to=TensorProto.FLOAT),
+        node("Mul", ["c", "half"], ["y"], name="mul"),
+    ]
+    inputs = [value("i", [1, 3, 4], models.INT64), value("m", [1, 3, 5], models.INT64)]
+    return models.model(nodes, inputs, [value("y", [1, 3, 4, 5])], constants)
 
 
 def body_with_a_weight(op: str, *, shared: bool = True) -> Any:
@@ -322,4 +520,41 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "DFT of a longer signal": ("dft", lambda: dft((1, 12, 1), 1, length=16)),
     "DFT of the beginning": ("dft", lambda: dft((1, 12, 2), 1, length=7, opset=17)),
     "unfolded windows": ("rank", unfolding),
+    "repeated doubles": ("inner-doubles", repeated_doubles),
+    "Einsum with dots": ("einsum", lambda: einsum("...ij,jk->...ik", (2, 3, 4, 5), (5, 6))),
+    "Einsum with dots and no result": ("einsum", lambda: einsum("...ij,...jk", (2, 3, 4, 5), (2, 3, 5, 6))),
+    "Einsum of integers": ("einsum", einsum_of_integers),
+    **{
+        f"scattered rows, {reduction}": ("scatter-extremes", lambda reduction=reduction: scattered(reduction))
+        for reduction in ("max", "min")
+    },
+    "scattered rows behind an Identity": ("scatter-rows", lambda: scattered(copied=True)),
+    "scattered constant rows, max": ("scatter-extremes", lambda: scattered("max", fixed=True)),
+    "fold": ("col2im", lambda: fold_windows([3, 3], [8, 8], [2, 2], [1, 1, 1, 1])),
+    "fold of unlike axes": ("col2im", lambda: fold_windows([2, 3], [5, 9], [1, 3], [0, 1, 1, 0])),
+    "fold with a rest": ("col2im", lambda: fold_windows([3, 2], [8, 9], [3, 2], [0, 0, 0, 0])),
+    "fold of one axis": ("col2im", lambda: fold_windows([4], [16], [2], [1, 1])),
+    "Equal of truth values": ("equal-bool", equal_truth),
+    "Neg of integers": ("negative-integer", lambda: rows_by("Neg")),
+    "Pad of integers": ("integer-padding", lambda: rows_by("Pad")),
+    "Pad of truth values": ("integer-padding", padded_truth),
+    **{
+        f"{op} of five dimensions": ("rank", lambda op=op: deep(op))
+        for op in ("Sqrt", "Tanh", "Log", "Sin", "Sign", "HardSwish", "LpNormalization", "LogSoftmax")
+    },
+    "And of five dimensions": ("rank", lambda: deep_truth("And")),
+    "InstanceNormalization in space": ("rank", lambda: deep("InstanceNormalization", inputs=3)),
+    "CumSum of five dimensions": ("rank", deep_sums),
+    **{f"{op} of six dimensions": ("rank", lambda op=op: six(op)) for op in ("Slice", "Split")},
+    "BatchNormalization in space": ("rank", lambda: deep("BatchNormalization", inputs=5)),
+    "GlobalMaxPool in space": ("rank", lambda: deep("GlobalMaxPool", made=[1, 2, 1, 1, 1])),
+    "LayerNormalization of five dimensions": ("rank", lambda: deep_normalization("LayerNormalization")),
+    "RMSNormalization of five dimensions": ("rank", lambda: deep_normalization("RMSNormalization")),
+    "LayerNormalization of three axes": (
+        "rank",
+        lambda: deep_normalization("LayerNormalization", [2, 4, 5, 6], -3),
+    ),
+    "ReduceL2 of five dimensions": ("rank", deep_l2),
+    "MaxPool in space": ("rank", lambda: deep_pool([1, 0, 1, 1, 1, 1])),
+    "MaxPool in space, rounded up": ("rank", lambda: deep_pool([0] * 6, (2, 3, 1), ceil_mode=1)),
 }

@@ -33,9 +33,13 @@ LEFT_ALONE = {
         ),
     ),
     "no reduction": ("scatter-rows", lambda: exported_models.scattered("none")),
+    "another reduction": ("scatter-extremes", exported_models.scattered),
     "a reduction that QNN has not": ("scatter-rows", lambda: exported_models.scattered("max")),
     "diagonal": ("einsum", lambda: exported_models.einsum("aa->a", (3, 3))),
-    "dots": ("einsum", lambda: exported_models.einsum("...a,ab->...b", (2, 3), (3, 4))),
+    "dots whose sizes are broadcast": ("einsum", lambda: exported_models.einsum("...a,...a->...a", (2, 3), (1, 3))),
+    "Neg of floats": ("negative-integer", lambda: exported_models.deep("Neg")),
+    "three dimensions are not wide": ("wide-integers", exported_models.einsum_of_integers),
+    "four dimensions of five": ("rank", lambda: exported_models.deep("Relu")),
     "a size that is broadcast": ("einsum", lambda: exported_models.einsum("ab,bc->ac", (2, 1), (3, 4))),
     "doubles that follow from constants": ("double-edges", exported_models.constant_double_output),
     "doubles inside": ("double-edges", lambda: exported_models.double_output(back=True)),
@@ -110,6 +114,17 @@ REFUSED = (
     "rows of an int8 table",
     "split of three sizes",
     "Attention with a mask of truth values",
+    "Einsum with dots",
+    "scattered rows, max",
+    "fold",
+    "Equal of truth values",
+    "Neg of integers",
+    "Pad of integers",
+    "Pad of truth values",
+    "Sqrt of five dimensions",
+    "LayerNormalization of five dimensions",
+    "LayerNormalization of three axes",
+    "MaxPool in space",
 )
 
 
@@ -128,6 +143,36 @@ def test_analyze_names_the_command_that_brings_everything_to_qnn(what: str, tmp_
     assert all(
         verdict.place != "cpu" for verdict in analyze_model(tmp_path / "o.onnx", soc_model="60").best.verdicts
     )
+
+
+@pytest.mark.simulator
+def test_int64_of_five_dimensions_ends_no_process_after_the_rewrite(host: qnnbridge.Host, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    path = models.saved(exported_models.wide_integers(), tmp_path / "m.onnx")
+    found = analyze_model(path, offline=True, soc_model="60")
+    assert (found.advice[0].severity, "(wide-integers)" in found.advice[0].what) == ("crash", True)
+    (step,) = fix_model(path, tmp_path / "o.onnx", only=["wide-integers"]).steps
+    assert step.kept
+    cpu = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    with qnnbridge.InferenceSession(
+        tmp_path / "o.onnx", fallback="cpu", host=host, provider_options=CHIP
+    ) as session:
+        assert [op for _, op in session.placement.cpu_list] == ["Transpose"]
+        feeds = feeds_of(cpu)
+        np.testing.assert_allclose(session.run(None, feeds)[0], cpu.run(None, feeds)[0], rtol=0.02, atol=0.02)
+
+
+def test_analyze_says_that_qnn_fails_with_repeated_doubles(tmp_path: Path) -> None:
+    path = models.saved(exported_models.repeated_doubles(), tmp_path / "m.onnx")
+    (advice,) = analyze_model(path, offline=True, soc_model="60").advice
+    assert (advice.severity, "(inner-doubles)" in advice.what) == ("fails", True)
+
+
+def test_a_normalization_that_computes_its_statistics_keeps_its_results(tmp_path: Path) -> None:
+    path = models.saved(exported_models.own_statistics(), tmp_path / "m.onnx")
+    assert fix_model(path, tmp_path / "o.onnx", only=["unused-outputs"]).steps == ()
+    (advice,) = analyze_model(path, offline=True, soc_model="60").advice
+    assert "mode for inference" in advice.what
 
 
 @pytest.mark.simulator

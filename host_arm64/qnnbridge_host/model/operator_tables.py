@@ -63,7 +63,7 @@ TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("Concat", "Gather", "Identity", "ScatterND"), _MOVED),
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze"), (*_MOVED, "uint8")),
     **dict.fromkeys(("GatherElements", "Split", "Tile"), (*_INTS, "bool")),
-    "Expand": (*_INTS, "uint32"),
+    "Expand": (*_INTS, "uint32", "bool"),
     "GatherND": (*_FLOATS, "int32"),
     "Mod": (*_INTS, "uint32", "uint8", "int8", "int16", "uint16"),
     "NonZero": ("bool",),
@@ -72,7 +72,7 @@ TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "RandomNormalLike": _INTS,
     "ScatterElements": (*_INTS, "uint8"),
     "Slice": (*_INTS, "uint8", "bool"),
-    "Transpose": (*_FLOATS, "int32", "uint32", "bool"),
+    "Transpose": _MOVED,
     "Unsqueeze": (*_MOVED, "uint8"),
     "If": ("bool",),
     "EyeLike": _INTS,
@@ -81,9 +81,10 @@ TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 # Where it is less than `MOST_DIMENSIONS`.
 MOST_DIMENSIONS_OF: Final[Mapping[str, int]] = dict.fromkeys(
     """
-    ArgMax ArgMin Atan BatchNormalization Ceil Cos CumSum Elu Floor GatherND GlobalMaxPool HardSigmoid HardSwish
-    InstanceNormalization LRN LayerNormalization Log LogSoftmax LpNormalization LpPool Max MaxPool Min Mod Neg
+    And ArgMax ArgMin Atan BatchNormalization Ceil Cos CumSum Elu Floor GatherND GlobalMaxPool HardSigmoid HardSwish
+    InstanceNormalization LRN LayerNormalization Log LogSoftmax LpNormalization LpPool Max MaxPool Min Mod Neg Or
     RMSNormalization ReduceL2 ReduceLogSumExp Resize Round ScatterElements Selu Sin Softplus Sqrt Tanh TopK
+    Xor
     """.split(),
     4,
 )
@@ -96,6 +97,7 @@ FAILS_BEYOND: Final[Mapping[str, int]] = {
     "IsNaN": 5,
     "Upsample": 4,
     "GridSample": 4,
+    "GroupNormalization": 4,
 }
 
 # Operators that ONNX Runtime rearranges for QNN before QNN refuses the type; it cannot give them back then.
@@ -202,6 +204,8 @@ ATTRIBUTES: Final = (
         "this coordinate_transformation_mode is not there",
         "export with half_pixel, asymmetric or align_corners",
     ),
+    AttributeRule(("CumSum",), "exclusive", 0, (0,), "only exclusive of 0 is there"),
+    AttributeRule(("CumSum",), "reverse", 0, (0,), "only reverse of 0 is there"),
     AttributeRule(("GRU", "LSTM"), "layout", 0, (0,), "only layout 0 is there"),
     AttributeRule(
         ("GRU", "LSTM"),
@@ -225,6 +229,13 @@ _OWN_TYPES: Final = frozenset({*PAIRS, *WIDE, "QLinearConv", "QLinearMatMul", "S
 
 # By operator: a model has thousands of nodes, and few operators.
 _attribute_rules = functools.cache(functools.partial(rules_about, ATTRIBUTES))
+
+
+def most_dimensions(op: str, element: str) -> int:
+    """Return how many dimensions QNN takes of an operator with data of this type."""
+    if op == "Transpose" and element in ("int32", "int64", "uint32"):
+        return MOST_DIMENSIONS - 1
+    return MOST_DIMENSIONS_OF.get(op, MOST_DIMENSIONS)
 
 
 def is_missing(op: str) -> bool:

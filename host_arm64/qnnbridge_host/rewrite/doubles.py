@@ -1,4 +1,4 @@
-"""Convert 64-bit inputs and outputs of a model to 32 bits on the CPU.
+"""Convert 64-bit inputs and outputs of a model to 32 bits on the CPU, and compute doubles inside in 32 bits.
 
 QNN accepts doubles inside of a graph and computes them in 32 bits. With a double at the edge of its graph,
 onnxruntime-qnn 2.7 fails when the session is created ("Unsupported FP64 data type in graph IO") or in each run
@@ -63,6 +63,38 @@ def float_inside(editor: Editor) -> list[str]:
         for kind, names in (("input", inputs), ("output", outputs))
         for name in names
     ]
+
+
+def float_between(editor: Editor) -> list[str]:
+    """Compute in float the doubles inside of the model: QNN fails with some, and keeps 32 bits of the others.
+
+    Return the changes as texts.
+    """
+    computed = varying(((node.op_type, node.input, node.output) for node in editor.protos), editor.inputs)
+    seeds = [
+        name
+        for node in editor.protos
+        if not is_conversion(node.name)
+        for name in node.output
+        if name in computed and _is_double(editor, name)
+    ]
+    doubles = _connected(editor, seeds)
+    # `float_inside` is about those at the edges.
+    if not doubles or not doubles.isdisjoint((*editor.inputs, *editor.outputs)):
+        return []
+    floats = {name: editor.fresh(f"{name}/float") for name in sorted(doubles)}
+    constants: dict[str, str] = {}
+    nodes = list(editor.protos)
+    for node in nodes:
+        if not doubles.isdisjoint((*node.input, *node.output)):
+            _compute_in_float(editor, node, floats, constants)
+    known = [value for value in editor.graph.value_info if value.name not in doubles]
+    del editor.graph.value_info[:]
+    editor.graph.value_info.extend(known)
+    editor.set_nodes(nodes)
+    editor.changed(shapes=True)
+    editor.drop_dead()
+    return [f"{len(doubles)} results are computed in 32 bits"]
 
 
 def _is_double(editor: Editor, name: str) -> bool:

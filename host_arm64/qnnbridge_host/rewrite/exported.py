@@ -6,6 +6,7 @@ Most need fixed shapes. A tensor without elements is left as it is: in a Reshape
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -185,6 +186,42 @@ def scatter_rows(editor: Editor, node: Any) -> list[Any] | None:
     ]
 
 
+# Elements of what is compared: every row of the data with every update.
+_MOST_COMPARED: Final = 1 << 22
+_EXTREMES: Final[Mapping[str, str]] = {"max": "ReduceMax", "min": "ReduceMin"}
+
+
+@for_nodes("ScatterElements", "ScatterElements of extremes")
+def scatter_extremes(editor: Editor, node: Any) -> list[Any] | None:
+    """Replace ScatterElements that keeps the larger or smaller value by Where, ReduceMax and ReduceMin.
+
+    Each row of the data is compared with each row of the updates, where all indices of a row are the same: what
+    does not belong to it is the row itself, which changes no extreme.
+    """
+    given = graphs.attribute_values(node)
+    reduce = _EXTREMES.get(given.get("reduction", "none"))
+    data, indices, updates = (editor.shape(name) for name in node.input)
+    if reduce is None or not data or indices is None or updates != indices:
+        return None
+    if editor.element(node.input[0]) not in FLOATS:
+        return None
+    if given.get("axis", 0) % len(data) or updates[1:] != data[1:] or 0 in updates or 0 in data:
+        return None
+    rows, count, width = data[0], updates[0], math.prod(data[1:])
+    column = _column_of(editor, node.input[1], indices, rows) if rows * count * width <= _MOST_COMPARED else None
+    if column is None:
+        return None
+    before, name = column
+    chain = NodeChain(editor, node)
+    places = editor.add_constant(np.arange(rows, dtype=np.int64).reshape(rows, 1, 1), "places")
+    belongs = chain("Equal", chain("Reshape", name, _sizes(editor, [1, count, 1])), places)
+    own = chain("Reshape", node.input[0], _sizes(editor, [rows, 1, width]))
+    value = chain("Where", belongs, chain("Reshape", node.input[2], _sizes(editor, [1, count, width])), own)
+    value = chain(reduce, value, editor.add_constant(np.array([1], np.int64), "along"), keepdims=0)
+    chain("Reshape", value, _sizes(editor, data))
+    return [*before, *chain.nodes()]
+
+
 def _column_of(editor: Editor, indices: str, shape: Sequence[int], rows: int) -> tuple[list[Any], str] | None:
     """Nodes that make one index for each row, [count, 1], and their result. rows: of the data."""
     value = editor.constant(indices, _MOST_ELEMENTS)
@@ -192,6 +229,9 @@ def _column_of(editor: Editor, indices: str, shape: Sequence[int], rows: int) ->
         flat = value.reshape(shape[0], -1)
         same = bool((flat == flat[:, :1]).all() and (flat >= 0).all())
         return ([], editor.add_constant(flat[:, :1].astype(np.int64), "rows")) if same else None
+    # Branches that took the place of an If leave Identity.
+    while (copy := editor.maker_of(indices, "Identity")) is not None:
+        indices = copy.input[0]
     maker = editor.maker_of(indices, "Expand")
     if maker is None:
         return None
@@ -257,6 +297,44 @@ def _write_out(editor: Editor, op: str) -> bool:
     editor.set_nodes(written.graph.node)
     editor.changed(shapes=True)
     return True
+
+
+# --- Col2Im -------------------------------------------------------------------------------------------------
+
+
+@for_nodes("Col2Im", "Col2Im")
+def columns_by_transposed_conv(editor: Editor, node: Any) -> list[Any] | None:
+    """Replace Col2Im by a ConvTranspose that puts each value in its place: PyTorch writes `fold` as Col2Im.
+
+    The channels are taken as a batch: each has the same weight, one for each place of the window.
+    """
+    shape, made = editor.shape(node.input[0]), editor.shape(node.output[0])
+    image, window = (editor.constant(name, 8) for name in node.input[1:3])
+    if shape is None or made is None or image is None or window is None or len(window) > 2 or 0 in (*shape, *made):
+        return None
+    given, axes = graphs.attribute_values(node), range(len(window))
+    strides, dilations = (given.get(name, [1] * len(window)) for name in ("strides", "dilations"))
+    pads = list(given.get("pads", [0] * 2 * len(window)))
+    if max(dilations) > 1:
+        return None  # QNN has no transposed convolution with them
+    size, places = [int(length) for length in window], math.prod(map(int, window))
+    padded = [int(image[at]) + pads[at] + pads[at + len(window)] for at in axes]
+    steps = [(padded[at] - size[at]) // strides[at] + 1 for at in axes]
+    # What no window reaches at the end is padding that is not cut off.
+    beyond = [padded[at] - (steps[at] - 1) * strides[at] - size[at] for at in axes]
+    for at in axes:
+        cut = min(beyond[at], pads[at + len(window)])
+        pads[at + len(window)] -= cut
+        beyond[at] -= cut
+    if shape[-2] % places or math.prod(steps) != shape[-1]:
+        return None
+    chain = NodeChain(editor, node)
+    value = chain("Reshape", node.input[0], _sizes(editor, [math.prod(shape[:-1]) // places, places, *steps]))
+    weight = editor.like(node.input[0], np.eye(places).reshape(places, 1, *size), "places")
+    more = {"output_padding": beyond} if any(beyond) else {}
+    value = chain("ConvTranspose", value, weight, strides=strides, pads=pads, **more)
+    chain("Reshape", value, _sizes(editor, made))
+    return chain.nodes()
 
 
 # --- DFT ---------------------------------------------------------------------------------------------------
@@ -356,9 +434,13 @@ def einsum_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
     equation = graphs.attribute_values(node).get("equation", "").replace(" ", "")
     shapes = [editor.shape(name) for name in node.input]
     parsed = _parsed(equation, shapes)
-    if parsed is None or editor.element(node.input[0]) not in FLOATS:
+    if parsed is None:
         return None
     terms, result, size = parsed
+    element = editor.element(node.input[0])
+    # QNN multiplies no matrices of integers. Without a sum there are none.
+    if element not in FLOATS and (element not in _WHOLE or set("".join(terms)) != set(result)):
+        return None
     chain = NodeChain(editor, node)
     value, letters = node.input[0], terms[0]
     for number, other in enumerate(terms[1:], 1):
@@ -375,9 +457,12 @@ def einsum_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
 def _parsed(
     equation: str, shapes: Sequence[tuple[int, ...] | None]
 ) -> tuple[list[str], str, dict[str, int]] | None:
-    """Letters of the operands and of the result, and their sizes. None for diagonals, dots and broadcast sizes."""
+    """Letters of the operands and of the result, and their sizes. None for diagonals and broadcast sizes."""
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
+    dotted = _without_dots(terms, result, arrow, shapes) if _DOTS in equation else None
+    if dotted is not None:
+        (terms, result), arrow = dotted, "->"
     if len(terms) != len(shapes) or not all(term.isalpha() and len(set(term)) == len(term) for term in terms):
         return None
     if not arrow:  # the letters that come once, in alphabetic order
@@ -393,6 +478,29 @@ def _parsed(
     if not result or len(set(result)) != len(result) or not set(result) <= size.keys():
         return None
     return terms, result, size
+
+
+_DOTS: Final = "..."
+_WHOLE: Final = (ElementType.INT32.value, ElementType.INT64.value)
+
+
+def _without_dots(
+    terms: Sequence[str], result: str, arrow: str, shapes: Sequence[tuple[int, ...] | None]
+) -> tuple[list[str], str] | None:
+    """The terms and the result with letters in place of the dots, which stand for as many axes in each term."""
+    counts = {
+        len(shape) - len(term.replace(_DOTS, ""))
+        for term, shape in zip(terms, shapes, strict=False)
+        if _DOTS in term and shape is not None
+    }
+    free = [letter for letter in string.ascii_letters if not any(letter in term for term in terms)]
+    if len(counts) != 1 or not 0 <= min(counts) <= len(free):
+        return None
+    if not arrow:  # what the dots stand for comes first
+        plain = "".join(terms).replace(_DOTS, "")
+        result = _DOTS + "".join(sorted(letter for letter in set(plain) if plain.count(letter) == 1))
+    named = "".join(free[: min(counts)])
+    return [term.replace(_DOTS, named) for term in terms], result.replace(_DOTS, named)
 
 
 def _summed(
@@ -427,6 +535,12 @@ def _product(
     over = "".join(letter for letter in in_a if letter in in_b and letter not in needed)
     rows = "".join(letter for letter in in_a if letter not in in_b)
     columns = "".join(letter for letter in in_b if letter not in in_a)
+    if not over:  # each value with each: no sum
+        left = _arranged(chain, a, in_a, (batch, rows, ""), size)
+        value = chain("Mul", left, _arranged(chain, b, in_b, (batch, "", columns), size))
+        return chain("Reshape", value, _sizes(chain.editor, [size[letter] for letter in batch + rows + columns])), (
+            batch + rows + columns
+        )
     left = _arranged(chain, a, in_a, (batch, rows, over), size)
     right = _arranged(chain, b, in_b, (batch, over, columns), size)
     result = batch + rows + columns

@@ -28,6 +28,7 @@ from qnnbridge_host.rewrite import (
     doubles,
     exported,
     five_dimensions,
+    integers,
     operators,
     rank,
     removals,
@@ -147,6 +148,15 @@ REWRITES: Final = (
     Rewrite(
         "scatter-rows", "ScatterElements with a reduction, of whole rows, becomes ScatterND", exported.scatter_rows
     ),
+    Rewrite(
+        "scatter-extremes",
+        "ScatterElements with max or min, of whole rows, becomes Where and ReduceMax or ReduceMin",
+        exported.scatter_extremes,
+    ),
+    Rewrite("col2im", "Col2Im, which is fold, becomes a ConvTranspose", exported.columns_by_transposed_conv),
+    Rewrite("equal-bool", "Equal of truth values becomes Xor and Not", integers.equal_by_xor),
+    Rewrite("negative-integer", "Neg of integers becomes a Sub from 0", integers.negative_by_sub),
+    Rewrite("integer-padding", "Pad of integers or truth values becomes Concat", integers.pad_by_concat),
     Rewrite("dft", "DFT of a known length becomes a product with its matrix", exported.dft_by_matmul),
     Rewrite("einsum", "Einsum becomes transposes, reshapes and products", exported.einsum_by_matmul),
     Rewrite(
@@ -203,7 +213,7 @@ REWRITES: Final = (
     ),
     Rewrite(
         "cast-back",
-        "Max follows a Cast to whole numbers that is cast back to float, so that QNN does not leave both out",
+        "what is cast to whole numbers and back to float is rounded: QNN leaves both casts out",
         wrong_values.limit_whole_numbers,
     ),
     Rewrite("cast-bytes", "Cast of uint8 to float goes by int32", wrong_values.cast_bytes_twice),
@@ -277,11 +287,25 @@ REWRITES: Final = (
         "what computes an exponential gets arguments of -87 at least; of smaller ones QNN computes 131008",
         wrong_values.limit_arguments,
     ),
-    Rewrite("rank", "more than five dimensions (MatMul: four) are folded into fewer", rank.fold_dimensions),
+    Rewrite(
+        "wide-integers",
+        "int64 of five dimensions, over which QNN ends the process, is computed in int32",
+        integers.narrow_wide_integers,
+    ),
+    Rewrite(
+        "rank",
+        "more dimensions than QNN takes (five, of many operators four) are folded into fewer",
+        rank.fold_dimensions,
+    ),
     Rewrite(
         double_edges.REWRITE,
         "64-bit floats that enter or leave the model are converted on the CPU, and computed in 32 bits",
         doubles.float_inside,
+    ),
+    Rewrite(
+        "inner-doubles",
+        "64-bit floats inside of the model, with some of which QNN fails, are computed in 32 bits",
+        doubles.float_between,
     ),
     Rewrite(
         "masks",

@@ -1,4 +1,4 @@
-"""More than five dimensions are folded into fewer: QNN takes five at most, and MatMul four.
+"""Dimensions beyond those that QNN takes are folded into fewer: five at most, for many operators four.
 
 An operator that treats neighbouring axes alike gives the same result if they are one axis. So around such an
 operator one Reshape folds axes together and another one unfolds them. Reshapes that follow each other become one,
@@ -18,7 +18,9 @@ import numpy as np
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import Editor
+from qnnbridge_host.model import operator_tables as tables
 from qnnbridge_host.model.double_edges import is_conversion
+from qnnbridge_host.rewrite.rewriting import NodeChain
 
 ELEMENTWISE = frozenset(
     {
@@ -33,7 +35,7 @@ REDUCING = frozenset(
     {"ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"}
 )
 # Operators for which one axis counts, with its default.
-ONE_AXIS: dict[str, int | None] = {"Softmax": -1, "LogSoftmax": -1, "Concat": None}
+ONE_AXIS: dict[str, int | None] = {"Softmax": -1, "LogSoftmax": -1, "LpNormalization": -1, "Concat": None}
 
 
 def groups_alike(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> list[list[int]] | None:
@@ -109,8 +111,10 @@ def _size(sizes: Sequence[int], axes: Sequence[int]) -> int:
     return math.prod(sizes[axis] for axis in axes)
 
 
-MOST_DIMENSIONS = 5
 MOST_OF_MATMUL = 4
+# They treat all axes behind that of the channels alike.
+_NORMALISING: Final = ("LayerNormalization", "RMSNormalization")
+_OF_CHANNELS: Final = ("BatchNormalization", "GlobalMaxPool", "InstanceNormalization")
 # The opsets from which on: of ReduceSum, and of the others.
 _AXES_ARE_AN_INPUT, _AXES_ARE_AN_INPUT_EVERYWHERE = 13, 18
 _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
@@ -123,10 +127,9 @@ def fold_dimensions(editor: Editor) -> list[str]:
         # With fewer dimensions QNN would take it, and fail with the double.
         if is_conversion(node.name):
             return None
-        if node.domain not in graphs.ONNX_DOMAINS or not any(
-            (editor.rank(name) or 0) > (MOST_OF_MATMUL if node.op_type == "MatMul" else MOST_DIMENSIONS)
-            for name in (*node.input, *node.output)
-            if name
+        tensors = [name for name in (*node.input, *node.output) if name]
+        if node.domain not in graphs.ONNX_DOMAINS or not (
+            any((editor.rank(name) or 0) > _most_of(node) for name in tensors) or _normalised(editor, node) > 1
         ):
             return None
         fold = _FOLDS.get(node.op_type)
@@ -141,6 +144,14 @@ def fold_dimensions(editor: Editor) -> list[str]:
         _merge_reshapes(editor)
         editor.drop_dead()
     return [f"{count} {op}" for op, count in counted.items()]
+
+
+def _most_of(node: Any) -> int:
+    """The most dimensions that QNN takes of an operator."""
+    if node.op_type == "MatMul":
+        return MOST_OF_MATMUL
+    most = tables.MOST_DIMENSIONS_OF.get(node.op_type, tables.MOST_DIMENSIONS)
+    return min(most, tables.FAILS_BEYOND.get(node.op_type, most))
 
 
 def _reshape(editor: Editor, name: str, shape: Sequence[int], node: Any, made: list[Any], output: str = "") -> str:
@@ -185,7 +196,7 @@ def _transpose(editor: Editor, node: Any) -> list[Any] | None:
     perm = graphs.attribute_values(node).get("perm", list(range(len(shape)))[::-1])
     made: list[Any] = []
     value = node.input[0]
-    for sizes, order in transposes(shape, perm, MOST_DIMENSIONS):
+    for sizes, order in transposes(shape, perm, _most_of(node)):
         value = _reshape(editor, value, sizes, node, made)
         made.append(editor.make("Transpose", [value], node, perm=order))
         value = made[-1].output[0]
@@ -218,8 +229,11 @@ def _elementwise(editor: Editor, node: Any) -> list[Any] | None:
     if result is None or len(node.output) > 1 or any(shape is None for shape in shapes):
         return None
     groups = groups_alike([shape for shape in shapes if shape is not None], result)
-    if groups is None or len(groups) > MOST_DIMENSIONS:
+    if groups is None or len(groups) > _most_of(node):
         return None
+    # One dimension between two transposes ends ONNX Runtime's process (the rewrite "vector-reshape").
+    if len(groups) == 1 and len(groups[0]) > 1:
+        groups = [groups[0][:-1], groups[0][-1:]]
     made = _around(editor, node, result, lambda shape: folded_shape(shape, groups, len(result)))
     # An elementwise operator has no attribute that counts axes, so all of them stay right.
     made[-2].attribute.extend(node.attribute)
@@ -240,7 +254,7 @@ def _reduce(editor: Editor, node: Any) -> list[Any] | None:
         return None  # it reduces nothing
     reduced = {axis % len(shape) for axis in axes} if axes else set(range(len(shape)))
     groups = [list(group) for _, group in itertools.groupby(range(len(shape)), reduced.__contains__)]
-    if len(groups) > MOST_DIMENSIONS:
+    if len(groups) > _most_of(node):
         return None
     made: list[Any] = []
     value_name = _reshape(editor, node.input[0], folded_shape(shape, groups, len(shape)), node, made)
@@ -295,6 +309,141 @@ def _gather(editor: Editor, node: Any) -> list[Any] | None:
     return made
 
 
+def _slice(editor: Editor, node: Any) -> list[Any] | None:
+    """The axes between those that are cut are folded."""
+    shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
+    if shape is None or result is None or len(node.input) < 3:
+        return None  # before opset 10 the limits are attributes
+    starts, axes = editor.constant(node.input[1]), None
+    if len(node.input) > 3 and node.input[3]:
+        axes = editor.constant(node.input[3])
+    elif starts is not None:
+        axes = np.arange(starts.size)
+    if axes is None:
+        return None
+    cut = [int(axis) % len(shape) for axis in axes.reshape(-1)]
+    kinds = [(cut.index(axis),) if axis in cut else () for axis in range(len(shape))]
+    groups = [list(group) for _, group in itertools.groupby(range(len(shape)), kinds.__getitem__)]
+    if len(groups) > _most_of(node):
+        return None
+    made: list[Any] = []
+    value = _reshape(editor, node.input[0], folded_shape(shape, groups, len(shape)), node, made)
+    numbers = np.array([groups.index([axis]) for axis in cut], np.int64)
+    inputs = [value, *node.input[1:3], editor.add_constant(numbers, f"{node.output[0]}/axes"), *node.input[4:]]
+    made.append(editor.make("Slice", inputs, node))
+    _reshape(editor, made[-1].output[0], result, node, made, node.output[0])
+    return made
+
+
+def _split(editor: Editor, node: Any) -> list[Any] | None:
+    shape, results = editor.shape(node.input[0]), [editor.shape(name) for name in node.output]
+    if shape is None or any(result is None for result in results):
+        return None
+    axis = graphs.attribute_values(node).get("axis", 0) % len(shape)
+    groups = [list(range(axis)), [axis], list(range(axis + 1, len(shape)))]
+    made: list[Any] = []
+    value = _reshape(editor, node.input[0], folded_shape(shape, groups, len(shape)), node, made)
+    names = list(node.output)
+    one = editor.make("Split", [value, *node.input[1:]], node, axis=1)
+    one.attribute.extend(attribute for attribute in node.attribute if attribute.name != "axis")
+    del one.output[:]
+    one.output.extend(editor.fresh(f"{name}/folded") for name in names)
+    made.append(one)
+    for folded, name, result in zip(list(one.output), names, results, strict=True):
+        _reshape(editor, folded, result or (), node, made, name)
+    return made
+
+
+def _cumulated(editor: Editor, node: Any) -> list[Any] | None:
+    shape, axis = editor.shape(node.input[0]), editor.constant(node.input[1], 1)
+    if shape is None or axis is None:
+        return None
+    at = int(axis.reshape(())) % len(shape)
+    groups = [list(range(at)), [at], list(range(at + 1, len(shape)))]
+    made: list[Any] = []
+    value = _reshape(editor, node.input[0], folded_shape(shape, groups, len(shape)), node, made)
+    made.append(editor.make("CumSum", [value, editor.add_constant(np.array(1, axis.dtype), "axis")], node))
+    made[-1].attribute.extend(node.attribute)
+    _reshape(editor, made[-1].output[0], shape, node, made, node.output[0])
+    return made
+
+
+def _normalised(editor: Editor, node: Any) -> int:
+    """The number of axes that a LayerNormalization or RMSNormalization normalises; 0 for what is none."""
+    rank = editor.rank(node.input[0]) if node.op_type in _NORMALISING else None
+    if rank is None or node.domain not in graphs.ONNX_DOMAINS:
+        return 0
+    axis: int = graphs.attribute_values(node).get("axis", -1)
+    return -axis if axis < 0 else rank - axis
+
+
+def _normalization(editor: Editor, node: Any) -> list[Any] | None:
+    """The axes in front of those that are normalised become one, and those that are normalised another one."""
+    shape, many = editor.shape(node.input[0]), _normalised(editor, node)
+    if shape is None or not 0 < many < len(shape) or any(node.output[1:]):
+        return None
+    normalised = shape[-many:]
+    inputs = [editor.shape(name) for name in node.input[1:] if name]
+    # Scale and bias of fewer dimensions are broadcast; of one axis that is right as it is.
+    if any(one != normalised and many > 1 for one in inputs):
+        return None
+    made: list[Any] = []
+    sizes = [math.prod(shape[:-many]), math.prod(normalised)]
+    value = _reshape(editor, node.input[0], sizes, node, made)
+    others = [
+        _reshape(editor, name, sizes[1:], node, made) if name and many > 1 else name for name in node.input[1:]
+    ]
+    one = editor.make(node.op_type, [value, *others], node)
+    one.attribute.extend(attribute for attribute in node.attribute if attribute.name != "axis")
+    made.append(one)
+    _reshape(editor, one.output[0], shape, node, made, node.output[0])
+    return made
+
+
+def _channels(editor: Editor, node: Any) -> list[Any] | None:
+    """The axes behind the channels become one."""
+    shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
+    if shape is None or result is None or any(node.output[1:]):
+        return None
+    made: list[Any] = []
+    value = _reshape(editor, node.input[0], [*shape[:2], math.prod(shape[2:])], node, made)
+    made.append(editor.make(node.op_type, [value, *node.input[1:]], node))
+    made[-1].attribute.extend(node.attribute)
+    _reshape(editor, made[-1].output[0], result, node, made, node.output[0])
+    return made
+
+
+_OF_WINDOWS: Final = ("kernel_shape", "strides", "dilations")
+_IN_SPACE = 5
+
+
+def _max_pool(editor: Editor, node: Any) -> list[Any] | None:
+    """MaxPool over three dimensions is one over the last two, and one over the first of them."""
+    shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
+    if shape is None or result is None or len(shape) != _IN_SPACE or any(node.output[1:]):
+        return None
+    given = graphs.attribute_values(node)
+    windows = {name: given[name] for name in _OF_WINDOWS if name in given}
+    pads = given.get("pads", [0] * 6)
+    same: dict[str, Any] = {name: given[name] for name in ("auto_pad", "ceil_mode") if name in given}
+    if same.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
+        return None  # of the size 1 that stands beside the window each opset makes something else
+    batch, channels, depth, height, width = shape
+    flat = {name: value[1:] for name, value in windows.items()}
+    deep = {name: [value[0], 1] for name, value in windows.items()}
+    chain = NodeChain(editor, node)
+
+    def sizes(*wanted: int) -> str:
+        return editor.add_constant(np.array(wanted, np.int64), "sizes")
+
+    value = chain("Reshape", node.input[0], sizes(batch, channels * depth, height, width))
+    value = chain("MaxPool", value, pads=[pads[1], pads[2], pads[4], pads[5]], **flat, **same)
+    value = chain("Reshape", value, sizes(batch, channels, depth, math.prod(result[-2:])))
+    value = chain("MaxPool", value, pads=[pads[0], 0, pads[3], 0], **deep, **same)
+    chain("Reshape", value, sizes(*result))
+    return chain.nodes()
+
+
 _FOLDS: Final[Mapping[str, Callable[[Editor, Any], list[Any] | None]]] = {
     "Gather": _gather,
     "Transpose": _transpose,
@@ -302,7 +451,16 @@ _FOLDS: Final[Mapping[str, Callable[[Editor, Any], list[Any] | None]]] = {
     **dict.fromkeys(ELEMENTWISE, _elementwise),
     **dict.fromkeys(REDUCING, _reduce),
     **dict.fromkeys(ONE_AXIS, _one_axis),
+    **dict.fromkeys(_NORMALISING, _normalization),
+    **dict.fromkeys(_OF_CHANNELS, _channels),
+    "CumSum": _cumulated,
+    "MaxPool": _max_pool,
+    "Slice": _slice,
+    "Split": _split,
 }
+
+# Operators whose dimensions are folded, with those that vanish between two of them.
+FOLDED: Final = frozenset({*_FOLDS, *_RESHAPES})
 
 
 def _merge_reshapes(editor: Editor) -> None:

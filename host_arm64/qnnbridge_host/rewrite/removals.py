@@ -101,7 +101,8 @@ def drop_unused_outputs(editor: Editor) -> list[str]:
     dropped: list[str] = []
 
     def change(node: Any) -> list[Any] | None:
-        if node.domain not in graphs.ONNX_DOMAINS:
+        # A BatchNormalization that computes its statistics must give them.
+        if node.domain not in graphs.ONNX_DOMAINS or graphs.attribute_values(node).get("training_mode", 0):
             return None
         least = _OPTIONAL_AFTER[node.op_type]
         outputs = list(node.output)

@@ -21,6 +21,7 @@ from qnnbridge_host.model.double_edges import is_conversion
 from qnnbridge_host.rewrite.constants import fix_values
 from qnnbridge_host.rewrite.deciding import deciding_inputs, results_text, sizing_inputs, tried_sizes
 from qnnbridge_host.rewrite.fixer import chosen
+from qnnbridge_host.rewrite.rank import FOLDED
 from qnnbridge_models.analyze.analysis import BAD, Advice, NodePlace, NodeVerdict, QnnAnswer
 from qnnbridge_models.analyze.costs import Cost, costs_of
 from qnnbridge_models.analyze.predict import DEQUANTIZE, Prediction, parts_of, predict_model
@@ -111,6 +112,12 @@ _OF_EXPORTERS: Final[Mapping[str, frozenset[str]]] = {
     "dft": frozenset({"DFT"}),
     "einsum": frozenset({"Einsum"}),
     "attention-mask": frozenset({"Attention"}),
+    "scatter-extremes": frozenset({"ScatterElements"}),
+    "col2im": frozenset({"Col2Im"}),
+    "equal-bool": frozenset({"Equal"}),
+    "negative-integer": frozenset({"Neg"}),
+    "integer-padding": frozenset({"Pad"}),
+    "rank": FOLDED,
 }
 
 

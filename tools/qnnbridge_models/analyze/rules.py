@@ -19,6 +19,7 @@ from qnnbridge_host.model import operator_tables as tables
 from qnnbridge_host.model.graph_index import GraphNode, GraphTensor, rules_about
 from qnnbridge_host.model.known_wrong import KnownWrong, WrongOperator
 from qnnbridge_host.model.qnn_operators import REGISTERED, REPLACED
+from qnnbridge_host.rewrite import rank
 from qnnbridge_models.analyze.analysis import Advice, NodePlace, NodeVerdict
 from qnnbridge_protocol.shell import shell_word
 from qnnbridge_tools import output
@@ -122,7 +123,7 @@ def _layer_normalization(node: GraphNode, context: RuleContext) -> Objection:
     axis = node.get("axis", -1)
     if data is None or data.rank is None or axis in (-1, data.rank - 1):
         return None
-    return f"axis is {axis}: it normalises along the last axis only", "reshape so that one axis is left"
+    return f"axis is {axis}: it normalises along the last axis only", _FOLD
 
 
 def _reduce(node: GraphNode, context: RuleContext) -> Objection:
@@ -305,10 +306,13 @@ def _type(node: GraphNode, context: RuleContext) -> Objection:
 def _rank(node: GraphNode, context: RuleContext) -> Objection:
     if node.op in tables.FAILS_BEYOND or node.op in ("Einsum", "Gemm"):
         return None
-    most = tables.MOST_DIMENSIONS_OF.get(node.op, tables.MOST_DIMENSIONS)
+    most = tables.most_dimensions(node.op, node.given[0].type if node.given else "")
     for tensor in (*node.given, *node.made):
         if tensor.rank is not None and tensor.rank > most:
-            return f"{tensor.name} has {tensor.rank} dimensions; {node.op} takes {most} at most"
+            reason = f"{tensor.name} has {tensor.rank} dimensions; {node.op} takes {most} at most"
+            # ONNX Runtime gives a folded Transpose of integers its dimensions back.
+            folds = node.op in rank.FOLDED and tensor.rank > tables.most_dimensions(node.op, "float")
+            return (reason, _FOLD) if folds else reason
     data = node.input(0)
     least = tables.LEAST_DIMENSIONS.get(node.op, 0)
     if data is not None and data.rank is not None and data.rank < least:
@@ -330,6 +334,8 @@ def _counts(node: GraphNode, context: RuleContext) -> Objection:
     if len(node.given) < least:
         return f"{node.op} needs at least {least} inputs"
     if len(node.made) > most:
+        if node.get("training_mode", 0):
+            return "it computes its own statistics (training_mode)", "export the model in its mode for inference"
         unused = all(t.name not in context.view.users for t in node.made[most:])
         fix = "qnnbridge fix (unused-outputs)" if unused else ""
         return f"more than {most} result of {node.op} is asked for", fix
@@ -355,7 +361,8 @@ def _fails(node: GraphNode, context: RuleContext) -> Objection:
     most = tables.FAILS_BEYOND.get(node.op)
     data = node.input(0)
     if data is not None and most is not None and (data.rank or 0) > most:
-        return f"{data.name} has {data.rank} dimensions; QNN takes {node.op} and fails when it compiles it"
+        reason = f"{data.name} has {data.rank} dimensions; QNN takes {node.op} and fails when it compiles it"
+        return (reason, _FOLD) if node.op in rank.FOLDED else reason
     return None
 
 
@@ -371,6 +378,9 @@ def _chip(node: GraphNode, context: RuleContext) -> Objection:
     return reason
 
 
+_NO_DOUBLES: Final = "qnnbridge fix (inner-doubles) computes it in 32 bits"
+_NARROW: Final = "qnnbridge fix (wide-integers) computes it in int32"
+_FOLD: Final = "qnnbridge fix (rank) folds dimensions together"
 QUANTISE_AGAIN: Final = "quantise the float model with qnnbridge quantize, which makes masks small first"
 _SHAPES_FIX = "fix the sizes of the inputs: qnnbridge fix --shape INPUT=..."
 
@@ -391,8 +401,10 @@ RULES: Final = (
         "qnnbridge fix (shape-computations), or export it as a constant",
         tables.CONSTANT_INPUTS,
     ),
+    # QNN refuses it, so that its input leaves QNN's graph, over which QNN ends the process.
+    PlacementRule("wide-integers", "crash", _wide_integers, _NARROW, ("Transpose",)),
     PlacementRule("type", "cpu", _type),
-    PlacementRule("rank", "cpu", _rank, "qnnbridge fix (rank) folds dimensions together"),
+    PlacementRule("rank", "cpu", _rank),
     PlacementRule("counts", "cpu", _counts, operators={*tables.LEAST_INPUTS, *tables.MOST_OUTPUTS}),
     PlacementRule(
         "attributes", "cpu", _attributes, operators={op for one in tables.ATTRIBUTES for op in one.operators}
@@ -415,13 +427,14 @@ RULES: Final = (
         "wide-integers",
         "crash",
         _wide_integers,
-        "compute it in int32, or with fewer dimensions",
+        _NARROW,
         ("Expand", "Unsqueeze"),
     ),
     PlacementRule("zero-size", "crash", _zero_size, "qnnbridge fix (zero-size) takes it out"),
     PlacementRule("fails", "fails", _fails, operators=tables.FAILS_BEYOND),
     # QNN accepts the node first and refuses it when it is too late.
     PlacementRule("fails", "fails", _wide_type, operators=tables.WIDE),
+    PlacementRule("fails", "fails", _wide_type, _NO_DOUBLES, ("Expand",)),
     PlacementRule(
         "chip",
         "fails",
