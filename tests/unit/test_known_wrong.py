@@ -707,9 +707,9 @@ def test_a_reduction_of_five_dimensions_with_the_first_is_found(
     assert names_in(model_of([older], {"x": shape})) == ["reduce-batch"] * found
 
 
-def casts(*between: Any, first: str = "x", back: str = "n", to: int = 1) -> list[Any]:
+def casts(*between: Any, first: str = "x", back: str = "n", to: int = 1, whole: int = 7) -> list[Any]:
     node = helper.make_node
-    return [node("Cast", [first], ["w"], to=7), *between, node("Cast", [back], ["y"], to=to)]
+    return [node("Cast", [first], ["w"], to=whole), *between, node("Cast", [back], ["y"], to=to)]
 
 
 def test_casts_that_cancel_each_other_are_found() -> None:
@@ -719,6 +719,7 @@ def test_casts_that_cancel_each_other_are_found() -> None:
         casts(back="w"),
         casts(node("Reshape", ["w", "s"], ["n"])),
         casts(node("Cast", ["w"], ["n"], to=6), to=10),
+        casts(back="w", whole=12),
         [node("Relu", ["x"], ["r"]), *casts(first="r", back="w")],
         # Another operator takes the whole numbers, too.
         [*casts(back="w"), node("Add", ["w", "one"], ["z"])],
@@ -731,6 +732,8 @@ def test_casts_that_cancel_each_other_are_found() -> None:
     ]
     for nodes in wrong:
         assert names_in(model_of(nodes, {"x": [2, 3]}, constants)) == ["cast-back"], nodes
+    of_bytes = model_of(casts(back="w", whole=2), {"x": [2, 3]})
+    assert names_in(of_bytes) == ["cast-back", "cast-uint8"]
     for nodes in right:
         assert names_in(model_of(nodes, {"x": [2, 3]}, constants)) == [], nodes
 

@@ -213,8 +213,8 @@ def _kept(graph: GraphIndex, end: GraphTensor, before: tuple[int, ...]) -> Liter
 
 # TensorProto's numbers of float, half float and bfloat16.
 _FLOATS: Final = frozenset((1, 10, 16))
-# Those of int32 and int64.
-_WHOLE: Final = frozenset((6, 7))
+# Those of uint8, int32, int64 and uint32.
+_WHOLE: Final = frozenset((2, 6, 7, 12))
 
 
 def cancels_casts(graph: GraphIndex, cast: GraphNode) -> bool:

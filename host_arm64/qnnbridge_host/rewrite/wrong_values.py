@@ -165,11 +165,21 @@ def cast_bytes_twice(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
     return [first, node]
 
 
+_UNSIGNED: Final = (ElementType.UINT8.value, ElementType.UINT32.value)
+
+
 @for_matches("Cast", ("cast-back",), "Cast to whole numbers")
 def limit_whole_numbers(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Put Max behind a Cast to whole numbers that is cast back to float: QNN does not leave it out then."""
     if editor.opset < _MAX_OF_INTEGERS:
         return None
+    if record.attributes["to"] in _UNSIGNED:
+        # QNN has no Max of these. By int32 the values are those of ONNX Runtime, also of negative ones; beyond 2**31
+        # QNN has the largest number of 32 bits.
+        chain = NodeChain(editor, node)
+        least = editor.add_constant(np.array(-(2**31), np.int32), "least")
+        node.input[0] = chain("Max", chain("Cast", chain.x, to=ElementType.INT32.value), least)
+        return [*chain.made, node]
     output = node.output[0]
     node.output[0] = editor.fresh(f"{output}/whole")
     # The least number of 32 bits, in which QNN computes those of 64, too.
