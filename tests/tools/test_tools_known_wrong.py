@@ -63,7 +63,10 @@ def test_the_rewrite_of_a_row_is_right_on_qnn(row: WrongOperator, worker: Worker
 @pytest.mark.process
 @pytest.mark.parametrize("whole", [onnx.TensorProto.UINT8, onnx.TensorProto.UINT32])
 def test_unsigned_numbers_between_floats_are_rounded_in_a_session(whole: int, host: qnnbridge.Host) -> None:
-    nodes = [onnx.helper.make_node("Cast", ["x"], ["w"], to=whole), onnx.helper.make_node("Cast", ["w"], ["y"], to=1)]
+    nodes = [
+        onnx.helper.make_node("Cast", ["x"], ["w"], to=whole),
+        onnx.helper.make_node("Cast", ["w"], ["y"], to=1),
+    ]
     shape = [2, 3, 8]
     model = build.model_bytes(nodes, [build.tensor("x", shape)], [build.tensor("y", shape)])
     x = np.linspace(0, 200.9, 48, dtype=np.float32).reshape(shape)

@@ -165,7 +165,7 @@ def cast_bytes_twice(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
     return [first, node]
 
 
-_UNSIGNED: Final = (ElementType.UINT8.value, ElementType.UINT32.value)
+_UNSIGNED = (ElementType.UINT8.value, ElementType.UINT32.value)
 
 
 @for_matches("Cast", ("cast-back",), "Cast to whole numbers")
