@@ -174,8 +174,8 @@ def limit_whole_numbers(editor: Editor, node: Any, record: GraphNode) -> list[An
     if editor.opset < _MAX_OF_INTEGERS:
         return None
     if record.attributes["to"] in _UNSIGNED:
-        # QNN has no Max of these. By int32 the values are those of ONNX Runtime, also of negative ones; from 2**31 on
-        # they are the largest number of 32 bits.
+        # QNN has no Max of these. By int32 the values are those of ONNX Runtime, also of negative ones, but from
+        # 2**31 on.
         chain = NodeChain(editor, node)
         least = editor.add_constant(np.array(-(2**31), np.int32), "least")
         node.input[0] = chain("Max", chain("Cast", chain.x, to=ElementType.INT32.value), least)
