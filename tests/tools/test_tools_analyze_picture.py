@@ -123,6 +123,30 @@ def test_the_graph_is_coloured_by_place_and_a_click_tells_the_reason(tmp_path: P
 
 
 @needs_a_browser
+def test_a_node_that_qnn_computes_wrong_is_a_problem_of_its_own_colour(tmp_path: Path) -> None:
+    node = models.helper.make_node
+    chained = [
+        node("Relu", ["x"], ["a"], name="first"),
+        node("LogSoftmax", ["a"], ["b"], name="scores", axis=-1),
+        node("Neg", ["b"], ["y"], name="last"),
+    ]
+    made = models.model(chained, [models.value("x", [2, 65])], [models.value("y", [2, 65])])
+    with browser.page(drawn(made, tmp_path)) as page:
+        assert page.errors == []
+        assert page.value("problems()") == [1]
+        page.value('document.getElementById("next").click()')
+        text = panel(page)
+        assert "QNN computes LogSoftmax wrong here" in text
+        assert "qnnbridge fix" in text
+        assert "on the NPU" in text
+        assert "computed wrong by QNN" in page.value('document.getElementById("keys").innerText')
+        edge = page.value("[scale, nodes[1].width / 2]")
+        x, y = place_of(page, 1)
+        page.value("(() => { selected = -1; draw(); })()")
+        assert colour_at(page, x - edge[0] * edge[1], y) == [0xD8, 0x1B, 0x78]
+
+
+@needs_a_browser
 def test_parts_are_islands_of_their_own(tmp_path: Path) -> None:
     with browser.page(drawn(cut_in_two(), tmp_path)) as page:
         (x1, y1), (x2, y2), (x3, y3), (x4, y4) = (place_of(page, index) for index in (1, 2, 3, 4))

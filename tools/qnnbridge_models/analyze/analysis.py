@@ -457,6 +457,10 @@ def picture_data(analysis: Analysis) -> dict[str, Any]:
     view, best = analysis.view, analysis.best
     part_of = {index: number for number, part in enumerate(best.parts) for index in part}
     wrong = set(analysis.truth.disagreements) if analysis.truth is not None else set()
+    known: dict[int, list[tuple[str, str]]] = {}
+    for one in analysis.advice:
+        for index in one.nodes if one.code == KNOWN_WRONG else ():
+            known.setdefault(index, []).append((one.why, one.what))
     nodes = []
     for node in view.nodes:
         verdict, rule = best.verdicts[node.index], analysis.predicted.verdicts[node.index]
@@ -475,6 +479,7 @@ def picture_data(analysis: Analysis) -> dict[str, Any]:
                 "m": analysis.costs[node.index].macs,
                 "w": analysis.costs[node.index].weights,
                 "wrong": WORDS[rule.place] if node.index in wrong else "",
+                "k": known.get(node.index, []),
             }
         )
     shares = shares_of(analysis, best)
