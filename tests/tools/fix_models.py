@@ -398,6 +398,7 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "weight in a Loop": ("body-weights", lambda: exported_models.body_with_a_weight("Loop")),
     **exported_models.ONE_OF_EACH,
     **exported_models.DOUBLES,
+    "int64 of five dimensions": ("wide-integers", exported_models.wide_integers),
     "mask": ("masks", lambda: models.attention(-3.4e38)),
     **{
         f"known wrong: {row.name}": (row.rewrite, lambda row=row: float_model(Case.from_words(row.example)))

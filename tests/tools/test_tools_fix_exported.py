@@ -15,6 +15,8 @@ pytest.importorskip("onnxruntime")
 
 import exported_models
 import model_work_models as models
+import onnx
+import onnx.numpy_helper
 import onnxruntime
 from tests import needs
 from tests.fakes.commands import qnnbridge as qnnbridge_command
@@ -358,3 +360,58 @@ def test_a_session_with_an_endless_scale_is_told_the_way_to_the_node(host: qnnbr
     with pytest.raises(qnnbridge.errors.EPFail, match=r"infinite scale(.|\n)*qnnbridge analyze") as refused:
         qnnbridge.InferenceSession(data, host=host, provider_options=CHIP)
     assert "makes masks small first" in str(refused.value)
+
+
+# --- dimensions that are folded in a quantised model -------------------------------------------------------
+
+
+def windows_of_a_picture(zero: bool) -> onnx.ModelProto:
+    """As Swin cuts a picture into windows, each result quantised. zero: with zero points."""
+    node, nodes = models.helper.make_node, []
+    step = ["s", "z"] if zero else ["s"]
+
+    def quantised(name: str, result: str) -> None:
+        nodes.append(node("QuantizeLinear", [name, *step], [f"{result}_q"]))
+        nodes.append(node("DequantizeLinear", [f"{result}_q", *step], [result]))
+
+    quantised("x", "a")
+    nodes.append(node("Reshape", ["a", "six"], ["b"]))
+    quantised("b", "c")
+    nodes.append(node("Transpose", ["c"], ["d"], perm=[0, 1, 3, 2, 4, 5], name="turned"))
+    quantised("d", "e")
+    nodes.append(node("Sqrt", ["e"], ["f"], name="root"))
+    quantised("f", "g")
+    nodes.append(node("Reshape", ["g", "three"], ["h"]))
+    quantised("h", "y")
+    constants = [
+        onnx.numpy_helper.from_array(np.array([1, 2, 4, 2, 4, 8]), "six"),
+        onnx.numpy_helper.from_array(np.array([4, 16, 8]), "three"),
+        onnx.numpy_helper.from_array(np.float32(1 / 64), "s"),
+        onnx.numpy_helper.from_array(np.uint8(0), "z"),
+    ]
+    return models.model(nodes, [models.value("x", [1, 8, 8, 8])], [models.value("y", [4, 16, 8])], constants)
+
+
+@pytest.mark.simulator
+@pytest.mark.process
+@pytest.mark.parametrize("zero", [True, False])
+def test_dimensions_are_folded_in_a_quantised_model_and_it_stays_quantised(
+    zero: bool, tmp_path: Path, host: qnnbridge.Host
+) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    path = models.saved(windows_of_a_picture(zero), tmp_path / "m.onnx")
+    fix_model(path, tmp_path / "fixed.onnx")
+    made = onnx.load(tmp_path / "fixed.onnx")
+    makers = {name: one.op_type for one in made.graph.node for name in one.output}
+    readers = [(one.op_type, name) for one in made.graph.node for name in one.input]
+    for one in made.graph.node:
+        if one.op_type in ("Transpose", "Sqrt", "Reshape"):
+            assert makers[one.input[0]] == "DequantizeLinear", one
+            assert [op for op, name in readers if name == one.output[0]] == ["QuantizeLinear"], one
+    x = np.random.default_rng(3).uniform(0, 4, (1, 8, 8, 8)).astype(np.float32)
+    expected = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    with qnnbridge.InferenceSession(tmp_path / "fixed.onnx", host=host, provider_options=CHIP) as session:
+        (y,) = session.run(None, {"x": x})
+        assert not session.placement.cpu_nodes
+    # One step of rounding.
+    assert np.abs(y - expected).max() <= 1 / 64 + 1e-6

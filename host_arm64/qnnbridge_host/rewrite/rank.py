@@ -20,6 +20,7 @@ from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.model import operator_tables as tables
 from qnnbridge_host.model.double_edges import is_conversion
+from qnnbridge_host.rewrite.quantised_reshapes import quantise_reshapes
 from qnnbridge_host.rewrite.rewriting import NodeChain
 
 ELEMENTWISE = frozenset(
@@ -143,6 +144,7 @@ def fold_dimensions(editor: Editor) -> list[str]:
         editor.changed(shapes=True)
         _merge_reshapes(editor)
         editor.drop_dead()
+        quantise_reshapes(editor)
     return [f"{count} {op}" for op, count in counted.items()]
 
 

@@ -1,0 +1,99 @@
+"""Reshapes that a rewrite put between the quantised operators of a model.
+
+QNN computes an operator in integers if DequantizeLinear is right in front of it and QuantizeLinear right behind. A
+Reshape in between parts them: the operator is computed in floats or refused, and the model is worse than before. So
+each Reshape gets a pair of its own. The values are on the grid of the scale already, and none of them changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from qnnbridge_host.graph import graphs
+from qnnbridge_host.graph.model_index import Editor
+from qnnbridge_host.model import operator_tables as tables
+
+_QUANTIZE: Final = "QuantizeLinear"
+_DEQUANTIZE: Final = "DequantizeLinear"
+_RESHAPES: Final = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+def quantise_reshapes(editor: Editor) -> None:
+    """Give each Reshape beside quantised operators a pair of QuantizeLinear and DequantizeLinear."""
+    if _DEQUANTIZE not in editor.op_types:
+        return
+    # A pair in more dimensions than QNN takes, between two Reshapes, comes behind the second one.
+    while editor.map_nodes(lambda node: _past_pair(editor, node), _RESHAPES):
+        editor.changed(shapes=True)
+    editor.drop_dead()
+    for change in (_close_behind, _close_in_front):
+        if editor.map_nodes(lambda node, change=change: change(editor, node), ("Reshape",)):  # type: ignore[misc]
+            editor.changed(shapes=True)
+
+
+def _past_pair(editor: Editor, node: Any) -> list[Any] | None:
+    back = _of_one_scale(editor, editor.maker_of(node.input[0], _DEQUANTIZE))
+    to = None if back is None else _of_one_scale(editor, editor.maker_of(back.input[0], _QUANTIZE))
+    before = None if to is None else editor.maker_of(to.input[0], *_RESHAPES)
+    shape, rank = editor.shape(node.output[0]), editor.rank(node.input[0])
+    if before is None or shape is None or 0 in shape or (rank or 0) <= tables.MOST_DIMENSIONS:
+        return None
+    sizes = editor.add_constant(np.asarray(shape, np.int64), "sizes")
+    reshaped = editor.make("Reshape", [before.input[0], sizes], node)
+    return [reshaped, *_pair(editor, node, reshaped.output[0], to, back, node.output[0])]
+
+
+def _close_behind(editor: Editor, node: Any) -> list[Any] | None:
+    back = _of_one_scale(editor, editor.maker_of(node.input[0], _DEQUANTIZE))
+    readers = editor.uses(node.output[0])
+    if back is None or not readers or all(one.op_type == _QUANTIZE for one in readers):
+        return None
+    result = node.output[0]
+    node.output[0] = editor.fresh(f"{result}/reshaped")
+    return [node, *_pair(editor, node, node.output[0], back, back, result)]
+
+
+def _close_in_front(editor: Editor, node: Any) -> list[Any] | None:
+    maker, readers = editor.maker(node.input[0]), editor.uses(node.output[0])
+    to = _of_one_scale(editor, readers[0]) if readers and readers[0].op_type == _QUANTIZE else None
+    if (
+        maker is None
+        or maker.op_type == _DEQUANTIZE
+        or to is None
+        or any(one.op_type != _QUANTIZE for one in readers)
+    ):
+        return None
+    pair = _pair(editor, node, node.input[0], to, to, editor.fresh(f"{node.input[0]}/quantised"))
+    node.input[0] = pair[-1].output[0]
+    return [*pair, node]
+
+
+def _of_one_scale(editor: Editor, node: Any | None) -> Any | None:
+    """The node, if it has one scale for all elements: only then the shape does not matter."""
+    if node is None or node.domain not in graphs.ONNX_DOMAINS:
+        return None
+    scale = editor.shape(node.input[1])
+    return node if scale is not None and math.prod(scale) == 1 else None
+
+
+def _pair(editor: Editor, after: Any, value: str, to: Any, back: Any, result: str) -> list[Any]:
+    """QuantizeLinear as `to` and DequantizeLinear as `back` have it, of `value`."""
+    first = editor.make(_QUANTIZE, [value, *_step(editor, to)], after)
+    if to.op_type == _QUANTIZE:
+        first.attribute.extend(one for one in to.attribute if one.name != "axis")
+    second = editor.make(_DEQUANTIZE, [first.output[0], *_step(editor, back)], after, result)
+    if back.op_type == _DEQUANTIZE:
+        second.attribute.extend(one for one in back.attribute if one.name != "axis")
+    return [first, second]
+
+
+def _step(editor: Editor, node: Any) -> Sequence[str]:
+    """Scale and zero point. The zero point also says the type, so there is always one."""
+    if len(node.input) > 2 and node.input[2]:
+        return list(node.input[1:3])
+    integers = node.output[0] if node.op_type == _QUANTIZE else node.input[0]
+    return [node.input[1], editor.like(integers, 0, "zero_point")]
