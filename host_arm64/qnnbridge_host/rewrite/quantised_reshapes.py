@@ -7,6 +7,7 @@ each Reshape gets a pair of its own. The values are on the grid of the scale alr
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, Final
@@ -27,11 +28,11 @@ def quantise_reshapes(editor: Editor) -> None:
     if _DEQUANTIZE not in editor.op_types:
         return
     # A pair in more dimensions than QNN takes, between two Reshapes, comes behind the second one.
-    while editor.map_nodes(lambda node: _past_pair(editor, node), _RESHAPES):
+    while editor.map_nodes(functools.partial(_past_pair, editor), _RESHAPES):
         editor.changed(shapes=True)
     editor.drop_dead()
     for change in (_close_behind, _close_in_front):
-        if editor.map_nodes(lambda node, change=change: change(editor, node), ("Reshape",)):  # type: ignore[misc]
+        if editor.map_nodes(functools.partial(change, editor), ("Reshape",)):
             editor.changed(shapes=True)
 
 
