@@ -45,8 +45,10 @@ _GENERATED = 300
 @pytest.mark.process
 @pytest.mark.parametrize("row", list(ROWS.values()), ids=list(ROWS))
 def test_qnn_computes_the_example_of_a_row_wrong(row: WrongOperator, worker: Worker) -> None:
-    expected = "died" if "it ends the process" in row.says else "failed" if row.fails else "wrong"
-    assert worker.run(Case.from_words(row.example))["status"] == expected
+    expected = {"died" if "it ends the process" in row.says else "failed" if row.fails else "wrong"}
+    if "or the process ends" in row.says or "or ends the process" in row.says:
+        expected.add("died")  # by what lies in memory
+    assert worker.run(Case.from_words(row.example))["status"] in expected
     worker.start()  # in place of one that has died, before the test is checked for processes it leaves
 
 
