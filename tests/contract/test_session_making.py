@@ -109,7 +109,7 @@ def test_a_relative_path_counts_from_the_folder_of_the_application(
         assert session.placement.qnn_nodes == 1
 
 
-@pytest.mark.skipif(os.name == "nt", reason="a folder that is in use cannot be deleted there")
+@pytest.mark.skipif(os.name == "nt", reason="Windows deletes no folder that is in use")
 def test_an_absolute_path_needs_no_working_folder(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

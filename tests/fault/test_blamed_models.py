@@ -282,7 +282,7 @@ def test_a_provider_that_the_system_has_updated_is_tried_again(
     assert len(Quarantine().accounts()) == 2
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="without SIGALRM")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGALRM")
 def test_a_signal_handler_may_call_a_session_while_its_thread_runs_a_suspect(host: qnnbridge.Host):
     import signal
 

@@ -470,7 +470,9 @@ def foreign(package: Path, tmp_path: Path) -> Path:
     return copy
 
 
-needs_packages = pytest.mark.skipif(not hasattr(real, "ModelPackage"), reason="onnxruntime 1.32 has model packages")
+needs_packages = pytest.mark.skipif(
+    not hasattr(real, "ModelPackage"), reason="needs the model packages of onnxruntime 1.32"
+)
 
 
 @needs_packages

@@ -990,7 +990,9 @@ def test_links_are_neither_listed_nor_removed(hub: FakeHub, tmp_path: Path) -> N
 
 
 @pytest.mark.process
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="older Pythons import from the current folder first")
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="needs Python 3.11: older ones import from the current folder first"
+)
 def test_files_in_the_current_folder_do_not_reach_the_process_that_pulls(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

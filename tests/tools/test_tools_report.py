@@ -196,7 +196,9 @@ def test_a_command_that_hangs_is_ended() -> None:
     assert outcome.code is None
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="older Pythons import from the current folder first")
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="needs Python 3.11: older ones import from the current folder first"
+)
 def test_files_in_the_current_folder_do_not_reach_the_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

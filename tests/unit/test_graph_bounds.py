@@ -239,7 +239,7 @@ def test_a_gigantic_window_is_refused() -> None:
         runnable.check_runnable(_added(pool))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a pipe has no place in a folder there")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pipes in folders")
 def test_a_pipe_in_the_place_of_a_model_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "m.onnx")
     with pytest.raises(NoSuchFile, match="cannot be read") as caught:

@@ -103,7 +103,7 @@ def test_the_check_itself_sees_an_installation_by_name() -> None:
         assert not installs_by_name(text), text
 
 
-@pytest.mark.skipif(installing.ON_INDEX, reason="an index has qnnbridge")
+@pytest.mark.skipif(installing.ON_INDEX, reason="needs an index without qnnbridge")
 def test_no_text_installs_qnnbridge_by_name_as_long_as_no_index_has_it() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     sources = [

@@ -9,7 +9,7 @@ keep their names and types.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -52,12 +52,7 @@ def float_inside(editor: Editor) -> list[str]:
         nodes.append(node)
     for name in outputs:
         nodes += _conversion(editor, floats[name], name, editor.shape(name) or (), _DOUBLE)
-    known = [value for value in editor.graph.value_info if value.name not in doubles]
-    del editor.graph.value_info[:]
-    editor.graph.value_info.extend(known)
-    editor.set_nodes(nodes)
-    editor.changed(shapes=True)
-    editor.drop_dead()
+    _set_nodes(editor, nodes, doubles)
     return [
         f"{kind} {name} is converted on the CPU, and computed in 32 bits"
         for kind, names in (("input", inputs), ("output", outputs))
@@ -88,13 +83,18 @@ def float_between(editor: Editor) -> list[str]:
     for node in nodes:
         if not doubles.isdisjoint((*node.input, *node.output)):
             _compute_in_float(editor, node, floats, constants)
+    _set_nodes(editor, nodes, doubles)
+    return [f"{len(doubles)} results are computed in 32 bits"]
+
+
+def _set_nodes(editor: Editor, nodes: list[Any], doubles: Collection[str]) -> None:
+    """Set the nodes, and forget the declared types of the doubles."""
     known = [value for value in editor.graph.value_info if value.name not in doubles]
     del editor.graph.value_info[:]
     editor.graph.value_info.extend(known)
     editor.set_nodes(nodes)
     editor.changed(shapes=True)
     editor.drop_dead()
-    return [f"{len(doubles)} results are computed in 32 bits"]
 
 
 def _is_double(editor: Editor, name: str) -> bool:
