@@ -1,4 +1,4 @@
-"""What the objects of generation show of themselves: facts that this side has, without a call of the host."""
+"""The `repr` of objects for generation: facts that the application has, without a call to the host."""
 
 from __future__ import annotations
 

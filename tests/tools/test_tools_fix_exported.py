@@ -366,7 +366,7 @@ def test_a_session_with_an_endless_scale_is_told_the_way_to_the_node(host: qnnbr
 
 
 def windows_of_a_picture(zero: bool) -> onnx.ModelProto:
-    """As Swin cuts a picture into windows, each result quantised. zero: with zero points."""
+    """Cut a picture into windows, as Swin does, with each result quantised. zero: with zero points."""
     node, nodes = models.helper.make_node, []
     step = ["s", "z"] if zero else ["s"]
 

@@ -506,7 +506,7 @@ def test_one_cut_is_survived_within_the_pull(hub: FakeHub, monkeypatch: pytest.M
 def test_a_file_too_large_for_one_answer_comes_in_parts_although_the_hub_offers_xet(
     hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a hub with Xet too, the plain way is taken: ranges of the redirect, which need no further package."""
+    """A hub that offers Xet also redirects to plain ranges, and these need no further package."""
     monkeypatch.setattr(remote, "_MOST_BYTES", 700)
     # What huggingface_hub itself refuses to ask for in one request.
     monkeypatch.setattr("huggingface_hub.constants.MAX_HTTP_DOWNLOAD_SIZE", 800)

@@ -141,7 +141,7 @@ def test_sizes_by_input_and_axis_fix_a_model_for_qnn(dynamic: Path) -> None:
 
 
 def test_axes_without_a_name_of_their_own_are_named_by_input_and_axis() -> None:
-    """Of PaddleOCR: x is axis 0 (no name), 3, "?", "?"."""
+    """The input x of a PaddleOCR model has the shape (no name), 3, "?", "?"."""
     model = Path(__file__).parents[1] / "models" / "ch_ppocr_mobile_v2.0_cls_infer.onnx"
     refused = run(model, "--random")
     assert refused.returncode == 1

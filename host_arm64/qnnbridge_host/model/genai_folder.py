@@ -356,7 +356,7 @@ def _unreadable(folder: GenaiFolder, stage: GenaiStage, path: str, error: Except
 
 
 def _fingerprint(folder: str, config: Mapping[str, Any], files: Sequence[KnownFile]) -> str:
-    """Of the config, and of name and contents of each file.
+    """Return the hash of the config and of the name and contents of each file.
 
     Not of dates: archives give all their files one date, and the weights of two trainings have the same size.
     """

@@ -2,7 +2,7 @@
 
 QNN computes an operator in integers if DequantizeLinear is right in front of it and QuantizeLinear right behind. A
 Reshape in between parts them: the operator is computed in floats or refused, and the model is worse than before. So
-each Reshape gets a pair of its own. The values are on the grid of the scale already, and none of them changes.
+each Reshape gets a QuantizeLinear and DequantizeLinear too. Its values are multiples of the scale already.
 """
 
 from __future__ import annotations
