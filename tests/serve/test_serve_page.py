@@ -62,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     models.write_identity(root / "same.onnx", models.ELEMENTS["FP32"])
     write_hostile(root / f"{HOSTILE}.onnx")
     write_model(root / "tiny", "dynamic")
-    write_model(root / "long", "dynamic", sizes=Sizes(context=6000))
+    write_model(root / "long", "dynamic", sizes=Sizes(context=6000, ballast=20))
     write_encoder(root / "mini")
     tiny_whisper.write_folder(root / "voice", "merged")
     return root

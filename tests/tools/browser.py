@@ -121,14 +121,24 @@ class Page:
     def click_on(self, element: str) -> None:
         """Click with the mouse in the middle of an element: a selector, or an expression that gives it."""
         found = element if element.startswith(("document.", "[...")) else f"document.querySelector({element!r})"
-        self.wait(f"{found} && !{found}.disabled && {found}.getClientRects().length")
-        x, y, hit = self.value(
-            f"(() => {{ const one = {found}; one.scrollIntoView({{block: 'center'}}); const b = one.getClientRects()[0], "
-            "x = b.x + b.width / 2, y = b.y + b.height / 2, top = document.elementFromPoint(x, y); "
-            "return [x, y, one.contains(top) || !!one.labels?.length]; })()"
-        )
-        assert hit, f"{element} is covered by another element"
-        self.click(x, y)
+        # A page that redraws itself may move the element or take it away between looking and clicking. Then the click
+        # hits nothing or something else, and it is repeated, as a user does. A click that loads a page leaves no `hit`.
+        give_up = time.monotonic() + WAIT_S
+        while time.monotonic() < give_up:
+            x, y, top = self.wait(
+                f"(() => {{ const one = {found}; if (!one || one.disabled || !one.getClientRects().length) return null; "
+                "one.scrollIntoView({block: 'center'}); const b = one.getClientRects()[0], "
+                "x = b.x + b.width / 2, y = b.y + b.height / 2; window.hit = null; "
+                "const is = (other) => one.contains(other) || [...one.labels ?? []].some((label) => label.contains(other)); "
+                "document.addEventListener('click', (event) => { window.hit = is(event.target); }, {capture: true, once: true}); "
+                "return [x, y, is(document.elementFromPoint(x, y))]; })()"
+            )
+            if not top:
+                continue
+            self.click(x, y)
+            if self.value("window.hit === undefined || window.hit"):
+                return
+        raise AssertionError(f"{element} is covered by another element or never keeps its place")
 
     def click_button(self, text: str, within: str = "body") -> None:
         self.click_on(
