@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from qnnbridge_os.native import popen
 from qnnbridge_protocol.errors import BridgeError, PullFailed, from_wire
 from qnnbridge_protocol.process_names import is_frozen
-from qnnbridge_protocol.shell import shell_word
+from qnnbridge_protocol.shell import model_command
 
 
 def pull(
@@ -88,6 +88,6 @@ def pull(
             raise
         raise PullFailed(
             f"The process that pulls {name} ended without an answer (exit code {process.returncode}).",
-            fix=f"Run it in a terminal to see why: qnnbridge pull {shell_word(name)}",
+            fix=f"Run it in a terminal to see why: {model_command('pull', name)}",
             details={"reason": "packages"},
         ) from None

@@ -27,6 +27,30 @@ def shell_word(text: str | os.PathLike[str]) -> str:
     return '"' + re.sub("[$`\u201c-\u201e]", r"`\g<0>", _for_program(word)) + '"'
 
 
+def model_command(command: str, model: str | os.PathLike[str] | None, *options: str) -> str:
+    """Return the line that runs a command of qnnbridge on a model, to be pasted.
+
+    Args:
+        command: such as "verify".
+        model: path of the file; None or "" for a model that the application has as bytes.
+        options: quoted where they need it; empty ones are left out.
+    """
+    file = shell_word(model) if model else "MODEL"
+    line = " ".join(["qnnbridge", command, file, *filter(None, options)])
+    return line if model else f"{line} (MODEL: the model in a file)"
+
+
+def fix_command(model: str | os.PathLike[str] | None, *options: str) -> str:
+    """Return the `qnnbridge fix` line for a model, as `model_command` does. It writes `fixed_file`."""
+    return model_command("fix", model, f"-o {fixed_file(model)}", *options)
+
+
+def fixed_file(model: str | os.PathLike[str] | None) -> str:
+    """Return the file that a suggested `qnnbridge fix` writes, as a word of a command: in the current folder."""
+    stem = os.path.splitext(os.path.basename(os.fspath(model)))[0] if model else "model"
+    return shell_word(f"{stem}_fixed.onnx")
+
+
 def command_line(words: Sequence[str | os.PathLike[str]]) -> str:
     """Return a command whose program is a path.
 

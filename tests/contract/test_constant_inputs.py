@@ -19,6 +19,7 @@ import qnnbridge
 import qnnbridge.ort
 from qnnbridge.errors import InvalidArgument, OptionError, PlacementRefused
 from qnnbridge_models.analyze.analyzer import analyze_model
+from qnnbridge_protocol.shell import fixed_file
 from tests.conformance.real_models import QNN, SOC_MODEL
 from tests.contract.small_models import CPU, model, node, tensor
 from tests.daemon.real_daemon import daemon_of_its_own
@@ -90,7 +91,7 @@ def test_the_refusal_names_a_constant_that_works_and_a_command_that_works(
     words = [sys.executable, "-m", "qnnbridge_tools", *shlex.split(command[1])]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    with open_session(host, str(tmp_path / "fixed.onnx")) as session:
+    with open_session(host, str(tmp_path / fixed_file(path))) as session:
         assert session.run(None, {"x": X})[0].shape == (1, 1, 64, 64)
 
 
@@ -195,7 +196,7 @@ def test_analyze_names_the_constant_and_leaves_models_without_sizes_in_inputs_al
         path = Path(saved(mask_decoder(points), tmp_path / "sam.onnx"))
         found = analyze_model(path, soc_model=SOC_MODEL, offline=True)
         assert [one.what for one in found.advice] == [
-            f"qnnbridge fix {path} -o OUT --constant orig_im_size=64,64{sizes}"
+            f"qnnbridge fix {path} -o {fixed_file(path)} --constant orig_im_size=64,64{sizes}"
         ]
         assert "the value of orig_im_size is the size of masks" in found.advice[0].why
     scaled = model([node("Mul", ["x", "s"], ["y"])], [tensor("x", [1, 4]), tensor("s", [4])], [tensor("y", [1, 4])])

@@ -15,6 +15,7 @@ import qnnbridge
 from qnnbridge.errors import CompiledModelRefused, ModelChanged, ModelError, OptionError, PlacementRefused
 from qnnbridge_host.cache.store import Store
 from qnnbridge_protocol.settings import cache_dir
+from qnnbridge_protocol.shell import fixed_file
 from tests.conformance.real_models import QNN, SOC_MODEL
 from tests.contract.small_models import model, node, tensor
 
@@ -84,7 +85,7 @@ def test_a_refusal_names_what_fix_would_rewrite_and_fix_cures_it(host: qnnbridge
         open_session(host, path)
     assert refused.value.fix is not None
     assert "fix=True" in refused.value.fix
-    assert f"qnnbridge fix {path} -o fixed.onnx" in refused.value.fix
+    assert f"qnnbridge fix {path} -o {fixed_file(path)}" in refused.value.fix
     assert "missing-operators: 1 Softsign" in refused.value.fix
     with open_session(host, path, fix=True, verify="raise") as session:
         (y,) = session.run(None, {"x": X})
@@ -327,4 +328,4 @@ def test_an_error_that_qnn_does_not_explain_names_the_known_fault(host: qnnbridg
     with pytest.raises(qnnbridge.errors.EPFail) as failed:
         qnnbridge.InferenceSession(path, providers=SOC, host=host, cache=False, fix=False)
     assert "QNN is known to fail with one operator of it: Mul" in (failed.value.cause or "")
-    assert f"qnnbridge fix {path} -o OUT --only operand-order" in (failed.value.fix or "")
+    assert f"qnnbridge fix {path} -o {fixed_file(path)} --only operand-order" in (failed.value.fix or "")

@@ -17,6 +17,7 @@ from qnnbridge._session import remote_session
 from qnnbridge._session.create import CreateRequest
 from qnnbridge_host.model.known_wrong import table
 from qnnbridge_host.numerics.cases import Case, feeds_of
+from qnnbridge_protocol.shell import fixed_file
 
 pytestmark = [pytest.mark.simulator, pytest.mark.process]
 ROW = next(row for row in table() if row.name == "conv-equal-padding")
@@ -36,7 +37,7 @@ def test_a_session_says_it_with_and_without_the_cache(tmp_path: Path, caplog: py
         (text,) = warnings_of(caplog, model, provider_options=CHIP, cache=cache)
         assert "Conv node0" in text
         assert ROW.says in text
-        assert f"qnnbridge fix {model} -o OUT --only conv-padding" in text
+        assert f"qnnbridge fix {model} -o {fixed_file(model)} --only conv-padding" in text
     assert warnings_of(caplog, model, providers=["CPUExecutionProvider"]) == []
 
 

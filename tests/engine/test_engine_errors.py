@@ -133,7 +133,7 @@ def test_a_graph_that_qnn_cannot_build_names_the_tensors_without_elements() -> N
     given = Circumstances(model_path="/m/my model.onnx", empty_results=("e (1x0x4)",))
     error = translate(state.Fail("Failed to compose Qnn graph."), given)
     assert "the model has e (1x0x4)." in (error.cause or "")
-    assert "qnnbridge fix '/m/my model.onnx' -o OUT" in (error.fix or "")
+    assert "qnnbridge fix '/m/my model.onnx' -o 'my model_fixed.onnx'" in (error.fix or "")
     error = translate(state.Fail("Failed to compose Qnn graph."), given._replace(empty_inputs=("x (0)",)))
     assert "the model has x (0), e (1x0x4)." in (error.cause or "")
     assert "Give x (0) at least one element" in (error.fix or "")

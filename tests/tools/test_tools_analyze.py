@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from qnnbridge_models.analyze import analysis as report
 from qnnbridge_models.analyze.analysis import shares_of, verdict_text, work_text
 from qnnbridge_models.analyze.predict import parts_of
 from qnnbridge_models.fix import fix_model
+from qnnbridge_protocol import shell
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, NoSuchFile, OptionError
 
 node = models.helper.make_node
@@ -57,7 +60,7 @@ def chain_of(*ops: str) -> Any:
     [
         ("integer exponent", "special", "integer-exponent"),
         ("scaled Gemm", "attributes", "gemm-scale"),
-        ("computed limits", "constant-inputs", "shape-computations"),
+        ("computed limits", "constant-inputs", "clip-limits"),
         ("unused statistics", "counts", "unused-outputs"),
         ("upper triangle", "not-registered", "trilu"),
         ("skip norm", "not-registered", "skip-norm"),
@@ -73,6 +76,28 @@ def test_each_trap_is_named_with_the_rewrite_that_takes_it_out(
     analysis = offline(fix_models.ONE_OF_EACH[what][1](), tmp_path)
     assert rule in rules_of(analysis).values()
     assert any(fix in advice.what for advice in analysis.advice), [a.what for a in analysis.advice]
+
+
+def test_each_suggested_command_works_when_pasted_and_cures_its_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pasted = 0
+    for number, (_, make) in enumerate(fix_models.ONE_OF_EACH.values()):
+        folder = tmp_path / f"it's {number}"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        for advice in offline(make(), folder).advice:
+            # As a reader takes it: without what the text says behind the command.
+            command = re.match(r"(?:run: )?(qnnbridge fix .*?)(?: \(|, or |; |$)", advice.what)
+            if command is None or "=SIZE" in command[1]:
+                continue
+            Path("m_fixed.onnx").unlink(missing_ok=True)
+            done = qnnbridge(*shlex.split(command[1])[1:])
+            assert done.returncode == 0, done.output
+            left = analyze_model("m_fixed.onnx", offline=True).advice
+            assert advice.why not in [one.why for one in left], advice.what
+            pasted += 1
+    assert pasted > 140
 
 
 @pytest.mark.parametrize(
@@ -527,7 +552,9 @@ def test_a_branch_that_takes_the_place_of_its_if_is_not_called_nothing(tmp_path:
 def test_fixed_sizes_come_first_and_alone_if_they_are_enough(tmp_path: Path) -> None:
     found = analyze_model(MODELS / "ch_ppocr_mobile_v2.0_cls_infer.onnx", offline=True)
     assert [one.severity for one in found.advice] == ["sizes"]
-    assert found.advice[0].what == 'qnnbridge fix MODEL -o OUT --dim "x:0=SIZE" --dim "x:2=SIZE" --dim "x:3=SIZE"'
+    assert found.advice[0].what == shell.fix_command(
+        MODELS / "ch_ppocr_mobile_v2.0_cls_infer.onnx", *(f'--dim "x:{axis}=SIZE"' for axis in (0, 2, 3))
+    )
     assert "that alone is enough: by the rules all 233 nodes run on the NPU" in found.advice[0].why
     assert found.advice[0].macs > 1_000_000
     assert "once its sizes are fixed" in verdict_text(found, found.best)
@@ -554,7 +581,7 @@ def test_an_input_that_decides_which_branch_runs_is_named_with_its_value(tmp_pat
     )
     found = offline(made, tmp_path)
     assert found.advice[0].code == "deciding-input"
-    assert found.advice[0].what == 'qnnbridge fix MODEL -o OUT --constant rate=16000 --dim "N=SIZE"'
+    assert found.advice[0].what == shell.fix_command(tmp_path / "m.onnx", "--constant rate=16000", '--dim "N=SIZE"')
     assert "choice" in found.advice[0].why
     assert not any("choice" in one.why for one in found.advice[1:])
     fix_model(tmp_path / "m.onnx", tmp_path / "fixed.onnx", dims={"N": 2}, constants={"rate": 16000})

@@ -25,6 +25,7 @@ import qnnbridge
 from qnnbridge_models.analyze import analyze_model
 from qnnbridge_models.analyze.analysis import verdict_text
 from qnnbridge_models.fix import fix_model
+from qnnbridge_protocol.shell import fixed_file
 
 LEFT_ALONE = {
     "other activations": ("default-activations", lambda: exported_models.recurrent("GRU", ["HardSigmoid", "Tanh"])),
@@ -140,7 +141,7 @@ def test_analyze_names_the_command_that_brings_everything_to_qnn(what: str, tmp_
     assert any(verdict.place == "cpu" for verdict in found.best.verdicts)
     (command,) = {one.what for one in found.advice if one.severity not in ("model",)}
     assert command.endswith(f"--only {name}")
-    words = [str(tmp_path / "o.onnx") if word == "OUT" else word for word in shlex.split(command)[1:]]
+    words = [str(tmp_path / "o.onnx") if word == "m_fixed.onnx" else word for word in shlex.split(command)[1:]]
     assert qnnbridge_command(*words).returncode == 0
     assert all(
         verdict.place != "cpu" for verdict in analyze_model(tmp_path / "o.onnx", soc_model="60").best.verdicts
@@ -152,7 +153,7 @@ def test_int64_of_five_dimensions_ends_no_process_after_the_rewrite(host: qnnbri
     pytest.importorskip("onnxruntime_qnn")
     path = models.saved(exported_models.wide_integers(), tmp_path / "m.onnx")
     found = analyze_model(path, offline=True, soc_model="60")
-    assert (found.advice[0].severity, "(wide-integers)" in found.advice[0].what) == ("crash", True)
+    assert (found.advice[0].severity, "--only wide-integers" in found.advice[0].what) == ("crash", True)
     (step,) = fix_model(path, tmp_path / "o.onnx", only=["wide-integers"]).steps
     assert step.kept
     cpu = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -167,7 +168,7 @@ def test_int64_of_five_dimensions_ends_no_process_after_the_rewrite(host: qnnbri
 def test_analyze_says_that_qnn_fails_with_repeated_doubles(tmp_path: Path) -> None:
     path = models.saved(exported_models.repeated_doubles(), tmp_path / "m.onnx")
     (advice,) = analyze_model(path, offline=True, soc_model="60").advice
-    assert (advice.severity, "(inner-doubles)" in advice.what) == ("fails", True)
+    assert (advice.severity, "--only inner-doubles" in advice.what) == ("fails", True)
 
 
 def test_a_normalization_that_computes_its_statistics_keeps_its_results(tmp_path: Path) -> None:
@@ -307,7 +308,7 @@ def test_analyze_says_that_qnn_fails_with_a_double_and_names_the_command(offline
     found = analyze_model(path, soc_model="60", offline=offline)
     assert verdict_text(found, found.best) == "QNN would fail with 64-bit floats"
     (told,) = found.advice
-    words = [str(tmp_path / "o.onnx") if word == "OUT" else word for word in shlex.split(told.what)[1:]]
+    words = [str(tmp_path / "o.onnx") if word == "m_fixed.onnx" else word for word in shlex.split(told.what)[1:]]
     assert qnnbridge_command(*words).returncode == 0
     after = analyze_model(tmp_path / "o.onnx", soc_model="60", offline=offline)
     assert after.advice == ()
@@ -320,8 +321,9 @@ def test_compile_names_the_rewrite_for_a_double_and_takes_its_result(host: qnnbr
     path = models.saved(exported_models.double_output(), tmp_path / "m.onnx")
     refused = qnnbridge_command("compile", path, "-o", tmp_path / "c.onnx", "--soc-model", "60")
     assert refused.returncode != 0
-    assert f"Run qnnbridge fix {path} -o OUT --only double-edges, and compile OUT." in " ".join(
-        refused.output.split()
+    assert (
+        f"Run qnnbridge fix {path} -o {fixed_file(path)} --only double-edges, and compile {fixed_file(path)}."
+        in " ".join(refused.output.split())
     )
     fix_model(path, tmp_path / "o.onnx", only=["double-edges"])
     compiled = qnnbridge_command("compile", tmp_path / "o.onnx", "-o", tmp_path / "c.onnx", "--soc-model", "60")

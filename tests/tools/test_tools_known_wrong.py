@@ -297,7 +297,7 @@ def test_the_command_that_cures_a_model_has_the_sizes_that_analyze_was_given(tmp
     path = build.saved(build.model(nodes, [x], [y], constants), tmp_path / "m.onnx")
     assert [one for one in analyze_model(path, offline=True).advice if one.code == "known-wrong"] == []
     (told,) = [one for one in analyze_model(path, offline=True, dims={"batch": 4}).advice if one.code]
-    assert told.what.endswith('-o OUT --dim "batch=4" --only fixed-shapes --only repeated-rows')
+    assert told.what.endswith('-o m_fixed.onnx --dim "batch=4" --only fixed-shapes --only repeated-rows')
     fix_model(path, tmp_path / "o.onnx", dims={"batch": 4}, only=["fixed-shapes", "repeated-rows"])
     assert [node.op_type for node in onnx.load(str(tmp_path / "o.onnx")).graph.node] == [
         "Add",
@@ -342,7 +342,7 @@ def test_analyze_finds_in_branches_of_an_if_what_a_session_finds(
 def test_the_command_for_a_branch_that_is_always_taken_cures_it(tmp_path: Path) -> None:
     path = build.saved(model_with_branches(True), tmp_path / "m.onnx")
     (told,) = [one for one in analyze_model(path, offline=True).advice if one.code == "known-wrong"]
-    words = [str(tmp_path / "o.onnx") if word == "OUT" else word for word in shlex.split(told.what)[1:]]
+    words = [str(tmp_path / "o.onnx") if word == "m_fixed.onnx" else word for word in shlex.split(told.what)[1:]]
     assert qnnbridge_command(*words).returncode == 0
     assert [node.op_type for node in onnx.load(str(tmp_path / "o.onnx")).graph.node] == ["Neg", "Max", "Exp"]
     assert [one for one in analyze_model(tmp_path / "o.onnx", offline=True).advice if one.code] == []

@@ -350,7 +350,7 @@ def test_the_error_names_phase_model_code_cause_fix_and_report_in_few_lines() ->
     assert "crash report: ~/crashes/x.txt" in lines[3]
 
 
-KNOWN = "pnet.onnx: QNN is known to compute one operator of it wrong: AveragePool pool (x). Fix: run: qnnbridge fix pnet.onnx -o OUT."
+KNOWN = "pnet.onnx: QNN is known to compute one operator of it wrong: AveragePool pool (x). Fix: run: qnnbridge fix pnet.onnx -o pnet_fixed.onnx."
 
 
 @pytest.mark.parametrize("log", [None, "damaged_bin_at_run"])
@@ -359,7 +359,7 @@ def test_a_fault_that_was_known_before_the_crash_is_the_cause_with_its_cure(log:
     known = dataclasses.replace(plain, in_flight=(dataclasses.replace(plain.in_flight[0], known=KNOWN),))
     error = to_error(known)
     assert error.cause == f"Most likely a known fault of QNN. {KNOWN.partition(' Fix: ')[0]}"
-    assert error.fix == "Run: qnnbridge fix pnet.onnx -o OUT."
+    assert error.fix == "Run: qnnbridge fix pnet.onnx -o pnet_fixed.onnx."
     assert error.details["diagnoses"][0]["cause"] == error.cause, "as the crash report has it"
 
 

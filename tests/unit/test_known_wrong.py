@@ -145,7 +145,7 @@ def test_the_warning_names_operator_node_condition_and_command() -> None:
     text = known_wrong.warning_of("m.onnx", found, "m.onnx")
     assert "Conv conv" in text
     assert ROWS["conv-equal-padding"].says in text
-    assert "qnnbridge fix m.onnx -o OUT --only conv-padding" in text
+    assert "qnnbridge fix m.onnx -o m_fixed.onnx --only conv-padding" in text
     assert known_wrong.warning_of("m.onnx", ()) == ""
 
 
@@ -936,7 +936,7 @@ def test_an_operator_in_the_branch_that_is_always_taken_is_cured_after_the_branc
     (found,) = known_wrong.find_in_model(inside("If", condition=True), arch=73)
     assert (found.inside, found.node) == ("a branch of the If choice", "b")
     assert found.rewrites == ("shape-computations", "untaken-branches", "exponent-limits")
-    command = "qnnbridge fix m.onnx -o OUT --only shape-computations --only untaken-branches --only exponent-limits"
+    command = "qnnbridge fix m.onnx -o m_fixed.onnx --only shape-computations --only untaken-branches --only exponent-limits"
     assert command in known_wrong.warning_of("m", [found], "m.onnx")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import types
+from pathlib import Path
 
 import pytest
 from tests import needs
@@ -114,6 +115,16 @@ def test_a_word_is_text_for_both_shells_of_windows(text: str) -> None:
         # PowerShell starts programs with another command line, so backslashes at the end are doubled for nothing.
         (found,) = powershell(word)
         assert found.rstrip("\\") == text.rstrip("\\")
+
+
+def test_a_command_on_a_model_names_its_file() -> None:
+    assert shell.model_command("verify", "m.onnx", "", "--dim seq=8") == "qnnbridge verify m.onnx --dim seq=8"
+    path, fixed = "my models/it's.onnx", "it's_fixed.onnx"
+    assert shell.fix_command(Path(path), "--only rank") == (
+        f"qnnbridge fix {shell.shell_word(path)} -o {shell.shell_word(fixed)} --only rank"
+    )
+    for none in (None, ""):
+        assert shell.fix_command(none) == "qnnbridge fix MODEL -o model_fixed.onnx (MODEL: the model in a file)"
 
 
 @pytest.mark.usefixtures("windows")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import itertools
 import re
 from pathlib import Path
 
@@ -80,6 +81,43 @@ def test_every_command_that_a_text_names_exists() -> None:
 )
 def test_the_check_itself_sees_what_is_wrong(line: str, expected: str | None) -> None:
     assert complaint(line.split()) == expected
+
+
+PRODUCT = [
+    path for path in SOURCES if path.suffix == ".py" and path.relative_to(ROOT).parts[0] not in ("tests", "docs")
+]
+# Commands that take no model: what follows is an option, or the text goes on.
+_WITHOUT_A_MODEL = {"cache", "crashes", "doctor", "exec", "host", "serve", "setup", "versions"}
+
+
+def by_hand(source: str) -> list[str]:
+    """The beginnings of commands on a model that a text puts together without `model_command`."""
+    found = []
+    commands = getattr(the_command(), "commands", {}).keys() - _WITHOUT_A_MODEL
+    texts = [text for text in ast.walk(ast.parse(source)) if isinstance(text, ast.JoinedStr)]
+    for text in texts:
+        for before, after in itertools.pairwise(text.values):
+            words = str(before.value) if isinstance(before, ast.Constant) else ""
+            command = re.search(r"qnnbridge ([a-z]+) $", words)
+            if command and command[1] in commands and "word" not in ast.unparse(after):
+                found.append(f"line {text.lineno}: {words[-40:]}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in PRODUCT if "qnnbridge " in path.read_text("utf-8")], ids=lambda path: path.stem
+)
+def test_a_command_on_a_model_is_put_together_in_one_place(path: Path) -> None:
+    source = path.read_text("utf-8")
+    assert not by_hand(source)
+    for text in ast.walk(ast.parse(source)):
+        if isinstance(text, ast.Constant) and isinstance(text.value, str):
+            assert not re.search(r"-o OUT\b|-o \.\.\.", text.value), text.lineno
+
+
+def test_that_check_sees_a_command_that_is_put_together_by_hand() -> None:
+    assert by_hand('f"Run: qnnbridge verify {path}."') == ["line 1: Run: qnnbridge verify "]
+    assert not by_hand('f"Run: qnnbridge verify {shell_word(path)}." + model_command("verify", path)')
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

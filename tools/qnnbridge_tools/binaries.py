@@ -36,6 +36,7 @@ from qnnbridge_protocol.errors import (
     from_wire,
 )
 from qnnbridge_protocol.installing import install_command
+from qnnbridge_protocol.shell import model_command
 from qnnbridge_tools import output
 from qnnbridge_tools.arguments import read_chip
 from qnnbridge_tools.inspection import SCHEMA_VERSION, find_installation, host_text
@@ -432,9 +433,7 @@ def _host_pairs(facts: BinaryFacts) -> list[tuple[str, str]]:
     pairs.append(("verdict", verdict.message))
     pairs += [(label, text) for label, text in (("because", verdict.cause), ("fix", verdict.fix)) if text]
     pairs += [("note", note) for note in (*verdict.notes, *facts.notes)]
-    pairs.append(
-        ("to run it", f"qnnbridge wrap {os.path.basename(facts.path)} -o model_ctx.onnx, or a session of it")
-    )
+    pairs.append(("to run it", f"{model_command('wrap', facts.path, '-o model_ctx.onnx')}, or a session of it"))
     return pairs
 
 

@@ -33,6 +33,7 @@ from qnnbridge_protocol.errors import (
     OptionError,
 )
 from qnnbridge_protocol.installing import extra_fix
+from qnnbridge_protocol.shell import fix_command, shell_word
 from qnnbridge_protocol.specs import Fallback, SessionSpec
 
 if TYPE_CHECKING:
@@ -427,8 +428,13 @@ def _window_of(nodes: Sequence[Node], settings: WhisperSettings, path: Path) -> 
         elif declared is None or declared != size:
             raise GenerationUnsupported(
                 f"The input of {path.name} has the shape {shape}.",
-                cause="The dimension has no name, or the model takes several windows at once.",
-                fix=f"qnnbridge optimize {path} --shape {nodes[0].name}=1,{bins},{frames} -o ... fixes it.",
+                cause=f"The model takes {declared} where Whisper has {size}."
+                if declared
+                else "A dimension has no name.",
+                fix="Export the model for one window at a time."
+                if declared
+                else "Replace the model by a copy with fixed sizes: "
+                + fix_command(path, f"--shape {shell_word(f'{nodes[0].name}=1,{bins},{frames}')}"),
             )
     return bins, frames, sizes
 

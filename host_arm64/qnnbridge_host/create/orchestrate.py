@@ -63,7 +63,7 @@ from qnnbridge_protocol.model_records import (
     ProgressStage,
     Validation,
 )
-from qnnbridge_protocol.shell import shell_word
+from qnnbridge_protocol.shell import fix_command, fixed_file, model_command, shell_word
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -414,8 +414,7 @@ def _cure(job: CompilerInput) -> str:
     """Return the command that cures a model whose compiled form fails in each run."""
     if not double_edges(job.source).bare:
         return ""
-    model = shell_word(job.source.path) if job.source.path else "MODEL"
-    return f"Run qnnbridge fix {model} -o OUT --only {REWRITE}, and compile OUT. "
+    return f"Run {fix_command(job.source.path, f'--only {REWRITE}')}, and compile {fixed_file(job.source.path)}. "
 
 
 def _wrong_numbers(job: CompilerInput, result: Validation) -> CompileFailed:
@@ -434,8 +433,10 @@ def _look_for_it(job: CompilerInput) -> str:
     """Return the command that finds the node, with the sizes that the compilation was given."""
     if job.source.path is None:
         return "`qnnbridge verify` of the model finds the first node that differs."
-    sizes = "".join(f" --dim {name}={size}" for name, size in sorted(job.spec.free_dimensions_by_name.items()))
-    return f"Find the first node that differs: qnnbridge verify {shell_word(job.source.path)}{sizes}."
+    sizes = [
+        f"--dim {shell_word(f'{name}={size}')}" for name, size in sorted(job.spec.free_dimensions_by_name.items())
+    ]
+    return f"Find the first node that differs: {model_command('verify', job.source.path, *sizes)}."
 
 
 # --- the difference of an output -------------------------------------------------------------------------

@@ -49,7 +49,7 @@ from qnnbridge_protocol.errors import (
     WorkerDied,
 )
 from qnnbridge_protocol.input_tensors import options_text
-from qnnbridge_protocol.shell import shell_word
+from qnnbridge_protocol.shell import fix_command, model_command, shell_word
 from qnnbridge_protocol.specs import FixSpec, SessionSpec
 
 if TYPE_CHECKING:
@@ -332,12 +332,12 @@ def _add(
     argument = repr({"constants": dict(constants)}) if constants else "True"
     # A size that the session has is one that the command needs.
     sizes = spec.free_dimensions_by_name if decides else {}
-    options = "".join(f" --dim {shell_word(f'{name}={size}')}" for name, size in sizes.items())
-    command = f"qnnbridge fix {shell_word(source.path or WITHOUT_A_NAME)} -o fixed.onnx{options}"
+    options = [f"--dim {shell_word(f'{name}={size}')}" for name, size in sizes.items()]
+    command = fix_command(source.path, *options, options_text(constants).strip())
     shown = changes[:MOST_CHANGES] + [f"input {one} decides {what}" for one, what in decides.items()]
     cure = (
         f"It may help to create the session with fix={argument}, or to run once: "
-        f"{command}{options_text(constants)}. "
+        f"{command}. "
         f"It rewrites what QNN may not take ({'; '.join(shown)})."
     )
     if decides:
@@ -446,7 +446,7 @@ def _built(request: WrapRequest, order: WorkOrder) -> bytes:
             f"The context binary {order.label} has {len(graphs)} graphs, and a session runs one.",
             cause=f"Its graphs: {names}{' and more' if len(graphs) > 8 else ''}.",
             fix=f"Choose one with the session's configuration entry {GRAPH_ENTRY}, or make models of them: "
-            f"qnnbridge wrap {order.label} -o model_ctx.onnx",
+            f"{model_command('wrap', request.path, '-o model_ctx.onnx')}",
             details={"graphs": [names[0] for names in graphs]},
         )
     return bytes(reply.buffers[0])

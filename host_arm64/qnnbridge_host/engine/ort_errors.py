@@ -17,7 +17,7 @@ from qnnbridge_host.engine.qnn_options import arch_of, chip_label, parse_chips
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, OrtError, RemoteError
 from qnnbridge_protocol.records import NamedTuple
-from qnnbridge_protocol.shell import shell_word
+from qnnbridge_protocol.shell import fix_command, fixed_file, model_command
 
 _GIT_LFS = b"version https://git-lfs"
 _V73 = 73
@@ -210,17 +210,35 @@ def _compose_cause(circumstances: Circumstances) -> str:
 def _compose_fix(circumstances: Circumstances) -> str:
     if circumstances.empty_inputs:
         return f"Give {circumstances.empty_inputs[0]} at least one element, or run the model on the CPU provider."
-    path = shell_word(circumstances.model_path or "MODEL")
+    path = circumstances.model_path
     if circumstances.empty_results:
-        return (
-            f"Create the session with fix=True, or run: qnnbridge fix {path} -o OUT. It takes these tensors out of "
-            "the model."
-        )
+        return f"Create the session with fix=True, or run: {fix_command(path)}. It takes these tensors out."
     return (
-        f"Run: qnnbridge analyze {path}. It names an infinite scale, and qnnbridge quantize of the float model "
+        f"Run: {model_command('analyze', path)}. It names an infinite scale. qnnbridge quantize of the float model "
         "makes masks small first. Otherwise run the model again with QNNBRIDGE_VERBOSE=1 in the environment: QNN "
         "then logs what it builds. Change that operator, or run the model on the CPU provider."
     )
+
+
+def _wide_edges_fix(circumstances: Circumstances) -> str:
+    return (
+        "Sessions convert it on the CPU by themselves, unless fix=False or the numbers need 64 bits: such a model "
+        "belongs on the CPU provider. In the file, for 64-bit floats: "
+        f"{fix_command(circumstances.model_path, '--only double-edges')}; for integers: --only int64-output."
+    )
+
+
+def _definitions_fix(circumstances: Circumstances) -> str:
+    path = circumstances.model_path
+    return (
+        f"For Mish and GroupNormalization run: {fix_command(path, '--only definitions')}, and compile "
+        f"{fixed_file(path)}. A session without a cache runs the model as it is."
+    )
+
+
+def _body_weights_fix(circumstances: Circumstances) -> str:
+    command = fix_command(circumstances.model_path, "--only body-weights")
+    return f"Run: {command}, and compile {fixed_file(circumstances.model_path)}."
 
 
 _RULES: tuple[HintRule, ...] = (
@@ -238,9 +256,7 @@ _RULES: tuple[HintRule, ...] = (
         r"ORT Tensor data size does not match QNN tensor data size|Unsupported FP64 data type in graph IO",
         "A number of 64 bits (double or int64) enters or leaves the graph of QNN, which computes in 32 bits and "
         "less.",
-        "Sessions convert it on the CPU by themselves, unless fix=False or the numbers need 64 bits: such a model "
-        "belongs on the CPU provider. In the file: `qnnbridge fix MODEL -o OUT --only double-edges` for 64-bit "
-        "floats, `--only int64-output` for integers.",
+        _wide_edges_fix,
     ),
     HintRule(r"is not a registered function/op", _unknown_operator_cause, _unknown_operator_fix),
     HintRule(
@@ -298,15 +314,14 @@ _RULES: tuple[HintRule, ...] = (
         r"Encountered an invalid node while compiling a model",
         "The model is compiled already, or has an operator that ONNX Runtime writes out by its definition, after "
         "which it cannot compile the model (Mish, GroupNormalization of opset 18, CenterCropPad).",
-        "For Mish and GroupNormalization run `qnnbridge fix MODEL -o OUT --only definitions` and compile OUT. A "
-        "session without a cache runs the model as it is.",
+        _definitions_fix,
     ),
     HintRule(
         r"must be topologically sorted, however input '(?P<name>[^']*)' of node",
         "The body of a Loop, Scan or If reads a tensor that is not there. If the model runs in a session without a "
         "cache, it is a weight: ONNX Runtime leaves out of a compiled model the weights that only QNN and bodies "
         "read.",
-        "Run `qnnbridge fix MODEL -o OUT --only body-weights` and compile OUT.",
+        _body_weights_fix,
     ),
     HintRule(
         r"since the file .* exists already",

@@ -41,7 +41,7 @@ from qnnbridge_host.model.merged import (
 )
 from qnnbridge_host.model.releases import numbers_of
 from qnnbridge_host.model.static_shapes import complete, in_float32, scaled_sizes, slid_sizes, window_of
-from qnnbridge_protocol.shell import shell_word
+from qnnbridge_protocol.shell import fix_command
 from qnnbridge_protocol.specs import QNN
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def cure_text(found: Sequence[KnownWrong], path: str | None) -> str:
     rewrites = list(dict.fromkeys(name for one in found if one.fault.rewrite for name in one.rewrites))
     only = " ".join(f"--only {name}" for name in rewrites)
     advice = list(dict.fromkeys(one.fault.advice for one in found if not one.fault.rewrite and one.fault.advice))
-    fixes = [f"run: qnnbridge fix {shell_word(path or 'MODEL')} -o OUT {only}"] if rewrites else []
+    fixes = [f"run: {fix_command(path, only)}"] if rewrites else []
     if any(one.fault.on_cpu and one.fault.rewrite for one in found):
         fixes.append('create the session with fallback="cpu", which leaves the random operators to the CPU')
     return "; ".join(fixes + advice)

@@ -18,6 +18,7 @@ from qnnbridge_host.model.paths import open_regular
 from qnnbridge_host.model.protobuf import Garbage, TooMuch
 from qnnbridge_protocol.errors import CompiledModelRefused, ContextUnusable, InvalidProtobuf, NoSuchFile
 from qnnbridge_protocol.records import NamedTuple
+from qnnbridge_protocol.shell import model_command
 
 _HEAD_BYTES: Final = 512
 _LFS_MARK: Final = b"version https://git-lfs"
@@ -124,7 +125,7 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
             "It is the part of a compiled model that is kept beside its .onnx file; AI Hub and QAIRT also make it "
             "alone.",
             "Give the .onnx file that names it, mostly the same name without _qnn.bin. If there is none: "
-            f"qnnbridge wrap {os.path.basename(path) if path else 'model.bin'} -o model_ctx.onnx",
+            f"{model_command('wrap', path, '-o model_ctx.onnx')}",
         )
     elif looks_like_container(head):
         words = (

@@ -44,11 +44,12 @@ from qnnbridge_models.analyze.remedies import (
     advise,
     notes_on,
     rewritten_results,
+    with_commands,
     with_sizes,
 )
 from qnnbridge_models.analyze.rules import bare_edges, failing_edges, inside_branches, wrong_numbers
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, InvalidGraph, OptionError, ProviderUnavailable
-from qnnbridge_protocol.shell import shell_word
+from qnnbridge_protocol.shell import fix_command
 from qnnbridge_tools.arguments import read_chip, with_chip
 from qnnbridge_tools.sessions import QNN, SessionSettings, opened
 
@@ -101,8 +102,9 @@ def analyze_model(
     prediction = predict_model(model, arch, path.parent)
     view = prediction.view
     edges = bare_edges(view)
-    command = f"qnnbridge fix {shell_word(path)} -o OUT {f'{sizes} --only fixed-shapes ' if sizes else ''}--only "
-    predicted = _with_parts(view, failing_edges(view, prediction.verdicts, edges, command))
+    command = fix_command(path, f"{sizes} --only fixed-shapes" if sizes else "", "--only ")
+    verdicts = with_commands(prediction.verdicts, path, sizes)
+    predicted = _with_parts(view, failing_edges(view, verdicts, edges, command))
     costs = costs_of(view, model)
     offline_s = time.perf_counter() - begun
     truth: QnnAnswer | None = None
@@ -144,7 +146,7 @@ def analyze_model(
     seconds_truth = time.perf_counter() - begun if truth else 0.0
     free = model_shapes.free_dimensions(model.graph)
     to_fix = model_shapes.options_text(free)
-    placed = _explained(predicted, truth, to_fix)
+    placed = _explained(predicted, truth, path, to_fix)
     refused = {node.op for verdict, node in zip(placed, view.nodes, strict=True) if verdict.place == "cpu"}
     rewritten = rewritten_results(model, path.parent, in_file, refused)
     placed = _with_rewrites(placed, view, rewritten, command)
@@ -158,9 +160,9 @@ def analyze_model(
     inside = inside_branches(prediction.left, prediction.numbers, rows)
     known = wrong_numbers(view, placed, rows, str(path), evidence, sizes, inside)
     # First what is known of the model: it replaces QNN's error, which names no operator.
-    notes = [*notes_on(prediction, model, truth, known), *known]
+    notes = [*notes_on(prediction, model, path, truth, known), *known]
     all_sizes = f"{sizes} {to_fix}".strip()
-    notes += about_deciding_inputs(model, view, placed, all_sizes)
+    notes += about_deciding_inputs(model, path, view, placed, all_sizes)
     sized = with_sizes(model, arch, path.parent) if free else None
     judged = placed if sized is None else sized.prediction.verdicts
     notes += about_sizing_inputs(model, path, arch, judged, sized, decided, all_sizes)
@@ -170,7 +172,7 @@ def analyze_model(
         view,
         costs,
         predicted,
-        tuple(advise(view, placed, costs, notes, sized, to_fix)),
+        tuple(advise(view, placed, costs, notes, sized, path, to_fix)),
         prediction.empty,
         truth,
         "" if truth else reason,
@@ -222,9 +224,9 @@ def _disagreements(predicted: GraphPlacement, truth: QnnAnswer) -> tuple[int, ..
     )
 
 
-def _explained(predicted: GraphPlacement, truth: QnnAnswer | None, sizes: str) -> list[NodeVerdict]:
+def _explained(predicted: GraphPlacement, truth: QnnAnswer | None, path: Path, sizes: str) -> list[NodeVerdict]:
     """The true places; where the rules agree, with what they know to do about it. sizes: options that fix them."""
-    what = f"qnnbridge fix MODEL -o OUT {sizes}" if sizes else NO_SHAPE
+    what = fix_command(path, sizes) if sizes else NO_SHAPE
     rules = [dataclasses.replace(v, fix=what) if v.rule == "free-shape" else v for v in predicted.verdicts]
     predicted = dataclasses.replace(predicted, verdicts=tuple(rules))
     if truth is None or truth.placed is None:

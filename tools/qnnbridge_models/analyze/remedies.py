@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ from qnnbridge_models.analyze.predict import DEQUANTIZE, Prediction, parts_of, p
 from qnnbridge_models.analyze.rules import QUANTISE_AGAIN
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.input_tensors import options_text
-from qnnbridge_protocol.shell import shell_word
+from qnnbridge_protocol.shell import fix_command
 
 NO_SHAPE: Final = "replace the operator before them from where on the shape is not known, or depends on the values"
 _NAMED = 3
@@ -114,6 +115,7 @@ _OF_EXPORTERS: Final[Mapping[str, frozenset[str]]] = {
     "attention-mask": frozenset({"Attention"}),
     "scatter-extremes": frozenset({"ScatterElements"}),
     "col2im": frozenset({"Col2Im"}),
+    "clip-limits": frozenset({"Clip"}),
     "equal-bool": frozenset({"Equal"}),
     "negative-integer": frozenset({"Neg"}),
     "integer-padding": frozenset({"Pad"}),
@@ -151,7 +153,7 @@ def rewritten_results(
 
 
 def notes_on(
-    prediction: Prediction, model: Any, truth: QnnAnswer | None, known: Sequence[Advice] = ()
+    prediction: Prediction, model: Any, path: Path, truth: QnnAnswer | None, known: Sequence[Advice] = ()
 ) -> list[Advice]:
     """Return what there is to do about the model as a whole, and about QNN's error.
 
@@ -178,7 +180,7 @@ def notes_on(
         names = ", ".join(prediction.empty[:3])
         notes.append(
             Advice(
-                "qnnbridge fix (zero-size) takes them out",
+                fix_command(path, "--only zero-size"),
                 f"tensors without elements ({names}) end the process as soon as QNN takes one of their operators",
                 severity="crash",
             )
@@ -225,7 +227,9 @@ def _in_coarse_steps(view: ModelIndex) -> list[tuple[int, float]]:
     return sorted(found, key=lambda one: -one[1])
 
 
-def about_deciding_inputs(model: Any, view: ModelIndex, verdicts: Sequence[NodeVerdict], dims: str) -> list[Advice]:
+def about_deciding_inputs(
+    model: Any, path: Path, view: ModelIndex, verdicts: Sequence[NodeVerdict], dims: str
+) -> list[Advice]:
     """Inputs that decide which branches run. dims: the options for free dimensions."""
     branching = [
         number
@@ -239,7 +243,7 @@ def about_deciding_inputs(model: Any, view: ModelIndex, verdicts: Sequence[NodeV
     names, labels = ", ".join(constants), ", ".join(view.nodes[number].label for number in branching[:_NAMED])
     return [
         Advice(
-            f"qnnbridge fix MODEL -o OUT{options} {dims}".rstrip(),
+            fix_command(path, options.strip(), dims),
             f"QNN takes no If; what {labels} runs follows from {names}, and a constant leaves one branch. "
             "The value is one that the model compares with: give the one that you use",
             tuple(branching),
@@ -290,7 +294,7 @@ def about_sizing_inputs(
     on_qnn, live = (sum(one.place in places for one in now.verdicts) for places in (("qnn",), ("qnn", *BAD)))
     return [
         Advice(
-            f"qnnbridge fix {shell_word(path)} -o OUT{options_text(constants)} {dims}".rstrip(),
+            fix_command(path, options_text(constants).strip(), dims),
             f"QNN takes fixed sizes only; the value of {names} is the size of "
             f"{results_text(list(results))}. By the rules {on_qnn} of {live} nodes run on the NPU "
             f"with a constant. The numbers are examples with which the model runs: give those that you use",
@@ -299,6 +303,26 @@ def about_sizing_inputs(
             code=_DECIDING,
         )
     ]
+
+
+_REWRITES = re.compile(r"qnnbridge fix \(([\w-]+(?:, [\w-]+)*)\)( .*)?(.*)")
+
+
+def with_commands(verdicts: Sequence[NodeVerdict], path: Path, sizes: str) -> tuple[NodeVerdict, ...]:
+    """Return the verdicts with lines to paste where the rules name rewrites: "qnnbridge fix (rank)".
+
+    Args:
+        path: of the model as it was given.
+        sizes: the options for free dimensions.
+    """
+    fixed = f"{sizes} --only fixed-shapes" if sizes else ""
+
+    def command(found: re.Match[str]) -> str:
+        rewrites = " ".join(f"--only {name}" for name in found[1].split(", "))
+        effect = f" ({found[2].strip()})" if found[2] else ""
+        return fix_command(path, fixed, rewrites) + effect + found[3]
+
+    return tuple(dataclasses.replace(one, fix=_REWRITES.sub(command, one.fix)) for one in verdicts)
 
 
 def _nodes_with_wide_integers(prediction: Prediction) -> list[int]:
@@ -315,11 +339,13 @@ def advise(
     costs: Sequence[Cost],
     notes: Sequence[Advice],
     sized: Sized | None,
+    path: Path,
     dims: str,
 ) -> list[Advice]:
     """Things to do, the most valuable first; objections of one kind are one thing.
 
     Args:
+        path: of the model as it was given.
         notes: about the whole model. The value of a thing is found by trying: its nodes are put on QNN in a copy of
             the answer, and the parts counted again.
         sized: the model with sizes, if they are free: what then has no objection needs nothing else.
@@ -333,13 +359,13 @@ def advise(
             if verdict.place in BAD and then.place not in BAD
         ]
         if waiting and all(one.code != _DECIDING for one in notes):
-            found.append(_about_sizes(view, verdicts, waiting, sized, dims))
+            found.append(_about_sizes(view, verdicts, waiting, sized, path, dims))
         # From here on the copy with sizes is judged: what sizes cure is no objection of its own, and what they do
         # not cure needs another cure.
         view, costs = sized.prediction.view, sized.costs
         verdicts = [
             dataclasses.replace(one, fix=NO_SHAPE) if one.rule == "free-shape" else one
-            for one in sized.prediction.verdicts
+            for one in with_commands(sized.prediction.verdicts, path, dims)
         ]
     kinds: dict[tuple[str, str, str], list[int]] = {}
     decided = {index for one in notes if one.code == _DECIDING for index in one.nodes}
@@ -359,7 +385,7 @@ def advise(
 
 
 def _about_sizes(
-    view: ModelIndex, verdicts: Sequence[NodeVerdict], waiting: Sequence[int], sized: Sized, dims: str
+    view: ModelIndex, verdicts: Sequence[NodeVerdict], waiting: Sequence[int], sized: Sized, path: Path, dims: str
 ) -> Advice:
     pairs = list(zip(sized.prediction.verdicts, sized.costs, strict=True))
     live = sum(cost.nodes for verdict, cost in pairs if verdict.place != "folded")
@@ -371,7 +397,7 @@ def _about_sizes(
     branching = [view.nodes[index].label for index in waiting if index in sized.prediction.decided]
     labels = ", ".join(branching[:_NAMED])
     return Advice(
-        f"qnnbridge fix MODEL -o OUT {dims}",
+        fix_command(path, dims),
         f"QNN takes fixed sizes only; {alone}by the rules {count} on the NPU with sizes (tried with {tried})"
         + (f". Sizes decide what {labels} runs, and untaken-branches leaves that alone" if branching else "")
         + (f". As it is: {first}" if first else ""),

@@ -21,7 +21,7 @@ from qnnbridge_host.model.known_wrong import KnownWrong, WrongOperator
 from qnnbridge_host.model.qnn_operators import REGISTERED, REPLACED
 from qnnbridge_host.rewrite import rank
 from qnnbridge_models.analyze.analysis import Advice, NodePlace, NodeVerdict
-from qnnbridge_protocol.shell import shell_word
+from qnnbridge_protocol.shell import fix_command
 from qnnbridge_tools import output
 
 # The reason, or (reason, fix).
@@ -549,7 +549,7 @@ def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str, evidence: 
     if sizes:
         first = f"{sizes} --only fixed-shapes {first}"
     first += " ".join(f"--only {name}" for name in found[0].rewrites)
-    what = f"qnnbridge fix {shell_word(path)} -o OUT {first}" if fault.rewrite else fault.advice
+    what = fix_command(path, first) if fault.rewrite else fault.advice
     op = found[0].op
     fault_text = f"QNN fails with {op} here" if fault.fails else f"QNN computes {op} wrong here"
     return Advice(

@@ -19,7 +19,7 @@ from qnnbridge_host.model.prepared import METADATA_KEY, SCHEMA
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_models.journals import PrepareJournal
 from qnnbridge_protocol.model_records import PREPARED_MANIFEST
-from qnnbridge_protocol.shell import shell_word
+from qnnbridge_protocol.shell import model_command
 from qnnbridge_protocol.shown import Shown, more
 from qnnbridge_protocol.specs import AFTER_OPTIMISATION, CPU, QNN
 from qnnbridge_tools import output
@@ -460,7 +460,7 @@ def print_result(prepared: PreparedFolder) -> None:
     pairs += [("manifest", str(prepared.folder / PREPARED_MANIFEST)), ("time", output.seconds(prepared.seconds))]
     pairs += [("note", note) for note in prepared.notes]
     if prepared.ready:
-        pairs.append(("next", f"qnnbridge run {shell_word(prepared.folder)} --random"))
+        pairs.append(("next", model_command("run", prepared.folder, "--random")))
     output.print_pairs("Prepared", pairs)
 
 

@@ -42,7 +42,7 @@ from qnnbridge_models.verify.verification import (
 )
 from qnnbridge_protocol.errors import BridgeError, ModelChanged
 from qnnbridge_protocol.installing import install_command
-from qnnbridge_protocol.shell import shell_word
+from qnnbridge_protocol.shell import fix_command
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_tools.arguments import with_chip
 from qnnbridge_tools.sessions import (
@@ -427,7 +427,7 @@ class _Work:
             return None
         if row.status != "agrees" or row.worst is None:
             return None
-        command = f"qnnbridge fix {shell_word(path)} -o OUT --only {GATES}"
+        command = fix_command(path, f"--only {GATES}")
         return SessionCure((GATES,), True, numbers_text(row.worst), command=command)
 
     def bisected(

@@ -17,6 +17,7 @@ from qnnbridge_host.model.compatibility import HostTraits, examine
 from qnnbridge_host.model.manifest import CompiledManifest, manifest_path, write_manifest
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_protocol.errors import CompileFailed, OptionError
+from qnnbridge_protocol.shell import model_command
 from qnnbridge_protocol.specs import AFTER_OPTIMISATION
 from qnnbridge_tools import arguments, output, reporting
 from qnnbridge_tools.stages import ShownStages, ticking
@@ -354,7 +355,7 @@ def _files_of(model: Path, *, overwrite: bool) -> tuple[str, ...]:
     if scan is None or not scan.is_compiled:
         raise OptionError(
             f"{model.name} is no compiled model: only those have a manifest.",
-            fix=f"Compile it: qnnbridge compile {model.name}",
+            fix=f"Compile it: {model_command('compile', model)}",
         )
     manifest = manifest_path(model)
     if os.path.exists(manifest) and not overwrite:

@@ -26,7 +26,7 @@ from qnnbridge_host.model.protobuf import Span
 from qnnbridge_host.model.scan import OK, Verdict, scan_start
 from qnnbridge_protocol.errors import BridgeError, InvalidProtobuf, OptionError
 from qnnbridge_protocol.model_records import PREPARED_MANIFEST
-from qnnbridge_protocol.shell import shell_word
+from qnnbridge_protocol.shell import model_command, shell_word
 from qnnbridge_tools.hub import archive
 from qnnbridge_tools.hub.remote import Hub, HubRepository
 
@@ -234,8 +234,7 @@ def _variants(hub: Hub, repository: HubRepository, names: Sequence[str], judge: 
         options = " ".join(f"--file {shell_word(name)}" for name in _suggested(bases))
         raise OptionError(
             f"{repository.label} has several models: {_listed(shown)}.",
-            fix="Choose one, or the parts of one, with --file: "
-            f"qnnbridge pull {shell_word(repository.label)} {options}",
+            fix="Choose one, or the parts of one, with --file: " + model_command("pull", repository.label, options),
         )
     if len(names) > _MOST_MODELS:
         raise OptionError(

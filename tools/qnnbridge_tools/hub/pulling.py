@@ -23,7 +23,7 @@ from qnnbridge_host.model.source import hash_file
 from qnnbridge_os.files import MARK_FILE, make_own, sync_file, sync_folder
 from qnnbridge_protocol.errors import BridgeError, OptionError, PullFailed
 from qnnbridge_protocol.model_records import PREPARED_MANIFEST
-from qnnbridge_protocol.shell import shell_word
+from qnnbridge_protocol.shell import model_command, shell_word
 from qnnbridge_tools import arguments, inspection, output, prepared_folders
 from qnnbridge_tools.hub import archive, choice, library
 from qnnbridge_tools.hub.choice import PullCandidate
@@ -392,26 +392,25 @@ def _result(folder: Path, record: PullRecord, *, is_new: bool, notes: tuple[str,
 
 
 def _next_command(path: Path, kind: str) -> str:
-    word = shell_word(path)
     if path.is_dir():
         config: Any = {}
         with contextlib.suppress(OSError, ValueError):
             config = json.loads((path / CONFIG).read_text("utf-8-sig"))
         if kind == "generation" and "whisper" not in str(config.get("model", {}).get("type")):
-            return f"qnnbridge chat {word}"
-        return f"qnnbridge run {word} {_RUN}" if kind == "prepared" else f"qnnbridge inspect {word}"
+            return model_command("chat", path)
+        return model_command("run", path, _RUN) if kind == "prepared" else model_command("inspect", path)
     if path.suffix.lower() == ".bin":
-        return f"qnnbridge wrap {word} -o {shell_word(path.stem + '.onnx')}"
+        return model_command("wrap", path, f"-o {shell_word(path.stem + '.onnx')}")
     if path.suffix.lower() != ".onnx":
         return ""
     sizes = _sizes_to_give(path)
     if kind in ("compiled", "qdq"):
-        return f"qnnbridge run {word} {_RUN}{sizes}"
-    return f"qnnbridge prepare {word} -o {shell_word(path.stem + '-prepared')}{sizes}"
+        return model_command("run", path, _RUN, sizes)
+    return model_command("prepare", path, f"-o {shell_word(path.stem + '-prepared')}", sizes)
 
 
 def _sizes_to_give(path: Path) -> str:
     with contextlib.suppress(BridgeError):
         if free := arguments.free_axes(scan_model(path, count_nodes=False).inputs):
-            return f" {options_text(free)}"
+            return options_text(free)
     return ""
