@@ -8,7 +8,8 @@ from typing import Any
 import exported_models
 import model_work_models as models
 import numpy as np
-from lab.sweep.cases import float_model, quantised_model
+from lab.sweep.cases import quantised_model
+from lab.sweep.report import model_to_read
 from onnx import TensorProto, helper
 
 from qnnbridge_host.model.known_wrong import table
@@ -401,7 +402,7 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "int64 of five dimensions": ("wide-integers", exported_models.wide_integers),
     "mask": ("masks", lambda: models.attention(-3.4e38)),
     **{
-        f"known wrong: {row.name}": (row.rewrite, lambda row=row: float_model(Case.from_words(row.example)))
+        f"known wrong: {row.name}": (row.rewrite, lambda row=row: model_to_read(Case.from_words(row.example)))
         for row in table()
         if row.rewrite
     },

@@ -199,7 +199,7 @@ def test_analyze_says_it_without_running_anything(row: WrongOperator, tmp_path: 
 @pytest.mark.parametrize("row", list(CURED.values()), ids=list(CURED))
 def test_a_cured_model_is_not_called_wrong_any_more(row: WrongOperator, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    onnx.save(float_model(Case.from_words(row.example)), str(path))
+    onnx.save(model_to_read(Case.from_words(row.example)), str(path))
     result = fix_model(path, tmp_path / "o.onnx", only=[row.rewrite])
     assert [step.kept for step in result.steps] == [True]
     assert not any(one.code for one in analyze_model(tmp_path / "o.onnx", offline=True).advice)

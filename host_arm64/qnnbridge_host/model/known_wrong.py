@@ -41,6 +41,7 @@ from qnnbridge_host.model.merged import (
 )
 from qnnbridge_host.model.releases import numbers_of
 from qnnbridge_host.model.static_shapes import complete, in_float32, scaled_sizes, slid_sizes, window_of
+from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.shell import fix_command
 from qnnbridge_protocol.specs import QNN
 
@@ -339,7 +340,7 @@ def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
 # `made`: the sizes of the result. `users` are the operators that take the result, `beside` the inputs of each,
 # `output` is the result's name, `node_name` the node's own; of reductions `reduced`: their axes. Functions take
 # the number of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`,
-# `quantised(0)`, and `least(0)`, `most(0)`: the limits that a Max, Min or Clip in front of it sets; `way(1, 0)`
+# `quantised(0)`, `fed(1)`: the type of the model input it is, and `least(0)`, `most(0)`: the limits that a Max, Min or Clip in front of it sets; `way(1, 0)`
 # gives the operator that makes input 1, and the one that makes input 0 of that, as far as there are any;
 # `merged_gelu()` and the like ask what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an
 # expression, after a look that it has nothing but arithmetic, comparisons, calls of these functions and loops in
@@ -410,6 +411,29 @@ def maker_of(tensor: GraphTensor, graph: GraphIndex) -> str:
     """The operator that makes it, "" for an input or a constant."""
     maker = None if tensor.constant else graph.origin(tensor.name)
     return "" if maker is None else maker.op
+
+
+# Between an input of the model and a node these leave the values where they are.
+_ONLY_SHAPES: Final = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+_WHOLE: Final = (ElementType.INT32.value, ElementType.INT64.value)
+# A damaged model has circles.
+_MOST_BETWEEN: Final = 64
+
+
+def _fed(graph: GraphIndex, node: GraphNode, number: int) -> str:
+    """Return the type of the model input whose values an input has, "" if it is a constant or something computes it.
+
+    Casts between int32 and int64 count as nothing: QNN computes both in 32 bits.
+    """
+    tensor = _input(node, number)
+    for _ in range(_MOST_BETWEEN):
+        maker = None if tensor.constant else graph.origin(tensor.name)
+        if maker is None:
+            return "" if tensor.constant else tensor.type
+        if maker.op not in _ONLY_SHAPES and not (maker.op == "Cast" and maker.attributes.get("to") in _WHOLE):
+            return ""
+        tensor = _input(maker, 0)
+    raise Unknown
 
 
 def _least(graph: GraphIndex, node: GraphNode, number: int) -> float:
@@ -498,13 +522,22 @@ def nearest_places(node: GraphNode) -> list[tuple[list[int], list[int]]]:
     attributes, shape = node.attributes, sizes_of(_input(node, 0))
     coordinate = attributes.get("coordinate_transformation_mode", "half_pixel")
     rounding = attributes.get("nearest_mode", "round_prefer_floor")
-    if "axes" in attributes or coordinate not in _COORDINATES:
+    if coordinate not in _COORDINATES:
         raise Unknown
+    axes = [axis % len(shape) for axis in attributes.get("axes", range(len(shape)))]
+    scales = [1.0] * len(shape)
     if len(node.inputs) > 3 and node.inputs[3] is not None:
-        made = [int(size) for size in _values(node, 3)]
-        scales = [in_float32(out / size) for out, size in zip(made, shape, strict=True)]
+        made = list(shape)
+        wanted = dict(zip(axes, map(int, _values(node, 3)), strict=True))
+        policy = attributes.get("keep_aspect_ratio_policy", "stretch")
+        ratios = [in_float32(out / shape[axis]) for axis, out in wanted.items()]
+        ratio = None if policy == "stretch" else (min if policy == "not_larger" else max)(ratios)
+        for axis, out in wanted.items():
+            made[axis] = out if ratio is None else math.floor(ratio * shape[axis] + 0.5)
+            scales[axis] = in_float32(out / shape[axis]) if ratio is None else ratio
     else:
-        scales = [float(scale) for scale in _values(node, 2)]
+        for axis, scale in zip(axes, _values(node, 2), strict=True):
+            scales[axis] = float(scale)
         made = list(scaled_sizes(shape, scales))
     if max(made, default=0) > _MOST_PLACES:
         raise Unknown
@@ -558,6 +591,7 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     ),
     "maker": lambda graph, node, number: maker_of(_input(node, number), graph),
     "way": _way,
+    "fed": _fed,
     "least": _least,
     "most": _most,
     # The type of the integers of a quantised input.
@@ -588,6 +622,7 @@ _PLAIN: Final[Mapping[str, Any]] = {
     "min": min,
     "max": max,
     "sum": sum,
+    "prod": math.prod,
     # Of a list: one place of which something is unknown makes all of it unknown.
     "any": lambda found: any([*found]),
     "all": lambda found: all([*found]),
@@ -602,6 +637,7 @@ _DEFAULTS: Final[Mapping[tuple[str, str], Any]] = {
     **{(op, "group"): 1 for op in _WEIGHTED},
     ("ConvTranspose", "auto_pad"): "NOTSET",
     ("ConvTranspose", "output_padding"): [],
+    ("ConvTranspose", "output_shape"): [],
     ("GatherND", "batch_dims"): 0,
     ("HardSigmoid", "alpha"): 0.2,
     ("HardSigmoid", "beta"): 0.5,
@@ -609,7 +645,7 @@ _DEFAULTS: Final[Mapping[tuple[str, str], Any]] = {
     ("Resize", "mode"): "nearest",
     ("Resize", "coordinate_transformation_mode"): "half_pixel",
     ("Resize", "nearest_mode"): "round_prefer_floor",
-    **{(op, "axis"): 0 for op in ("Gather", "GatherElements", "ScatterElements")},
+    **{(op, "axis"): 0 for op in ("ArgMin", "Gather", "GatherElements", "ScatterElements")},
     **{(op, "axis"): -1 for op in ("Softmax", "LogSoftmax", "RMSNormalization", "LayerNormalization", "OneHot")},
     # Opset 16 has the same default and calls it bilinear.
     ("GridSample", "mode"): "linear",

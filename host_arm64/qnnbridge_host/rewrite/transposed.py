@@ -18,7 +18,28 @@ from qnnbridge_host.rewrite.rewriting import drop_attribute, dtype_of, for_match
 
 def replace_output_padding(editor: Editor) -> list[str]:
     """ConvTranspose with output_padding gets pads instead of auto_pad, then less of them."""
-    return [*_pad_transposed(editor), *_append_output_padding(editor)]
+    return [*_pad_to_shape(editor), *_pad_transposed(editor), *_append_output_padding(editor)]
+
+
+@for_matches("ConvTranspose", ("conv-transpose-output-shape",), "output_shape of a ConvTranspose")
+def _pad_to_shape(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """The output_shape of a ConvTranspose becomes the pads and the output_padding that it means."""
+    window = window_of_node(record)
+    asked = record.attributes["output_shape"][-len(window["sizes"]) :]
+    heads, tails, added = [], [], []
+    names = ("sizes", "kernel", "strides", "dilations")
+    for size, kernel, step, dilation, out in zip(*(window[name] for name in names), asked, strict=True):
+        reached = (size - 1) * step + (kernel - 1) * dilation + 1
+        cut = max(0, reached - out)
+        upper = record.attributes.get("auto_pad") == "SAME_UPPER"
+        heads.append(cut // 2 if upper else cut - cut // 2)
+        tails.append(cut - heads[-1])
+        added.append(max(0, out - reached))
+    drop_attribute(node, "output_shape")
+    drop_attribute(node, "auto_pad")
+    set_attribute(node, "pads", [*heads, *tails])
+    set_attribute(node, "output_padding", added)
+    return [node]
 
 
 @for_matches(
