@@ -31,6 +31,7 @@ from qnnbridge_host.model.graph_index import (
 )
 from qnnbridge_host.model.merged import (
     cancels_casts,
+    fails_with_wide_integers,
     gelu_of,
     l2_offset,
     loses_reshapes,
@@ -156,6 +157,13 @@ def table() -> tuple[WrongOperator, ...]:
 def operators() -> frozenset[str]:
     """The operators that a row is about."""
     return frozenset(op for fault in table() for op in fault.operators)
+
+
+@functools.cache
+def rewrites_of_failures() -> frozenset[str]:
+    """The rewrites that only cure faults with which no session is made."""
+    rewrites = {fault.rewrite for fault in table()}
+    return frozenset(rewrites - {fault.rewrite for fault in table() if "no session is made" not in fault.says})
 
 
 def rows_for(arch: int, release: str = "") -> tuple[WrongOperator, ...]:
@@ -572,6 +580,7 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "repeats_rows": repeats_rows,
     "parts_transposes": parts_transposes,
     "transposes_int64_output": transposes_int64_output,
+    "fails_with_wide_integers": fails_with_wide_integers,
 }
 _OF_NODE: Final[Mapping[str, Callable[[GraphIndex, GraphNode], Any]]] = {
     "users": lambda graph, node: [user.op for user in _users(graph, node)],

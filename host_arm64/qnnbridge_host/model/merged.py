@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal
 
 from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, GraphTensor, Unknown, sizes_of
@@ -321,6 +321,60 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
         and rank >= _FEWEST_MOVED
         and _leads_to(node, functools.partial(_makers_of, graph), layouts, _MOVES_PAST)
     )
+
+
+# With five dimensions QNN takes and computes these for int64, in 32 bits; it refuses Transpose and Tile.
+WIDE_ON_QNN: Final[Mapping[str, tuple[int, ...] | None]] = {
+    **dict.fromkeys(("Abs", "Cast", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze"), (0,)),
+    **dict.fromkeys(("Flatten", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Unsqueeze"), (0,)),
+    **dict.fromkeys(("Add", "Concat", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), None),
+    **dict.fromkeys(("Max", "Min", "Mul", "Sub"), None),
+    "Where": (1, 2),
+}
+_WIDE: Final = 5
+# Operators between a tensor and the constants that it follows from.
+_MOST_KNOWN: Final = 8
+
+
+def is_wide(graph: GraphIndex, tensor: GraphTensor) -> bool:
+    """Return whether a tensor is one of int64 with five dimensions that is computed in each run."""
+    return tensor.type == "int64" and tensor.rank == _WIDE and not _is_known(graph, tensor, _MOST_KNOWN)
+
+
+def _is_known(graph: GraphIndex, tensor: GraphTensor, steps: int) -> bool:
+    """Return whether ONNX Runtime computes a tensor once, when the session is made."""
+    if tensor.constant or tensor.values is not None:
+        return True
+    maker = graph.origin(tensor.name)
+    return maker is not None and steps > 0 and all(_is_known(graph, one, steps - 1) for one in maker.given)
+
+
+def fails_with_wide_integers(graph: GraphIndex, node: GraphNode) -> Literal["", "input", "output"]:
+    """Return on which side of a node int64 of five dimensions enters or leaves what QNN computes.
+
+    "output": it ends the process. "input": the graph cannot be finalized. "": neither. A tensor between two
+    operators that QNN takes does no harm.
+    """
+    if not takes_wide_integers(node):
+        return ""
+    for tensor in node.made:
+        if is_wide(graph, tensor) and (
+            tensor.name in graph.outputs or not all(map(takes_wide_integers, graph.readers(tensor.name)))
+        ):
+            return "output"
+    for tensor in node.given:
+        maker = graph.origin(tensor.name)
+        if is_wide(graph, tensor) and (maker is None or not takes_wide_integers(maker)):
+            return "input"
+    return ""
+
+
+def takes_wide_integers(node: GraphNode) -> bool:
+    """Return whether QNN takes an operator of int64 with five dimensions."""
+    # QNN has no Cast of floats to int64, and nothing of six dimensions.
+    from_float = node.op == "Cast" and node.given[0].type in ("float", "float16")
+    wider = any((tensor.rank or 0) > _WIDE for tensor in (*node.given, *node.made))
+    return node.op in WIDE_ON_QNN and not wider and not (from_float and node.made[0].type == "int64")
 
 
 def _makers_of(graph: GraphIndex, node: GraphNode) -> list[GraphNode]:

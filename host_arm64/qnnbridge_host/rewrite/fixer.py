@@ -288,14 +288,14 @@ REWRITES: Final = (
         wrong_values.limit_arguments,
     ),
     Rewrite(
-        "wide-integers",
-        "int64 of five dimensions, over which QNN ends the process, is computed in int32",
-        integers.narrow_wide_integers,
-    ),
-    Rewrite(
         "rank",
         "more dimensions than QNN takes (five, of many operators four) are folded into fewer",
         rank.fold_dimensions,
+    ),
+    Rewrite(
+        "wide-integers",
+        "int64 of five dimensions, over which QNN ends the process, is computed in int32, and converted on the CPU",
+        integers.narrow_wide_integers,
     ),
     Rewrite(
         double_edges.REWRITE,

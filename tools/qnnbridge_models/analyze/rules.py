@@ -18,6 +18,7 @@ from qnnbridge_host.model import double_edges, known_wrong
 from qnnbridge_host.model import operator_tables as tables
 from qnnbridge_host.model.graph_index import GraphNode, GraphTensor, rules_about
 from qnnbridge_host.model.known_wrong import KnownWrong, WrongOperator
+from qnnbridge_host.model.merged import WIDE_ON_QNN, fails_with_wide_integers
 from qnnbridge_host.model.qnn_operators import REGISTERED, REPLACED
 from qnnbridge_host.rewrite import rank
 from qnnbridge_models.analyze.analysis import Advice, NodePlace, NodeVerdict
@@ -350,11 +351,21 @@ def _attributes(node: GraphNode, context: RuleContext) -> Objection:
     return f"{rule.name} is {value}: {rule.reason}", rule.fix
 
 
-def _wide_integers(node: GraphNode, context: RuleContext) -> Objection:
-    for tensor in node.made:
-        if tensor.type == "int64" and tensor.rank == tables.MOST_DIMENSIONS:
-            return f"{tensor.name} is int64 with {tables.MOST_DIMENSIONS} dimensions; QNN ends the process over it"
-    return None
+def _wide_result(node: GraphNode, context: RuleContext) -> Objection:
+    if fails_with_wide_integers(context.view, node) != "output":
+        return None
+    return f"{_wide_text(node.made)} leaves QNN's graph; QNN ends the process over it"
+
+
+def _wide_input(node: GraphNode, context: RuleContext) -> Objection:
+    if fails_with_wide_integers(context.view, node) != "input":
+        return None
+    return f"{_wide_text(node.given)} enters QNN's graph, which then cannot be finalized"
+
+
+def _wide_text(tensors: Sequence[GraphTensor]) -> str:
+    name = next(one.name for one in tensors if one.type == "int64" and one.rank == tables.MOST_DIMENSIONS)
+    return f"{name}, int64 with {tables.MOST_DIMENSIONS} dimensions,"
 
 
 def _fails(node: GraphNode, context: RuleContext) -> Objection:
@@ -401,8 +412,6 @@ RULES: Final = (
         "qnnbridge fix (shape-computations), or export it as a constant",
         tables.CONSTANT_INPUTS,
     ),
-    # QNN refuses it, so that its input leaves QNN's graph, over which QNN ends the process.
-    PlacementRule("wide-integers", "crash", _wide_integers, _NARROW, ("Transpose",)),
     PlacementRule("type", "cpu", _type),
     PlacementRule("rank", "cpu", _rank),
     PlacementRule("counts", "cpu", _counts, operators={*tables.LEAST_INPUTS, *tables.MOST_OUTPUTS}),
@@ -423,13 +432,8 @@ RULES: Final = (
     PlacementRule("special", "cpu", _standalone, operators=tables.PAIRS),
     # From here on only for nodes that no rule above leaves to the CPU: what QNN takes can fail or end the process.
     PlacementRule("rearranged", "fails", _wrong_type, operators=tables.FAILS_UNLESS_FLOAT),
-    PlacementRule(
-        "wide-integers",
-        "crash",
-        _wide_integers,
-        _NARROW,
-        ("Expand", "Unsqueeze"),
-    ),
+    PlacementRule("wide-integers", "crash", _wide_result, _NARROW, WIDE_ON_QNN),
+    PlacementRule("wide-integers", "fails", _wide_input, _NARROW, WIDE_ON_QNN),
     PlacementRule("zero-size", "crash", _zero_size, "qnnbridge fix (zero-size) takes it out"),
     PlacementRule("fails", "fails", _fails, operators=tables.FAILS_BEYOND),
     # QNN accepts the node first and refuses it when it is too late.
