@@ -211,11 +211,15 @@ def test_a_session_that_no_rewrite_saves_is_refused_before_the_compiler_ends(
 @pytest.mark.parametrize("nodes", [["Transpose x t", "Transpose t y"], ["Tile x ones t", "Mod t large y"]])
 def test_what_the_cpu_computes_keeps_its_64_bits(nodes: list[str], tmp_path: Path) -> None:
     # Beside it there is what QNN computes in 32 bits.
-    path = models.saved(exported_models.of_five([*nodes, "Reshape b s z"], exported_models.FIVE), tmp_path / "m.onnx")
+    path = models.saved(
+        exported_models.of_five([*nodes, "Reshape b s z"], exported_models.FIVE), tmp_path / "m.onnx"
+    )
     (step,) = fix_model(path, tmp_path / "o.onnx", only=["wide-integers"]).steps
     assert step.kept
     feeds = {"x": np.full(exported_models.FIVE, 2**40 + 5), "b": np.arange(48)}
-    of_both = [onnxruntime.InferenceSession(one, providers=["CPUExecutionProvider"]) for one in (path, tmp_path / "o.onnx")]
+    of_both = [
+        onnxruntime.InferenceSession(one, providers=["CPUExecutionProvider"]) for one in (path, tmp_path / "o.onnx")
+    ]
     for found, expected in zip(*(one.run(None, feeds) for one in of_both), strict=True):
         np.testing.assert_array_equal(found, expected)
 

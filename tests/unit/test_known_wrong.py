@@ -1152,7 +1152,8 @@ _TO_FIVE = {"s": np.array([1, 2, 3, 2, 4])}
         (["Add x x t", "Cast:1 t y"], 7, [1, 2, 3, 2, 4], [0]),  # only the input is at the edge
         (["Reshape x s t", "Add t t u", "Cast:1 u y"], 7, [48], []),  # all of it is on QNN
         (["Reshape x s t", "Transpose t u", "Cast:1 u y"], 7, [48], [0, 2]),  # the CPU has the Transpose
-        (["Cast:7 x t", "Add t t u", "Cast:1 u y"], 1, [1, 2, 3, 2, 4], [1]),  # QNN has no such Cast
+        (["Cast:7 x t", "Add t t u", "Cast:1 u y"], 1, [1, 2, 3, 2, 4], []),
+        (["Cast:7 x y", "Add y y t"], 1, [1, 2, 3, 2, 4], [1]),  # QNN does not take such a Cast to an output
         (["Reshape x s y", "Cast:1 y z"], 7, [48], [0]),  # an output that is read, too
         (["ConstantOfShape s t", "Add t t y"], 7, [48], []),  # it follows from constants
         (["Reshape x six t", "Cast:6 t u", "Reshape u s y"], 7, [1, 2, 3, 2, 4], []),  # as converted on the CPU

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 REWRITE: Final = "double-edges"
 DOUBLE: Final = "tensor(double)"
 _INT64: Final = "tensor(int64)"
-# QNN fails with int64 of so many dimensions at the edge of its graph.
+# QNN fails with int64 of this many dimensions at the edge of its graph.
 _WIDE: Final = 5
 _WITH_BODIES: Final = frozenset(("If", "Loop", "Scan"))
 # Their results are constants if shapes are fixed, as QNN requires.

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal
 
 from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, GraphTensor, Unknown, sizes_of
+from qnnbridge_host.model.operator_tables import refused_at_the_end
 from qnnbridge_protocol.records import NamedTuple
 
 # Relative difference of a constant that costs less than half floats do: 48 dB.
@@ -221,7 +222,7 @@ def joins_edges(graph: GraphIndex, product: GraphNode) -> bool:
     while (maker := graph.origin(source.name)) is not None and maker.op in _RESHAPES:
         source = maker.given[0]
     before = sizes_of(source)
-    if maker is not None or source.constant or source.type != "float16" or len(before) != 4 or before[0] == 1:  # noqa: PLR2004
+    if maker is not None or source.constant or source.type != "float16" or len(before) != 4 or before[0] == 1:
         return False
     if sizes_of(product.given[0]) != (before[0] * before[1], before[2] * before[3]):
         return False
@@ -401,26 +402,27 @@ def fails_with_wide_integers(graph: GraphIndex, node: GraphNode) -> Literal["", 
     "output": it ends the process. "input": the graph cannot be finalized. "": neither. A tensor between two
     operators that QNN takes does no harm.
     """
-    if not takes_wide_integers(node):
+    if not takes_wide_integers(graph, node):
         return ""
     for tensor in node.made:
         if is_wide(graph, tensor) and (
-            tensor.name in graph.outputs or not all(map(takes_wide_integers, graph.readers(tensor.name)))
+            tensor.name in graph.outputs
+            or not all(takes_wide_integers(graph, one) for one in graph.readers(tensor.name))
         ):
             return "output"
     for tensor in node.given:
         maker = graph.origin(tensor.name)
-        if is_wide(graph, tensor) and (maker is None or not takes_wide_integers(maker)):
+        if is_wide(graph, tensor) and (maker is None or not takes_wide_integers(graph, maker)):
             return "input"
     return ""
 
 
-def takes_wide_integers(node: GraphNode) -> bool:
+def takes_wide_integers(graph: GraphIndex, node: GraphNode) -> bool:
     """Return whether QNN takes an operator of int64 with five dimensions."""
-    # QNN has no Cast of floats to int64, and nothing of six dimensions.
-    from_float = node.op == "Cast" and node.given[0].type in ("float", "float16")
+    # It takes nothing of six dimensions.
     wider = any((tensor.rank or 0) > _WIDE for tensor in (*node.given, *node.made))
-    return node.op in WIDE_ON_QNN and not wider and not (from_float and node.made[0].type == "int64")
+    at_the_end = node.op == "Cast" and refused_at_the_end(node, graph.outputs)
+    return node.op in WIDE_ON_QNN and not wider and not at_the_end
 
 
 def _makers_of(graph: GraphIndex, node: GraphNode) -> list[GraphNode]:

@@ -376,8 +376,7 @@ def codes(declared: Sequence[DeclaredInput], knowledge: InputKnowledge = NOTHING
 
 
 def masks_as_used(feeds: Feeds) -> Feeds:
-    """The same with masks, by their names, of ones, and zeros in the last third: every row can see the first values.
-    """
+    """Return the inputs with masks, by their names, of ones and at the end zeros: every row sees something."""
     return {name: _mask(value) if _kind_of(name) == "mask" else value for name, value in feeds.items()}
 
 

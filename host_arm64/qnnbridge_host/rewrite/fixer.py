@@ -205,8 +205,8 @@ REWRITES: Final = (
     ),
     Rewrite(
         "reshaped-matmul",
-        "MatMul by a constant matrix between Reshapes, which QNN would leave out, becomes Gemm; Max stands in front of "
-        "one of half floats between an input and an output",
+        "MatMul by a constant matrix between Reshapes, which QNN would leave out, becomes Gemm; Max stands in "
+        "front of one of half floats between an input and an output",
         wrong_values.separate_reshapes,
     ),
     Rewrite(

@@ -91,7 +91,7 @@ def narrow_wide_integers(editor: Editor) -> list[str]:
     """
     narrowing = _Narrowing(editor)
     # With the records of all nodes, since those of changed ones would differ.
-    if not any([bool(fails_with_wide_integers(editor, node)) for node in editor.nodes]):
+    if not any(fails_with_wide_integers(editor, node) for node in editor.nodes):
         return []
     count = editor.map_nodes(narrowing.change)
     if count:
@@ -122,7 +122,8 @@ class _Narrowing:
         if index is not None and self._is_wide(node.input[index]):
             places = [*places, index]
         results = [place for place, name in enumerate(node.output) if editor.element(name) == _INT64]
-        if not places and not (results and self._from_float(node, record)):
+        is_cast = node.op_type == "Cast" and takes_wide_integers(editor, record) and self._is_wide(node.output[0])
+        if not places and not is_cast:
             return None
         if not all(self._fits(node.input[place]) for place in places):
             return None
@@ -136,21 +137,13 @@ class _Narrowing:
     def _data_of(self, node: Any, record: GraphNode) -> list[int]:
         """Return the inputs to be computed in int32; [] for a node that stays as it is."""
         moves = node.op_type in _MOVING and node.input[0] in self._narrow
-        if not moves and not takes_wide_integers(record):
+        if not moves and not takes_wide_integers(self._editor, record):
             return []
         given = WIDE_ON_QNN.get(node.op_type, (0,))
         places = list(range(len(node.input))) if given is None else list(given)
         places = [place for place in places if self._editor.element(node.input[place]) == _INT64]
         tensors = [*(node.input[place] for place in places), *node.output]
         return places if any(map(self._is_wide, tensors)) else []
-
-    def _from_float(self, node: Any, record: GraphNode) -> bool:
-        """Return whether a Cast gives whole numbers of 64 bits to QNN alone, which then has 32 of them."""
-        if node.op_type != "Cast" or not self._is_wide(node.output[0]):
-            return False
-        readers = self._editor.readers(node.output[0])
-        is_output = node.output[0] in self._editor.outputs
-        return takes_wide_integers(record) or (not is_output and all(map(takes_wide_integers, readers)))
 
     def _is_wide(self, name: str) -> bool:
         return is_wide(self._editor, self._editor.about(name))
@@ -179,7 +172,7 @@ class _Narrowing:
         return self._narrow[name]
 
     def _may_be_merged(self, node: Any | None) -> None:
-        """Rename reshapes that ONNX Runtime merges with the conversion behind them, since the CPU runs them then."""
+        """Rename reshapes that ONNX Runtime merges with the conversion behind them: the CPU runs them then."""
         while node is not None and node.op_type in _RESHAPES and not is_conversion(node.name):
             node.name = self._editor.fresh(f"{node.output[0]}{CONVERSION_OF_INTEGERS}")
             node = self._made.get(node.input[0])

@@ -204,7 +204,7 @@ def limit_whole_numbers(editor: Editor, node: Any, record: GraphNode) -> list[An
 
 @for_matches("Cast", ("cast-negative-bool",), "Cast to truth values")
 def truth_by_equal(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Cast of whole numbers to truth values becomes Equal to zero and Not: QNN casts numbers below zero to False."""
+    """Cast of whole numbers to truth values becomes Equal to zero and Not: of negative ones QNN makes False."""
     chain = NodeChain(editor, node)
     chain("Not", chain("Equal", chain.x, editor.like(chain.x, 0, "zero")))
     return chain.nodes()

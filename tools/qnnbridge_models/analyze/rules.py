@@ -92,7 +92,7 @@ class PlacementRule:
 def _wrong_type(node: GraphNode, context: RuleContext) -> Objection:
     """Types that QNN does not have at all, and those that this operator is not made for."""
     if node.op in ("Cast", "CastLike"):
-        return _cast(node)
+        return _cast(node, context)
     found = tables.refused_type(node)
     if found is None:
         return None
@@ -111,7 +111,11 @@ def _type_fix(element: str) -> str:
     return "compute this part outside of the model"
 
 
-def _cast(node: GraphNode) -> Objection:
+def _cast(node: GraphNode, context: RuleContext) -> Objection:
+    if tables.refused_at_the_end(node, context.view.outputs):
+        name, source = node.made[0].name, node.given[0].type
+        reason = f"output {name} is cast from {source} to int64; QNN takes such a Cast inside of a model only"
+        return reason, "give an int32 as output, or cast to int32 first"
     types = tables.refused_cast(node)
     if types is None:
         return None
