@@ -358,3 +358,15 @@ def test_a_session_cures_an_exponential_in_the_branch_that_is_always_taken(
     with qnnbridge.InferenceSession(path, host=host, provider_options=[{"soc_model": "60"}]) as session:
         (found,) = session.run(None, {"x": np.full((1, 16), 100, np.float32)})
     assert not found.any()
+
+
+def test_a_snapshot_of_some_rows_keeps_the_others_of_its_chip() -> None:
+    def measured(when: float, **rows: str) -> MeasuredFacts:
+        return MeasuredFacts(
+            chip=60, simulator=True, versions={}, when=when, rows=rows, digests=dict.fromkeys(rows, when)
+        )
+
+    found = known_wrong.merged([measured(1, pad="wrong", exp="wrong")], [measured(2, exp="right")])
+    assert [(one.rows, one.digests) for one in found] == [
+        ({"pad": "wrong", "exp": "right"}, {"pad": "1", "exp": "2"})
+    ]
