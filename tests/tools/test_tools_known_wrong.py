@@ -361,9 +361,14 @@ def test_a_session_cures_an_exponential_in_the_branch_that_is_always_taken(
 
 
 def test_a_snapshot_of_some_rows_keeps_the_others_of_its_chip() -> None:
-    def measured(when: float, **rows: str) -> MeasuredFacts:
+    def measured(when: int, **rows: str) -> MeasuredFacts:
         return MeasuredFacts(
-            chip=60, simulator=True, versions={}, when=when, rows=rows, digests=dict.fromkeys(rows, when)
+            chip=60,
+            simulator=True,
+            versions={},
+            when=float(when),
+            rows=rows,
+            digests=dict.fromkeys(rows, str(when)),
         )
 
     found = known_wrong.merged([measured(1, pad="wrong", exp="wrong")], [measured(2, exp="right")])
