@@ -35,10 +35,16 @@ def read_data() -> list[MeasuredFacts]:
 
 
 def merged(before: Sequence[MeasuredFacts], more: Sequence[MeasuredFacts]) -> list[MeasuredFacts]:
-    """Return all results; the newest of each chip, driver and version of QNN."""
+    """Return all results; of each row the newest of each chip, driver and version of QNN."""
     kept: dict[str, MeasuredFacts] = {}
     for one in sorted((*before, *more), key=lambda one: one.when):
-        kept[json.dumps([one.chip, one.simulator, one.versions], sort_keys=True)] = one
+        key = json.dumps([one.chip, one.simulator, one.versions], sort_keys=True)
+        if (older := kept.get(key)) is not None:
+            # A snapshot may have some rows only.
+            one = dataclasses.replace(
+                one, rows={**older.rows, **one.rows}, digests={**older.digests, **one.digests}
+            )
+        kept[key] = one
     return list(kept.values())
 
 

@@ -351,6 +351,26 @@ def wide_integers() -> Any:
     return models.model(nodes, inputs, [value("y", shape)], constants)
 
 
+FIVE = [1, 2, 3, 2, 4]
+
+
+def of_five(nodes: Sequence[str], shape: Sequence[int]) -> Any:
+    """int64 of five dimensions. nodes: like "Cast:1 x y"; they read x, perhaps b, and make y, perhaps z."""
+    made = []
+    for text in nodes:
+        op, *names = text.split()
+        op, _, to = op.partition(":")
+        made.append(node(op, names[:-1], names[-1:], name=f"{op}{len(made)}", **({"to": int(to)} if to else {})))
+    lists = {"s": FIVE, "flat": [-1], "zero": [0], "ones": [1] * 5}
+    constants = [constant(name, np.array(numbers)) for name, numbers in lists.items()]
+    constants.append(constant("large", np.full((1,) * 5, 2**40)))
+    inputs = [value("x", shape, models.INT64)]
+    inputs += [value("b", [48], models.INT64)] if any(" b " in text for text in nodes) else []
+    shown = [name for name in ("y", "z") if any(text.endswith(f" {name}") for text in nodes)]
+    outputs = [models.helper.make_empty_tensor_value_info(name) for name in shown]
+    return models.model(made, inputs, outputs, constants)
+
+
 def einsum_of_integers() -> Any:
     """Every mask with every mask, as BigBird writes it."""
     constants = [constant("half", np.float32(0.5))]

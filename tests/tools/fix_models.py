@@ -10,7 +10,7 @@ import model_work_models as models
 import numpy as np
 from lab.sweep.cases import quantised_model
 from lab.sweep.report import model_to_read
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from qnnbridge_host.model.known_wrong import table
 from qnnbridge_host.numerics.cases import Case, SweepNode, SweepTensor
@@ -351,6 +351,40 @@ def gate(
 
 
 # What it is -> the rewrite that is about it, and the model.
+def sizes_that_do_not_fit() -> Any:
+    """A MatMul that ONNX Runtime only refuses once it has folded the constants in front of it."""
+    nodes = [
+        helper.make_node("Max", ["three", "two"], ["most"], name="most"),
+        helper.make_node("Concat", ["most", "two"], ["sizes"], axis=0, name="sizes"),
+        helper.make_node("Reshape", ["x", "sizes"], ["r"], name="rows"),
+        helper.make_node("MatMul", ["r", "w"], ["y"], name="product"),
+    ]
+    sizes = [numpy_helper.from_array(np.array([size]), name) for name, size in (("two", 2), ("three", 3))]
+    return models.model(
+        nodes, [models.value("x", [6])], [models.value("y", [3, 4])], [*sizes, models.weights("w", 3, 4)]
+    )
+
+
+def causal_attention() -> Any:
+    """Masks for what comes later and for padding, as decoders have them: both hide all of a padded first row."""
+    later = np.triu(np.full((6, 6), -3.4e38, np.float32), 1)
+    nodes = [
+        helper.make_node("Cast", ["attention_mask"], ["seen"], to=1, name="seen"),
+        helper.make_node("Sub", ["one", "seen"], ["hidden"], name="hidden"),
+        helper.make_node("Mul", ["hidden", "never"], ["padding"], name="padding"),
+        helper.make_node("MatMul", ["x", "turned"], ["scores"], name="scores"),
+        helper.make_node("Add", ["scores", "later"], ["causal"], name="causal"),
+        helper.make_node("Add", ["causal", "padding"], ["masked"], name="masked"),
+        helper.make_node("Softmax", ["masked"], ["share"], axis=-1, name="share"),
+        helper.make_node("MatMul", ["share", "values"], ["y"], name="mix"),
+    ]
+    constants = [models.constant("later", later), models.constant("one", np.float32(1))]
+    constants += [models.constant("never", np.float32(-3.4e38)), models.weights("turned", 4, 6)]
+    constants.append(models.weights("values", 6, 4))
+    inputs = [models.value("x", [6, 4]), models.value("attention_mask", [1, 6], models.INT64)]
+    return models.model(nodes, inputs, [models.value("y", [6, 4])], constants)
+
+
 ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     "weights that are inputs": ("weights-as-inputs", models.weights_as_inputs),
     "constant nodes": ("constants", models.conv_net_of_constant_nodes),

@@ -627,3 +627,29 @@ def test_sizes_are_tried_with_which_a_window_of_sound_has_a_result(tmp_path: Pat
     (advice,) = offline(made, tmp_path).advice
     assert "that alone is enough" in advice.why
     assert "x:2=16000" in advice.why
+
+
+@pytest.mark.parametrize(
+    "source", [onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.UINT8, onnx.TensorProto.BOOL]
+)
+def test_qnn_converts_to_int64_inside_of_a_model_and_not_at_its_end(source: int, tmp_path: Path) -> None:
+    """As measured on QNN 2.7.0."""
+    inside = models.model(
+        [
+            node("Cast", ["x"], ["whole"], to=onnx.TensorProto.INT64),
+            node("Cast", ["whole"], ["y"], to=onnx.TensorProto.FLOAT),
+        ],
+        [models.value("x", [2, 3], source)],
+        [models.value("y", [2, 3])],
+        [],
+    )
+    assert [one.place for one in offline(inside, tmp_path).predicted.verdicts] == ["qnn", "qnn"]
+    at_the_end = models.model(
+        [node("Cast", ["x"], ["y"], to=onnx.TensorProto.INT64)],
+        [models.value("x", [2, 3], source)],
+        [models.value("y", [2, 3], onnx.TensorProto.INT64)],
+        [],
+    )
+    (verdict,) = offline(at_the_end, tmp_path).predicted.verdicts
+    assert (verdict.place, "inside of a model only" in verdict.reason) == ("cpu", True)
+    assert "int32" in verdict.fix

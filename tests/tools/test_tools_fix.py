@@ -39,6 +39,38 @@ def shapes_of(path: Path) -> list[tuple[int | None, ...]]:
     return [shape for _, shape in graphs.types_of(onnx.load(str(path))).values() if shape is not None]
 
 
+def test_a_model_that_cannot_be_loaded_is_not_blamed_on_the_rewrites(tmp_path: Path) -> None:
+    path = models.saved(fix_models.sizes_that_do_not_fit(), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="before the rewrites and after them") as caught:
+        fix_model(path, tmp_path / "o.onnx")
+    assert "product" in (caught.value.cause or "")
+    assert "--skip" not in (caught.value.fix or "")
+    assert not (tmp_path / "o.onnx").exists()
+
+
+def test_rows_in_which_everything_is_masked_do_not_take_the_masks_back(tmp_path: Path) -> None:
+    path = models.saved(fix_models.causal_attention(), tmp_path / "m.onnx")
+    (step,) = fix_model(path, tmp_path / "o.onnx", only=["masks"]).steps
+    assert step.kept
+    assert step.changes[0] == "2 masks are -10000 now"
+    found = [cpu.open_session(one, "the model") for one in (path, tmp_path / "o.onnx")]
+    rng = np.random.default_rng(0)
+    for mask in ([1] * 6, [1, 1, 1, 0, 0, 0], [1, 0, 1, 0, 1, 1]):
+        feeds = {"x": rng.normal(size=(6, 4)).astype(np.float32), "attention_mask": np.array([mask])}
+        before, after = (one.run(None, feeds)[0] for one in found)
+        np.testing.assert_allclose(after, before, atol=1e-6)
+
+
+def test_masks_that_change_what_rows_see_are_taken_back(tmp_path: Path) -> None:
+    model = models.attention(-3.4e38)
+    # Scores in thousands, beside which -1e4 hides nothing.
+    for tensor in model.graph.initializer:
+        if tensor.name in ("wq", "wk"):
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * 3000, tensor.name))
+    result = fix_model(models.saved(model, tmp_path / "m.onnx"), tmp_path / "o.onnx", only=["masks"])
+    assert [step.kept for step in result.steps] == [False]
+
+
 @pytest.mark.parametrize("what", fix_models.ONE_OF_EACH)
 def test_each_rewrite_finds_its_trap_and_changes_no_result(what: str, tmp_path: Path) -> None:
     name, make = fix_models.ONE_OF_EACH[what]

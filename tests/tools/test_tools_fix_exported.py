@@ -153,7 +153,8 @@ def test_int64_of_five_dimensions_ends_no_process_after_the_rewrite(host: qnnbri
     pytest.importorskip("onnxruntime_qnn")
     path = models.saved(exported_models.wide_integers(), tmp_path / "m.onnx")
     found = analyze_model(path, offline=True, soc_model="60")
-    assert (found.advice[0].severity, "--only wide-integers" in found.advice[0].what) == ("crash", True)
+    assert [one.severity for one in found.advice if "--only wide-integers" in one.what] == ["crash"]
+    assert verdict_text(found, found.best) == "QNN would end the process"
     (step,) = fix_model(path, tmp_path / "o.onnx", only=["wide-integers"]).steps
     assert step.kept
     cpu = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -163,6 +164,65 @@ def test_int64_of_five_dimensions_ends_no_process_after_the_rewrite(host: qnnbri
         assert [op for _, op in session.placement.cpu_list] == ["Transpose"]
         feeds = feeds_of(cpu)
         np.testing.assert_allclose(session.run(None, feeds)[0], cpu.run(None, feeds)[0], rtol=0.02, atol=0.02)
+
+
+WIDE_EDGES = {
+    "Reshape": ([48], "Reshape x s y"),
+    "input and output": (exported_models.FIVE, "Add x x y"),
+    "input": (exported_models.FIVE, "Mul x x t", "Cast:1 t y"),
+    "two outputs": ([48], "Reshape x s y", "Mul y y z"),
+    "Reshape of a Reshape": ([48], "Reshape x flat t", "Reshape t s y"),
+    "Squeeze": (exported_models.FIVE, "Squeeze x zero t", "Add t t y"),
+}
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("what", WIDE_EDGES)
+def test_a_session_computes_int64_of_five_dimensions_at_its_edges(
+    what: str, host: qnnbridge.Host, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    shape, *nodes = WIDE_EDGES[what]
+    path = models.saved(exported_models.of_five(nodes, shape), tmp_path / "m.onnx")
+    cpu = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    feeds = {"x": np.arange(48).reshape(shape) - 20}
+    with qnnbridge.InferenceSession(path, host=host, provider_options=CHIP) as session:
+        assert session.placement.qnn_nodes
+        assert all("conversion" in name for name, _ in session.placement.cpu_list)
+        for found, expected in zip(session.run(None, feeds), cpu.run(None, feeds), strict=True):
+            assert found.dtype == expected.dtype
+            np.testing.assert_allclose(found, expected, rtol=0.01)
+
+
+@pytest.mark.simulator
+def test_a_session_that_no_rewrite_saves_is_refused_before_the_compiler_ends(
+    host: qnnbridge.Host, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    large = exported_models.of_five(["Reshape x s t", "Add t large y"], [48])
+    path = models.saved(large, tmp_path / "m.onnx")
+    with pytest.raises(qnnbridge.errors.ModelError, match="int64 of five dimensions") as caught:
+        qnnbridge.InferenceSession(path, host=host, provider_options=CHIP)
+    assert "fix=False" in (caught.value.fix or "")
+    path = models.saved(exported_models.of_five(["Reshape x s t", "Tile t ones y"], [48]), tmp_path / "t.onnx")
+    with pytest.raises(qnnbridge.errors.PlacementRefused, match="Tile"):
+        qnnbridge.InferenceSession(path, host=host, provider_options=CHIP)
+
+
+@pytest.mark.parametrize("nodes", [["Transpose x t", "Transpose t y"], ["Tile x ones t", "Mod t large y"]])
+def test_what_the_cpu_computes_keeps_its_64_bits(nodes: list[str], tmp_path: Path) -> None:
+    # Beside it there is what QNN computes in 32 bits.
+    path = models.saved(
+        exported_models.of_five([*nodes, "Reshape b s z"], exported_models.FIVE), tmp_path / "m.onnx"
+    )
+    (step,) = fix_model(path, tmp_path / "o.onnx", only=["wide-integers"]).steps
+    assert step.kept
+    feeds = {"x": np.full(exported_models.FIVE, 2**40 + 5), "b": np.arange(48)}
+    of_both = [
+        onnxruntime.InferenceSession(one, providers=["CPUExecutionProvider"]) for one in (path, tmp_path / "o.onnx")
+    ]
+    for found, expected in zip(*(one.run(None, feeds) for one in of_both), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_analyze_says_that_qnn_fails_with_repeated_doubles(tmp_path: Path) -> None:

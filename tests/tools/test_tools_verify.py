@@ -474,3 +474,11 @@ def test_two_chips_share_the_cpus_answers_and_another_model_does_not(
     models.saved(changed, model)
     found("60")
     assert len(set(on_cpu)) == 2, "another model"
+
+
+def test_a_result_of_another_shape_is_said_once(tmp_path: Path) -> None:
+    (row,) = (one for one in known_wrong.table() if one.name == "conv-transpose-3d-same-output-padding")
+    path = models.saved(float_model(Case.from_words(row.example)), tmp_path / "m.onnx")
+    result = verify_model(path, soc_model="60", how=VerifyOptions(extreme=False, bisect=False))
+    assert (result.verdict, result.reason.count("its shape is")) == ("differs", 1)
+    assert result.reason.lower().count("on the cpu it is") == 1

@@ -1123,7 +1123,7 @@ def test_an_int64_output_fails_where_it_is_transposed(
         (1, 1, "Squeeze", 1, False),
         (2, 1, "Squeeze", 2, True),
         (1, 1, "Identity", None, True),
-        (1, 1, "Unsqueeze", 0, False),  # of five dimensions, for which there is no cure
+        (1, 1, "Unsqueeze", 0, False),  # of five dimensions, which is another row
     ],
 )
 def test_a_transpose_is_moved_past_operators_that_add_or_drop_a_dimension(
@@ -1136,7 +1136,47 @@ def test_a_transpose_is_moved_past_operators_that_add_or_drop_a_dimension(
     ]
     constants = {} if at is None else {"at": np.array([at])}
     model = model_of(nodes, {"x": [1, 3, 6, 6]}, constants)
-    assert names_in(model) == ["int64-output-transposed"] * is_wrong
+    assert names_in(model).count("int64-output-transposed") == is_wrong
+
+
+_TO_FIVE = {"s": np.array([1, 2, 3, 2, 4])}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "element", "shape", "found"),
+    [
+        (["Reshape x s y"], 7, [48], [0]),
+        (["Reshape x s y"], 6, [48], []),  # int32 is right
+        (["Add x x y"], 7, [1, 2, 3, 2, 4], [0]),
+        (["Add x x y"], 7, [2, 3, 2, 4], []),
+        (["Add x x t", "Cast:1 t y"], 7, [1, 2, 3, 2, 4], [0]),  # only the input is at the edge
+        (["Reshape x s t", "Add t t u", "Cast:1 u y"], 7, [48], []),  # all of it is on QNN
+        (["Reshape x s t", "Transpose t u", "Cast:1 u y"], 7, [48], [0, 2]),  # the CPU has the Transpose
+        (["Cast:7 x t", "Add t t u", "Cast:1 u y"], 1, [1, 2, 3, 2, 4], []),
+        (["Cast:7 x y", "Add y y t"], 1, [1, 2, 3, 2, 4], [1]),  # QNN does not take such a Cast to an output
+        (["Reshape x s y", "Cast:1 y z"], 7, [48], [0]),  # an output that is read, too
+        (["ConstantOfShape s t", "Add t t y"], 7, [48], []),  # it follows from constants
+        (["Reshape x six t", "Cast:6 t u", "Reshape u s y"], 7, [1, 2, 3, 2, 4], []),  # as converted on the CPU
+    ],
+)
+def test_int64_of_five_dimensions_at_the_edge_of_what_qnn_computes(
+    nodes: Sequence[str], element: int, shape: list[int], found: list[int]
+) -> None:
+    """Wrong or right as measured on QNN 2.7.0."""
+    made = []
+    for number, text in enumerate(nodes):
+        op, *names = text.split()
+        op, _, to = op.partition(":")
+        own = {"to": int(to)} if to else {}
+        made.append(helper.make_node(op, names[:-1], names[-1:], name=f"n{number}", **own))
+    outputs = [helper.make_empty_tensor_value_info("y")]
+    given = [helper.make_tensor_value_info("x", element, shape)]
+    constants = {**_TO_FIVE, "six": np.array([1, 2, 3, 2, 4, 1])}
+    weights = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(made, "g", given, outputs, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString()
+    rows = [one for one in known_wrong.find_in_model(model, arch=73) if one.fault.name == "int64-five-dimensions"]
+    assert [one.index for one in rows] == found
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,18 @@ class SessionMaker:
             except (Cancelled, DeadlineExceeded):
                 raise
             except BridgeError as error:
+                from qnnbridge_host.model.known_wrong import rewrites_of_failures
+
+                if not rewrites_of_failures().isdisjoint(found.rewrites):
+                    if isinstance(error, PlacementRefused):
+                        raise
+                    # The compiler would end, and the application would learn of it by a crash.
+                    raise ModelError(
+                        f"No session of {creation.order.label} was made.",
+                        cause=self._known_faults(plain),
+                        evidence=(f"Rewritten, it cannot be used: {error.message}",),
+                        fix="Export the model without these operators. fix=False compiles it as it is.",
+                    ) from None
                 made = self._from_model_or(plain, error)
                 why = f"{creation.order.label} was not rewritten without being asked: {error.message}"
                 return made._replace(notices=[*made.notices, Notice("model", why)])

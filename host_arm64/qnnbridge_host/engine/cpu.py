@@ -67,9 +67,9 @@ def quiet_options(*, optimize: bool = False) -> Any:
     return options
 
 
-def silent_options() -> Any:
+def silent_options(*, optimize: bool = False) -> Any:
     """For models that may not load or run: the report says it, and ONNX Runtime would log it as well."""
-    options = quiet_options()
+    options = quiet_options(optimize=optimize)
     options.log_severity_level = _LOG_FATAL_ONLY
     return options
 

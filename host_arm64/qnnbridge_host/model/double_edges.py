@@ -12,24 +12,31 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from qnnbridge_host.model.graph_index import read_graph
-from qnnbridge_host.model.protobuf import Garbage
+from qnnbridge_host.model.protobuf import UNKNOWN, Garbage
 from qnnbridge_protocol.records import NamedTuple
 
 if TYPE_CHECKING:
     from qnnbridge_host.model.source import ModelSource
+    from qnnbridge_protocol.specs import NodeInfo
 
 REWRITE: Final = "double-edges"
 DOUBLE: Final = "tensor(double)"
+_INT64: Final = "tensor(int64)"
+# QNN fails with int64 of this many dimensions at the edge of its graph.
+_WIDE: Final = 5
 _WITH_BODIES: Final = frozenset(("If", "Loop", "Scan"))
 # Their results are constants if shapes are fixed, as QNN requires.
 _OF_SHAPES: Final = frozenset(("Shape", "Size"))
 # The names of nodes that convert on the CPU end with it.
 CONVERSION: Final = "/conversion of a double"
-_CONVERTS: Final = re.compile(re.escape(CONVERSION) + r"(_\d+)?$")
+# Those of the rewrite of int64 with five dimensions (`qnnbridge_host.rewrite.integers`).
+CONVERSION_OF_INTEGERS: Final = "/conversion of integers"
+# ONNX Runtime names the Reshape that it makes of several after the first.
+_CONVERTS: Final = re.compile(f"({CONVERSION}|{CONVERSION_OF_INTEGERS})" + r"(_\d+)?(_new_reshape)*$")
 
 
 def is_conversion(node_name: str) -> bool:
-    """Return whether a node is one of the rewrite's conversions on the CPU."""
+    """Return whether a node is one of the conversions on the CPU that rewrites put at the edges of a model."""
     return _CONVERTS.search(node_name) is not None
 
 
@@ -52,12 +59,17 @@ def varying(nodes: Iterable[tuple[str, Iterable[str], Iterable[str]]], inputs: I
 class DoubleEdges(NamedTuple):
     """64-bit inputs and outputs of a model.
 
-    bare: names of inputs and outputs that QNN would compute. converted: whether the model converts others on the
-    CPU.
+    bare: names of doubles among inputs and outputs that QNN would compute. converted: whether the model converts
+    others on the CPU, doubles or int64 of five dimensions.
     """
 
     bare: frozenset[str] = frozenset()
     converted: bool = False
+
+
+def _may_be_wide(edge: NodeInfo) -> bool:
+    # An output may be declared without type and shape.
+    return edge.type in (_INT64, UNKNOWN) and (edge.shape is None or len(edge.shape) == _WIDE)
 
 
 def double_edges(source: ModelSource) -> DoubleEdges:
@@ -67,7 +79,8 @@ def double_edges(source: ModelSource) -> DoubleEdges:
         return DoubleEdges()
     inputs = {one.name for one in scan.inputs if one.type == DOUBLE}
     outputs = {one.name for one in scan.outputs if one.type == DOUBLE}
-    if not inputs and not outputs:
+    wide = any(map(_may_be_wide, (*scan.inputs, *scan.outputs)))
+    if not inputs and not outputs and not wide:
         return DoubleEdges()
     given = source.given
     try:

@@ -21,6 +21,7 @@ from qnnbridge_host.model.operator_tables import (
     PAIRS,
     REFUSED_BY_HTP,
     is_missing,
+    refused_at_the_end,
     refused_attribute,
     refused_cast,
     refused_type,
@@ -88,5 +89,8 @@ def _is_refused(node: GraphNode, graph: GraphIndex, known: Collection[str]) -> b
         needed = node.input(number)
         if needed is not None and needed.name not in known and needed.elements != 0:
             return True
-    wrong = refused_cast(node) if node.op in ("Cast", "CastLike") else refused_type(node)
+    is_cast = node.op in ("Cast", "CastLike")
+    if is_cast and refused_at_the_end(node, graph.outputs):
+        return True
+    wrong = refused_cast(node) if is_cast else refused_type(node)
     return wrong is not None or refused_attribute(node) is not None

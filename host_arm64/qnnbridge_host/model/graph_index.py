@@ -168,6 +168,11 @@ class GraphIndex(abc.ABC):
     def about(self, name: str) -> GraphTensor:
         """What is known of a tensor."""
 
+    @property
+    @abc.abstractmethod
+    def outputs(self) -> Collection[str]:
+        """The outputs of the model, in their order."""
+
     @functools.cached_property
     def operators(self) -> frozenset[str]:
         """As nodes name them: with their domains."""
@@ -300,6 +305,8 @@ class _Body:
         self.constants: dict[str, GraphTensor] = {}
         # A caller may give any input, also one that has an initializer as its default.
         self.overridable: set[str] = set()
+        # Outputs of the model, in their order.
+        self.shown: dict[str, None] = {}
         self.inputs: tuple[str, ...] = ()
         self.outputs: tuple[str, ...] = ()
         self.defaults: Mapping[str, Any] = {}
@@ -308,9 +315,16 @@ class _Body:
 class FileGraph(GraphIndex):
     """The main graph of a model file. known: what is known of its tensors; `static_shapes` adds to it."""
 
-    def __init__(self, entries: Sequence[NodeEntry], known: dict[str, GraphTensor]) -> None:
+    def __init__(
+        self, entries: Sequence[NodeEntry], known: dict[str, GraphTensor], outputs: Collection[str] = ()
+    ) -> None:
         self.entries = entries
         self.known = known
+        self._outputs = outputs
+
+    @property
+    def outputs(self) -> Collection[str]:
+        return self._outputs
 
     def ops(self) -> Iterator[str]:
         return (entry.op for entry in self.entries)
@@ -401,6 +415,8 @@ class _Reader:
             _body_of(parent).types[name] = (known, self._fixed(shape))
             if message.field == schema.GRAPH_INPUT:
                 _body_of(parent).overridable.add(name)
+            elif message.field == schema.GRAPH_OUTPUT:
+                _body_of(parent).shown[name] = None
         elif kind is schema.GRAPH and parent is not None:
             parent.notes[_BODY] = _body_of(message)
         elif kind is _FUNCTION:
@@ -446,7 +462,7 @@ class _Reader:
         self._known = known
         for place, entry in enumerate(self._main.nodes):
             self._add(entry._replace(top=place), 0)
-        return FileGraph(self._entries, known)
+        return FileGraph(self._entries, known, self._main.shown.keys())
 
     def _add(self, entry: NodeEntry, depth: int) -> None:
         """A node behind those that are inside of it. Those of a function stand in its place."""

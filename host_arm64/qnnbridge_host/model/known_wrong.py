@@ -31,9 +31,12 @@ from qnnbridge_host.model.graph_index import (
 )
 from qnnbridge_host.model.merged import (
     cancels_casts,
+    fails_with_wide_integers,
     gelu_of,
+    joins_edges,
     l2_offset,
     loses_reshapes,
+    may_be_negative,
     parts_transposes,
     repeats_rows,
     softmax_factor,
@@ -157,6 +160,13 @@ def table() -> tuple[WrongOperator, ...]:
 def operators() -> frozenset[str]:
     """The operators that a row is about."""
     return frozenset(op for fault in table() for op in fault.operators)
+
+
+@functools.cache
+def rewrites_of_failures() -> frozenset[str]:
+    """The rewrites that only cure faults with which no session is made."""
+    rewrites = {fault.rewrite for fault in table()}
+    return frozenset(rewrites - {fault.rewrite for fault in table() if "no session is made" not in fault.says})
 
 
 def rows_for(arch: int, release: str = "") -> tuple[WrongOperator, ...]:
@@ -340,8 +350,8 @@ def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
 # `made`: the sizes of the result. `users` are the operators that take the result, `beside` the inputs of each,
 # `output` is the result's name, `node_name` the node's own; of reductions `reduced`: their axes. Functions take
 # the number of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`,
-# `quantised(0)`, `fed(1)`: the type of the model input it is, and `least(0)`, `most(0)`: the limits that a Max, Min or Clip in front of it sets; `way(1, 0)`
-# gives the operator that makes input 1, and the one that makes input 0 of that, as far as there are any;
+# `quantised(0)`, and `least(0)`, `most(0)`: the limits that a Max, Min or Clip in front of it sets; `fed(1)` gives
+# the type of the model input whose values input 1 has, "" if something computes them; `way(1, 0)` gives the operator that makes input 1, and the one that makes input 0 of that, as far as there are any;
 # `merged_gelu()` and the like ask what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an
 # expression, after a look that it has nothing but arithmetic, comparisons, calls of these functions and loops in
 # it: a table of data runs no code of its own.
@@ -421,7 +431,7 @@ _MOST_BETWEEN: Final = 64
 
 
 def _fed(graph: GraphIndex, node: GraphNode, number: int) -> str:
-    """Return the type of the model input whose values an input has, "" if it is a constant or something computes it.
+    """Return the type of the model input whose values an input has, "" if something computes them.
 
     Casts between int32 and int64 count as nothing: QNN computes both in 32 bits.
     """
@@ -602,10 +612,13 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "merged_factor": softmax_factor,
     "merged_offset": l2_offset,
     "loses_reshapes": loses_reshapes,
+    "joins_edges": joins_edges,
     "cancels_casts": cancels_casts,
+    "may_be_negative": may_be_negative,
     "repeats_rows": repeats_rows,
     "parts_transposes": parts_transposes,
     "transposes_int64_output": transposes_int64_output,
+    "fails_with_wide_integers": fails_with_wide_integers,
 }
 _OF_NODE: Final[Mapping[str, Callable[[GraphIndex, GraphNode], Any]]] = {
     "users": lambda graph, node: [user.op for user in _users(graph, node)],

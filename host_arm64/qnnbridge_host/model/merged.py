@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal
 
 from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, GraphTensor, Unknown, sizes_of
+from qnnbridge_host.model.operator_tables import refused_at_the_end
 from qnnbridge_protocol.records import NamedTuple
 
 # Relative difference of a constant that costs less than half floats do: 48 dB.
@@ -211,14 +212,34 @@ def _kept(graph: GraphIndex, end: GraphTensor, before: tuple[int, ...]) -> Liter
     return "wrong" if after[-1] == 1 or any(reader.op in _MERGED_BEHIND for reader in readers) else "fails"
 
 
+def joins_edges(graph: GraphIndex, product: GraphNode) -> bool:
+    """Return whether a product of half floats stands alone between reshapes of an input and an output of the model.
+
+    If the input has four dimensions, of which the reshape joins the first two and the last two, and the output has
+    the first two again, QNN leaves the reshapes out, and its numbers are wrong.
+    """
+    source = product.given[0]
+    while (maker := graph.origin(source.name)) is not None and maker.op in _RESHAPES:
+        source = maker.given[0]
+    before = sizes_of(source)
+    if maker is not None or source.constant or source.type != "float16" or len(before) != 4 or before[0] == 1:
+        return False
+    if sizes_of(product.given[0]) != (before[0] * before[1], before[2] * before[3]):
+        return False
+    ends = [end for end in _reshaped(graph, product) if not graph.readers(end.name)]
+    return any(sizes_of(end)[:-1] == before[:2] or sizes_of(end) == before for end in ends)
+
+
 # TensorProto's numbers of float, half float and bfloat16.
 _FLOATS: Final = frozenset((1, 10, 16))
 # Those of uint8, int32, int64 and uint32.
 _WHOLE: Final = frozenset((2, 6, 7, 12))
+# ONNX Runtime takes these out with such a constant: as any operand, or as the second.
+_DOES_NOTHING: Final[Mapping[str, tuple[int, int]]] = {"Add": (0, 0), "Mul": (1, 0), "Sub": (0, 1), "Div": (1, 1)}
 
 
 def cancels_casts(graph: GraphIndex, cast: GraphNode) -> bool:
-    """Return whether a Cast to float follows a Cast, behind reshapes and other casts alone.
+    """Return whether a Cast to float follows a Cast, behind reshapes, other casts and what ONNX Runtime takes out.
 
     QNN leaves these casts out, and with them the rounding to whole numbers.
     """
@@ -228,10 +249,36 @@ def cancels_casts(graph: GraphIndex, cast: GraphNode) -> bool:
             to = reader.attributes.get("to") if reader.op == "Cast" else None
             if to in _FLOATS:
                 return True
-            if (reader.op in _RESHAPES or to in _WHOLE) and reader.index not in seen:
+            passes = reader.op in _RESHAPES or to in _WHOLE or _does_nothing(reader)
+            if passes and reader.index not in seen:
                 seen.add(reader.index)
                 waiting.append(reader)
     return False
+
+
+# Their results are values of their input.
+_MOVES_VALUES: Final = _RESHAPES | frozenset(("Expand", "Gather", "Slice", "Tile", "Transpose"))
+
+
+def may_be_negative(graph: GraphIndex, node: GraphNode) -> bool:
+    """Return whether whole numbers come from a Cast of floats, a Neg or a Sub, directly or behind moves alone.
+
+    Those of an input of the model are mostly masks and indices, and count as not negative.
+    """
+    for _ in range(_MOST_BETWEEN):
+        maker = graph.origin(node.given[0].name)
+        if maker is None:
+            return False
+        node = maker
+        from_whole = node.op == "Cast" and node.given[0].type not in ("", "float", "float16")
+        if not (from_whole or node.op in _MOVES_VALUES or _does_nothing(node)):
+            return node.op in ("Cast", "Neg", "Sub")
+    return False
+
+
+def _does_nothing(node: GraphNode) -> bool:
+    number, first = _DOES_NOTHING.get(node.op, (0, 2))
+    return any(one.constant and one.values == (number,) for one in node.given[first:])
 
 
 # ONNX Runtime puts a Transpose in front of these and behind them, since QNN computes them in another layout.
@@ -321,6 +368,64 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
         and rank >= _FEWEST_MOVED
         and _leads_to(node, functools.partial(_makers_of, graph), layouts, _MOVES_PAST)
     )
+
+
+# With five dimensions QNN takes and computes these for int64, in 32 bits; it refuses Transpose and Tile.
+WIDE_ON_QNN: Final[Mapping[str, tuple[int, ...] | None]] = {
+    **dict.fromkeys(("Abs", "Cast", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze"), (0,)),
+    **dict.fromkeys(("Flatten", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Unsqueeze"), (0,)),
+    **dict.fromkeys(("Add", "Concat", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), None),
+    **dict.fromkeys(("Max", "Min", "Mul", "Sub"), None),
+    "Where": (1, 2),
+}
+_WIDE: Final = 5
+# Operators between a tensor and the constants that it follows from.
+_MOST_KNOWN: Final = 8
+
+
+def is_wide(graph: GraphIndex, tensor: GraphTensor) -> bool:
+    """Return whether a tensor is one of int64 with five dimensions that is computed in each run."""
+    return tensor.type == "int64" and tensor.rank == _WIDE and not _is_known(graph, tensor, _MOST_KNOWN)
+
+
+def _is_known(graph: GraphIndex, tensor: GraphTensor, steps: int) -> bool:
+    """Return whether ONNX Runtime computes a tensor once, when the session is made."""
+    if tensor.constant or tensor.values is not None:
+        return True
+    maker = graph.origin(tensor.name)
+    return maker is not None and steps > 0 and all(_is_known(graph, one, steps - 1) for one in maker.given)
+
+
+def fails_with_wide_integers(graph: GraphIndex, node: GraphNode) -> Literal["", "input", "output"]:
+    """Return on which side of a node int64 of five dimensions enters or leaves what QNN computes.
+
+    "output": it ends the process. "input": the graph cannot be finalized. "": neither. A tensor between two
+    operators that QNN takes does no harm.
+    """
+    # The quick answer for nearly all nodes.
+    if not any(tensor.type == "int64" and tensor.rank == _WIDE for tensor in (*node.given, *node.made)):
+        return ""
+    if not takes_wide_integers(graph, node):
+        return ""
+    for tensor in node.made:
+        if is_wide(graph, tensor) and (
+            tensor.name in graph.outputs
+            or not all(takes_wide_integers(graph, one) for one in graph.readers(tensor.name))
+        ):
+            return "output"
+    for tensor in node.given:
+        maker = graph.origin(tensor.name)
+        if is_wide(graph, tensor) and (maker is None or not takes_wide_integers(graph, maker)):
+            return "input"
+    return ""
+
+
+def takes_wide_integers(graph: GraphIndex, node: GraphNode) -> bool:
+    """Return whether QNN takes an operator of int64 with five dimensions."""
+    # It takes nothing of six dimensions.
+    wider = any((tensor.rank or 0) > _WIDE for tensor in (*node.given, *node.made))
+    at_the_end = node.op == "Cast" and refused_at_the_end(node, graph.outputs)
+    return node.op in WIDE_ON_QNN and not wider and not at_the_end
 
 
 def _makers_of(graph: GraphIndex, node: GraphNode) -> list[GraphNode]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final
 
 from qnnbridge_host.model.graph_index import GraphNode, GraphTensor, rules_about
@@ -112,16 +112,17 @@ DATA_INPUT: Final[Mapping[str, int]] = {"Where": 1}
 
 # From -> to.
 CASTS: Final[Mapping[str, tuple[str, ...]]] = {
-    # int64 is missing in the rows of floats: a graph that ends with such a Cast keeps it on the CPU.
-    "float": ("float", "float16", "int32", "uint8", "uint32", "bool"),
-    "float16": ("float", "float16", "int32", "bool"),
+    "float": ("float", "float16", "int64", "int32", "uint8", "uint32", "bool"),
+    "float16": ("float", "float16", "int64", "int32", "bool"),
     "int64": ("float", "float16", "int64", "int32", "uint8", "uint32", "bool"),
     "int32": ("float", "float16", "int64", "int32", "uint8", "uint32", "bool"),
-    "uint8": ("float", "float16", "int32", "uint8", "uint32", "bool"),
+    "uint8": ("float", "float16", "int64", "int32", "uint8", "uint32", "bool"),
     "uint32": ("float", "int64", "int32", "uint8", "uint32", "bool"),
-    "bool": ("float", "float16", "int32", "uint8", "uint32", "bool"),
+    "bool": ("float", "float16", "int64", "int32", "uint8", "uint32", "bool"),
     "int16": ("int32",),
 }
+# A Cast of these to int64 stays on the CPU if its result is an output of the model.
+NOT_INT64_AT_THE_END: Final = frozenset({"float", "float16", "uint8", "bool"})
 
 # Operator -> inputs that must be constants. `qnnbridge fix` makes them so where they follow from fixed shapes.
 CONSTANT_INPUTS: Final[Mapping[str, tuple[int, ...]]] = {
@@ -257,6 +258,14 @@ def refused_type(node: GraphNode) -> tuple[GraphTensor, tuple[str, ...]] | None:
 def _as_qnn_has_it(element: str) -> str:
     """QNN computes doubles in 32 bits. Those at the edges of the model have a rule of their own."""
     return "float" if element == "double" else element
+
+
+def refused_at_the_end(node: GraphNode, outputs: Container[str]) -> bool:
+    """Return whether a Cast gives an output of the model in int64, and QNN takes it only inside of a graph."""
+    source, made = node.input(0), node.made[0] if node.made else None
+    if source is None or made is None or made.type != "int64" or made.name not in outputs:
+        return False
+    return source.type in NOT_INT64_AT_THE_END
 
 
 def refused_cast(node: GraphNode) -> tuple[str, str] | None:

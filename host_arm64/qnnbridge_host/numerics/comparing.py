@@ -241,6 +241,7 @@ class Reference:
         constants: values of inputs that the changed models do not have.
         quantised: integer inputs that the model dequantises.
         random: whether the model draws random numbers (`is_random`), so that there is nothing to compare.
+        changed: what becomes of each set of made-up inputs.
     """
 
     def __init__(
@@ -253,6 +254,7 @@ class Reference:
         constants: Mapping[str, Any] | None = None,
         quantised: frozenset[str] = frozenset(),
         random: bool = False,
+        changed: Callable[[Feeds], Feeds] | None = None,
     ) -> None:
         self.reason = ""
         self._tolerance = tolerance
@@ -272,6 +274,10 @@ class Reference:
             self._samples = make_samples(
                 inputs, seed=seed, accepts=lambda feeds: tried.append(run(feeds)), quantised=quantised
             )
+            if changed is not None:
+                feeds = tuple(map(changed, self._samples.feeds))
+                self._samples = dataclasses.replace(self._samples, feeds=feeds)
+                tried = [run(self._samples.feeds[0])]
             self._expected = [run(feeds) for feeds in self._samples.feeds]
         except NotMade as error:
             self.reason = str(error)

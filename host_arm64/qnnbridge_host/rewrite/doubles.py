@@ -16,7 +16,7 @@ import numpy as np
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import Editor
-from qnnbridge_host.model.double_edges import CONVERSION, is_conversion, varying
+from qnnbridge_host.model.double_edges import CONVERSION, CONVERSION_OF_INTEGERS, is_conversion, varying
 from qnnbridge_host.rewrite.rewriting import set_attribute
 from qnnbridge_protocol.element_types import ElementType
 
@@ -45,13 +45,13 @@ def float_inside(editor: Editor) -> list[str]:
     constants: dict[str, str] = {}
     nodes: list[Any] = []
     for name in inputs:
-        nodes += _conversion(editor, name, floats[name], editor.shape(name) or (), _FLOAT)
+        nodes += conversion(editor, name, floats[name], editor.shape(name) or (), _FLOAT)
     for node in editor.protos:
         if not doubles.isdisjoint((*node.input, *node.output)):
             _compute_in_float(editor, node, floats, constants)
         nodes.append(node)
     for name in outputs:
-        nodes += _conversion(editor, floats[name], name, editor.shape(name) or (), _DOUBLE)
+        nodes += conversion(editor, floats[name], name, editor.shape(name) or (), _DOUBLE)
     _set_nodes(editor, nodes, doubles)
     return [
         f"{kind} {name} is converted on the CPU, and computed in 32 bits"
@@ -147,14 +147,18 @@ def _compute_in_float(editor: Editor, node: Any, floats: dict[str, str], constan
             set_attribute(node, "value", numpy_helper.from_array(value))
 
 
-def _conversion(editor: Editor, source: str, result: str, shape: Sequence[int], element: int) -> list[Any]:
-    """Return nodes that convert `source` to `result` and that QNN refuses, so that the CPU runs them."""
+def conversion(editor: Editor, source: str, result: str, shape: Sequence[int], element: int) -> list[Any]:
+    """Return nodes that convert `source` to `result` and that QNN refuses, so that the CPU runs them.
+
+    element: the type of `result`.
+    """
     from onnx import helper
 
     nodes: list[Any] = []
+    of_doubles = element in (_DOUBLE, _FLOAT)
 
     def make(op: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        name = editor.fresh(f"{result}/{op}{CONVERSION}")
+        name = editor.fresh(f"{result}/{op}{CONVERSION if of_doubles else CONVERSION_OF_INTEGERS}")
         nodes.append(
             helper.make_node(op, list(inputs), [output or editor.fresh(f"{name} r")], name=name, **attributes)
         )

@@ -9,8 +9,11 @@ import numpy as np
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import INTEGERS, Editor
-from qnnbridge_host.model import operator_tables as tables
-from qnnbridge_host.rewrite.rewriting import NodeChain, dtype_of, for_nodes
+from qnnbridge_host.model.double_edges import CONVERSION_OF_INTEGERS, is_conversion
+from qnnbridge_host.model.graph_index import GraphNode
+from qnnbridge_host.model.merged import WIDE_ON_QNN, fails_with_wide_integers, is_wide, takes_wide_integers
+from qnnbridge_host.rewrite.doubles import conversion
+from qnnbridge_host.rewrite.rewriting import NodeChain, dtype_of, for_nodes, set_attribute
 from qnnbridge_protocol.elements import ElementType
 
 _BOOL: Final = ElementType.BOOL.value
@@ -73,61 +76,116 @@ def _filled(editor: Editor, value: Any, kind: Any, sizes: list[int], axis: int, 
     return editor.add_constant(np.full(shape, value.reshape(-1)[0]).astype(kind), "border")
 
 
-# Which inputs are the data; None for all. QNN ends the process over int64 of five dimensions (2.7.0).
-_DATA: Final[Mapping[str, tuple[int, ...] | None]] = {
-    **dict.fromkeys(("Expand", "Flatten", "Gather", "Reshape", "Slice", "Squeeze", "Tile"), (0,)),
-    **dict.fromkeys(("Transpose", "Unsqueeze"), (0,)),
-    **dict.fromkeys(("Add", "Concat", "Mul", "Sub"), None),
-    "Where": (1, 2),
-}
+# Their values are those of their input, so that nothing is lost behind a node that QNN computes in 32 bits.
+_MOVING: Final = frozenset(("Tile", "Transpose"))
+_RESHAPES: Final = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
+# Inputs with indices, which may be int32 whatever the data is.
+_INDICES: Final[Mapping[str, int]] = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1}
 
 
 def narrow_wide_integers(editor: Editor) -> list[str]:
-    """Compute int64 of five dimensions in int32: QNN ends the process over it, and keeps 32 bits in any case."""
-    count = editor.map_nodes(lambda node: _in_int32(editor, node), tuple(_DATA))
+    """Compute int64 of five dimensions in int32 on QNN, which keeps 32 bits in any case, and convert it on the CPU.
+
+    With such a tensor at the edge of its graph QNN ends the process, or cannot finalize the graph. What the CPU
+    computes keeps its 64 bits.
+    """
+    narrowing = _Narrowing(editor)
+    # With the records of all nodes, since those of changed ones would differ.
+    if not any(fails_with_wide_integers(editor, node) for node in editor.nodes):
+        return []
+    count = editor.map_nodes(narrowing.change)
     if count:
         editor.changed(shapes=True)
-        _cast_once(editor)
         editor.drop_dead()
     return [f"{count} of int64"] if count else []
 
 
-def _in_int32(editor: Editor, node: Any) -> list[Any] | None:
-    if node.domain not in graphs.ONNX_DOMAINS or len(node.output) != 1:
-        return None
-    places = _DATA[node.op_type] or tuple(range(len(node.input)))
-    names = [node.output[0], *(node.input[at] for at in places)]
-    if any(editor.element(name) != _INT64 for name in names):
-        return None
-    if max(editor.rank(name) or 0 for name in names) < tables.MOST_DIMENSIONS:
-        return None
-    made = []
-    for at in places:
-        value = editor.constant(node.input[at])
+class _Narrowing:
+    """The nodes of a model in their order.
+
+    `_narrow` has the int32 form of each int64 tensor that has one, `_made` the node that computes it.
+    """
+
+    def __init__(self, editor: Editor) -> None:
+        self._editor = editor
+        self._narrow: dict[str, str] = {}
+        self._made: dict[str, Any] = {}
+
+    def change(self, node: Any) -> list[Any] | None:
+        editor = self._editor
+        if node.domain not in graphs.ONNX_DOMAINS or any(True for _ in graphs.graphs_in(node)):
+            return None
+        made: list[Any] = []
+        record = editor.node(next(editor.makers[name] for name in node.output if name))
+        places = self._data_of(node, record)
+        index = _INDICES.get(node.op_type)
+        if index is not None and self._is_wide(node.input[index]):
+            places = [*places, index]
+        results = [place for place, name in enumerate(node.output) if editor.element(name) == _INT64]
+        is_cast = node.op_type == "Cast" and takes_wide_integers(editor, record) and self._is_wide(node.output[0])
+        if not places and not is_cast:
+            return None
+        if not all(self._fits(node.input[place]) for place in places):
+            return None
+        for place in places:
+            node.input[place] = self._int32(node.input[place], node, made)
+        made.append(node)
+        for place in results if index is None or places != [index] else ():
+            made += self._result(node, place)
+        return made
+
+    def _data_of(self, node: Any, record: GraphNode) -> list[int]:
+        """Return the inputs to be computed in int32; [] for a node that stays as it is."""
+        moves = node.op_type in _MOVING and node.input[0] in self._narrow
+        if not moves and not takes_wide_integers(self._editor, record):
+            return []
+        given = WIDE_ON_QNN.get(node.op_type, (0,))
+        places = list(range(len(node.input))) if given is None else list(given)
+        places = [place for place in places if self._editor.element(node.input[place]) == _INT64]
+        tensors = [*(node.input[place] for place in places), *node.output]
+        return places if any(map(self._is_wide, tensors)) else []
+
+    def _is_wide(self, name: str) -> bool:
+        return is_wide(self._editor, self._editor.about(name))
+
+    def _fits(self, name: str) -> bool:
+        """Return whether a tensor has an int32 form: a constant within it, or a tensor of known sizes."""
+        value = self._editor.constant(name)
+        if value is None:
+            return self._editor.shape(name) is not None
+        return bool(np.abs(value).max(initial=0) <= np.iinfo(np.int32).max)
+
+    def _int32(self, name: str, node: Any, made: list[Any]) -> str:
+        """Return the int32 form of a tensor. made: gets the nodes that it takes."""
+        editor = self._editor
+        if name in self._narrow:
+            return self._narrow[name]
+        value = editor.constant(name)
         if value is not None:
-            if np.abs(value).max(initial=0) > np.iinfo(np.int32).max:
-                return None
-            node.input[at] = editor.add_constant(value.astype(np.int32), f"{node.input[at]}/int32")
-            continue
-        made.append(editor.make("Cast", [node.input[at]], node, to=_INT32))
-        node.input[at] = made[-1].output[0]
-    result = node.output[0]
-    node.output[0] = editor.fresh(f"{result}/int32")
-    return [*made, node, editor.make("Cast", [node.output[0]], node, result, to=_INT64)]
+            self._narrow[name] = editor.add_constant(value.astype(np.int32), f"{name}/int32")
+        elif self._is_wide(name):
+            self._narrow[name] = editor.fresh(f"{name}/int32")
+            made += conversion(editor, name, self._narrow[name], editor.shape(name) or (), _INT32)
+        else:
+            made.append(editor.make("Cast", [name], node, to=_INT32))
+            self._narrow[name] = made[-1].output[0]
+        return self._narrow[name]
 
+    def _may_be_merged(self, node: Any | None) -> None:
+        """Rename reshapes that ONNX Runtime merges with the conversion behind them: the CPU runs them then."""
+        while node is not None and node.op_type in _RESHAPES and not is_conversion(node.name):
+            node.name = self._editor.fresh(f"{node.output[0]}{CONVERSION_OF_INTEGERS}")
+            node = self._made.get(node.input[0])
 
-def _cast_once(editor: Editor) -> None:
-    """A Cast of what was cast from int32 to int64 takes the int32."""
-    for node in editor.graph.node:
-        maker = editor.maker_of(node.input[0], "Cast") if node.op_type == "Cast" else None
-        if maker is None or editor.element(node.input[0]) != _INT64:
-            continue
-        if editor.element(maker.input[0]) == _INT32:
-            node.input[0] = maker.input[0]
-    for node in editor.graph.node:
-        # A Cast from int32 to int32 is none.
-        for at, name in enumerate(node.input):
-            maker = editor.maker_of(name, "Cast")
-            if maker is not None and editor.element(name) == editor.element(maker.input[0]) == _INT32:
-                node.input[at] = maker.input[0]
-    editor.changed()
+    def _result(self, node: Any, place: int) -> list[Any]:
+        """Return the nodes that give a result its 64 bits back, for those that need them."""
+        editor, name = self._editor, node.output[place]
+        shape, wide = editor.shape(name), self._is_wide(name)
+        self._narrow[name] = node.output[place] = editor.fresh(f"{name}/int32")
+        self._made[node.output[place]] = node
+        if node.op_type == "Cast":
+            set_attribute(node, "to", _INT32)
+        if wide:
+            self._may_be_merged(node)
+            return conversion(editor, node.output[place], name, shape or (), _INT64)
+        return [editor.make("Cast", [node.output[place]], node, name, to=_INT64)]

@@ -5,6 +5,7 @@ Each changes only nodes that a row of the table (`qnnbridge_host.model.known_wro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,14 @@ def _pad_transposed(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
     """The auto_pad of a ConvTranspose becomes the pads that it means."""
     if "output_shape" in record.attributes or not str(record.attributes.get("auto_pad")).startswith("SAME"):
         return None
+    heads, tails = _pads_of_same(record)
+    drop_attribute(node, "auto_pad")
+    set_attribute(node, "pads", [*heads, *tails])
+    return [node]
+
+
+def _pads_of_same(record: GraphNode) -> tuple[list[int], list[int]]:
+    """Return the pads in front and behind that auto_pad means with an output_padding."""
     window = window_of_node(record)
     heads, tails = [], []
     # QNN, and onnx, make the result larger by output_padding. In ONNX Runtime it is the size times the stride.
@@ -62,9 +71,7 @@ def _pad_transposed(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
         upper = record.attributes["auto_pad"] == "SAME_UPPER"
         heads.append(less if upper else larger)
         tails.append(larger if upper else less)
-    drop_attribute(node, "auto_pad")
-    set_attribute(node, "pads", [*heads, *tails])
-    return [node]
+    return heads, tails
 
 
 @for_matches(
@@ -140,7 +147,18 @@ def _is_quantised(editor: Editor, node: Any) -> bool:
 
 def crop_and_turn(editor: Editor) -> list[str]:
     """A ConvTranspose in three dimensions is cut off behind it, and gets two equal strides at its end."""
-    return [*_crop(editor), *_equal_strides_last(editor)]
+    return [*_crop_same(editor), *_crop(editor), *_equal_strides_last(editor)]
+
+
+@for_matches("ConvTranspose", ("conv-transpose-3d-same-output-padding",), "auto_pad of a ConvTranspose in space")
+def _crop_same(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """A ConvTranspose with auto_pad and output_padding is cut off behind it."""
+    shape = editor.shape(node.input[0])
+    if shape is None or "output_shape" in record.attributes:
+        return None
+    heads, _ = _pads_of_same(record)
+    strides = window_of_node(record)["strides"]
+    return _cut_off(editor, node, heads, [size * step for size, step in zip(shape[2:], strides, strict=True)])
 
 
 @for_matches("ConvTranspose", ("conv-transpose-3d-pads",), "padding of a ConvTranspose in three dimensions")
@@ -149,13 +167,17 @@ def _crop(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     made_shape = editor.shape(node.output[0])
     if made_shape is None or "output_shape" in record.attributes:
         return None
-    before = window_of_node(record)["before"]
+    return _cut_off(editor, node, window_of_node(record)["before"], made_shape[2:])
+
+
+def _cut_off(editor: Editor, node: Any, before: Sequence[int], sizes: Sequence[int]) -> list[Any]:
+    """Return the nodes that compute all of a result, and take `sizes` of it from `before` on."""
     # QNN takes one padding for all sides.
     for name in ("auto_pad", "pads", "output_padding"):
         drop_attribute(node, name)
     output = node.output[0]
     node.output[0] = editor.fresh(f"{output}/whole")
-    ends = [start + size for start, size in zip(before, made_shape[2:], strict=True)]
+    ends = [start + size for start, size in zip(before, sizes, strict=True)]
     limits = [editor.add_constant(np.array(one), "crop") for one in (before, ends, [2, 3, 4])]
     return [node, editor.make("Slice", [node.output[0], *limits], node, output)]
 

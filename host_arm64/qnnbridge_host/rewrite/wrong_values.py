@@ -220,6 +220,21 @@ def cast_bytes_twice(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
     return [first, node]
 
 
+@for_matches(("Gemm", "MatMul"), ("half-product-reshaped",), "product of half floats between Reshapes")
+def limit_product_input(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Put Max in front of a product between reshapes of an input and an output, which QNN would leave out."""
+    if editor.opset < _SINCE["Max"]:
+        return None
+    chain = NodeChain(editor, node)
+    node.input[0] = chain("Max", chain.x, chain.constant(-65504.0))
+    return [*chain.made, node]
+
+
+def separate_reshapes(editor: Editor) -> list[str]:
+    """Products between Reshapes that QNN would leave out become some with which it keeps them."""
+    return [*product_by_gemm(editor), *limit_product_input(editor)]
+
+
 _UNSIGNED = (ElementType.UINT8.value, ElementType.UINT32.value)
 
 
@@ -240,6 +255,14 @@ def limit_whole_numbers(editor: Editor, node: Any, record: GraphNode) -> list[An
     # The least number of 32 bits, in which QNN computes those of 64, too.
     least = editor.add_constant(np.array(-(2**31), np.int32 if record.attributes["to"] == 6 else np.int64), "least")
     return [node, editor.make("Max", [node.output[0], least], node, output)]
+
+
+@for_matches("Cast", ("cast-negative-bool",), "Cast to truth values")
+def truth_by_equal(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Cast of whole numbers to truth values becomes Equal to zero and Not: of negative ones QNN makes False."""
+    chain = NodeChain(editor, node)
+    chain("Not", chain("Equal", chain.x, editor.like(chain.x, 0, "zero")))
+    return chain.nodes()
 
 
 @for_matches("OneHot", ("one-hot-negative",), "OneHot")
@@ -584,6 +607,9 @@ def _pads(editor: Editor, node: Any) -> dict[int, tuple[int, int]] | None:
         "average-pool-three-sides",
         "average-pool-top",
         "average-pool-half-input",
+        "average-pool-one-channel",
+        "average-pool-forty",
+        "average-pool-last-row",
         "average-pool-ceil",
         "average-pool-few-channels",
         "average-pool-counted",

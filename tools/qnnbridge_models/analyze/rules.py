@@ -18,6 +18,7 @@ from qnnbridge_host.model import double_edges, known_wrong
 from qnnbridge_host.model import operator_tables as tables
 from qnnbridge_host.model.graph_index import GraphNode, GraphTensor, rules_about
 from qnnbridge_host.model.known_wrong import KnownWrong, WrongOperator
+from qnnbridge_host.model.merged import WIDE_ON_QNN, fails_with_wide_integers
 from qnnbridge_host.model.qnn_operators import REGISTERED, REPLACED
 from qnnbridge_host.rewrite import rank
 from qnnbridge_models.analyze.analysis import Advice, NodePlace, NodeVerdict
@@ -91,7 +92,7 @@ class PlacementRule:
 def _wrong_type(node: GraphNode, context: RuleContext) -> Objection:
     """Types that QNN does not have at all, and those that this operator is not made for."""
     if node.op in ("Cast", "CastLike"):
-        return _cast(node)
+        return _cast(node, context)
     found = tables.refused_type(node)
     if found is None:
         return None
@@ -110,7 +111,11 @@ def _type_fix(element: str) -> str:
     return "compute this part outside of the model"
 
 
-def _cast(node: GraphNode) -> Objection:
+def _cast(node: GraphNode, context: RuleContext) -> Objection:
+    if tables.refused_at_the_end(node, context.view.outputs):
+        name, source = node.made[0].name, node.given[0].type
+        reason = f"output {name} is cast from {source} to int64; QNN takes such a Cast inside of a model only"
+        return reason, "give an int32 as output, or cast to int32 first"
     types = tables.refused_cast(node)
     if types is None:
         return None
@@ -350,11 +355,21 @@ def _attributes(node: GraphNode, context: RuleContext) -> Objection:
     return f"{rule.name} is {value}: {rule.reason}", rule.fix
 
 
-def _wide_integers(node: GraphNode, context: RuleContext) -> Objection:
-    for tensor in node.made:
-        if tensor.type == "int64" and tensor.rank == tables.MOST_DIMENSIONS:
-            return f"{tensor.name} is int64 with {tables.MOST_DIMENSIONS} dimensions; QNN ends the process over it"
-    return None
+def _wide_result(node: GraphNode, context: RuleContext) -> Objection:
+    if fails_with_wide_integers(context.view, node) != "output":
+        return None
+    return f"{_wide_text(node.made)} leaves QNN's graph; QNN ends the process over it"
+
+
+def _wide_input(node: GraphNode, context: RuleContext) -> Objection:
+    if fails_with_wide_integers(context.view, node) != "input":
+        return None
+    return f"{_wide_text(node.given)} enters QNN's graph, which then cannot be finalized"
+
+
+def _wide_text(tensors: Sequence[GraphTensor]) -> str:
+    name = next(one.name for one in tensors if one.type == "int64" and one.rank == tables.MOST_DIMENSIONS)
+    return f"{name}, int64 with {tables.MOST_DIMENSIONS} dimensions,"
 
 
 def _fails(node: GraphNode, context: RuleContext) -> Objection:
@@ -401,8 +416,6 @@ RULES: Final = (
         "qnnbridge fix (shape-computations), or export it as a constant",
         tables.CONSTANT_INPUTS,
     ),
-    # QNN refuses it, so that its input leaves QNN's graph, over which QNN ends the process.
-    PlacementRule("wide-integers", "crash", _wide_integers, _NARROW, ("Transpose",)),
     PlacementRule("type", "cpu", _type),
     PlacementRule("rank", "cpu", _rank),
     PlacementRule("counts", "cpu", _counts, operators={*tables.LEAST_INPUTS, *tables.MOST_OUTPUTS}),
@@ -423,13 +436,8 @@ RULES: Final = (
     PlacementRule("special", "cpu", _standalone, operators=tables.PAIRS),
     # From here on only for nodes that no rule above leaves to the CPU: what QNN takes can fail or end the process.
     PlacementRule("rearranged", "fails", _wrong_type, operators=tables.FAILS_UNLESS_FLOAT),
-    PlacementRule(
-        "wide-integers",
-        "crash",
-        _wide_integers,
-        _NARROW,
-        ("Expand", "Unsqueeze"),
-    ),
+    PlacementRule("wide-integers", "crash", _wide_result, _NARROW, WIDE_ON_QNN),
+    PlacementRule("wide-integers", "fails", _wide_input, _NARROW, WIDE_ON_QNN),
     PlacementRule("zero-size", "crash", _zero_size, "qnnbridge fix (zero-size) takes it out"),
     PlacementRule("fails", "fails", _fails, operators=tables.FAILS_BEYOND),
     # QNN accepts the node first and refuses it when it is too late.

@@ -546,10 +546,9 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
         return "not compared", "QNN and the CPU answered none of the inputs both."
     where = f"the worst is {worst.name}, {worst.inputs}: {worst.numbers}"
     if worst.state == "differs":
-        return (
-            "differs",
-            f"QNN computes something else than the CPU; {where}. {worst.reason[:1].upper()}{worst.reason[1:]}.",
-        )
+        # Without a ratio the reason is what stands for the numbers.
+        why = "" if worst.numbers == worst.reason else f" {worst.reason[:1].upper()}{worst.reason[1:]}."
+        return "differs", f"QNN computes something else than the CPU; {where}.{why}"
     given = sum(trial.kind == "given" for trial in tried.prepared.trials)
     strict = [row for row in bad if row.counts]
     if strict:
