@@ -351,7 +351,8 @@ def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
 # `output` is the result's name, `node_name` the node's own; of reductions `reduced`: their axes. Functions take
 # the number of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`,
 # `quantised(0)`, and `least(0)`, `most(0)`: the limits that a Max, Min or Clip in front of it sets; `fed(1)` gives
-# the type of the model input whose values input 1 has, "" if something computes them; `way(1, 0)` gives the operator that makes input 1, and the one that makes input 0 of that, as far as there are any;
+# the type of the model input whose values input 1 has, "" if something computes them; `way(1, 0)` gives the
+# operator that makes input 1, and the one that makes input 0 of that, as far as there are any;
 # `merged_gelu()` and the like ask what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an
 # expression, after a look that it has nothing but arithmetic, comparisons, calls of these functions and loops in
 # it: a table of data runs no code of its own.
