@@ -44,7 +44,6 @@ from qnnbridge_host.model.merged import (
 )
 from qnnbridge_host.model.releases import numbers_of
 from qnnbridge_host.model.static_shapes import complete, in_float32, scaled_sizes, slid_sizes, window_of
-from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.shell import fix_command
 from qnnbridge_protocol.specs import QNN
 
@@ -426,7 +425,8 @@ def maker_of(tensor: GraphTensor, graph: GraphIndex) -> str:
 
 # Between an input of the model and a node these leave the values where they are.
 _ONLY_SHAPES: Final = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
-_WHOLE: Final = (ElementType.INT32.value, ElementType.INT64.value)
+# int32 and int64, as `to` of a Cast has them.
+_WHOLE: Final = (6, 7)
 # A damaged model has circles.
 _MOST_BETWEEN: Final = 64
 

@@ -28,6 +28,7 @@ from qnnbridge_host.rewrite import (
     constants,
     doubles,
     exported,
+    gathers,
     five_dimensions,
     integers,
     operators,
@@ -191,16 +192,16 @@ REWRITES: Final = (
         "AveragePool whose border QNN computes wrong becomes Concat, AveragePool and a factor",
         wrong_values.average_by_sums,
     ),
-    Rewrite("gather-list", "Gather with a table of indices becomes one with a list", wrong_values.gather_by_list),
+    Rewrite("gather-list", "Gather with a table of indices becomes one with a list", gathers.gather_by_list),
     Rewrite(
         "gather-input",
         "Max stands in front of indices of Gather that are an input of the model",
-        wrong_values.limit_gathered,
+        gathers.limit_gathered,
     ),
     Rewrite(
         "arg-min", "ArgMin of two values becomes ArgMax of the negative ones", wrong_values.largest_of_negatives
     ),
-    Rewrite("gather-slices", "GatherND of slices takes them as one dimension", wrong_values.gather_flat_slices),
+    Rewrite("gather-slices", "GatherND of slices takes them as one dimension", gathers.gather_flat_slices),
     Rewrite(
         "conv-step",
         "a depthwise Conv of one value with a stride becomes Slice and Conv",

@@ -91,84 +91,12 @@ def resize_by_gather(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
     return made
 
 
-def gather_by_list(editor: Editor) -> list[str]:
-    """Gather with a table of indices becomes one with a list, which then is what QNN computes right."""
-    done: list[str] = []
-    for step in (_list_indices, _gather_inside, limit_gathered):
-        found = step(editor)
-        if found:
-            editor.changed(shapes=True)
-        done += found
-    if done:
-        quantise_reshapes(editor)
-    return done[:1]
-
-
-@for_matches("Gather", ("gather-table", "gather-table-row", "gather-table-deep"), "Gather with a table of indices")
-def _list_indices(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Gather with indices in rows and columns becomes one with a list of them, and Reshape."""
-    made_shape = editor.shape(node.output[0])
-    if made_shape is None:
-        return None
-    # With a table QNN takes other elements along the last dimension, or fails with more than four dimensions.
-    flat = editor.add_constant(np.array([-1]), "flat")
-    first = editor.make("Reshape", [node.input[1], flat], node)
-    node.input[1] = first.output[0]
-    return [first, node, reshaped(editor, node, made_shape)]
-
-
-@for_matches("Gather", ("gather-long",), "Gather with more than 256 indices")
-def _gather_inside(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Gather along the last dimension gets one more dimension behind it."""
-    shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
-    if shape is None or made_shape is None:
-        return None
-    sizes = editor.add_constant(np.array([*shape, 1]), "sizes")
-    first = editor.make("Reshape", [node.input[0], sizes], node)
-    node.input[0] = first.output[0]
-    set_attribute(node, "axis", len(shape) - 1)
-    return [first, node, reshaped(editor, node, made_shape)]
-
-
-@for_matches("Gather", ("gather-input",), "Gather with indices that are an input")
-def limit_gathered(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Put Max in front of indices that are an input of the model, so that QNN computes them."""
-    if editor.opset < _MAX_OF_INTEGERS:
-        return None
-    chain = NodeChain(editor, node)
-    indices = node.input[1]
-    if editor.element(indices) != ElementType.INT32.value:
-        indices = chain("Cast", indices, to=ElementType.INT32.value)
-    # No index is smaller.
-    least = editor.add_constant(np.array(-(2**31), np.int32), "least")
-    node.input[1] = chain("Max", indices, least)
-    return [*chain.made, node]
-
-
 @for_matches("ArgMin", ("arg-min-pair",), "ArgMin of two values")
 def largest_of_negatives(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """ArgMin becomes ArgMax of the values with the other sign."""
     first = editor.make("Neg", [node.input[0]], node)
     node.op_type, node.input[0] = "ArgMax", first.output[0]
     return [first, node]
-
-
-@for_matches("GatherND", ("gather-nd-slices", "gather-nd-rows"), "GatherND of slices")
-def gather_flat_slices(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """GatherND of slices that have several dimensions takes them as one."""
-    shape, indices, made_shape = (editor.shape(name) for name in (*node.input[:2], node.output[0]))
-    if shape is None or indices is None or made_shape is None:
-        return None
-    if indices[-1] == 1 and len(indices) == _OF_A_MATRIX:
-        # Of the first dimension only: as Gather takes them.
-        flat = editor.add_constant(np.array([-1]), "flat")
-        first = editor.make("Reshape", [node.input[1], flat], node)
-        return [first, editor.make("Gather", [node.input[0], first.output[0]], node, node.output[0], axis=0)]
-    # QNN computes an odd number of slices of several dimensions wrong.
-    flat = editor.add_constant(np.array([*shape[: indices[-1]], -1]), "flat")
-    first = editor.make("Reshape", [node.input[0], flat], node)
-    node.input[0] = first.output[0]
-    return [first, node, reshaped(editor, node, made_shape)]
 
 
 def swap_operands(editor: Editor) -> list[str]:

@@ -1,0 +1,93 @@
+"""Rewrites of Gather and GatherND where QNN takes other elements than the indices name.
+
+Each changes only nodes that a row of the table (`qnnbridge_host.model.known_wrong`) matches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qnnbridge_host.graph.model_index import Editor
+from qnnbridge_host.model.graph_index import GraphNode
+from qnnbridge_host.rewrite.quantised_reshapes import quantise_reshapes
+from qnnbridge_host.rewrite.rewriting import NodeChain, for_matches, reshaped, set_attribute
+from qnnbridge_protocol.elements import ElementType
+
+# The opset from which Max takes whole numbers.
+_MAX_OF_INTEGERS = 12
+# The rank of a list of coordinates.
+_OF_A_MATRIX = 2
+
+
+def gather_by_list(editor: Editor) -> list[str]:
+    """Gather with a table of indices becomes one with a list, which then is what QNN computes right."""
+    done: list[str] = []
+    for step in (_list_indices, _gather_inside, limit_gathered):
+        found = step(editor)
+        if found:
+            editor.changed(shapes=True)
+        done += found
+    if done:
+        quantise_reshapes(editor)
+    return done[:1]
+
+
+@for_matches("Gather", ("gather-table", "gather-table-row", "gather-table-deep"), "Gather with a table of indices")
+def _list_indices(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Gather with indices in rows and columns becomes one with a list of them, and Reshape."""
+    made_shape = editor.shape(node.output[0])
+    if made_shape is None:
+        return None
+    # With a table QNN takes other elements along the last dimension, or fails with more than four dimensions.
+    flat = editor.add_constant(np.array([-1]), "flat")
+    first = editor.make("Reshape", [node.input[1], flat], node)
+    node.input[1] = first.output[0]
+    return [first, node, reshaped(editor, node, made_shape)]
+
+
+@for_matches("Gather", ("gather-long",), "Gather with more than 256 indices")
+def _gather_inside(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Gather along the last dimension gets one more dimension behind it."""
+    shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
+    if shape is None or made_shape is None:
+        return None
+    sizes = editor.add_constant(np.array([*shape, 1]), "sizes")
+    first = editor.make("Reshape", [node.input[0], sizes], node)
+    node.input[0] = first.output[0]
+    set_attribute(node, "axis", len(shape) - 1)
+    return [first, node, reshaped(editor, node, made_shape)]
+
+
+@for_matches("Gather", ("gather-input",), "Gather with indices that are an input")
+def limit_gathered(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Put Max in front of indices that are an input of the model, so that QNN computes them."""
+    if editor.opset < _MAX_OF_INTEGERS:
+        return None
+    chain = NodeChain(editor, node)
+    indices = node.input[1]
+    if editor.element(indices) != ElementType.INT32.value:
+        indices = chain("Cast", indices, to=ElementType.INT32.value)
+    # No index is smaller.
+    least = editor.add_constant(np.array(-(2**31), np.int32), "least")
+    node.input[1] = chain("Max", indices, least)
+    return [*chain.made, node]
+
+
+@for_matches("GatherND", ("gather-nd-slices", "gather-nd-rows"), "GatherND of slices")
+def gather_flat_slices(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """GatherND of slices that have several dimensions takes them as one."""
+    shape, indices, made_shape = (editor.shape(name) for name in (*node.input[:2], node.output[0]))
+    if shape is None or indices is None or made_shape is None:
+        return None
+    if indices[-1] == 1 and len(indices) == _OF_A_MATRIX:
+        # Of the first dimension only: as Gather takes them.
+        flat = editor.add_constant(np.array([-1]), "flat")
+        first = editor.make("Reshape", [node.input[1], flat], node)
+        return [first, editor.make("Gather", [node.input[0], first.output[0]], node, node.output[0], axis=0)]
+    # QNN computes an odd number of slices of several dimensions wrong.
+    flat = editor.add_constant(np.array([*shape[: indices[-1]], -1]), "flat")
+    first = editor.make("Reshape", [node.input[0], flat], node)
+    node.input[0] = first.output[0]
+    return [first, node, reshaped(editor, node, made_shape)]
