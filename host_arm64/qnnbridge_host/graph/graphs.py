@@ -359,8 +359,8 @@ def types_of(model: Any) -> dict[str, TensorType]:
     """Of inputs, outputs, initializers and everything between. What a broken part hides is left out."""
     found = _declared(infer(model))
     if any(shape is None or None in shape for _, shape in found.values()) and _has_stale_sizes(model):
-        # Converters to float16 write free sizes (`unk__3`) for tensors whose sizes follow from constants. onnx keeps
-        # such a size where the operator alone would give a number, so the second inference does not read it.
+        # Converters to float16 write free sizes (`unk__3`) for tensors whose sizes follow from constants. onnx
+        # keeps such a size where the operator alone would give a number, so the second inference does not read it.
         bare = without_weights(model)
         known = [value for value in bare.graph.value_info if not _has_free_size(value)]
         del bare.graph.value_info[:]

@@ -259,7 +259,8 @@ def write_out_definitions(editor: Editor) -> list[str]:
     """Replace Mish, and GroupNormalization of opset 18 or of five dimensions, by what ONNX defines them by."""
     changes = []
     for name in _WRITTEN_OUT:
-        if name == "GroupNormalization" and editor.opset >= _GROUP_NORMALIZATION_CHANGED and not _fails_by_rank(editor):
+        has_kernel = name == "GroupNormalization" and editor.opset >= _GROUP_NORMALIZATION_CHANGED
+        if has_kernel and not _fails_by_rank(editor):
             continue
         # One by one: of one that cannot be written out, the others are all the same.
         before = _count_of(editor, name)
