@@ -564,6 +564,7 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     },
     "And of five dimensions": ("rank", lambda: deep_truth("And")),
     "InstanceNormalization in space": ("rank", lambda: deep("InstanceNormalization", inputs=3)),
+    "GroupNormalization in space": ("definitions", lambda: deep("GroupNormalization", inputs=3, num_groups=1)),
     "CumSum of five dimensions": ("rank", deep_sums),
     **{f"{op} of six dimensions": ("rank", lambda op=op: six(op)) for op in ("Slice", "Split")},
     "BatchNormalization in space": ("rank", lambda: deep("BatchNormalization", inputs=5)),

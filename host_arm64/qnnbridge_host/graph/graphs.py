@@ -357,16 +357,42 @@ def shrink_masks(model: Any, huge_from: float = HUGE_MASK, size: float = ENOUGH_
 
 def types_of(model: Any) -> dict[str, TensorType]:
     """Of inputs, outputs, initializers and everything between. What a broken part hides is left out."""
-    inferred = infer(model)
+    found = _declared(infer(model))
+    if any(shape is None or None in shape for _, shape in found.values()) and _has_stale_sizes(model):
+        # Converters to float16 write free sizes (`unk__3`) for tensors whose sizes follow from constants. onnx
+        # keeps such a size where the operator alone would give a number, so the second inference does not read it.
+        bare = without_weights(model)
+        known = [value for value in bare.graph.value_info if not _has_free_size(value)]
+        del bare.graph.value_info[:]
+        bare.graph.value_info.extend(known)
+        for name, (element, shape) in _declared(infer(bare)).items():
+            if shape is not None and None not in shape and name in found:
+                found[name] = (found[name][0] or element, shape)
+    return found
+
+
+def _declared(model: Any) -> dict[str, TensorType]:
+    """Return the types of the model's tensors, as the model declares them."""
     # Initializers first: their shapes are exact, and a declared one may have free axes.
     found: dict[str, TensorType] = {
-        tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in inferred.graph.initializer
+        tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in model.graph.initializer
     }
-    for value in (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output):
+    for value in (*model.graph.value_info, *model.graph.input, *model.graph.output):
         # A name may stand in several of the lists; the first one that has a shape counts.
         if value.name not in found or found[value.name][1] is None:
             found[value.name] = type_of_value(value)
     return found
+
+
+def _has_stale_sizes(model: Any) -> bool:
+    """Return whether tensors inside have free sizes, and the inputs have none that these could follow from."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = (value for value in model.graph.input if value.name not in weights)
+    return not any(map(_has_free_size, inputs)) and any(map(_has_free_size, model.graph.value_info))
+
+
+def _has_free_size(value: Any) -> bool:
+    return any(not dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
 
 
 def infer(model: Any) -> Any:
@@ -374,6 +400,12 @@ def infer(model: Any) -> Any:
     from onnx import shape_inference
 
     light = without_weights(model, plain=True)
+    # An entry for what has become an initializer may have free sizes, and onnx believes it more than the values.
+    weights = {tensor.name for tensor in light.graph.initializer}
+    if any(value.name in weights for value in light.graph.value_info):
+        between = [value for value in light.graph.value_info if value.name not in weights]
+        del light.graph.value_info[:]
+        light.graph.value_info.extend(between)
     # First with data propagation, which follows computed sizes. Without it where it fails, or would make large
     # tensors.
     for data_prop in (False,) if computes_many_sizes(light) else (True, False):

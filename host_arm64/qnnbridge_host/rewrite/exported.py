@@ -14,6 +14,7 @@ import numpy as np
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import FLOATS, Editor
+from qnnbridge_host.model.operator_tables import FAILS_BEYOND
 from qnnbridge_host.rewrite.rewriting import NodeChain, drop_attribute, for_nodes, sliced
 from qnnbridge_protocol.elements import ElementType
 
@@ -255,16 +256,27 @@ _GROUP_NORMALIZATION_CHANGED = 21  # from this opset on there is a kernel
 
 
 def write_out_definitions(editor: Editor) -> list[str]:
-    """Replace Mish, and GroupNormalization of opset 18, by what ONNX defines them by."""
+    """Replace Mish, and GroupNormalization of opset 18 or of five dimensions, by what ONNX defines them by."""
     changes = []
     for name in _WRITTEN_OUT:
-        if name == "GroupNormalization" and editor.opset >= _GROUP_NORMALIZATION_CHANGED:
+        has_kernel = name == "GroupNormalization" and editor.opset >= _GROUP_NORMALIZATION_CHANGED
+        if has_kernel and not _fails_by_rank(editor):
             continue
         # One by one: of one that cannot be written out, the others are all the same.
         before = _count_of(editor, name)
         if before and _write_out(editor, name) and (done := before - _count_of(editor, name)):
             changes.append(f"{done} {name}")
     return changes
+
+
+def _fails_by_rank(editor: Editor) -> bool:
+    """Return whether a GroupNormalization has so many dimensions that no session can be made.
+
+    Folded into fewer by a Reshape, it still makes no session (onnxruntime-qnn 2.7.0).
+    """
+    most = FAILS_BEYOND["GroupNormalization"]
+    nodes = (node for node in editor.protos if node.op_type == "GroupNormalization")
+    return any((editor.rank(node.input[0]) or 0) > most for node in nodes)
 
 
 def _count_of(editor: Editor, op: str) -> int:

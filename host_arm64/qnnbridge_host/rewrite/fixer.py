@@ -85,7 +85,7 @@ REWRITES: Final = (
     Rewrite("constants", "weights in Constant nodes become initializers", constants.initializers_from_constants),
     Rewrite(
         "definitions",
-        "Mish, and GroupNormalization of opset 18, become what ONNX defines them by",
+        "Mish, and GroupNormalization of opset 18 or of five dimensions, become what ONNX defines them by",
         exported.write_out_definitions,
     ),
     Rewrite(
