@@ -103,7 +103,7 @@ def result_of(case: Case, qnn: _Qnn, fill: Callable[[], None], rewrite: str = ""
 
 def _rewritten(data: bytes, name: str) -> bytes:
     from qnnbridge_host.graph.model_index import Editor
-    from qnnbridge_host.rewrite.fixer import chosen
+    from qnnbridge_host.rewrite.catalogue import chosen
 
     model = onnx.load_from_string(data)
     (rewrite,) = chosen([name], [])

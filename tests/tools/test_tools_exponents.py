@@ -15,7 +15,7 @@ from lab.sweep.driver import Worker
 import qnnbridge
 from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.numerics.cases import Case, SweepNode, SweepTensor, feeds_of
-from qnnbridge_host.rewrite.fixer import chosen
+from qnnbridge_host.rewrite.catalogue import chosen
 
 LOW = ("uniform", -300, 3)
 

@@ -23,7 +23,7 @@ from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.rewrite import fixer
 from qnnbridge_host.rewrite import operators as operators
-from qnnbridge_host.rewrite.fixer import GATES
+from qnnbridge_host.rewrite.catalogue import GATES
 from qnnbridge_models.fix import REWRITES, fix_model
 from qnnbridge_protocol.errors import CompiledModelRefused, InvalidProtobuf, ModelError, NoSuchFile, OptionError
 

@@ -302,7 +302,9 @@ def test_a_gate_that_qnn_merges_is_named_with_the_rewrite_that_was_tried(tmp_pat
     assert result.cure.command in result.reason
     words = shlex.split(result.cure.command)[2:]
     assert (
-        qnnbridge("fix", *[str(tmp_path / "fixed.onnx") if word == "m_fixed.onnx" else word for word in words]).returncode
+        qnnbridge(
+            "fix", *[str(tmp_path / "fixed.onnx") if word == "m_fixed.onnx" else word for word in words]
+        ).returncode
         == 0
     )
     assert verify_model(tmp_path / "fixed.onnx", soc_model="60", how=ORDINARY).verdict == "agrees"

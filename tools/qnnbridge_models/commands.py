@@ -100,7 +100,7 @@ def analyze(
 
 def _show_rewrites(wanted: bool) -> None:
     if wanted:
-        from qnnbridge_host.rewrite.fixer import REWRITES
+        from qnnbridge_host.rewrite.catalogue import REWRITES
 
         output.print_table(["rewrite", "what it does"], [[one.name, one.summary] for one in REWRITES])
         raise typer.Exit

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from qnnbridge_host.numerics.comparing import check_lines
-from qnnbridge_host.rewrite.fixer import REWRITES, FixResult, RewriteStep, fix_model
+from qnnbridge_host.rewrite.catalogue import REWRITES
+from qnnbridge_host.rewrite.fixer import FixResult, RewriteStep, fix_model
 from qnnbridge_tools import output
 
 __all__ = ["REWRITES", "FixResult", "RewriteStep", "document", "fix_model", "print_result"]

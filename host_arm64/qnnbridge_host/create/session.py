@@ -578,7 +578,7 @@ def _converting(spec: SessionSpec) -> SessionSpec:
 def _whole(rewrites: Sequence[str], spec: SessionSpec) -> tuple[str, ...]:
     """With the rewrites that they rest on: known sizes, constants and branches."""
     from qnnbridge_host.model.known_wrong import BRANCH_REWRITES
-    from qnnbridge_host.rewrite.fixer import FIXED_SHAPES
+    from qnnbridge_host.rewrite.catalogue import FIXED_SHAPES
 
     sizes = (FIXED_SHAPES,) if spec.free_dimensions_by_name else ()
     return (*sizes, "constants", *BRANCH_REWRITES, *rewrites)

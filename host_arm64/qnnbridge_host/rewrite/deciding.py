@@ -18,8 +18,9 @@ from qnnbridge_host.graph import shapes as model_shapes
 from qnnbridge_host.graph.model_index import Editor, ModelIndex
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model import double_edges
+from qnnbridge_host.rewrite.catalogue import FIXED_SHAPES, chosen
 from qnnbridge_host.rewrite.constants import fix_inputs, fix_values
-from qnnbridge_host.rewrite.fixer import FIXED_SHAPES, chosen, fix_model
+from qnnbridge_host.rewrite.fixer import fix_model
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.input_constants import EXAMPLE_SIZES, MOST_SIZES
 from qnnbridge_protocol.specs import NodeInfo

@@ -16,7 +16,6 @@ from qnnbridge_host.graph import graphs, shapes
 from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_host.model.known_wrong import nearest_places, window_of_node
-from qnnbridge_host.rewrite.quantised_reshapes import quantise_reshapes
 from qnnbridge_host.rewrite.rewriting import (
     LEAST_ARGUMENT,
     NodeChain,
@@ -453,7 +452,7 @@ def step_before_conv(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
     return [first, node]
 
 
-@for_matches("Pad", ("pad-constant-one-sided",), "Pad of several dimensions")
+@for_matches("Pad", ("pad-constant-one-sided", "pad-end"), "Pad at the end of the last dimension")
 def split_padding(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Padding of the last dimension at its end becomes a Concat of its own."""
     pads, shape = editor.constant(node.input[1], _SMALL), editor.shape(node.input[0])
@@ -462,15 +461,18 @@ def split_padding(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
         return None
     rank = len(shape)
     inner = np.array(pads)
-    # QNN computes this padding wrong where there is another one, too.
+    # QNN computes this padding wrong where there is another one, too, or behind some operators.
     inner[-1] = 0
     padded = [size + int(a) + int(b) for size, a, b in zip(shape, inner[:rank], inner[rank:], strict=True)]
-    first = editor.make("Pad", [node.input[0], *node.input[1:]], node, mode="constant")
-    first.input[1] = editor.add_constant(inner, f"{node.input[1]}/others")
+    value, made = node.input[0], []
+    if inner.any():
+        others = editor.add_constant(inner, f"{node.input[1]}/others")
+        made.append(editor.make("Pad", [value, others, *node.input[2:]], node, mode="constant"))
+        value = made[-1].output[0]
     kind = dtype_of(editor, node.input[0])
     block = np.full((*padded[:-1], int(pads[-1])), fill.reshape(-1)[0], kind)
     end = editor.add_constant(block, f"{node.output[0]}/end")
-    return [first, editor.make("Concat", [first.output[0], end], node, node.output[0], axis=rank - 1)]
+    return [*made, editor.make("Concat", [value, end], node, node.output[0], axis=rank - 1)]
 
 
 @for_nodes("Pad", "Pad with mode edge")

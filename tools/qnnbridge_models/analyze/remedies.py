@@ -19,9 +19,9 @@ from qnnbridge_host.graph.model_index import Editor, ModelIndex
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model import operator_tables as tables
 from qnnbridge_host.model.double_edges import is_conversion
+from qnnbridge_host.rewrite.catalogue import chosen
 from qnnbridge_host.rewrite.constants import fix_values
 from qnnbridge_host.rewrite.deciding import deciding_inputs, results_text, sizing_inputs, tried_sizes
-from qnnbridge_host.rewrite.fixer import chosen
 from qnnbridge_host.rewrite.rank import FOLDED
 from qnnbridge_models.analyze.analysis import BAD, Advice, NodePlace, NodeVerdict, QnnAnswer
 from qnnbridge_models.analyze.costs import Cost, costs_of

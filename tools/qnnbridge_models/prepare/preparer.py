@@ -18,7 +18,8 @@ from qnnbridge_host.model.manifest import add_verdict
 from qnnbridge_host.model.source import ModelSource
 from qnnbridge_host.numerics.judge import badness
 from qnnbridge_host.numerics.sampling import NamedFeeds
-from qnnbridge_host.rewrite.fixer import chosen, fix_model
+from qnnbridge_host.rewrite.catalogue import chosen
+from qnnbridge_host.rewrite.fixer import fix_model
 from qnnbridge_models import fix as fix_report
 from qnnbridge_models import journals
 from qnnbridge_models.command_options import PrepareOptions, QuantizeOptions, VerifyOptions

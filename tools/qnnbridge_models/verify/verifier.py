@@ -410,7 +410,8 @@ class _Work:
             return None
         # Sizes are fixed in self.model already, and the rewrite needs the models extra, as bisection does.
         try:
-            from qnnbridge_host.rewrite.fixer import GATES, fix_model
+            from qnnbridge_host.rewrite.catalogue import GATES
+            from qnnbridge_host.rewrite.fixer import fix_model
 
             folder.mkdir()
             target = folder / self.model.name

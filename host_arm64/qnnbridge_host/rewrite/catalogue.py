@@ -1,0 +1,337 @@
+"""The catalogue of rewrites of `qnnbridge fix`, in their order.
+
+Each rewrite is a function of another module here. It changes the model in place through an `Editor` and gives a
+line for each kind of change, nothing if it found nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable
+from typing import Final
+
+from qnnbridge_host.model import double_edges
+from qnnbridge_host.rewrite import (
+    constants,
+    doubles,
+    exported,
+    five_dimensions,
+    gathers,
+    integers,
+    operators,
+    rank,
+    removals,
+    transposed,
+    transposes,
+    wrong_values,
+)
+from qnnbridge_host.rewrite.rewriting import Rewriting
+from qnnbridge_protocol.errors import OptionError
+
+GATES: Final = "gates"
+FIXED_SHAPES: Final = "fixed-shapes"
+MASKS: Final = "masks"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rewrite:
+    """One rewrite: its name on the command line, what it does, and the function.
+
+    tolerance: relative difference that it may make, where it leaves out roundings of a quantised model.
+    by_name_only: it costs more than it gives most models, so it is done only where it is asked for.
+    """
+
+    name: str
+    summary: str
+    apply: Rewriting
+    tolerance: float = 0.0
+    by_name_only: bool = False
+
+
+# The order matters. Sizes come first: constants and branches follow from them, and most other rewrites need shapes.
+# Rank comes behind the rewrites that make new nodes.
+# A Pow of 2 is a Mul before the exponents are looked at, and branches are decided after the sizes that decide them.
+REWRITES: Final = (
+    Rewrite(
+        FIXED_SHAPES,
+        "sizes of --shape and --dim for inputs, and what follows from them for the rest",
+        constants.propagate_shapes,
+    ),
+    Rewrite(
+        "weights-as-inputs",
+        "weights that are listed as inputs, too, become plain constants",
+        constants.weights_from_inputs,
+    ),
+    Rewrite("constants", "weights in Constant nodes become initializers", constants.initializers_from_constants),
+    Rewrite(
+        "definitions",
+        "Mish, and GroupNormalization of opset 18 or of five dimensions, become what ONNX defines them by",
+        exported.write_out_definitions,
+    ),
+    Rewrite(
+        "body-weights",
+        "weights that the bodies of Loop, Scan and If read reach them through a sequence, so that the model can be "
+        "compiled; with --only alone",
+        exported.weights_by_sequence,
+        by_name_only=True,
+    ),
+    Rewrite(
+        "shape-computations",
+        "what follows from fixed shapes alone is computed once, here",
+        constants.compute_shapes,
+    ),
+    Rewrite(
+        "untaken-branches",
+        "an If whose condition is known is replaced by the branch that it takes",
+        removals.inline_known_branches,
+    ),
+    Rewrite("zero-size", "tensors without elements, which crash QNN, are taken out", removals.remove_empty_tensors),
+    Rewrite("pow-square", "Pow(x, 2) becomes Mul(x, x)", operators.square_by_mul),
+    Rewrite(
+        "edge-padding",
+        "Pad with mode edge, whose border QNN computes wrong, becomes Slice and Concat",
+        wrong_values.edge_by_concat,
+    ),
+    Rewrite("integer-exponent", "the exponent of Pow gets the type of its base", operators.exponent_of_base_type),
+    Rewrite(
+        "negative-indices",
+        "constant indices that count from the end count from the start",
+        constants.count_indices_from_start,
+    ),
+    Rewrite("gemm-scale", "alpha and beta of Gemm move into its constants", operators.fold_gemm_scale),
+    Rewrite("clip-limits", "Clip with limits that are computed becomes Min and Max", operators.clip_by_min_max),
+    Rewrite(
+        "unused-outputs",
+        "optional results that nothing reads are no longer asked for",
+        removals.drop_unused_outputs,
+    ),
+    Rewrite("trilu", "Trilu becomes a constant mask", operators.trilu_by_where),
+    Rewrite("skip-norm", "SkipLayerNormalization becomes Add and LayerNormalization", operators.split_skip_norm),
+    Rewrite(
+        "default-activations",
+        "GRU and LSTM no longer state the default activations",
+        exported.drop_default_activations,
+    ),
+    Rewrite(
+        "gather-places",
+        "GatherND with constant indices becomes Reshape, with a Gather where the places are not in order",
+        exported.gather_nd_by_gather,
+    ),
+    Rewrite(
+        "integer-table",
+        "rows of a table of 8-bit integers are taken after DequantizeLinear",
+        exported.dequantize_before_gather,
+    ),
+    Rewrite(
+        "attention-mask",
+        "Attention with a mask of truth values gets one of floats, which is added",
+        exported.add_attention_mask,
+    ),
+    Rewrite("sequence-parts", "a part of a split sequence becomes a Slice", exported.slice_of_a_sequence),
+    Rewrite(
+        "scatter-rows", "ScatterElements with a reduction, of whole rows, becomes ScatterND", exported.scatter_rows
+    ),
+    Rewrite(
+        "scatter-extremes",
+        "ScatterElements with max or min, of whole rows, becomes Where and ReduceMax or ReduceMin",
+        exported.scatter_extremes,
+    ),
+    Rewrite("col2im", "Col2Im, which is fold, becomes a ConvTranspose", exported.columns_by_transposed_conv),
+    Rewrite("equal-bool", "Equal of truth values becomes Xor and Not", integers.equal_by_xor),
+    Rewrite("negative-integer", "Neg of integers becomes a Sub from 0", integers.negative_by_sub),
+    Rewrite("integer-padding", "Pad of integers or truth values becomes Concat", integers.pad_by_concat),
+    Rewrite("dft", "DFT of a known length becomes a product with its matrix", exported.dft_by_matmul),
+    Rewrite("einsum", "Einsum becomes transposes, reshapes and products", exported.einsum_by_matmul),
+    Rewrite(
+        "missing-operators",
+        "ReduceL1, ReduceSumSquare, ReduceLogSum, Softsign, Celu, Sinh, Cosh become operators that QNN has",
+        operators.define_missing_operators,
+    ),
+    Rewrite(
+        "conv-padding",
+        "Conv in one dimension whose equal padding QNN computes wrong is padded once more in front",
+        wrong_values.pad_convolutions,
+    ),
+    Rewrite(
+        "split-padding",
+        "Pad of the last dimension at its end, of several or behind some operators, becomes Pad and Concat",
+        wrong_values.split_padding,
+    ),
+    Rewrite(
+        "power-products",
+        "Pow of 2 to 16 that QNN computes wrong for zeros becomes products",
+        wrong_values.powers_by_products,
+    ),
+    Rewrite(
+        "pool-ceil",
+        "MaxPool and AveragePool with ceil_mode whose last window is only padding get pads instead",
+        wrong_values.pool_whole_windows,
+    ),
+    Rewrite(
+        "average-pool",
+        "AveragePool whose border QNN computes wrong becomes Concat, AveragePool and a factor",
+        wrong_values.average_by_sums,
+    ),
+    Rewrite("gather-list", "Gather with a table of indices becomes one with a list", gathers.gather_by_list),
+    Rewrite(
+        "gather-input",
+        "Max stands in front of indices of Gather that are an input of the model",
+        gathers.limit_gathered,
+    ),
+    Rewrite(
+        "arg-min", "ArgMin of two values becomes ArgMax of the negative ones", wrong_values.largest_of_negatives
+    ),
+    Rewrite("gather-slices", "GatherND of slices takes them as one dimension", gathers.gather_flat_slices),
+    Rewrite(
+        "conv-step",
+        "a depthwise Conv of one value with a stride becomes Slice and Conv",
+        wrong_values.step_before_conv,
+    ),
+    Rewrite(
+        "operand-order",
+        "operands of a product or sum that QNN takes well in one order alone change places",
+        wrong_values.swap_operands,
+    ),
+    Rewrite(
+        "reshaped-matmul",
+        "MatMul by a constant matrix between Reshapes, which QNN would leave out, becomes Gemm; Max stands in "
+        "front of one of half floats between an input and an output",
+        wrong_values.separate_reshapes,
+    ),
+    Rewrite(
+        "negative-scale",
+        "scales below zero of quantised values, which QNN takes for positive ones, get positive",
+        operators.sign_beside_scale,
+    ),
+    Rewrite(
+        "cast-truth",
+        "Cast of whole numbers below zero to truth values becomes Equal and Not",
+        wrong_values.truth_by_equal,
+    ),
+    Rewrite(
+        "cast-back",
+        "what is cast to whole numbers and back to float is rounded: QNN leaves both casts out",
+        wrong_values.limit_whole_numbers,
+    ),
+    Rewrite("cast-bytes", "Cast of uint8 to float goes by int32", wrong_values.cast_bytes_twice),
+    Rewrite("resize-nearest", "Resize to nearest values becomes Gather", wrong_values.resize_by_gather),
+    Rewrite(
+        "transposed-padding",
+        "ConvTranspose with output_padding becomes one with less windows, and Concat for what no window reaches",
+        transposed.replace_output_padding,
+    ),
+    Rewrite(
+        "transposed-volume",
+        "ConvTranspose in three dimensions becomes one without padding, with equal strides at its end, and Slice",
+        transposed.crop_and_turn,
+    ),
+    Rewrite("transposed-groups", "ConvTranspose of four groups becomes four", transposed.split_groups),
+    Rewrite(
+        "random-on-cpu",
+        "random operators whose numbers QNN draws once become those that stay on the CPU",
+        wrong_values.random_on_cpu,
+    ),
+    Rewrite(
+        "softmax-factor",
+        "the number that the argument of a Softmax is multiplied with gets a dimension",
+        wrong_values.factor_with_a_dimension,
+    ),
+    Rewrite(
+        "l2-offset",
+        "x / (ReduceL2(x) + e) is multiplied by n / (n + e) in place of the sum, which QNN leaves out",
+        wrong_values.add_behind_normalisation,
+    ),
+    Rewrite(
+        "reduced-batch",
+        "a reduction of five dimensions along the first takes dimensions that stand side by side as one",
+        five_dimensions.reduce_merged_dimensions,
+    ),
+    Rewrite(
+        "negative-classes",
+        "negative indices of OneHot, which count from the end, count from the start",
+        wrong_values.classes_from_start,
+    ),
+    Rewrite(
+        "repeated-rows",
+        "Max follows a sum or product that repeats rows in front of a normalization or Sigmoid",
+        wrong_values.limit_repeated_rows,
+    ),
+    Rewrite(
+        "vector-reshape",
+        "Flatten stands in front of a Reshape to one dimension that would end ONNX Runtime's process",
+        transposes.flatten_before_vector,
+    ),
+    Rewrite(
+        "int64-output",
+        "Flatten and Reshape stand behind a transposed int64 result that is an output of the model",
+        transposes.flatten_before_output,
+    ),
+    Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", wrong_values.zero_instead_of_softmax),
+    Rewrite(
+        "rms-rank", "RMSNormalization of three or four dimensions becomes one of two", wrong_values.normalise_rows
+    ),
+    Rewrite(
+        "gelu", "the operators of a Gelu in a quantised model become one Gelu", operators.fuse_quantised_gelu, 0.1
+    ),
+    Rewrite(
+        "norm-scale",
+        "an int8 scale of a quantised normalisation beside unsigned activations becomes uint8",
+        operators.unsigned_scales,
+    ),
+    Rewrite("erf", "Erf outside of a Gelu becomes a formula that is exact to 2e-7", operators.approximate_erf),
+    Rewrite(
+        "exponent-limits",
+        "what computes an exponential gets arguments of -87 at least; of smaller ones QNN computes 131008",
+        wrong_values.limit_arguments,
+    ),
+    Rewrite(
+        "rank",
+        "more dimensions than QNN takes (five, of many operators four) are folded into fewer",
+        rank.fold_dimensions,
+    ),
+    Rewrite(
+        "wide-integers",
+        "int64 of five dimensions, over which QNN ends the process, is computed in int32, and converted on the CPU",
+        integers.narrow_wide_integers,
+    ),
+    Rewrite(
+        double_edges.REWRITE,
+        "64-bit floats that enter or leave the model are converted on the CPU, and computed in 32 bits",
+        doubles.float_inside,
+    ),
+    Rewrite(
+        "inner-doubles",
+        "64-bit floats inside of the model, with some of which QNN fails, are computed in 32 bits",
+        doubles.float_between,
+    ),
+    Rewrite(
+        MASKS,
+        "attention masks of -3.4e38 become -1e4, which half floats and quantised values have",
+        constants.shrink_masks,
+    ),
+    Rewrite(
+        GATES,
+        "Max parts a Sigmoid or Tanh that is a factor from the Conv or MatMul in front of it; with --only alone",
+        operators.part_gates,
+        by_name_only=True,
+    ),
+)
+
+
+def chosen(only: Iterable[str], skip: Iterable[str]) -> list[Rewrite]:
+    """Raises `OptionError` for names that do not exist."""
+    only, skip = list(only), list(skip)
+    names = [rewrite.name for rewrite in REWRITES]
+    for name in (*only, *skip):
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            raise OptionError(
+                f'There is no rewrite "{name}".',
+                fix=(f'Did you mean "{close[0]}"? ' if close else "") + "qnnbridge fix --list shows them.",
+            )
+    return [
+        rewrite
+        for rewrite in REWRITES
+        if (rewrite.name in only if only else not rewrite.by_name_only) and rewrite.name not in skip
+    ]
