@@ -21,7 +21,7 @@ import model_work_models as models
 
 from qnnbridge_host.engine import cpu
 from qnnbridge_host.graph import graphs
-from qnnbridge_host.rewrite import fixer
+from qnnbridge_host.rewrite import catalogue
 from qnnbridge_host.rewrite import operators as operators
 from qnnbridge_host.rewrite.catalogue import GATES
 from qnnbridge_models.fix import REWRITES, fix_model
@@ -197,7 +197,7 @@ def test_a_rewrite_that_changes_a_result_is_taken_back(tmp_path: Path, monkeypat
         return changes
 
     wrong_ones = [dataclasses.replace(one, apply=wrong) if one.name == "pow-square" else one for one in REWRITES]
-    monkeypatch.setattr(fixer, "REWRITES", tuple(wrong_ones))
+    monkeypatch.setattr(catalogue, "REWRITES", tuple(wrong_ones))
     model = models.saved(fix_models.pow_of(np.float32(2)), tmp_path / "m.onnx")
     result = fix_model(model, tmp_path / "o.onnx")
     (step,) = result.steps

@@ -270,7 +270,7 @@ def write_out_definitions(editor: Editor) -> list[str]:
 
 
 def _fails_by_rank(editor: Editor) -> bool:
-    """Return whether a GroupNormalization has so many dimensions that no session can be made.
+    """Return whether a GroupNormalization has too many dimensions for a session.
 
     Folded into fewer by a Reshape, it still makes no session (onnxruntime-qnn 2.7.0).
     """

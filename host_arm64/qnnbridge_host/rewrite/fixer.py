@@ -1,4 +1,4 @@
-"""`fix_model`: the work of `qnnbridge fix`, for programs. Each rewrite is tried, and undone where results change."""
+"""`fix_model`: the work of `qnnbridge fix`, for programs. A rewrite that changes a result is undone."""
 
 from __future__ import annotations
 
