@@ -118,6 +118,7 @@ IN_A_PROCESS = """
 import json, re, sys
 HIDDEN
 from qnnbridge_tools.cli import main
+from qnnbridge_protocol.shell import shell_word
 sys.argv = ["qnnbridge", *json.loads(sys.argv[1])]
 code = main()
 told = lambda file, name: int(re.search(name + r":\\s*(\\d+)", open("/proc/self/" + file).read())[1])
@@ -162,5 +163,5 @@ def test_a_bare_context_binary_is_named_with_the_way_to_a_model(command: str, tm
     result = qnnbridge(command, binary, *arguments, "--json")
     error = json.loads(result.stdout)["error"]
     assert "is a QNN context binary" in f"{error['message']} {error['cause']}"
-    assert "qnnbridge wrap model.bin -o model_ctx.onnx" in error["fix"]
+    assert f"qnnbridge wrap {shell_word(binary)} -o model_ctx.onnx" in error["fix"]
     assert result.returncode == 2

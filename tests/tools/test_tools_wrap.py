@@ -18,6 +18,7 @@ from tests.fakes.commands import qnnbridge as command_line
 
 import qnnbridge
 from qnnbridge_protocol.errors import ContextUnusable, InvalidProtobuf, OptionError, PlacementRefused
+from qnnbridge_protocol.shell import shell_word
 
 pytest.importorskip("onnxruntime_qnn")
 onnx = pytest.importorskip("onnx")
@@ -148,7 +149,7 @@ def test_a_session_of_several_graphs_needs_a_choice(host: qnnbridge.Host, tmp_pa
     binary = RELEASES / "two_graphs_qnn.bin"
     with pytest.raises(OptionError, match="2 graphs, and a session runs one") as refused:
         session(host, binary)
-    assert "qnnbridge wrap two_graphs_qnn.bin" in str(refused.value.fix)
+    assert f"qnnbridge wrap {shell_word(binary)} " in str(refused.value.fix)
     first, second = refused.value.details["graphs"]
     x = np.linspace(-3, 3, 32, dtype=np.float32).reshape(4, 8)
     with session(host, binary, {"qnnbridge.wrap_graph": first}) as made:
