@@ -14,6 +14,7 @@ from tests import needs
 from tests.fakes.commands import qnnbridge
 
 from qnnbridge_protocol.errors import CompiledModelRefused
+from qnnbridge_protocol.shell import shell_word
 from qnnbridge_tools.cli import app
 
 pytest.importorskip("onnx")
@@ -118,7 +119,6 @@ IN_A_PROCESS = """
 import json, re, sys
 HIDDEN
 from qnnbridge_tools.cli import main
-from qnnbridge_protocol.shell import shell_word
 sys.argv = ["qnnbridge", *json.loads(sys.argv[1])]
 code = main()
 told = lambda file, name: int(re.search(name + r":\\s*(\\d+)", open("/proc/self/" + file).read())[1])
