@@ -135,6 +135,20 @@ def missing(op: str, opset: int = 17) -> Any:
     return chain([node(op, inputs, ["y"], name="missing", **attributes)], [2, 8], shape, constants, opset=opset)
 
 
+def infinite_half() -> Any:
+    """As in a T5 in half floats: a sum is looked at as float, by both exporters of PyTorch."""
+    nodes = [
+        node("Add", ["x", "x"], ["s"], name="sum"),
+        node("Cast", ["s"], ["f"], name="cast", to=TensorProto.FLOAT),
+        node("IsInf", ["f"], ["b"], name="infinite"),
+        node("Where", ["b", "zero", "s"], ["y"], name="choice"),
+    ]
+    made = chain(nodes, [2, 8], [2, 8], [constant("zero", np.float16(0))])
+    for value in (*made.graph.input, *made.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return made
+
+
 def erf(*, in_gelu: bool) -> Any:
     nodes = [
         node("Div", ["x", "root"], ["d"], name="div"),
@@ -417,6 +431,7 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
         op: ("missing-operators", lambda op=op: missing(op))
         for op in ("ReduceL1", "ReduceSumSquare", "ReduceLogSum", "Softsign", "Celu", "Sinh", "Cosh")
     },
+    "IsInf of half floats": ("half-infinity", infinite_half),
     "ReduceL1 of opset 18": ("missing-operators", lambda: missing("ReduceL1", 18)),
     "ReduceSumSquare of opset 11": ("missing-operators", lambda: missing("ReduceSumSquare", 11)),
     "quantised Gelu": ("gelu", lambda: quantised_model(gelu_case(), GELU_RANGES)),

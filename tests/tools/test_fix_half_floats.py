@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 pytest.importorskip("onnxruntime")
 
+import qnnbridge
 from qnnbridge_host.graph import graphs
 from qnnbridge_models.fix import fix_model
 
@@ -67,3 +68,28 @@ def test_free_sizes_that_follow_from_a_free_input_stay_free() -> None:
     types = graphs.types_of(model)
     assert types["joined"][1] is not None
     assert None in types["joined"][1]
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("given", [TensorProto.FLOAT, TensorProto.DOUBLE, None])
+def test_infinite_half_floats_are_found_on_qnn_as_on_the_cpu(given: int | None) -> None:
+    pytest.importorskip("onnxruntime_qnn")
+    between = [helper.make_node("Cast", ["s"], ["f"], to=given)] if given else []
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["s"]),
+        *between,
+        helper.make_node("IsInf", ["f" if given else "s"], ["b"]),
+        helper.make_node("Cast", ["b"], ["y"], to=TensorProto.INT32),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", HALF, [8])],
+        [helper.make_tensor_value_info("y", TensorProto.INT32, [8])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10).SerializeToString()
+    feeds = {"x": np.array([1, 255, 256, 300, -300, np.inf, 0, -1], np.float16)}
+    with qnnbridge.InferenceSession(model, fix=True, cache=False, verify=False) as session:
+        assert session.placement.cpu_nodes == 0
+        (found,) = session.run(None, feeds)
+    assert found.tolist() == [0, 0, 1, 1, 1, 1, 0, 0]

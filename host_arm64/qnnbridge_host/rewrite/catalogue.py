@@ -149,6 +149,11 @@ REWRITES: Final = (
         operators.define_missing_operators,
     ),
     Rewrite(
+        "half-infinity",
+        "IsInf of half floats compares the absolute value with the largest one",
+        operators.infinite_half_by_size,
+    ),
+    Rewrite(
         "conv-padding",
         "Conv in one dimension whose equal padding QNN computes wrong is padded once more in front",
         wrong_values.pad_convolutions,

@@ -215,6 +215,30 @@ def define_missing_operators(editor: Editor) -> list[str]:
     return [f"{count} {op}" for op, count in counted.items()]
 
 
+# The largest half float, and a power of two for products that are exact.
+_LARGEST_HALF, _QUARTER = 65504.0, 0.25
+
+
+@for_nodes("IsInf", "IsInf of half floats")
+def infinite_half_by_size(editor: Editor, node: Any) -> list[Any] | None:
+    """IsInf of half floats, which exporters cast to float or double before, compares the absolute value."""
+    given = node.input[0]
+    cast = editor.maker_of(given, "Cast")
+    if cast is not None and editor.element(cast.input[0]) == _FLOAT16:
+        given = cast.input[0]
+    attributes = graphs.attribute_values(node)
+    if editor.element(given) != _FLOAT16 or not attributes.get("detect_positive", 1):
+        return None
+    made = []
+    if attributes.get("detect_negative", 1):
+        made.append(editor.make("Abs", [given], node))
+    # QNN compares numbers wrong of which one is infinite; it has 131008 for infinity, so a quarter is finite.
+    size = made[-1].output[0] if made else given
+    made.append(editor.make("Mul", [size, editor.like(given, _QUARTER, f"{node.output[0]}/quarter")], node))
+    largest = editor.like(given, _LARGEST_HALF * _QUARTER, f"{node.output[0]}/largest")
+    return [*made, editor.make("Greater", [made[-1].output[0], largest], node, node.output[0])]
+
+
 def _axes_to_input(editor: Editor, node: Any) -> None:
     axes = next((attribute for attribute in node.attribute if attribute.name == "axes"), None)
     if axes is not None:

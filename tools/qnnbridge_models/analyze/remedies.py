@@ -116,6 +116,7 @@ _OF_EXPORTERS: Final[Mapping[str, frozenset[str]]] = {
     "scatter-extremes": frozenset({"ScatterElements"}),
     "col2im": frozenset({"Col2Im"}),
     "clip-limits": frozenset({"Clip"}),
+    "half-infinity": frozenset({"IsInf"}),
     "equal-bool": frozenset({"Equal"}),
     "negative-integer": frozenset({"Neg"}),
     "integer-padding": frozenset({"Pad"}),
