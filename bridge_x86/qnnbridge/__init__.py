@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from qnnbridge._pull import pull
     from qnnbridge._session.create import CacheWarning
     from qnnbridge._session.numbers_check import NumbersWarning
+    from qnnbridge._session.remote_runner import CpuFallbackWarning
     from qnnbridge._session.runs import LoraAdapter, ModelMetadata, NodeArg, RunOptions
-    from qnnbridge._session.session import CpuFallbackWarning
     from qnnbridge._session_options import SessionOptions
     from qnnbridge._supervision.restart_policy import RecycleAfter, RestartPolicy
     from qnnbridge.errors import BridgeError
@@ -44,7 +44,7 @@ _HOMES = {
     "CacheStatus": "qnnbridge_protocol.model_records",
     "CacheWarning": "qnnbridge._session.create",
     "CompileResult": "qnnbridge_protocol.model_records",
-    "CpuFallbackWarning": "qnnbridge._session.session",
+    "CpuFallbackWarning": "qnnbridge._session.remote_runner",
     "ExecutionMode": "qnnbridge._option_fields",
     "ExecutionOrder": "qnnbridge._option_fields",
     "GraphOptimizationLevel": "qnnbridge._option_fields",

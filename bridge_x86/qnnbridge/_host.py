@@ -21,6 +21,7 @@ from qnnbridge._supervision.blame import Blame, IsolationLock, Quarantine
 from qnnbridge._supervision.deaths import DeathHandler, Investigator
 from qnnbridge._supervision.host_process import HostProcess, Launch, Patience, deadline_after, seconds_left
 from qnnbridge._supervision.restart_policy import RecycleAfter, Recycler, RestartPolicy
+from qnnbridge._supervision.retries import CallLimits, Death, Policy, survive
 from qnnbridge._supervision.supervisor import Releases, Supervisor, call_if_alive
 from qnnbridge._threads import Terminable, TerminateRelay, refuse_at_the_end, silence_daemon_threads
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
@@ -28,7 +29,7 @@ from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_os.processes import default_spawner
 from qnnbridge_os.shield import when_gone
-from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, HostStartFailed, OptionError
+from qnnbridge_protocol.errors import BridgeError, Closed, DeadlineExceeded, OptionError
 from qnnbridge_protocol.frames import Frame
 from qnnbridge_protocol.limits import Limits
 from qnnbridge_protocol.model_records import EntryFault
@@ -402,40 +403,18 @@ class Host(Shown):
         buffers: tuple[Any, ...] = (),
         stop: Terminable | None = None,
     ) -> Frame:
-        """An operation on the host itself; repeated if the host dies meanwhile, once if it may be the cause.
-        stop: setting its `terminate` from another thread withdraws the request."""
-        deadline = deadline_after(timeout)
-        patience = Patience(deadline)
-        last = False
-        while True:
-            try:
-                process = self.supervisor.process(deadline)
-            except HostStartFailed as killed:
-                if killed.details.get("from_outside") and patience.is_left():
-                    continue
-                raise
-            try:
-                # One attempt has one relay: a CANCEL names a request of this process.
-                with TerminateRelay(stop, process.channel) as on_sent:
-                    return process.channel.call(
-                        header, buffers, deadline, CallContext(str(header.get("op"))), on_sent
-                    )
-            except Deadline:
-                raise DeadlineExceeded(f"The host did not answer within {timeout:g} s.") from None
-            except ChannelRetired:
-                continue
-            except ChannelFailed as failure:
-                if process.retiring:
-                    continue
-                error = self.supervisor.lost(process, failure, deadline)
-                innocent = not self.supervisor.may_be_caused_by(process, failure)
-                if innocent and not isinstance(error, Closed) and patience.is_left():
-                    continue
-                # One repetition although it may be the cause: operations here (facts, identifying) are safe
-                # to repeat.
-                if last or error.retry == "pointless":
-                    raise error from None
-                last = True
+        """Call an operation of the host itself. It is repeated if the host dies, once if it may be the cause.
+
+        stop: setting its `terminate` from another thread withdraws the request.
+        """
+        deadline, context = deadline_after(timeout), CallContext(str(header.get("op")))
+
+        def attempt(process: HostProcess, deadline: float | None) -> Frame:
+            # Each attempt has its own relay: a CANCEL names a request of one process.
+            with TerminateRelay(stop, process.channel) as on_sent:
+                return process.channel.call(header, buffers, deadline, context, on_sent)
+
+        return survive(self.supervisor, _HostPolicy(self, context), attempt, CallLimits(timeout), deadline)
 
     def call_with_functions(
         self,
@@ -545,6 +524,34 @@ class Host(Shown):
         features = self._connector.features if self._connector is not None else frozenset[str]()
         env = host_environment(self._env if self.is_daemon else {**engine_setting(self._env), **self._env})
         return Launch(argv, env, self._cwd, self._limits, self._start_timeout, self.sharing, features)
+
+
+class _HostPolicy(Policy):
+    """The policy of an operation on the host itself, which has no model that could be in quarantine."""
+
+    _repeated = False
+
+    def check_quarantine(self) -> None:
+        pass
+
+    def before_attempt(self, process: HostProcess, deadline: float | None) -> None:
+        # No look at versions: such an operation must not wait until ONNX Runtime is loaded.
+        pass
+
+    def expired(self, process: HostProcess, late: Deadline, limits: CallLimits) -> DeadlineExceeded:
+        return DeadlineExceeded(f"The host did not answer within {limits.timeout:g} s.")
+
+    def judge(self, process: HostProcess, error: BridgeError) -> Death | bool:
+        return False
+
+    def repeats(self, death: Death, patience: Patience) -> bool:
+        if death.innocent and not isinstance(death.error, Closed) and patience.is_left():
+            return True
+        # Repeated once although it may be the cause: these operations (facts, identifying) are safe to repeat.
+        if self._repeated or death.error.retry == "pointless":
+            return False
+        self._repeated = True
+        return True
 
 
 _open_hosts: weakref.WeakSet[Host] = weakref.WeakSet()

@@ -1,41 +1,63 @@
 """`InferenceSession`: the proxy with the interface of ``onnxruntime.InferenceSession``.
 
-Names, argument order, defaults and error classes are ONNX Runtime's. Additions are keyword-only. A session with
-``buckets=`` hands its calls to a `BucketedSession`; nothing else of `_buckets` is imported before that.
+Names, argument order, defaults and error classes are ONNX Runtime's. Additions are keyword-only. The session
+converts arguments and errors and hands its calls to a `Runner`: one session of the host, or one for each bucket.
+Thread-safe.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from qnnbridge._callers import warn_application
 from qnnbridge._host import DAEMON, chosen_host
-from qnnbridge._option_fields import wrong_type
-from qnnbridge._providers import ProviderArgument, choose_fallback, normalize_providers
-from qnnbridge._session import SessionRecipe, model_parts
+from qnnbridge._providers import ProviderArgument
+from qnnbridge._session import SessionRecipe
 from qnnbridge._session.create import choose_model
-from qnnbridge._session.runs import NodeArg, RunArguments, check_call, coerce_session_options
-from qnnbridge._session.session import CLOSE_TIMEOUT_S, BaseSession, with_providers
+from qnnbridge._session.remote_runner import CpuFallbackWarning, RemoteRunner, Warn
+from qnnbridge._session.runs import ModelMetadata, NodeArg, RunOptions, coerce_session_options, requested_names
+from qnnbridge._session_arguments import bucket_arguments, fix_spec, read_recipe, with_providers
 from qnnbridge._session_options import SessionOptions
+from qnnbridge._supervision.host_process import deadline_after, seconds_left
+from qnnbridge._supervision.retries import NO_LIMITS, CallLimits
+from qnnbridge._threads import Background, refuse_at_the_end
 from qnnbridge.errors import as_onnxruntime
-from qnnbridge_protocol.errors import BridgeError, OptionError
+from qnnbridge_protocol.errors import BridgeError, RemoteError, RemoteValueError
+from qnnbridge_protocol.model_records import CacheStatus
 from qnnbridge_protocol.shown import Shown, more
-from qnnbridge_protocol.specs import Fallback, FixSpec, Placement, SessionSpec
+from qnnbridge_protocol.specs import Fallback, Placement
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
-    from qnnbridge._buckets import BucketArguments, Buckets, Cut, Overflow, Pad
+    import numpy as np
+
+    from qnnbridge._buckets import BucketArguments
     from qnnbridge._buckets.padding import PaddingReport
-    from qnnbridge._buckets.session import BucketedSession
     from qnnbridge._buckets.variants import BucketStatus, Progress
     from qnnbridge._fastpath.call import Names
+    from qnnbridge._feeds import Out
     from qnnbridge._host import Host
+    from qnnbridge._io_binding import IOBinding
+    from qnnbridge._ort_value import OrtValue
+    from qnnbridge._runner import Runner
+    from qnnbridge._session.remote_session import RemoteSession
     from qnnbridge._supervision.host_process import OnDeadline
     from qnnbridge_protocol.model_records import NumbersReport
     from qnnbridge_protocol.shown import Fact
 
 
-class InferenceSession(Shown, BaseSession):
+_log = log_of("qnnbridge.session")
+
+# How long `close` waits for calls of `run_async` that are under way.
+CLOSE_TIMEOUT_S: Final = 2.0
+
+S = TypeVar("S", bound="InferenceSession")
+
+
+class InferenceSession(Shown):
     """A model, ready to run in the host process.
 
     Args:
@@ -75,8 +97,13 @@ class InferenceSession(Shown, BaseSession):
     the application has it imported.
     """
 
+    _warn: Warn = staticmethod(warn_application)
     _bucket_arguments: BucketArguments | None = None
-    _bucketed: BucketedSession | None = None
+    # Filled by `_start`.
+    _runner: Runner
+    _inputs: list[NodeArg]
+    _outputs: list[NodeArg]
+    _overridable: list[NodeArg]
 
     def __init__(
         self,
@@ -103,90 +130,280 @@ class InferenceSession(Shown, BaseSession):
         disabled_optimizers: Sequence[str] | None = None,
     ) -> None:
         try:
-            check_call(timeout, retry, on_deadline)
+            creation = CallLimits(timeout, retry, on_deadline).checked()
             self._bucket_arguments = bucket_arguments(buckets, pad, cut, split, overflow, chunk)
-            if cache not in (None, True, False):
-                raise OptionError(f"cache={cache!r} is not known.", fix="Give True, False or None.")
-            mode = None
-            if verify is not None:
-                from qnnbridge._session.numbers_check import verify_mode
-
-                mode = verify_mode(verify)
             host = chosen_host(host)
             options = coerce_session_options(sess_options, providers_given=providers is not None)
-            parts = options.to_spec_parts()
-            if providers is None and options.selection is not None:
-                raise OptionError(
-                    "These SessionOptions leave the choice of devices to a function.",
-                    cause="The function is called by sessions of qnnbridge.ort, which has the devices.",
-                    fix="Make the session with qnnbridge.ort.InferenceSession, or pass providers=.",
-                )
-            specs = normalize_providers(providers, provider_options) or parts.pop("providers", ())
-            parts.pop("providers", None)
-            path, data = model_parts(path_or_bytes, prepared=True)
-            disabled = tuple(disabled_optimizers or ())
-            if not all(isinstance(name, str) for name in disabled):
-                raise wrong_type("disabled_optimizers", disabled, "the names of optimizers")
-            spec = SessionSpec(
-                model_path=path,
-                providers=specs,
-                fallback=choose_fallback(specs, fallback),
+            recipe = read_recipe(
+                path_or_bytes,
+                options,
+                providers,
+                provider_options,
+                fallback=fallback,
+                cache=cache,
+                verify=verify,
                 fix=fix_spec(fix, buckets=buckets is not None),
-                disabled_optimizers=disabled,
-                **parts,
+                disabled_optimizers=disabled_optimizers,
             )
+            self._set_up(options, timeout)
+            self._start(self._make_runner(recipe, host, creation))
         except BridgeError as error:
             raise as_onnxruntime(error) from None
-        super().__init__(options, timeout)
-        self._open(
-            SessionRecipe(
-                spec,
-                data,
-                tuple(options.initializer_values().values()),
-                cache,
-                verify=mode,
-                functions=options.functions(),
-                cancellation=options.load_cancellation,
-            ),
-            host,
-            retry,
-            on_deadline,
-        )
 
-    def _open(self, recipe: SessionRecipe, host: Host, retry: int, on_deadline: OnDeadline = "raise") -> None:
-        recipe = choose_model(host, recipe, self._timeout)
+    def _set_up(self, options: SessionOptions, timeout: float | None) -> None:
+        self._options = options
+        self._timeout = timeout
+        self._background = Background("qnnbridge run_async")
+
+    def _make_runner(self, recipe: SessionRecipe, host: Host, creation: CallLimits) -> Runner:
+        """Make what runs the calls. `qnnbridge.ort` chooses the recipe and the sizes here."""
+        recipe, retry = choose_model(host, recipe, creation.timeout), creation.retry or 0
         if self._bucket_arguments is None:
-            super()._open(recipe, host, retry, on_deadline)
-            return
-        from qnnbridge._buckets.session import BucketedSession
+            return RemoteRunner(host, recipe, retry, creation, self._timeout, self._warn)
+        from qnnbridge._buckets.session import BucketedRunner  # only sessions with buckets import it
 
-        limits = (retry, self._timeout, on_deadline)
-        made = BucketedSession(recipe, self._bucket_arguments, host, *limits, self._warn)
-        self._bucketed, self._quick = made, False
-        self._remote, self._overridable = made.first._remote, made.first._overridable
-        self._inputs = [NodeArg(node) for node in made.inputs]
-        self._outputs = [NodeArg(node) for node in made.outputs]
-        self._output_names = made.output_names
-        self._checker = made.checker
+        return BucketedRunner(recipe, self._bucket_arguments, host, retry, creation, self._timeout, self._warn)
+
+    def _start(self, runner: Runner) -> None:
+        """Use this runner from now on."""
+        # Only when it exists: `set_providers`, which calls this a second time, leaves the old one in use if the new
+        # one cannot be made.
+        self._runner = runner
+        self._inputs = [NodeArg(node) for node in runner.inputs]
+        self._outputs = [NodeArg(node) for node in runner.outputs]
+        self._overridable = [NodeArg(node) for node in runner.overridable]
+        runner.announce(self)
 
     # --- running ---
 
-    def _run_slow_path(self, names: Names, input_feed: Mapping[str, Any], how: RunArguments) -> list[Any]:
-        if self._bucketed is None:
-            return super()._run_slow_path(names, input_feed, how)
-        return self._bucketed.run(names, input_feed, how, wire=False)
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | Any = None,
+        *,
+        timeout: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
+        borrow: bool = False,
+        out: Out | None = None,
+    ) -> list[Any]:
+        """Run the model and return the outputs, in the order of `output_names` (all if ``None`` or empty).
 
-    def _run_values(self, names: Names, input_feed: Mapping[str, Any], how: RunArguments) -> list[Any]:
-        if self._bucketed is None:
-            return super()._run_values(names, input_feed, how)
-        return self._bucketed.run(names, input_feed, how, wire=True)
+        From the second call with the same names, types and shapes, it uses the fast path.
+
+        Args:
+            timeout: seconds; default that of the session. After them `DeadlineExceeded` is raised, at
+                most one second late; its ``state`` reports whether the work still runs in the host.
+            retry: repetitions if the host dies; default that of the session.
+            on_deadline: "kill" ends the host when the work still runs; other calls are repeated in the next.
+            borrow: the arrays returned are read-only, and where possible they are the very memory that the host has
+                written to: nothing is copied. Their contents stay unchanged while they are referenced.
+            out: arrays for the outputs (a list in the order of the outputs, or a map by name; ``None`` for one that
+                shall be new). What `empty_output` made is filled by the host itself.
+        """
+        try:
+            limits = NO_LIMITS
+            if timeout is not None or retry is not None or on_deadline != "raise":
+                limits = CallLimits(timeout, retry, on_deadline).checked()
+            names = self._names(output_names, input_feed)
+            wish = None
+            if out is not None or borrow:
+                from qnnbridge._fastpath.call import Wish
+                from qnnbridge._feeds import check_out, deliver
+
+                out = None if out is None else check_out(out, names or self._runner.output_names)
+                wish = Wish(out, "borrowed" if out is None else "")
+            results = self._runner.run(names, input_feed, run_options, limits, wish)
+            if out is not None:
+                return deliver(results, out)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+        if borrow:
+            import numpy as np
+
+            for result in results:
+                if isinstance(result, np.ndarray):
+                    result.flags.writeable = False
+        return results
+
+    def run_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | Any = None,
+        *,
+        timeout: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
+    ) -> list[Any]:
+        """`run` with outputs as the wire has them (`Typed` for types that numpy lacks)."""
+        try:
+            limits = CallLimits(timeout, retry, on_deadline).checked()
+            names = self._names(output_names, input_feed)
+            return self._runner.run_values(names, input_feed, run_options, limits)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Any], Any, str], None],
+        user_data: Any,
+        run_options: RunOptions | Any = None,
+        *,
+        timeout: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
+    ) -> None:
+        """Run in the background and call ``callback(results, user_data, error_text)`` from another thread.
+
+        As in ONNX Runtime, an invalid input type is raised here, and every other error goes to the callback.
+        `timeout` counts from this call, not from the start of the run.
+        """
+        CallLimits(timeout, retry, on_deadline).checked()
+        deadline = deadline_after(self._timeout if timeout is None else timeout)
+        output_names, input_feed = self.arguments_now(output_names, input_feed)
+        try:
+            self._runner.checker.check(input_feed)
+        except RemoteError:
+            raise
+        except BridgeError:
+            pass  # the run finds it again
+
+        def work() -> None:
+            try:
+                left_s = seconds_left(deadline)
+                results = self.run(
+                    output_names, input_feed, run_options, timeout=left_s, retry=retry, on_deadline=on_deadline
+                )
+                error = ""
+            except Exception as failure:  # noqa: BLE001 - passed to the callback
+                results, error = [], str(failure)
+            try:
+                callback(results, user_data, error)
+            except Exception:  # noqa: BLE001 - it would be lost otherwise
+                _log.exception("The callback of run_async failed.")
+
+        self._background.submit(work)
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | Any = None,
+        *,
+        timeout: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
+    ) -> list[OrtValue]:
+        """Like `run`, with `OrtValue` in and out."""
+        refuse_at_the_end()
+        from qnnbridge._ort_value import OrtValue
+
+        feed = {name: value.value for name, value in input_dict_ort_values.items()}
+        declared = {node.name: node.type for node in self._outputs}
+        names = self._names(output_names, feed)
+        values = self.run_values(names, feed, run_options, timeout=timeout, retry=retry, on_deadline=on_deadline)
+        shown = names or self._runner.output_names
+        return [OrtValue(value, declared=declared[name]) for name, value in zip(shown, values, strict=True)]
+
+    def run_bound(
+        self,
+        output_names: Sequence[str],
+        inputs: Mapping[str, OrtValue],
+        outputs: Sequence[OrtValue | None],
+        run_options: RunOptions | Any = None,
+        *,
+        timeout: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
+    ) -> list[Any]:
+        """`run_values` for a binding, whose values may lie in shared memory.
+
+        Args:
+            outputs: values for results, in the order of the names; ``None`` for a new one.
+        """
+        refuse_at_the_end()
+        try:
+            limits = CallLimits(timeout, retry, on_deadline).checked()
+            return self._runner.run_bound(tuple(output_names), inputs, outputs, run_options, limits)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+
+    def _names(self, output_names: Any, feed: Any) -> Names:
+        """Read the names of outputs once: a generator has them once."""
+        try:
+            return requested_names(output_names)
+        except Exception:
+            self._runner.checker.require_all(feed)  # ONNX Runtime checks the inputs first
+            raise
+
+    def arguments_now(self, output_names: Any, input_feed: Any) -> tuple[Names, Any]:
+        """Return names and feed for a later `run`, which later changes of the application's list and map do not
+        change."""
+        names = self._names(output_names, input_feed)
+        return names, dict(input_feed) if isinstance(input_feed, Mapping) else input_feed
+
+    def io_binding(self) -> IOBinding:
+        """An empty binding for `run_with_iobinding`."""
+        refuse_at_the_end()
+        from qnnbridge._io_binding import IOBinding
+
+        return IOBinding(self)
+
+    def run_with_iobinding(
+        self,
+        iobinding: IOBinding,
+        run_options: RunOptions | Any = None,
+        *,
+        timeout: float | None = None,
+        retry: int | None = None,
+        on_deadline: OnDeadline = "raise",
+    ) -> None:
+        """Run with bound inputs; results go into the bound outputs. Keywords as for `run`."""
+        if iobinding.session is not self:
+            # ONNX Runtime's own words.
+            raise RemoteValueError("IOBinding must be used with the session that created it.")
+        iobinding.run(run_options, timeout=timeout, retry=retry, on_deadline=on_deadline)
+
+    def empty_input(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
+        """An array for an input, without content, that the host reads where it is: fill it, and feed it to `run`.
+
+        Only the array itself is read in place; a view of a part of it is copied like any array. It is an ordinary
+        array where memory cannot be shared.
+
+        Args:
+            shape: default that of the model, if it is fixed.
+        """
+        return self._empty(name, shape, (*self._inputs, *self._overridable), host_writes=False)
+
+    def empty_output(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
+        """An array for ``run(..., out=...)`` that the host writes to where it is. See `empty_input`.
+
+        After a `DeadlineExceeded` whose ``state`` is "still-running" the host may write to it until that run has
+        ended.
+        """
+        return self._empty(name, shape, self._outputs, host_writes=True)
+
+    def _empty(
+        self, name: str, shape: Sequence[int] | None, nodes: Sequence[NodeArg], *, host_writes: bool
+    ) -> np.ndarray[Any, np.dtype[Any]]:
+        refuse_at_the_end()
+        from qnnbridge._fastpath.memory import empty
+
+        try:
+            return empty(self.host, name, shape, nodes, host_writes=host_writes)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
 
     # --- buckets ---
 
     @property
     def buckets(self) -> BucketStatus | None:
         """Variants and results of the calls; ``None`` for a session without buckets."""
-        return None if self._bucketed is None else self._bucketed.status()
+        return self._runner.status()
 
     def warm(
         self,
@@ -204,9 +421,10 @@ class InferenceSession(Shown, BaseSession):
             timeout: seconds for all of it; default that of the session.
             on_progress: called with the number done, the number of all, and the sizes of the next one.
         """
-        if self._bucketed is None:
-            raise _no_buckets("warm()")
-        return self._bucketed.warm(sizes, workers, timeout, on_progress)
+        try:
+            return self._runner.warm(sizes, workers, timeout, on_progress)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
 
     def verify_padding(
         self,
@@ -222,28 +440,18 @@ class InferenceSession(Shown, BaseSession):
             feeds: inputs as for `run`, or a list of such, smaller than their buckets.
             tolerance: allowed difference, relative to the largest result of the output; default 0.001.
         """
-        if self._bucketed is None:
-            raise _no_buckets("verify_padding()")
-        return self._bucketed.verify_padding(feeds, tolerance, timeout)
+        try:
+            return self._runner.verify_padding(feeds, tolerance, timeout)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
 
-    # --- facts ---
-
-    @property
-    def placement(self) -> Placement:
-        """Number of nodes on QNN and on the CPU, and why. With buckets, of the variant with the most
-        nodes on the CPU."""
-        return self._remote.info.placement if self._bucketed is None else self._bucketed.placement()
-
-    @property
-    def generation(self) -> int:
-        """Number of host processes that this session has used."""
-        return self._remote.generation if self._bucketed is None else self._bucketed.generation()
+    # --- numbers ---
 
     @property
     def verified(self) -> NumbersReport:
         """Whether the session's results agree with the CPU's, as far as known. With buckets, of the worst
         variant."""
-        return super().verified if self._bucketed is None else self._bucketed.verified()
+        return self._runner.verified
 
     def verify(self, input_feed: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> NumbersReport:
         """Run the model here and on the CPU, and compare the outputs. The report is kept for `verified`.
@@ -256,25 +464,90 @@ class InferenceSession(Shown, BaseSession):
             input_feed: inputs as for `run`; default made-up values, which may be untypical for the model.
             timeout: seconds; default that of the session.
         """
-        if self._bucketed is None:
-            return super().verify(input_feed, timeout=timeout)
-        return self._bucketed.verify(input_feed, timeout)
+        try:
+            return self._runner.verify(input_feed, timeout)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+
+    # --- facts ---
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Name, type and shape of each input."""
+        return list(self._inputs)
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Name, type and shape of each output."""
+        return list(self._outputs)
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Initializers that may be given as inputs."""
+        return list(self._overridable)
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """The metadata of the model file."""
+        return ModelMetadata(self._remote.info.modelmeta)
+
+    def get_providers(self) -> list[str]:
+        """The session's execution providers. `placement` reports which of them run the nodes."""
+        return list(self._remote.info.providers)
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """The options of each provider, with the defaults that the host filled in."""
+        return {name: dict(options) for name, options in self._remote.info.provider_options.items()}
+
+    def get_session_options(self) -> SessionOptions:
+        return self._options
+
+    def get_profiling_start_time_ns(self) -> int:
+        """Nanoseconds, on the host's clock."""
+        return self._remote.info.profiling_start_time_ns
+
+    @property
+    def placement(self) -> Placement:
+        """Number of nodes on QNN and on the CPU, and why. With buckets, of the variant with the most
+        nodes on the CPU."""
+        return self._runner.placement
+
+    @property
+    def cache(self) -> CacheStatus:
+        """Whether the session was made from a compiled model of the cache, and why not."""
+        return self._remote.cache_status
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """Rewrites that were applied to the model (``fix=``), a line each."""
+        return self._remote.fixed
+
+    @property
+    def generation(self) -> int:
+        """Number of host processes that this session has used."""
+        return self._runner.generation
+
+    @property
+    def host(self) -> Host:
+        return self._remote.host
+
+    @property
+    def _remote(self) -> RemoteSession:
+        """The session of the host; with buckets that of the first variant."""
+        return self._runner.remote
 
     def _shown_name(self) -> str:
-        remote = getattr(self, "_remote", None)
-        return "" if remote is None else remote.recipe.label
+        runner = getattr(self, "_runner", None)
+        return "" if runner is None else runner.recipe.label
 
     def _shown_facts(self) -> Iterator[Fact]:
         """Yield model, placement, cache and numbers, as far as they are known here."""
-        remote = getattr(self, "_remote", None)
-        if remote is None:  # it could not be made, or is being made
+        runner = getattr(self, "_runner", None)
+        if runner is None:  # it could not be made, or is being made
             yield "not open", ""
             return
-        if remote.closed:
+        if self._remote.closed:
             yield "closed", ""
         yield from self.placement._shown_facts()
-        if self._bucketed is not None:
-            yield self._bucketed.variants_text(), ""
+        variants = runner.variants_text()
+        if variants:
+            yield variants, ""
         yield from self.cache._shown_facts()
         verified = self.verified
         if verified.state != "off":
@@ -289,40 +562,83 @@ class InferenceSession(Shown, BaseSession):
         provider_options: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         """Create the session again with other providers."""
-        old = self._bucketed
-        if old is None:
-            super().set_providers(providers, provider_options)
-            return
-        self._open(with_providers(old.recipe, providers, provider_options), self.host, self._remote.retry)
+        old = self._runner
+        try:
+            recipe = with_providers(old.recipe, providers, provider_options)
+            # The new session first: if it cannot be made, the old one stays. For a moment the host has both.
+            self._start(self._make_runner(recipe, self.host, CallLimits(self._timeout, old.remote.retry)))
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
         old.close()
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """Change settings of the execution provider between runs (``ep.dynamic.workload_type``)."""
-        if self._bucketed is None:
-            super().set_ep_dynamic_options(options)
-        else:
-            self._bucketed.set_ep_dynamic_options(options)
+        try:
+            self._runner.set_ep_dynamic_options(options)
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
+
+    def disable_fallback(self) -> None:
+        """Nothing to do: ONNX Runtime's retry on the CPU is always off."""
+
+    def enable_fallback(self) -> None:
+        """Refused: this project exists to prevent a silent fallback."""
+        warn_application(
+            "enable_fallback() does nothing. Create the session with InferenceSession(path, fallback='cpu'); its "
+            "`placement` then reports the nodes on the CPU.",
+            CpuFallbackWarning,
+        )
 
     def end_profiling(self) -> str:
         """Stop profiling; the path of the result file, empty if the session has no profile.
 
         Raises `StateLost` if the profile began in a host that has been replaced since.
         """
-        return super().end_profiling() if self._bucketed is None else self._bucketed.end_profiling()
+        try:
+            return self._runner.end_profiling()
+        except BridgeError as error:
+            raise as_onnxruntime(error) from None
 
     def close(self) -> None:
         """Release the session in the host. Idempotent."""
-        if self._bucketed is None:
-            super().close()
-        else:
-            self._background.wait(CLOSE_TIMEOUT_S)
-            self._bucketed.close()
+        self._background.wait(CLOSE_TIMEOUT_S)
+        self._runner.close()
+
+    def __enter__(self: S) -> S:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle holds the session's arguments; unpickling makes the session again in that process' own host."""
-        host = DAEMON if self._remote.host.is_daemon else None
-        recipe = self._remote.recipe if self._bucketed is None else self._bucketed.recipe
-        return _remake, (recipe.forget_model(), self._remote.retry, self._timeout, host, self._bucket_arguments)
+        host = DAEMON if self.host.is_daemon else None
+        recipe = self._runner.recipe.forget_model()
+        return _remake, (recipe, self._remote.retry, self._timeout, host, self._bucket_arguments)
+
+
+def from_recipe(
+    recipe: SessionRecipe,
+    host: Host,
+    creation: CallLimits,
+    timeout: float | None,
+    buckets: BucketArguments | None = None,
+    warn: Warn = warn_application,
+) -> InferenceSession:
+    """Create a session from a recipe instead of the application's arguments.
+
+    Args:
+        creation: limits of the creation.
+        timeout: seconds, the default for calls.
+        warn: warns the application.
+    """
+    session = InferenceSession.__new__(InferenceSession)
+    session._set_up(SessionOptions.from_spec(recipe.spec), timeout)
+    session._bucket_arguments, session._warn = buckets, warn
+    session._start(session._make_runner(recipe, host, creation))
+    return session
 
 
 def _remake(
@@ -332,67 +648,4 @@ def _remake(
     host: Literal["daemon"] | None,
     buckets: BucketArguments | None,
 ) -> InferenceSession:
-    session = InferenceSession.__new__(InferenceSession)
-    BaseSession.__init__(session, SessionOptions.from_spec(recipe.spec), timeout)
-    session._bucket_arguments = buckets
-    session._open(recipe, chosen_host(host), retry)
-    return session
-
-
-def bucket_arguments(
-    buckets: Buckets | None,
-    pad: Pad | Any,
-    cut: Cut | None,
-    split: str | Sequence[str] | None,
-    overflow: Overflow,
-    chunk: str | Mapping[str, int] | None = None,
-) -> BucketArguments | None:
-    """``None`` without buckets. Raises `OptionError`."""
-    if buckets is None:
-        given = {
-            "pad": pad,
-            "cut": cut,
-            "split": split,
-            "overflow": None if overflow == "error" else overflow,
-            "chunk": chunk,
-        }
-        for name, value in given.items():
-            if value is not None:
-                raise OptionError(
-                    f"{name}= is for a session with buckets.",
-                    fix="Give the sizes, too: buckets={'seq': [16, 32, 64, 128]}.",
-                )
-        return None
-    from qnnbridge._buckets import make_arguments
-
-    return make_arguments(buckets, pad, cut, split, overflow, chunk)
-
-
-def fix_spec(fix: object, *, buckets: bool = False) -> FixSpec | None:
-    """What `fix=` says. Raises `OptionError`."""
-    cause = None
-    if fix is None:
-        return FixSpec(when="refused") if buckets else None
-    if isinstance(fix, bool):
-        return FixSpec() if fix else FixSpec(when="never")
-    if isinstance(fix, Mapping):
-        unknown = [name for name in fix if name not in ("constants", "only", "skip")]
-        constants, only, skip = fix.get("constants") or {}, fix.get("only") or (), fix.get("skip") or ()
-        good = not unknown and not isinstance(only, str) and not isinstance(skip, str)
-        if good and isinstance(constants, Mapping):
-            try:
-                return FixSpec(constants, tuple(only), tuple(skip))
-            except (TypeError, ValueError) as error:
-                cause = f"{error}."
-    raise OptionError(
-        f"fix={fix!r:.100} is not known.",
-        cause=cause,
-        fix="Give True, False, or a map: fix={'constants': {'sr': 16000, 'size': [480, 640]}, 'skip': ['masks']}.",
-    )
-
-
-def _no_buckets(what: str) -> OptionError:
-    return OptionError(
-        f"{what} is for a session with buckets.",
-        fix="Create it with them: InferenceSession(model, buckets={'seq': [16, 32, 64, 128]}, pad=0).",
-    )
+    return from_recipe(recipe, chosen_host(host), CallLimits(timeout, retry), timeout, buckets)

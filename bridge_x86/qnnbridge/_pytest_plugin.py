@@ -39,15 +39,15 @@ def _watch(
         pytest.fail(f"--require-qnn is given, and there is no QNN: {missing}", pytrace=False)
     if missing:
         pytest.skip(f"no QNN: {missing}")
-    from qnnbridge._session import session as sessions
+    from qnnbridge._session.remote_runner import watchers
     from qnnbridge.testing import SessionWatch
 
     watch = SessionWatch(placement=placement, numbers=numbers)
     watches: list[SessionWatch] = request.node.__dict__.setdefault(_WATCHES, [])
     watches.append(watch)
-    sessions.watchers.append(watch.add)
+    watchers.append(watch.add)
     yield watch
-    sessions.watchers.remove(watch.add)
+    watchers.remove(watch.add)
     watches.remove(watch)
 
 

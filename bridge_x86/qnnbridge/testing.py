@@ -15,13 +15,15 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qnnbridge._session.session import BaseSession
+    from qnnbridge._inference_session import InferenceSession
+    from qnnbridge._runner import Runner
+    from qnnbridge._session.remote_runner import RemoteRunner
     from qnnbridge_protocol.model_records import NumbersReport
 
 __all__ = ["SessionWatch", "assert_numbers", "assert_on_npu", "watch_sessions"]
 
 
-def assert_on_npu(session: BaseSession, *, allow: Collection[str] = ()) -> None:
+def assert_on_npu(session: InferenceSession, *, allow: Collection[str] = ()) -> None:
     """Fail if a node of the session runs elsewhere than on QNN.
 
     Args:
@@ -30,13 +32,13 @@ def assert_on_npu(session: BaseSession, *, allow: Collection[str] = ()) -> None:
     Raises `AssertionError`.
     """
     __tracebackhide__ = True
-    problem = _placement_problem(session, allow)
+    problem = _placement_problem(session._runner, allow)
     if problem:
         raise AssertionError(problem)
 
 
 def assert_numbers(
-    session: BaseSession,
+    session: InferenceSession,
     feeds: Mapping[str, Any] | None = None,
     *,
     min_snr_db: float | None = None,
@@ -56,9 +58,9 @@ def assert_numbers(
     # None for outputs without a signal-to-noise ratio, such as integers: `state` covers them.
     too_low = min_snr_db is not None and report.snr_db is not None and report.snr_db < min_snr_db
     if report.state != "agrees":
-        raise AssertionError(_numbers_problem(session, report))
+        raise AssertionError(_numbers_problem(session._runner, report))
     if too_low:
-        label = session._remote.recipe.label
+        label = session._runner.recipe.label
         raise AssertionError(f"{label}: {report.worst}; at least {min_snr_db:g} dB were asked for.")
     return report
 
@@ -73,18 +75,20 @@ class SessionWatch:
     """
 
     def __init__(self, *, placement: bool = True, numbers: bool = True, allow: Collection[str] = ()) -> None:
-        self.sessions: list[BaseSession] = []
+        self.sessions: list[InferenceSession | RemoteRunner] = []
         self.allow = set(allow)
+        self._runners: list[RemoteRunner] = []
         self._placement, self._numbers = placement, numbers
 
-    def add(self, session: BaseSession) -> None:
-        """Take a new session along. With ``numbers`` its first calls are compared before they return."""
+    def add(self, session: InferenceSession | RemoteRunner, runner: RemoteRunner) -> None:
+        """Watch a new session. With ``numbers`` its first calls are compared before they return."""
         # A session on the CPU by request is no node that left the NPU.
-        if session._remote.recipe.without_qnn:
+        if runner.recipe.without_qnn:
             return
         self.sessions.append(session)
-        if self._numbers and session.placement.qnn_nodes:
-            session.compare_first_calls()
+        self._runners.append(runner)
+        if self._numbers and runner.placement.qnn_nodes:
+            runner.compare_first_calls()
 
     def check(self) -> None:
         """Raise `AssertionError` if a node left the NPU, numbers differ, or nothing was there to check."""
@@ -97,14 +101,14 @@ class SessionWatch:
             )
         problems = []
         if self._placement:
-            problems += [_placement_problem(one, self.allow) for one in self.sessions]
+            problems += [_placement_problem(one, self.allow) for one in self._runners]
         if self._numbers:
-            reports = [(one, one.verified) for one in self.sessions if one.placement.qnn_nodes]
+            reports = [(one, one.verified) for one in self._runners if one.placement.qnn_nodes]
             problems += [_numbers_problem(one, found) for one, found in reports if found.state == "differs"]
             if reports and not any(found.compared or found.state == "differs" for _, found in reports):
-                session, found = reports[0]
+                runner, found = reports[0]
                 problems.append(
-                    f"{session._remote.recipe.label}: no call was compared with the CPU ({found.reason}). "
+                    f"{runner.recipe.label}: no call was compared with the CPU ({found.reason}). "
                     "Fix: Run the session with inputs that vary."
                 )
         if any(problems):
@@ -124,14 +128,14 @@ def watch_sessions(
         allow: names of nodes and operators that may run on the CPU.
     """
     __tracebackhide__ = True
-    from qnnbridge._session import session as sessions
+    from qnnbridge._session.remote_runner import watchers
 
     watch = SessionWatch(placement=placement, numbers=numbers, allow=allow)
-    sessions.watchers.append(watch.add)
+    watchers.append(watch.add)
     try:
         yield watch
     finally:
-        sessions.watchers.remove(watch.add)
+        watchers.remove(watch.add)
     # Only here: an error of the block itself is the more important one.
     watch.check()
 
@@ -147,8 +151,8 @@ def qnn_missing() -> str:
     return "the host has no onnxruntime-qnn" if info.simulator is None else ""
 
 
-def _placement_problem(session: BaseSession, allow: Collection[str]) -> str:
-    placement, recipe = session.placement, session._remote.recipe
+def _placement_problem(runner: Runner, allow: Collection[str]) -> str:
+    placement, recipe = runner.placement, runner.recipe
     if not placement.known:
         return f"{recipe.label}: this onnxruntime does not report where nodes run (1.24 and later do)."
     away = placement.cpu_nodes + placement.other_nodes
@@ -163,10 +167,10 @@ def _placement_problem(session: BaseSession, allow: Collection[str]) -> str:
     return text + (f" Fix: `{command}` names the reason for each node." if command else "")
 
 
-def _numbers_problem(session: BaseSession, report: NumbersReport) -> str:
+def _numbers_problem(runner: Runner, report: NumbersReport) -> str:
     from qnnbridge._session.numbers_check import numbers_differ
 
-    recipe = session._remote.recipe
+    recipe = runner.recipe
     if report.state == "differs":
         return numbers_differ(recipe, report).shown()
     why = report.reason or report.worst

@@ -149,6 +149,7 @@ class BoundSession:
 def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cancellation) -> list[Any] | None:
     from qnnbridge._fastpath.call import Wish
     from qnnbridge._session.fast_calls import FastCallFailed, run
+    from qnnbridge._supervision.retries import CallLimits
 
     signature = call.native
     if signature is None:
@@ -175,9 +176,7 @@ def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cance
         call.output_names,
         feeds,
         None,
-        timeout_s=None,
-        retry=retry,
-        on_deadline="raise",
+        CallLimits(retry=retry),
         stop=cancellation,
         failed=failure,
     )

@@ -15,6 +15,7 @@ from typing import Any
 from qnnbridge._session import SessionRecipe
 from qnnbridge._session.remote_session import RemoteSession
 from qnnbridge._supervision.host_process import OnDeadline, deadline_after
+from qnnbridge._supervision.retries import CallLimits
 from qnnbridge_daemon.client_sessions import (
     BoundSession,
     ClientHoldings,
@@ -253,14 +254,9 @@ class BrokerHandlers:
         try:
             with session.call(cancellation, size, waits=not asks_to_terminate(header)) as remote:
                 # Forwarded without decoding a tensor: the daemon needs no numpy for this path.
-                frame = remote.forward(
-                    forwarded,
-                    request.buffers,
-                    retry=retry,
-                    timeout_s=None if kill_at is None else round(max(0.0, kill_at - time.monotonic()), 3),
-                    on_deadline="raise" if kill_at is None else "kill",
-                    stop=cancellation,
-                )
+                left_s = None if kill_at is None else round(max(0.0, kill_at - time.monotonic()), 3)
+                limits = CallLimits(left_s, retry, "raise" if kill_at is None else "kill")
+                frame = remote.forward(forwarded, request.buffers, limits, stop=cancellation)
         finally:
             request.release()
             account.give_back(size)

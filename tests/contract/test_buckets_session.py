@@ -330,7 +330,7 @@ def test_many_threads_make_each_variant_once(host: qnnbridge.Host, monkeypatch: 
 
 def test_a_deadline_holds_for_the_whole_call(host: qnnbridge.Host) -> None:
     with open_session(host) as session:
-        variant = list(session._bucketed._variants)[1]
+        variant = list(session._runner._variants)[1]
         with taken_by_another(variant.lock):
             with pytest.raises(DeadlineExceeded, match="another thread was making the variant for seq=8") as caught:
                 session.run(None, feeds_of(5), timeout=0.05)

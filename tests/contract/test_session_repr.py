@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import qnnbridge
+from qnnbridge._buckets.session import BucketedRunner
 from tests.contract.small_models import CPU, MODELS, model, node, tensor
 
 pytest.importorskip("onnxruntime_qnn")
@@ -110,9 +111,9 @@ def test_a_session_with_buckets_shows_itself_while_its_locks_are_taken(host: qnn
         text = repr(session)
         assert "1 of 2 buckets made" in text
         assert repr(session.buckets).startswith("<BucketStatus: 1 of 2 buckets made, ")
-        bucketed = session._bucketed
-        assert bucketed is not None
-        with bucketed._counting:
+        runner = session._runner
+        assert isinstance(runner, BucketedRunner)
+        with runner._counting:
             assert repr(session) == text
     assert "closed" in repr(session)
     assert "1 of 2 buckets made" in repr(session)

@@ -19,7 +19,7 @@ from qnnbridge._buckets.plan import (
     make_plan,
     refuse_dimensions_left,
 )
-from qnnbridge._inference_session import bucket_arguments
+from qnnbridge._session_arguments import bucket_arguments
 from qnnbridge.errors import BridgeError, CompiledModelRefused, OptionError
 from qnnbridge_protocol.model_records import ModelDescription, ModelIdentity
 from qnnbridge_protocol.specs import NodeInfo

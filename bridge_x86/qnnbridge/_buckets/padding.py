@@ -35,6 +35,7 @@ from qnnbridge._feed_rules import Array
 from qnnbridge._session import Verify
 from qnnbridge._session.numbers_check import MAX_BYTES, made_up
 from qnnbridge._supervision.host_process import seconds_left
+from qnnbridge._supervision.retries import CallLimits
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread
@@ -358,7 +359,8 @@ class FreeModel:
         """Outputs on the CPU; all by default."""
         # First: it may compile, which uses up a part of the time.
         free, every = self.variants.free(deadline), {**feeds, **self.constants}
-        return free.run_values(list(names) or self.outputs, every, timeout=seconds_left(deadline))
+        limits = CallLimits(seconds_left(deadline))
+        return free.run_values(tuple(names or self.outputs), every, None, limits)
 
     def shapes(self, arguments: BucketArguments, deadline: float | None) -> OutputShapes:
         """How the outputs follow from the sizes."""
@@ -420,7 +422,7 @@ class FreeModel:
         types = {node.name: node.type for node in self.model.inputs}
         nodes = [NodeInfo(name, types[name], value.shape) for name, value in feeds.items()]
         try:
-            return made_up(self.variants.free(deadline).host, self.variants.recipe.label, nodes, deadline)
+            return made_up(self.variants.free(deadline).remote.host, self.variants.recipe.label, nodes, deadline)
         except OptionError:
             return {}
 

@@ -1,7 +1,7 @@
-"""`BucketedSession`: runs of any size, on variants of the model compiled for a few.
+"""`BucketedRunner`: runs of any size, on variants of the model compiled for a few.
 
-An `InferenceSession` with ``buckets=`` hands its calls to one. A call is given to the smallest variant that it fits
-into, padded, and its outputs are cut back. The first variant, the smallest, is made at once. Any thread.
+The `Runner` of an `InferenceSession` with ``buckets=``. A call is given to the smallest variant that it fits into,
+padded, and its outputs are cut back. The first variant, the smallest, is made at once. Any thread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._buckets import BucketArguments
@@ -65,21 +65,21 @@ from qnnbridge._ort_value import to_application
 from qnnbridge._providers import QNN
 from qnnbridge._session.create import identify
 from qnnbridge._session.numbers_check import NOT_RUN, NumbersCheck, WholeCalls, verify_mode
-from qnnbridge._session.runs import RunArguments
-from qnnbridge._session.session import CpuFallbackWarning, Warn, check_outputs
+from qnnbridge._session.remote_runner import CpuFallbackWarning, Warn, check_outputs
 from qnnbridge._supervision.host_process import deadline_after, seconds_left
-from qnnbridge.errors import as_onnxruntime
+from qnnbridge._supervision.retries import NO_LIMITS, CallLimits
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
-from qnnbridge_protocol.errors import BridgeError, InvalidArgument, OptionError
+from qnnbridge_protocol.errors import InvalidArgument, OptionError
 from qnnbridge_protocol.model_records import WORST_FIRST, NumbersReport
 from qnnbridge_protocol.specs import Placement
 from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
+    from qnnbridge._fastpath.call import Names, Wish
     from qnnbridge._host import Host
+    from qnnbridge._ort_value import OrtValue
     from qnnbridge._session import SessionRecipe
-    from qnnbridge._supervision.host_process import OnDeadline
     from qnnbridge_protocol.model_records import ModelDescription
 
 _log = log_of("qnnbridge.buckets")
@@ -89,12 +89,13 @@ _log = log_of("qnnbridge.buckets")
 class _Call:
     """Settings that all parts of a call share.
 
-    names: of the outputs. wire: they are wanted as the wire has them. is_part: the whole is compared with the CPU,
-    and not this part of it.
+    names: of the outputs. limits: of the call; the deadline is already made of its timeout. wire: the outputs are
+    wanted as they travel. is_part: the whole is compared with the CPU, and not this part of it.
     """
 
     names: list[str]
-    how: RunArguments
+    run_options: Any
+    limits: CallLimits
     deadline: float | None
     wire: bool
     is_part: bool = False
@@ -107,11 +108,13 @@ class _CallsInParts:
     calls: int = 0
 
 
-class BucketedSession:
+class BucketedRunner:
     """The variants of an `InferenceSession` with ``buckets=``, and the way of a call to one of them.
 
     Args:
-        timeout: seconds for the creation, and the default for calls.
+        retry: how often a call is repeated in a new host when the host dies under it.
+        creation: limits of the creation.
+        timeout: seconds, the default for calls.
         warn: warns the application of calls and variants on the CPU.
     """
 
@@ -121,8 +124,8 @@ class BucketedSession:
         arguments: BucketArguments,
         host: Host,
         retry: int,
+        creation: CallLimits,
         timeout: float | None,
-        on_deadline: OnDeadline = "raise",
         warn: Warn = warn_application,
     ) -> None:
         self._bucket_arguments, self._timeout, self._warn = arguments, timeout, warn
@@ -130,60 +133,59 @@ class BucketedSession:
         self._counts: collections.Counter[str] = collections.Counter()
         self._counting = renew_in_forks(Lock())
         self._ruled_out: dict[str, str] = {}
-        deadline = deadline_after(timeout)
+        deadline = deadline_after(creation.timeout)
+        # The host reads the model's inputs without loading it: no onnx is needed on this side.
+        model = identify(host, recipe, deadline, operators=True)
+        recipe = dataclasses.replace(recipe, identity=model.model)
+        declared, (recipe, named) = model.inputs, name_axes(recipe, model.inputs, arguments.sizes)
+        self._recipe, model = recipe, dataclasses.replace(model, inputs=named)
+        self._mode = verify_mode(recipe.verify) if self._asks_for_qnn else "off"
+        self._padding = PaddingCheck(recipe.label, self._mode)
+        constants, model = without_constants(recipe.spec, model)
+        # Where the application says nothing of padding, the model itself decides (`FreeModel.decide`), by
+        # runs on the CPU with sizes left free.
+        decides, self._decided = lacks_padding(arguments, model, recipe.label), ""
+        # A plan with zeros to begin with: the trials need one, and zeros are tried first.
+        planned = dataclasses.replace(arguments, pad_all=0, decided=True) if decides else arguments
+        plan = self._planned(planned, recipe, model)
+        self._variants = variants = Variants(plan, recipe, opener(host, retry, timeout, warn))
+        self._free = free = FreeModel(variants, model, constants)
         try:
-            # The host reads the model's inputs without loading it: no onnx is needed on this side.
-            model = identify(host, recipe, deadline, operators=True)
-            recipe = dataclasses.replace(recipe, identity=model.model)
-            declared, (recipe, named) = model.inputs, name_axes(recipe, model.inputs, arguments.sizes)
-            self.recipe, model = recipe, dataclasses.replace(model, inputs=named)
-            self._mode = verify_mode(recipe.verify) if self._asks_for_qnn else "off"
-            self._padding = PaddingCheck(recipe.label, self._mode)
-            constants, model = without_constants(recipe.spec, model)
-            # Where the application says nothing of padding, the model itself decides (`FreeModel.decide`), by
-            # runs on the CPU with sizes left free.
-            decides, self._decided = lacks_padding(arguments, model, recipe.label), ""
-            # A plan with zeros to begin with: the trials need one, and zeros are tried first.
-            planned = dataclasses.replace(arguments, pad_all=0, decided=True) if decides else arguments
-            plan = self._planned(planned, recipe, model)
-            self._variants = variants = Variants(plan, recipe, opener(host, retry, timeout, warn))
-            self._free = free = FreeModel(variants, model, constants)
-            try:
-                if decides:
-                    self._shapes = free.shapes(arguments, deadline)
-                    arguments, self._decided = free.decide(arguments, self._shapes, deadline)
-                    _log.info("%s: nothing is said of padding; %s is right for it", recipe.label, self._decided)
-                    self._bucket_arguments = arguments
-                    variants.plan = plan = make_plan(arguments, model, recipe.label)
-                self._plan = plan
-                # The smallest is compiled at once, so that a model that QNN refuses fails at the creation and
-                # not at a call.
-                self.first = variants.get(plan.smallest(), "open", deadline, on_deadline)
-                if not decides:
-                    self._shapes = free.shapes(arguments, deadline)
-                self._windows: Windowing | None = None
-                if not decides and self._tries_padding(arguments):
-                    self._padding.report(free.changes_of_padding(self._shapes, deadline))
-                if plan.chunk is not None:
-                    context = arguments.chunk[plan.symbols[plan.chunk]]
-                    self._windows = free.windows(self._shapes, context, deadline)
-            except BaseException:
-                # Whatever was made until then would stay in the host until this process ends.
-                variants.close()
-                raise
-        except BridgeError as error:
-            raise as_onnxruntime(error) from None
+            if decides:
+                self._shapes = free.shapes(arguments, deadline)
+                arguments, self._decided = free.decide(arguments, self._shapes, deadline)
+                _log.info("%s: nothing is said of padding; %s is right for it", recipe.label, self._decided)
+                self._bucket_arguments = arguments
+                variants.plan = plan = make_plan(arguments, model, recipe.label)
+            self._plan = plan
+            # The smallest is compiled at once, so that a model that QNN refuses fails at the creation and
+            # not at a call.
+            self._first = variants.get(plan.smallest(), "open", deadline, creation.on_deadline)
+            if not decides:
+                self._shapes = free.shapes(arguments, deadline)
+            self._windows: Windowing | None = None
+            if not decides and self._tries_padding(arguments):
+                self._padding.report(free.changes_of_padding(self._shapes, deadline))
+            if plan.chunk is not None:
+                context = arguments.chunk[plan.symbols[plan.chunk]]
+                self._windows = free.windows(self._shapes, context, deadline)
+        except BaseException:
+            # Whatever was made until then would stay in the host until this process ends.
+            variants.close()
+            raise
+        self.remote = self._first.remote
         self._takes_zeros = True
         self._in_parts = _CallsInParts()
         whole = WholeCalls(
             dataclasses.replace(recipe.spec, fix=None), self._parts_text(), constants, self._in_parts
         )
-        self._whole = NumbersCheck(self.first._remote, self._mode, whole)
+        self._whole = NumbersCheck(self.remote, self._mode, whole)
         fixed = recipe.spec.free_dimensions_by_name
         self.inputs = shown_inputs([node for node in declared if node.name not in constants], fixed)
         self.outputs = shown_outputs(model.outputs, self._shapes, fixed)
+        self.overridable = self.remote.info.overridable_initializers
         self.output_names = [node.name for node in self.outputs]
-        self.checker = FeedChecker(self.inputs, self.first._remote.info.overridable_initializers)
+        self.checker = FeedChecker(self.inputs, self.overridable)
 
     def _planned(self, arguments: BucketArguments, recipe: SessionRecipe, model: ModelDescription) -> BucketPlan:
         spec = recipe.spec
@@ -220,21 +222,41 @@ class BucketedSession:
     # --- running ---
 
     def run(
-        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], how: RunArguments, *, wire: bool
+        self,
+        names: Names,
+        feed: Mapping[str, Any],
+        run_options: Any,
+        limits: CallLimits,
+        wish: Wish | None = None,
     ) -> list[Any]:
-        """As `InferenceSession.run`; with `wire` as its `run_values`. The first call of a size that is not made yet
-        waits for its compilation."""
-        try:
-            how.check()
-            checked = self.checker.check(input_feed)
-            self.checker.refuse_missing(checked)
-            feeds = {name: value for name, value, _ in checked}
-            names = check_outputs(output_names, self.output_names) or self.output_names
-            deadline = deadline_after(self._timeout if how.timeout is None else how.timeout)
-            self._count("calls")
-            return self._answer(_Call(names, how, deadline, wire), feeds)
-        except BridgeError as error:
-            raise as_onnxruntime(error) from None
+        """Return the outputs. The first call of a size that is not made yet waits for its compilation."""
+        # `wish` is for memory that the host writes to; outputs here are cut, and so are copies in any case.
+        return self._run(names, feed, run_options, limits, wire=False)
+
+    def run_values(self, names: Names, feed: Mapping[str, Any], run_options: Any, limits: CallLimits) -> list[Any]:
+        return self._run(names, feed, run_options, limits, wire=True)
+
+    def run_bound(
+        self,
+        names: tuple[str, ...],
+        inputs: Mapping[str, OrtValue],
+        outputs: Sequence[OrtValue | None],
+        run_options: Any,
+        limits: CallLimits,
+    ) -> list[Any]:
+        """Run with bound inputs; the binding copies the results into `outputs`."""
+        return self._run(names, self.checker.complete(inputs), run_options, limits, wire=True)
+
+    def _run(
+        self, names: Names, feed: Mapping[str, Any], run_options: Any, limits: CallLimits, *, wire: bool
+    ) -> list[Any]:
+        checked = self.checker.check(feed)
+        self.checker.refuse_missing(checked)
+        feeds = {name: value for name, value, _ in checked}
+        wanted = check_outputs(names, self.output_names) or self.output_names
+        deadline = deadline_after(self._timeout if limits.timeout is None else limits.timeout)
+        self._count("calls")
+        return self._answer(_Call(wanted, run_options, limits, deadline, wire), feeds)
 
     def _answer(self, call: _Call, feeds: Mapping[str, Any]) -> list[Any]:
         plan = self._plan
@@ -333,32 +355,30 @@ class BucketedSession:
         if self._count("on_cpu") == 1:
             label = self.recipe.label
             text = f"{label}: a call runs on the CPU, as overflow='cpu' allows: {because.rstrip('.')}."
-            self.first.host.supervisor.counters.cpu_fallbacks += 1
+            self.remote.host.supervisor.counters.cpu_fallbacks += 1
             self._warn(text, CpuFallbackWarning, _log)
         return self._run_in(FREE, call, {**feeds, **self._free.constants}, FREE)
 
     def _run_in(self, variant: Sizes, call: _Call, feeds: Mapping[str, Any], true: Sizes) -> list[Any]:
         """true: the sizes before padding."""
         # May compile, which uses up a part of the call's time; what is left goes to the run.
-        how = call.how
-        session = self._variants.get(variant, "call", call.deadline, how.on_deadline)
+        runner = self._variants.get(variant, "call", call.deadline, call.limits.on_deadline)
         left_s = seconds_left(call.deadline)
-        run: Callable[..., list[Any]] = session.run_values if call.wire else session.run
-        looked_at = not call.is_part and session.wants_comparison(feeds.values())
+        looked_at = not call.is_part and runner.wants_comparison(feeds.values())
         if true != variant and self._windows is None:
             given = {name: unpadded(self._plan, name, value, true) for name, value in feeds.items()}
             compare = functools.partial(self._changed_by_padding, variant, left_s)
             self._padding.padded_call(variant, given, compare, again=looked_at)
+        self._variants.count(variant)
+        names, limits = tuple(call.names), call.limits._replace(timeout=left_s)
         if looked_at:
             # Only what is left after cutting is compared with the CPU: values that follow from padding are
             # not the application's.
             counted = None if true == variant else self._counted(true, variant)
-            run = functools.partial(session.run_values, compared=True, counted=counted)
-        self._variants.count(variant)
-        values = run(
-            call.names, feeds, how.run_options, timeout=left_s, retry=how.retry, on_deadline=how.on_deadline
-        )
-        return [to_application(value) for value in values] if looked_at and not call.wire else values
+            values = runner.run_values(names, feeds, call.run_options, limits, compared=True, counted=counted)
+            return values if call.wire else [to_application(value) for value in values]
+        run = runner.run_values if call.wire else runner.run
+        return run(names, feeds, call.run_options, limits)
 
     def _changed_by_padding(self, variant: Sizes, timeout_s: float | None, feeds: Mapping[str, Any]) -> str:
         """What padding to this variant changes in the CPU's results for these inputs; "" for nothing."""
@@ -370,8 +390,8 @@ class BucketedSession:
         deadline = deadline_after(self._timeout if timeout_s is None else timeout_s)
 
         def run(feeds: Mapping[str, Any]) -> list[Any]:
-            free = self._variants.free(deadline)
-            return free.run(self.output_names, {**feeds, **self._free.constants}, timeout=seconds_left(deadline))
+            free, limits = self._variants.free(deadline), CallLimits(seconds_left(deadline))
+            return free.run(tuple(self.output_names), {**feeds, **self._free.constants}, None, limits)
 
         return run
 
@@ -398,15 +418,12 @@ class BucketedSession:
     ) -> BucketStatus:
         """As `InferenceSession.warm`."""
         deadline = deadline_after(self._timeout if timeout is None else timeout)
-        try:
-            wanted = wanted_variants(self._plan, sizes)
-            if sizes is None:
-                wanted = [one for one in wanted if not self._is_ruled_out(one, deadline)]
-            warm(self._variants, wanted, workers, deadline, on_progress)
-            if self._bucket_arguments.overflow == "cpu":
-                self._variants.free(deadline)
-        except BridgeError as error:
-            raise as_onnxruntime(error) from None
+        wanted = wanted_variants(self._plan, sizes)
+        if sizes is None:
+            wanted = [one for one in wanted if not self._is_ruled_out(one, deadline)]
+        warm(self._variants, wanted, workers, deadline, on_progress)
+        if self._bucket_arguments.overflow == "cpu":
+            self._variants.free(deadline)
         return self.status()
 
     def _is_ruled_out(self, sizes: Sizes, deadline: float | None) -> bool:
@@ -439,14 +456,18 @@ class BucketedSession:
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit >= 0:
             raise OptionError(f"tolerance={tolerance!r} is no tolerance.", fix="Give a number from 0 on.")
         run_free = self._run_free(timeout)
-        try:
-            samples = [feeds] if isinstance(feeds, Mapping) else list(feeds)
-            checked = [{name: value for name, value, _ in self.checker.check(sample)} for sample in samples]
-            return verify_padding(self._plan, self._shapes, self.output_names, checked, run_free, limit)
-        except BridgeError as error:
-            raise as_onnxruntime(error) from None
+        samples = [feeds] if isinstance(feeds, Mapping) else list(feeds)
+        checked = [{name: value for name, value, _ in self.checker.check(sample)} for sample in samples]
+        return verify_padding(self._plan, self._shapes, self.output_names, checked, run_free, limit)
 
     # --- facts ---
+
+    def announce(self, session: object) -> None:
+        """Do nothing: each variant was announced when it was made."""
+
+    @property
+    def recipe(self) -> SessionRecipe:
+        return self._recipe
 
     def status(self) -> BucketStatus:
         with self._counting:
@@ -454,13 +475,13 @@ class BucketedSession:
         variants = tuple(
             VariantStatus(
                 sizes=self._plan.named(variant.sizes),
-                made=variant.session is not None,
+                made=variant.runner is not None,
                 made_at_call=variant.made_by == "call",
                 seconds=variant.seconds,
                 runs=variant.runs,
-                placement=None if variant.session is None else variant.session.placement,
-                cache=None if variant.session is None else variant.session.cache,
-                verified=None if variant.session is None else variant.session.verified,
+                placement=None if variant.runner is None else variant.runner.placement,
+                cache=None if variant.runner is None else variant.runner.remote.cache_status,
+                verified=None if variant.runner is None else variant.runner.verified,
             )
             for variant in self._variants
         )
@@ -480,13 +501,14 @@ class BucketedSession:
 
     def variants_text(self) -> str:
         """Return how many variants there are, and how many of them are made."""
-        made = [variant.session is not None for variant in self._variants]
+        made = [variant.runner is not None for variant in self._variants]
         return f"{sum(made)} of {len(made)} buckets made"
 
+    @property
     def placement(self) -> Placement:
         """Of the variant with the most nodes on the CPU. Its cause also names calls that ran on the CPU because
         they were too large."""
-        placements = [variant.session.placement for variant in self._variants if variant.session is not None]
+        placements = [variant.runner.placement for variant in self._variants if variant.runner is not None]
         found = max(placements, key=lambda one: one.cpu_nodes)
         on_cpu = self._counts["on_cpu"]
         if not on_cpu:
@@ -494,41 +516,37 @@ class BucketedSession:
         words = f"{on_cpu} {'call' if on_cpu == 1 else 'calls'} that fit into no bucket ran on the CPU"
         return dataclasses.replace(found, cause=f"{found.cause}; {words}" if found.cause else words)
 
+    @property
     def verified(self) -> NumbersReport:
         """Of the variant that is worst: what differs before what is not known, before what agrees. Padding that
         changes results is a difference, too: the variants compute what they are given."""
-        if self._padding.found and self.first.verified.state != "off":
+        if self._padding.found and self._first.verified.state != "off":
             reason = f"padding changes results: {self._padding.found}"
             return NumbersReport("differs", reason=reason, when=time.time())
-        reports = [variant.session.verified for variant in self._variants if variant.session is not None]
+        reports = [variant.runner.verified for variant in self._variants if variant.runner is not None]
         reports.append(self._whole.report)
         # One that has not run yet says nothing beside one that has.
         reports = [report for report in reports if report.reason != NOT_RUN] or reports
         return min(reports, key=lambda one: (WORST_FIRST.index(one.state), one.snr_db or 0.0))
 
-    def verify(self, feeds: Mapping[str, Any] | None, timeout: float | None) -> NumbersReport:
+    def verify(self, input_feed: Mapping[str, Any] | None, timeout: float | None) -> NumbersReport:
         """Compare what `run` returns for these feeds with what the CPU computes for them as they are.
 
         Without feeds compare the first variant, with made-up inputs.
         """
-        try:
-            if feeds is None:
-                return self.first.verify(None, timeout=timeout)
-            checked = {name: value for name, value, _ in self.checker.check(feeds)}
-            deadline = deadline_after(self._timeout if timeout is None else timeout)
-            how = RunArguments(None, timeout, None, "raise")
-            call = _Call(self.output_names, how, deadline, wire=True, is_part=True)
-            results = self._answer(call, checked)
-            given = [(name, value, None) for name, value in checked.items()]
-            return self._whole.compare(
-                self.output_names, given, results, seconds_left(deadline), "the inputs given"
-            )
-        except BridgeError as error:
-            raise as_onnxruntime(error) from None
+        if input_feed is None:
+            return self._first.verify(None, timeout)
+        checked = {name: value for name, value, _ in self.checker.check(input_feed)}
+        deadline = deadline_after(self._timeout if timeout is None else timeout)
+        call = _Call(self.output_names, None, NO_LIMITS, deadline, wire=True, is_part=True)
+        results = self._answer(call, checked)
+        given = [(name, value, None) for name, value in checked.items()]
+        return self._whole.compare(self.output_names, given, results, seconds_left(deadline), "the inputs given")
 
+    @property
     def generation(self) -> int:
         """The highest of all variants."""
-        return max(session.generation for session in self._variants.made())
+        return max(runner.generation for runner in self._variants.made())
 
     # --- settings and life ---
 
@@ -538,7 +556,7 @@ class BucketedSession:
 
     def end_profiling(self) -> str:
         """Ends the profiles of all variants; the path of the first variant's, the others are in the log."""
-        first, *others = [session.end_profiling() for session in self._variants.made()]
+        first, *others = [runner.end_profiling() for runner in self._variants.made()]
         for path in filter(None, others):
             _log.info("%s: the profile of another variant is %s", self.recipe.label, path)
         return first

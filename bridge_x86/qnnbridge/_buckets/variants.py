@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, Literal
 from qnnbridge._buckets import sizes_text
 from qnnbridge._buckets.plan import BucketPlan, Sizes
 from qnnbridge._providers import CPU
-from qnnbridge._session.session import BaseSession, Warn
-from qnnbridge._session_options import SessionOptions
+from qnnbridge._session.remote_runner import RemoteRunner, Warn
 from qnnbridge._supervision.host_process import seconds_left
+from qnnbridge._supervision.retries import CallLimits
 from qnnbridge._threads import Background
 from qnnbridge._transport.open_requests import remaining
 from qnnbridge_os.forks import renew_in_forks
@@ -140,8 +140,8 @@ class BucketStatus(Shown):
 _log = log_of("qnnbridge.buckets")
 
 MadeBy = Literal["open", "warm", "call"]
-# Makes a session from its recipe, within this many seconds.
-Open = Callable[["SessionRecipe", "float | None", "OnDeadline"], "BaseSession"]
+# Makes the runner of a variant from its recipe, within this many seconds.
+Open = Callable[["SessionRecipe", "float | None", "OnDeadline"], "RemoteRunner"]
 
 # Configuration entries that say nothing to the CPU, or forbid it.
 _FOR_QNN: Final = ("ep.", "session.disable_cpu_ep_fallback")
@@ -156,7 +156,7 @@ class Variant:
 
     sizes: Sizes
     lock: RLock = dataclasses.field(default_factory=RLock)
-    session: BaseSession | None = None
+    runner: RemoteRunner | None = None
     made_by: MadeBy | None = None
     seconds: float = 0.0
     runs: int = 0
@@ -165,10 +165,10 @@ class Variant:
 class Variants:
     """The sessions of one session with buckets, by bucket."""
 
-    def __init__(self, plan: BucketPlan, recipe: SessionRecipe, open_session: Open) -> None:
+    def __init__(self, plan: BucketPlan, recipe: SessionRecipe, open_runner: Open) -> None:
         self.plan = plan
         self.recipe = recipe
-        self._open_session = open_session
+        self._open_runner = open_runner
         # Entries are never removed; `add` only inserts, so readers need no lock but copy what they iterate
         # over.
         self._variants = {sizes: Variant(sizes) for sizes in (*plan.variants(), FREE)}
@@ -178,21 +178,21 @@ class Variants:
 
     def get(
         self, sizes: Sizes, made_by: MadeBy, deadline: float | None = None, on_deadline: OnDeadline = "raise"
-    ) -> BaseSession:
+    ) -> RemoteRunner:
         """The session of a variant. Raises what making it raises, and `DeadlineExceeded`."""
         variant = self._variants[sizes]
-        session = variant.session
+        runner = variant.runner
         # The usual call: no lock.
-        if session is not None and not self._closed:
-            return session
+        if runner is not None and not self._closed:
+            return runner
 
-        def made() -> BaseSession:
+        def made() -> RemoteRunner:
             if self._closed:
                 raise Closed("The session is closed.", fix="Create a new one.")
-            if variant.session is None:
+            if variant.runner is None:
                 self._make(variant, made_by, deadline, on_deadline)
-            assert variant.session is not None
-            return variant.session
+            assert variant.runner is not None
+            return variant.runner
 
         try:
             # A lock for each variant: two sizes compile at the same time, two callers of one size wait for
@@ -212,7 +212,7 @@ class Variants:
             with self._counting:
                 self._variants.setdefault(sizes, Variant(sizes))
 
-    def free(self, deadline: float | None = None, on_deadline: OnDeadline = "raise") -> BaseSession:
+    def free(self, deadline: float | None = None, on_deadline: OnDeadline = "raise") -> RemoteRunner:
         """The model with its sizes left free, on the CPU."""
         return self.get(FREE, "call", deadline, on_deadline)
 
@@ -228,22 +228,22 @@ class Variants:
         """All, the smallest first, without the one with free sizes."""
         return (variant for sizes, variant in list(self._variants.items()) if sizes != FREE)
 
-    def made(self) -> list[BaseSession]:
-        return [variant.session for variant in list(self._variants.values()) if variant.session is not None]
+    def made(self) -> list[RemoteRunner]:
+        return [variant.runner for variant in list(self._variants.values()) if variant.runner is not None]
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """In all variants that are made, and in those that will be."""
         # Before the loop: a variant that is being made right now takes them from here.
         self._dynamic |= options
         for variant in self:
-            if variant.session is not None:
-                variant.session.set_ep_dynamic_options(options)
+            if variant.runner is not None:
+                variant.runner.set_ep_dynamic_options(options)
 
     def close(self) -> None:
         """Idempotent. One that is being made this moment is closed by its maker."""
         self._closed = True
-        for session in self.made():
-            session.close()
+        for runner in self.made():
+            runner.close()
 
     def _make(self, variant: Variant, made_by: MadeBy, deadline: float | None, on_deadline: OnDeadline) -> None:
         label = self.recipe.label
@@ -251,18 +251,18 @@ class Variants:
             _log.info("%s: making the variant for %s at its first call", label, self.text(variant.sizes))
         begun = time.monotonic()
         try:
-            session = self._open_session(self._recipe_of(variant.sizes), seconds_left(deadline), on_deadline)
+            runner = self._open_runner(self._recipe_of(variant.sizes), seconds_left(deadline), on_deadline)
             if self._dynamic and variant.sizes != FREE:
-                session.set_ep_dynamic_options(self._dynamic)
+                runner.set_ep_dynamic_options(self._dynamic)
         except BridgeError as error:
             error.evidence = (*error.evidence, f"The variant for {self.text(variant.sizes)} was being made.")
             raise
         variant.seconds, variant.made_by = time.monotonic() - begun, made_by
         # Last: a reader without the lock sees a session with its time and its reason.
-        variant.session = session
-        # `close` has seen no session here, so this thread closes it.
+        variant.runner = runner
+        # `close` has seen no runner here, so this thread closes it.
         if self._closed:
-            session.close()
+            runner.close()
             raise Closed("The session is closed.", fix="Create a new one.")
 
     def _recipe_of(self, sizes: Sizes) -> SessionRecipe:
@@ -285,19 +285,19 @@ class Variants:
 
 
 def opener(host: Host, retry: int, timeout: float | None, warn: Warn) -> Open:
-    """timeout: of the calls of the sessions made. warn: warns the application that one runs on the CPU."""
+    """Return a function that makes the runner of a variant.
 
-    def open_session(recipe: SessionRecipe, left_s: float | None, on_deadline: OnDeadline) -> BaseSession:
-        session = BaseSession(SessionOptions.from_spec(recipe.spec), left_s)
-        session._warn = warn
+    timeout: seconds, the default for calls. warn: warns the application that a variant runs on the CPU.
+    """
+
+    def open_runner(recipe: SessionRecipe, left_s: float | None, on_deadline: OnDeadline) -> RemoteRunner:
+        creation = CallLimits(left_s, retry, on_deadline)
         # What the application gets is compared: without the padding, and put together from all parts.
-        session._chooses_calls = False
-        session._open(recipe, host, retry, on_deadline)
-        # The creation has its own limit; the calls later have that of the application.
-        session._timeout = timeout
-        return session
+        runner = RemoteRunner(host, recipe, retry, creation, timeout, warn, chooses_calls=False)
+        runner.announce(runner)
+        return runner
 
-    return open_session
+    return open_runner
 
 
 # Called with how many variants are made, how many there are, and the sizes of the next; of the last at the end.
@@ -333,9 +333,9 @@ def warm(
                 sizes = left.popleft()
                 show(sizes)
             try:
-                session = variants.get(sizes, "warm", deadline)
+                runner = variants.get(sizes, "warm", deadline)
                 if sizes != FREE:
-                    session.verify_ahead(deadline)
+                    runner.verify_ahead(deadline)
             except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
                 with lock:
                     failure = failure or error

@@ -30,6 +30,7 @@ from qnnbridge._session.create import (
 from qnnbridge._session.replay import Live, ReplayingSession
 from qnnbridge._session.slow_calls import log_slow_call
 from qnnbridge._supervision.host_process import OnDeadline, deadline_after
+from qnnbridge._supervision.retries import NO_LIMITS, CallLimits
 from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
 from qnnbridge._transport.open_requests import remaining
@@ -132,7 +133,8 @@ class RemoteSession(ReplayingSession):
             # This side waits a little longer than the daemon, so that the daemon's error, which names the
             # cause, arrives before this side's own deadline.
             deadline += KILL_ANSWER_S
-        self.with_retry(self._id_in, timeout_s, self.retry, on_deadline, self._create_context, deadline)
+        limits = CallLimits(timeout_s, self.retry, on_deadline)
+        self.with_retry(self.ensure_session, limits, self._create_context, deadline)
         self._kill_at = self._stop = None
         return self.info
 
@@ -167,10 +169,8 @@ class RemoteSession(ReplayingSession):
         output_names: Sequence[str] | None,
         feeds: Sequence[tuple[str, Any, ValueType | None]],
         options: RunSpec | None,
+        limits: CallLimits,
         *,
-        timeout_s: float | None,
-        retry: int,
-        on_deadline: OnDeadline,
         stop: Terminable | None = None,
         failed: FastCallFailed | None = None,
     ) -> list[Any]:
@@ -180,7 +180,7 @@ class RemoteSession(ReplayingSession):
         """
         from qnnbridge_protocol.values import Encoder, decode_all  # numpy, which making a session does not need
 
-        deadline = deadline_after(timeout_s)  # before the encoding, which takes seconds for millions of texts
+        deadline = deadline_after(limits.timeout)  # before the encoding, which takes seconds for millions of texts
         # Encoded once for all attempts.
         encoder = Encoder()
         inputs = [[name, encoder.add(value, kind)] for name, value, kind in feeds]
@@ -189,7 +189,7 @@ class RemoteSession(ReplayingSession):
             header["options"] = options.to_wire()
         buffers = tuple(encoder.buffers)
         try:
-            frame = self.forward(header, buffers, timeout_s, retry, on_deadline, stop, failed, deadline=deadline)
+            frame = self.forward(header, buffers, limits, stop, failed, deadline=deadline)
         except Cancelled:
             if options is None:
                 raise
@@ -198,7 +198,7 @@ class RemoteSession(ReplayingSession):
             terminated = dataclasses.replace(options, options={**options.options, "terminate": True})
             header["options"] = terminated.to_wire()
             left_s = None if deadline is None else _seconds_until(deadline)
-            frame = self.forward(header, buffers, left_s, retry, on_deadline, stop)
+            frame = self.forward(header, buffers, limits._replace(timeout=left_s), stop)
         return decode_all(field(frame.header, "outputs", "tuple[Any, ...]"), frame.buffers)
 
     @property
@@ -243,12 +243,12 @@ class RemoteSession(ReplayingSession):
             if self._profile_ended:
                 return ""
             # Not known to have one: any host says so.
-            reply = self.forward(header, timeout_s=self.timeout_s)
+            reply = self.forward(header, limits=CallLimits(self.timeout_s))
             return str(field(reply.header, "file", "str"))
         try:
             if not self._is_running_in(begun_in):
                 raise profile_lost()
-            reply = self.forward(header, (), self.timeout_s, 0, only_in=begun_in)
+            reply = self.forward(header, limits=CallLimits(self.timeout_s, retry=0), only_in=begun_in)
             file = str(field(reply.header, "file", "str"))
         except StateLost:
             # A later record is for the next call.
@@ -259,11 +259,12 @@ class RemoteSession(ReplayingSession):
 
     def assignment(self) -> list[Any]:
         """``[provider, [[name, domain, op type], ...]]`` for each group of nodes that one provider took."""
-        reply = self.forward({"op": "session.assignment"}, timeout_s=self.timeout_s)
+        reply = self.forward({"op": "session.assignment"}, limits=CallLimits(self.timeout_s))
         return list(field(reply.header, "subgraphs", "tuple[Any, ...]"))
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
-        self.forward({"op": "session.set_ep_dynamic_options", "options": options}, timeout_s=self.timeout_s)
+        header = {"op": "session.set_ep_dynamic_options", "options": options}
+        self.forward(header, limits=CallLimits(self.timeout_s))
         # Only after the host has accepted them: a refused option would make every later creation fail.
         self._dynamic |= options  # for the next host
 
@@ -296,9 +297,7 @@ class RemoteSession(ReplayingSession):
         self,
         header: dict[str, Any],
         buffers: tuple[Any, ...] = (),
-        timeout_s: float | None = None,
-        retry: int | None = None,
-        on_deadline: OnDeadline = "raise",
+        limits: CallLimits = NO_LIMITS,
         stop: Terminable | None = None,
         failed: FastCallFailed | None = None,
         only_in: int | None = None,
@@ -306,8 +305,12 @@ class RemoteSession(ReplayingSession):
     ) -> Frame:
         """Send the header's request to a living host and return the raw answer: no tensor is decoded.
 
-        only_in: the generation that has the request's object; `StateLost` if it is gone.
-        deadline: if the time began before this.
+        Args:
+            limits: of the call; `retry` by default that of the session.
+            stop: setting its `terminate` from another thread stops the run.
+            failed: the failure of the call on the fast path, which this call continues.
+            only_in: the generation that has the request's object; `StateLost` if it is gone.
+            deadline: if the time began before this call.
         """
         # A request that itself says "terminate" is sent, so that ONNX Runtime gives its own answer to it; no
         # CANCEL follows.
@@ -318,11 +321,11 @@ class RemoteSession(ReplayingSession):
                 # Here and not before the loop: a death during an earlier attempt may have replaced the
                 # generation meanwhile.
                 raise profile_lost()
-            request = {**header, "session": self._id_in(process, deadline)}
+            request = {**header, "session": self.ensure_session(process, deadline)}
             if self.host.is_daemon:
                 # The daemon counts deaths of its own host, which this side does not see; both sides count by
                 # the same number.
-                request["retry"] = retries
+                request["retry"] = limits.retry
                 if kill and deadline is not None:
                     request["kill_after_s"] = _seconds_until(deadline)
                     deadline += KILL_ANSWER_S
@@ -336,13 +339,11 @@ class RemoteSession(ReplayingSession):
 
         if self._closed:
             raise Closed("The session is closed.", fix="Create a new one.")
-        retries = self.retry if retry is None else retry
-        kill = self.host.is_daemon and on_deadline == "kill"
+        kill = self.host.is_daemon and limits.on_deadline == "kill"
+        limits = limits.within(limits.timeout, self.retry)
         deadline = deadline if failed is None else failed.deadline
-        context = self._context_of(header["op"])
-        result = self.with_retry(
-            attempt, timeout_s, retries, "raise" if kill else on_deadline, context, deadline, failed
-        )
+        on_this_side = limits._replace(on_deadline="raise") if kill else limits
+        result = self.with_retry(attempt, on_this_side, self._context_of(header["op"]), deadline, failed)
         # A good reply proves the host's worth to the restart policy, and counts for the acquittal of a
         # suspect.
         self.host.supervisor.good_reply(self.context, "running")
@@ -353,8 +354,8 @@ class RemoteSession(ReplayingSession):
 
     # --- making the session ---
 
-    def _id_in(self, process: HostProcess, deadline: float | None) -> int:
-        """The session's number in this generation; makes the session there if it is not yet."""
+    def ensure_session(self, process: HostProcess, deadline: float | None) -> int:
+        """Return the session's number in this generation; create the session there first if it does not exist."""
         # Read without the lock: the generation is set last in `_made`, after the number that belongs to it.
         if process.generation == self._generation:
             return self.session_id
@@ -465,7 +466,7 @@ class RemoteSession(ReplayingSession):
         )
         self._count(created.cache, again=again)
         show_notices(created.notices)
-        # One statement, with the generation last: `_id_in` and the fast path read them without the lock.
+        # One statement, with the generation last: `ensure_session` and the fast path read them without the lock.
         info = created.info
         if self.recipe.variant:
             placement = dataclasses.replace(info.placement, variant=self.recipe.variant)

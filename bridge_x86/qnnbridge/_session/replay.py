@@ -1,6 +1,6 @@
-"""Replays calls that a death ended: in the next host; those of a session also on the CPU, or without the cache.
+"""Replay the calls of a session after the death of a host: in the next host, on the CPU, or without the cache.
 
-A call goes through these states::
+A call goes through these states of the loop in `_supervision.retries`::
 
                  quarantined                        quarantined, fallback="cpu"
     CHECKED ------------------> refused        +--------------------------------------+
@@ -25,21 +25,19 @@ Any thread.
 from __future__ import annotations
 
 import dataclasses
-from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from qnnbridge._session import SessionRecipe
-from qnnbridge._supervision.host_process import OnDeadline, Patience, deadline_after, overdue
-from qnnbridge._transport.channel import CallContext, ChannelFailed, ChannelRetired, Deadline
-from qnnbridge.errors import as_onnxruntime
+from qnnbridge._supervision.host_process import Patience, deadline_after
+from qnnbridge._supervision.retries import CallLimits, Death, Policy, survive
+from qnnbridge._transport.channel import CallContext
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import RLock
 from qnnbridge_protocol.errors import (
     BridgeError,
     Closed,
     HostCrashed,
-    HostStartFailed,
     ModelQuarantined,
     WorkerDied,
 )
@@ -66,110 +64,6 @@ class Live(NamedTuple):
 
     process: HostProcess
     session: int
-
-
-class Death(NamedTuple):
-    """A death in a call. innocent: the call did not cause it. lost: calls of the serving host that died with it."""
-
-    error: BridgeError
-    innocent: bool
-    lost: int = 1
-
-
-class Policy:
-    """What a call decides when a host dies under it. context: what a death counts against."""
-
-    # Whether a request may be sent twice.
-    may_repeat = True
-
-    def __init__(self, host: Host, context: CallContext) -> None:
-        self.host = host
-        self.context = context
-
-    def check_quarantine(self) -> None:
-        """Raises `ModelQuarantined`."""
-        self.host.supervisor.check_quarantine(self.context)
-
-    def excuses(self, _death: BridgeError) -> bool:
-        """Whether the call is repeated as if nothing had happened."""
-        return False
-
-    @abstractmethod
-    def judge(self, process: HostProcess, error: BridgeError) -> Death | bool:
-        """An error of the host: a death, or whether the call is repeated; else the error is raised."""
-
-    @abstractmethod
-    def repeats(self, death: Death, patience: Patience) -> bool:
-        """Whether the call is repeated, which it counts; else the death is raised."""
-
-
-def survive(
-    host: Host,
-    policy: Policy,
-    attempt: Callable[[HostProcess, float | None], T],
-    deadline: float | None,
-    timeout_s: float | None,
-    on_deadline: OnDeadline = "raise",
-    failed: FastCallFailed | None = None,
-) -> T:
-    """Do `attempt` in a living host; again in the next one if that dies meanwhile, as `policy` decides.
-
-    deadline: on `time.monotonic`. timeout_s: the time that the caller gave, for messages. failed: how the call
-    ended on the fast path. It enters the loop as if the first attempt had failed: same blame, same repetition.
-    """
-    supervisor, patience = host.supervisor, Patience(deadline)
-    while True:
-        # An account of the quarantine holds for one set of versions (ONNX Runtime, QNN, driver), so it is checked
-        # twice. Before: a known poison must not cost a start of the host. Behind: the first HELLO names the
-        # versions.
-        if failed is None:
-            policy.check_quarantine()
-            try:
-                process = supervisor.process(deadline)
-            except HostStartFailed as error:
-                # From outside: SIGKILL, SIGTERM or Ctrl+C by another program, or the kernel when memory is short.
-                if error.details.get("from_outside") and policy.may_repeat and patience.is_left():
-                    continue  # killed while it started
-                raise
-            host.settle_versions(process, deadline)
-            policy.check_quarantine()
-            host.before_call(process)
-        else:
-            process = failed.process
-        try:
-            if failed is not None:
-                before, failed = failed, None
-                raise before.take()
-            return attempt(process, deadline)
-        # The host is being replaced by plan and does not work on the request. No death, so nothing is counted.
-        except ChannelRetired:
-            continue
-        except ChannelFailed as failure:
-            if process.retiring:
-                continue  # it did not finish in time, by our own plan
-            lost = supervisor.lost(process, failure, deadline)
-            if policy.excuses(lost):
-                continue
-            innocent = not supervisor.may_be_caused_by(process, failure)
-            # A caller that wants no request sent twice means also one that another call's death took along. A
-            # request without an id was never written.
-            innocent = innocent and (policy.may_repeat or failure.request_id is None)
-            death: Death | bool | None = Death(lost, innocent)
-            del lost
-        except Deadline as late:
-            raise overdue(process, late, policy.context, timeout_s, on_deadline) from None
-        except BridgeError as error:
-            death = policy.judge(process, error)
-            if death is False:
-                raise as_onnxruntime(error) from None
-        if death is True:
-            continue
-        try:
-            assert isinstance(death, Death)
-            if not policy.repeats(death, patience):
-                raise as_onnxruntime(death.error) from None
-        finally:
-            death = None  # else it and this frame would keep each other, and the call's arrays
 
 
 class ReplayingSession:
@@ -226,26 +120,23 @@ class ReplayingSession:
     def with_retry(
         self,
         attempt: Callable[[HostProcess, float | None], T],
-        timeout_s: float | None,
-        retry: int,
-        on_deadline: OnDeadline,
+        limits: CallLimits,
         context: CallContext,
         deadline: float | None = None,
         failed: FastCallFailed | None = None,
     ) -> T:
-        """Do `attempt` in a living host; again in the next one if that dies meanwhile.
+        """Run `attempt` in a living host, and again in the next one if that host dies meanwhile (`survive`).
 
-        retry: how many deaths it may have caused itself. 0 repeats nothing of which the host had the request.
-        deadline: if the time began before this.
+        limits: complete, without defaults. deadline: if the time began before this call.
         """
-        deadline = deadline_after(timeout_s) if deadline is None else deadline
-        policy = _SessionPolicy(self, retry, context)
+        deadline = deadline_after(limits.timeout) if deadline is None else deadline
+        policy = _SessionPolicy(self, limits.retry or 0, context)
 
         def attempt_there(process: HostProcess, deadline: float | None) -> T:
             policy.on_cpu = self.recipe.on_cpu
             return attempt(process, deadline)
 
-        return survive(self.host, policy, attempt_there, deadline, timeout_s, on_deadline, failed)
+        return survive(self.host.supervisor, policy, attempt_there, limits, deadline, failed)
 
     # --- blame ---
 
@@ -361,10 +252,14 @@ class ReplayingSession:
 
 
 class _SessionPolicy(Policy):
-    """Of a session's call. retry: how many deaths it may have caused itself."""
+    """The policy of a session's call.
+
+    retry: number of deaths that the call itself may have caused.
+    """
 
     def __init__(self, session: ReplayingSession, retry: int, context: CallContext) -> None:
         super().__init__(session.host, context)
+        self._host = session.host
         self._session = session
         self._retry = retry
         self.may_repeat = retry > 0
@@ -381,9 +276,9 @@ class _SessionPolicy(Policy):
         return self._session.is_the_entrys_fault(death) and self.context.op == "session.create"
 
     def judge(self, process: HostProcess, error: BridgeError) -> Death | bool:
-        session, supervisor = self._session, self.host.supervisor
-        # A daemon has repeated, blamed and explained already. This side only raises what it says.
-        if self.host.is_daemon:
+        session, supervisor = self._session, self._supervisor
+        # A daemon has repeated, blamed and explained already. This side only raises its error.
+        if self._host.is_daemon:
             return False
         if isinstance(error, WorkerDied):
             # The process that compiles for the host. The host itself lives on, so its sessions and generation
@@ -413,5 +308,5 @@ class _SessionPolicy(Policy):
                 # fallback="cpu" allows the CPU.
                 return self.may_repeat and not self.on_cpu and session.went_to_cpu()
             self._retry -= 1
-        self.host.supervisor.counters.retried_calls += death.lost
+        self._supervisor.counters.retried_calls += death.lost
         return True

@@ -1,4 +1,4 @@
-"""Options and arguments of a run, and what surrounds `run` in a session: its getters, and the other ways to run.
+"""Options and arguments of a run, and the metadata of a model as ONNX Runtime's classes have it.
 
 One `RunOptions` may be used by several runs at once and changed from another thread: ``terminate = True``
 reaches the runs that use it through listeners (`TerminateRelay`). The file of a LoRA adapter is read in the host,
@@ -7,49 +7,26 @@ once; its path travels with a run.
 An options object of onnxruntime can only exist if the application imported that package, so nothing is
 imported. ONNX Runtime offers no way to list configuration entries: its known keys (`config_keys`) are read
 one by one. Unreadable parts are either refused (providers) or announced with a warning.
-
-`RunVariants` runs in the background, with `OrtValue` or with a binding; each ends in `run` or `run_values`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge._callers import warn_application
 from qnnbridge._option_fields import Field, HasFields, as_bool, as_int32, as_text, checked_name, wrong_type
 from qnnbridge._session_options import SessionOptions, add_entry, get_entry
-from qnnbridge._supervision.host_process import deadline_after, seconds_left
-from qnnbridge._threads import Background, TerminateFlag, refuse_at_the_end
-from qnnbridge.errors import as_onnxruntime
+from qnnbridge._threads import TerminateFlag
 from qnnbridge_protocol import errors
-from qnnbridge_protocol.errors import (
-    BridgeError,
-    DeadlineExceeded,
-    NoSuchFile,
-    OptionError,
-    RemoteError,
-    RemoteRuntimeError,
-    RemoteTypeError,
-    RemoteValueError,
-    StateLost,
-)
-from qnnbridge_protocol.model_records import CacheStatus
-from qnnbridge_protocol.specs import NodeInfo, Placement, RunSpec
-from qnnbridge_protocol.visible import log_of
+from qnnbridge_protocol.errors import NoSuchFile, RemoteRuntimeError, RemoteTypeError
+from qnnbridge_protocol.specs import NodeInfo, RunSpec
 
 if TYPE_CHECKING:
-    from qnnbridge._fastpath.call import KnownCalls, Names
-    from qnnbridge._feeds import Counted, FeedChecker
-    from qnnbridge._host import Host
-    from qnnbridge._io_binding import IOBinding
-    from qnnbridge._ort_value import OrtValue
-    from qnnbridge._session.remote_session import RemoteSession
+    from qnnbridge._fastpath.call import Names
     from qnnbridge._session_options import SessionOptions
-    from qnnbridge._supervision.host_process import FastCallFailed, OnDeadline
 
 
 class LoraAdapter:
@@ -206,250 +183,6 @@ def _entries(get: Callable[[str], str], keys: Iterable[str]) -> list[tuple[str, 
     return [(key, text) for key in keys if (text := value(key)) is not None]
 
 
-# --- what surrounds `run` in a session ------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class RunArguments:
-    """The arguments of `run` beside names and feeds.
-
-    failed: the try on the fast path that came before. compared: whether the call is compared with the CPU; default
-    as the session decides. counted: the part of the outputs that does not follow from padding; default all.
-    """
-
-    run_options: RunOptions | Any
-    timeout: float | None
-    retry: int | None
-    on_deadline: OnDeadline
-    failed: FastCallFailed | None = None
-    compared: bool | None = None
-    counted: Counted | None = None
-
-    def check(self) -> None:
-        """Raises `OptionError`."""
-        check_call(self.timeout, self.retry, self.on_deadline)
-
-
-_log = log_of("qnnbridge.session")
-
-
-class RunVariants:
-    """Base of a session, which has `run` and `run_values` and fills the fields."""
-
-    run: Callable[..., list[Any]]
-    run_values: Callable[..., list[Any]]
-    _remote: RemoteSession
-    _known: KnownCalls
-    _run_repeated: Callable[..., tuple[list[Any] | None, FastCallFailed | None]]
-    _run_values: Callable[..., list[Any]]
-    # Whether calls may take the fast path.
-    _quick = True
-    _options: SessionOptions
-    _inputs: list[NodeArg]
-    _outputs: list[NodeArg]
-    _overridable: list[NodeArg]
-    _output_names: list[str]
-    _checker: FeedChecker
-    _background: Background
-    _timeout: float | None
-
-    def get_inputs(self) -> list[NodeArg]:
-        """Name, type and shape of each input."""
-        return list(self._inputs)
-
-    def get_outputs(self) -> list[NodeArg]:
-        """Name, type and shape of each output."""
-        return list(self._outputs)
-
-    def get_overridable_initializers(self) -> list[NodeArg]:
-        """Initializers that may be given as inputs."""
-        return list(self._overridable)
-
-    def get_modelmeta(self) -> ModelMetadata:
-        """The metadata of the model file."""
-        return ModelMetadata(self._remote.info.modelmeta)
-
-    def get_providers(self) -> list[str]:
-        """The session's execution providers. `placement` says which of them runs the nodes."""
-        return list(self._remote.info.providers)
-
-    def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """The options of each provider, with the defaults that the host filled in."""
-        return {name: dict(options) for name, options in self._remote.info.provider_options.items()}
-
-    def get_session_options(self) -> SessionOptions:
-        return self._options
-
-    @property
-    def placement(self) -> Placement:
-        """Number of nodes on QNN and on the CPU, and why."""
-        return self._remote.info.placement
-
-    @property
-    def cache(self) -> CacheStatus:
-        """Whether the session was made from a compiled model of the cache, and why not."""
-        return self._remote.cache_status
-
-    @property
-    def fixed(self) -> tuple[str, ...]:
-        """Rewrites that were applied to the model (``fix=``), a line each."""
-        return self._remote.fixed
-
-    @property
-    def generation(self) -> int:
-        """Number of host processes that this session has used."""
-        return self._remote.generation
-
-    @property
-    def host(self) -> Host:
-        return self._remote.host
-
-    def get_profiling_start_time_ns(self) -> int:
-        """Nanoseconds, on the host's clock."""
-        return self._remote.info.profiling_start_time_ns
-
-    # --- running ---
-
-    def run_async(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        callback: Callable[[list[Any], Any, str], None],
-        user_data: Any,
-        run_options: RunOptions | Any = None,
-        *,
-        timeout: float | None = None,
-        retry: int | None = None,
-        on_deadline: OnDeadline = "raise",
-    ) -> None:
-        """Run in the background and call ``callback(results, user_data, error_text)`` from another thread.
-
-        As in ONNX Runtime, an invalid input type is raised here, and every other error goes to the callback.
-        `timeout` counts from this call, not from the start of the run.
-        """
-        check_call(timeout, retry, on_deadline)
-        deadline = deadline_after(self._timeout if timeout is None else timeout)
-        output_names, input_feed = self.arguments_now(output_names, input_feed)
-        try:
-            self._checker.check(input_feed)
-        except RemoteError:
-            raise
-        except BridgeError:
-            pass  # the run finds it again
-
-        def work() -> None:
-            try:
-                left_s = seconds_left(deadline)
-                results = self.run(
-                    output_names, input_feed, run_options, timeout=left_s, retry=retry, on_deadline=on_deadline
-                )
-                error = ""
-            except Exception as failure:  # noqa: BLE001 - passed to the callback
-                results, error = [], str(failure)
-            try:
-                callback(results, user_data, error)
-            except Exception:  # noqa: BLE001 - it would be lost otherwise
-                _log.exception("The callback of run_async failed.")
-
-        self._background.submit(work)
-
-    def run_with_ort_values(
-        self,
-        output_names: Sequence[str] | None,
-        input_dict_ort_values: Mapping[str, OrtValue],
-        run_options: RunOptions | Any = None,
-        *,
-        timeout: float | None = None,
-        retry: int | None = None,
-        on_deadline: OnDeadline = "raise",
-    ) -> list[OrtValue]:
-        """Like `run`, with `OrtValue` in and out."""
-        refuse_at_the_end()
-        from qnnbridge._ort_value import OrtValue
-
-        feed = {name: value.value for name, value in input_dict_ort_values.items()}
-        declared = {node.name: node.type for node in self._outputs}
-        names = self._names(output_names, feed)
-        values = self.run_values(names, feed, run_options, timeout=timeout, retry=retry, on_deadline=on_deadline)
-        return [OrtValue(v, declared=declared[n]) for n, v in zip(names or self._output_names, values, strict=True)]
-
-    def run_bound(
-        self,
-        output_names: Sequence[str],
-        inputs: Mapping[str, OrtValue],
-        outputs: Sequence[OrtValue | None],
-        run_options: RunOptions | Any = None,
-        *,
-        timeout: float | None = None,
-        retry: int | None = None,
-        on_deadline: OnDeadline = "raise",
-    ) -> list[Any]:
-        """`run_values` for a binding, whose values may lie in shared memory.
-
-        Args:
-            outputs: values for results, in the order of the names; ``None`` for a new one.
-        """
-        refuse_at_the_end()
-        from qnnbridge._io_binding import BoundValues
-
-        if run_options is not None or not self._quick:
-            limits: dict[str, Any] = {"timeout": timeout, "retry": retry, "on_deadline": on_deadline}
-            return self.run_values(output_names, self._checker.complete(inputs), run_options, **limits)
-        failed = None
-        try:
-            check_call(timeout, retry, on_deadline)
-            names = tuple(output_names)
-            bound = BoundValues(self.host, inputs, outputs)
-            try:
-                results, failed = self._run_repeated(names, bound.feed, bound.wish, timeout, retry, on_deadline)
-                if results is None:
-                    how = RunArguments(None, timeout, retry, on_deadline, failed)
-                    results = self._run_values(names, self._checker.complete(inputs), how)
-                    self._known.learn(names, bound.feed, results)
-                return results
-            except (StateLost, DeadlineExceeded) as error:
-                if failed is None or failed.in_place:
-                    bound.lose(error)
-                raise
-        except BridgeError as error:
-            raise as_onnxruntime(error) from None
-
-    def _names(self, output_names: Any, feed: Any) -> Names:
-        """The names of outputs, read once: a generator has them once."""
-        try:
-            return requested_names(output_names)
-        except Exception:
-            self._checker.require_all(feed)  # what ONNX Runtime looks at first
-            raise
-
-    def arguments_now(self, output_names: Any, input_feed: Any) -> tuple[Names, Any]:
-        """Names and feed for a later `run`: what becomes of the application's list and map does not change them."""
-        names = self._names(output_names, input_feed)
-        return names, dict(input_feed) if isinstance(input_feed, Mapping) else input_feed
-
-    def io_binding(self) -> IOBinding:
-        """An empty binding for `run_with_iobinding`."""
-        refuse_at_the_end()
-        from qnnbridge._io_binding import IOBinding
-
-        return IOBinding(self)
-
-    def run_with_iobinding(
-        self,
-        iobinding: IOBinding,
-        run_options: RunOptions | Any = None,
-        *,
-        timeout: float | None = None,
-        retry: int | None = None,
-        on_deadline: OnDeadline = "raise",
-    ) -> None:
-        """Run with bound inputs; results go into the bound outputs. Keywords as for `run`."""
-        if iobinding.session is not self:
-            # ONNX Runtime's own words.
-            raise RemoteValueError("IOBinding must be used with the session that created it.")
-        iobinding.run(run_options, timeout=timeout, retry=retry, on_deadline=on_deadline)
-
-
 # What ONNX Runtime's Python takes for a list of names although it is no sequence.
 _ITERATED = (types.GeneratorType, frozenset, set)
 _ITERATED_EXACTLY: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()), map, zip)
@@ -485,15 +218,6 @@ def requested_names(output_names: Any) -> Names:
                 fix='Give a list: ["name"], or None for all outputs.',
             )
     return tuple([checked_name(name, "Names of outputs") for name in tuple(output_names)]) or _NO_OUTPUTS
-
-
-def check_call(timeout: float | None, retry: int | None, on_deadline: str) -> None:
-    """Raises `OptionError` early for errors that would otherwise show too late."""
-    deadline_after(timeout)
-    if retry is not None and (isinstance(retry, bool) or not isinstance(retry, int) or retry < 0):
-        raise OptionError(f"retry={retry!r} is no number of repetitions.", fix="Give 0, 1 or more.")
-    if on_deadline not in ("raise", "kill"):
-        raise OptionError(f"on_deadline={on_deadline!r} is not known.", fix="Give 'raise' or 'kill'.")
 
 
 # --- a model's metadata, with the attributes of ONNX Runtime's; plain data, not changed afterwards ----------

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 from qnnbridge._host import chosen_host
 from qnnbridge._host_objects import HostObject, object_message
-from qnnbridge._session import replay
 from qnnbridge._session.create import show_notices
-from qnnbridge._session.replay import Death
+from qnnbridge._supervision import retries
 from qnnbridge._supervision.host_process import deadline_after
+from qnnbridge._supervision.retries import CallLimits, Death
 from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, Deadline
 from qnnbridge_os.forks import renew_in_forks
@@ -82,28 +82,35 @@ def survive(
     deadline: float | None = None,
     timeout_s: float | None = None,
 ) -> T:
-    """`replay.survive` for a call on objects. context: what a death in the call counts against."""
+    """Run `attempt` on objects of the host as `retries.survive` does.
+
+    context: what a death in the call counts against.
+    """
 
     def alone(process: HostProcess, deadline: float | None) -> T:
         # Isolated by attempt: a death makes suspects, which the next attempt has to run without company.
         with host.isolate(context, deadline):
             return attempt(process)
 
-    result = replay.survive(host, _ObjectPolicy(host, context), alone, deadline, timeout_s)
+    result = retries.survive(host.supervisor, _ObjectPolicy(host, context), alone, CallLimits(timeout_s), deadline)
     host.supervisor.good_reply(context, "running")
     return result
 
 
-class _ObjectPolicy(replay.Policy):
-    """Of a call on objects."""
+class _ObjectPolicy(retries.Policy):
+    """The policy of a call on objects."""
 
     _own = 0
 
+    def __init__(self, host: Host, context: CallContext) -> None:
+        super().__init__(host, context)
+        self._host = host
+
     def judge(self, _process: HostProcess, error: BridgeError) -> Death | bool:
-        if not self.host.is_daemon or not isinstance(error, (StateLost, HostCrashed)):
+        if not self._host.is_daemon or not isinstance(error, (StateLost, HostCrashed)):
             return False
-        # Of the daemon's host, already explained. The connection stays, its objects are gone.
-        _losses[self.host] = _losses.get(self.host, 0) + 1
+        # The daemon's host died, and the daemon has explained it. The connection stays, its objects are gone.
+        _losses[self._host] = _losses.get(self._host, 0) + 1
         return Death(error, isinstance(error, StateLost) or error.details.get("from_outside") is True)
 
     def repeats(self, death: Death, patience: Patience) -> bool:
@@ -114,7 +121,7 @@ class _ObjectPolicy(replay.Policy):
         if self._own > OWN_DEATHS or not patience.is_left():
             self.check_quarantine()
             return False
-        self.host.supervisor.counters.retried_calls += 1
+        self._supervisor.counters.retried_calls += 1
         return True
 
 

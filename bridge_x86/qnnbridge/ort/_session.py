@@ -48,7 +48,8 @@ from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
-    from qnnbridge._session.session import BaseSession
+    from qnnbridge._runner import Runner
+    from qnnbridge._supervision.retries import CallLimits
     from qnnbridge.ort._sizes import Seen, SizesOfFirstCall
 
 __all__ = ["InferenceSession", "Session"]
@@ -117,7 +118,7 @@ class Session(bridge.InferenceSession):
         else:
             journal().opened(self)
         # Buckets fix the sizes already.
-        if choice.providers and choice.providers[0][0] == QNN and self._bucketed is None:
+        if choice.providers and choice.providers[0][0] == QNN and self.buckets is None:
             self._look_at_sizes(decides=policy == "qnn")
 
     def _look_at_sizes(self, *, decides: bool) -> None:
@@ -131,7 +132,7 @@ class Session(bridge.InferenceSession):
         if decides:
             self._of_first_call = _sizes.SizesOfFirstCall(self._remote.info.inputs, self._make_for_sizes)
 
-    def _make_for_sizes(self, sizes: Seen) -> BaseSession | None:
+    def _make_for_sizes(self, sizes: Seen) -> bridge.InferenceSession | None:
         from qnnbridge.ort._sizes import make_for_sizes
 
         # The recipe for QNN: this session is on the CPU if QNN could not take the model with free sizes.
@@ -171,7 +172,7 @@ class Session(bridge.InferenceSession):
             error.args = (error.message,)
             raise
 
-    def _open(self, recipe: SessionRecipe, host: Host, *args: Any, **kwargs: Any) -> None:
+    def _make_runner(self, recipe: SessionRecipe, host: Host, creation: CallLimits) -> Runner:
         # `set_seed` is a setting of the process in ONNX Runtime; here it travels with each session.
         # Part of the recipe: the same session in the next host has the same seed, whatever was set meanwhile.
         recipe = dataclasses.replace(recipe, seed=environment.setting("seed"))
@@ -186,13 +187,11 @@ class Session(bridge.InferenceSession):
                 self._bucket_arguments = arguments_for(provider_choice.given_sizes(), recipe, host, self._timeout)
             if self._bucket_arguments is not None:
                 try:
-                    super()._open(recipe, host, *args, **kwargs)
+                    return super()._make_runner(recipe, host, creation)
                 except OptionError as error:
                     _log.warning("%s runs without the sizes given: %s", recipe.label, error)
                     self._bucket_arguments = None
-                else:
-                    return
-        super()._open(recipe, host, *args, **kwargs)
+        return super()._make_runner(recipe, host, creation)
 
     # --- running: the base class's, with ONNX Runtime's texts ---
 
@@ -314,7 +313,7 @@ class Session(bridge.InferenceSession):
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
         # The old session is closed only after the new one has been made.
-        old, second = self._remote, self._of_first_call
+        old, second = self._runner, self._of_first_call
         # Before `_begin`, which may make the next one.
         self._of_first_call = None
         try:

@@ -15,10 +15,11 @@ import numpy as np
 
 from qnnbridge._buckets import BucketArguments, make_arguments
 from qnnbridge._buckets.plan import free_dimensions, name_axes
-from qnnbridge._buckets.variants import opener
+from qnnbridge._inference_session import from_recipe
 from qnnbridge._ort_value import OrtValue
 from qnnbridge._session.create import identify, show_notices
 from qnnbridge._supervision.host_process import deadline_after
+from qnnbridge._supervision.retries import CallLimits
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_protocol.errors import BridgeError
@@ -28,8 +29,8 @@ from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
+    from qnnbridge._inference_session import InferenceSession
     from qnnbridge._session import SessionRecipe
-    from qnnbridge._session.session import BaseSession
     from qnnbridge_protocol.specs import NodeInfo
 
 _log = log_of("qnnbridge.ort")
@@ -71,15 +72,15 @@ class SizesOfFirstCall:
     The lock is held by the one call that makes it; others run in the first session meanwhile.
     """
 
-    def __init__(self, inputs: Sequence[NodeInfo], make: Callable[[Seen], BaseSession | None]) -> None:
+    def __init__(self, inputs: Sequence[NodeInfo], make: Callable[[Seen], InferenceSession | None]) -> None:
         self._axes = free_dimensions(inputs)
         self._make = make
         self._making = renew_in_forks(Lock())
         self._seen: Seen | None = None
-        self._session: BaseSession | None = None
+        self._session: InferenceSession | None = None
         self._warned = False
 
-    def session_for(self, feed: Any, timeout: float | None) -> BaseSession | None:
+    def session_for(self, feed: Any, timeout: float | None) -> InferenceSession | None:
         """The second session, if the feeds have its sizes; the first complete call makes it.
 
         A call with a deadline of its own does not wait for a compilation.
@@ -139,8 +140,8 @@ class SizesOfFirstCall:
 
 
 def make_for_sizes(
-    session: BaseSession, recipe: SessionRecipe, timeout: float | None, sizes: Seen
-) -> BaseSession | None:
+    session: InferenceSession, recipe: SessionRecipe, timeout: float | None, sizes: Seen
+) -> InferenceSession | None:
     """Return a session of the recipe with these sizes fixed; ``None``, and a line in the log, if it does not help.
 
     session: the one of the program, with free sizes.
@@ -155,8 +156,9 @@ def make_for_sizes(
     )
     _log.info("%s: compiling it for the sizes of the first call, %s", label, shown)
     try:
-        open_session = opener(remote.host, remote.retry, timeout, session._warn)
-        fixed = open_session(dataclasses.replace(recipe, spec=spec), timeout, "raise")
+        creation = CallLimits(timeout, remote.retry)
+        recipe = dataclasses.replace(recipe, spec=spec)
+        fixed = from_recipe(recipe, remote.host, creation, timeout, warn=session._warn)
     except BridgeError as error:
         _log.warning("%s runs as it is: with %s fixed it fails: %s", label, shown, error.message)
         return None
@@ -171,7 +173,7 @@ def make_for_sizes(
     return fixed
 
 
-def warn_of_share(session: BaseSession, *, first_call_decides: bool) -> bool:
+def warn_of_share(session: InferenceSession, *, first_call_decides: bool) -> bool:
     """Tell, once a model, how much of it is on QNN where free dimensions keep the rest from it. Whether they do."""
     placement, inputs = session.placement, session._remote.info.inputs
     names = list(dict.fromkeys(axis.option for axis in free_dimensions(inputs)))
@@ -193,7 +195,7 @@ def warn_of_share(session: BaseSession, *, first_call_decides: bool) -> bool:
     return True
 
 
-def _share(session: BaseSession) -> str:
+def _share(session: InferenceSession) -> str:
     placement = session.placement
     total = placement.qnn_nodes + placement.cpu_nodes
     return f"{placement.qnn_nodes} of {total} nodes {AFTER_OPTIMISATION} run on QNN"

@@ -1,0 +1,101 @@
+"""`Runner`: the interface between `InferenceSession` and what runs its calls.
+
+`_session.remote_runner.RemoteRunner` has one session of the host, `_buckets.session.BucketedRunner` one for each
+bucket. The session asks neither which of them it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from qnnbridge._buckets.padding import PaddingReport
+    from qnnbridge._buckets.variants import BucketStatus, Progress
+    from qnnbridge._fastpath.call import Names, Wish
+    from qnnbridge._feeds import FeedChecker
+    from qnnbridge._ort_value import OrtValue
+    from qnnbridge._session import SessionRecipe
+    from qnnbridge._session.remote_session import RemoteSession
+    from qnnbridge._session.runs import RunOptions
+    from qnnbridge._supervision.retries import CallLimits
+    from qnnbridge_protocol.model_records import NumbersReport
+    from qnnbridge_protocol.specs import NodeInfo, Placement
+
+
+class Runner(Protocol):
+    """Runs the calls of an `InferenceSession`. Raises the bridge's own error classes, without onnxruntime's.
+
+    inputs, outputs, overridable: nodes of the model. checker: of feeds. remote: the session of the host; with
+    buckets that of the first variant.
+    """
+
+    remote: RemoteSession
+    output_names: list[str]
+    checker: FeedChecker
+
+    @property
+    def inputs(self) -> Sequence[NodeInfo]: ...
+    @property
+    def outputs(self) -> Sequence[NodeInfo]: ...
+    @property
+    def overridable(self) -> Sequence[NodeInfo]: ...
+    @property
+    def recipe(self) -> SessionRecipe: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def placement(self) -> Placement: ...
+    @property
+    def verified(self) -> NumbersReport: ...
+
+    def announce(self, session: object) -> None:
+        """Call the `watchers` for the facade's session."""
+
+    def run(
+        self,
+        names: Names,
+        feed: Mapping[str, Any],
+        run_options: RunOptions | Any,
+        limits: CallLimits,
+        wish: Wish | None = None,
+    ) -> list[Any]:
+        """Return the outputs as the application gets them."""
+        ...
+
+    def run_values(
+        self, names: Names, feed: Mapping[str, Any], run_options: RunOptions | Any, limits: CallLimits
+    ) -> list[Any]:
+        """Return the outputs as they travel (`Typed` for types that numpy lacks)."""
+        ...
+
+    def run_bound(
+        self,
+        names: tuple[str, ...],
+        inputs: Mapping[str, OrtValue],
+        outputs: Sequence[OrtValue | None],
+        run_options: RunOptions | Any,
+        limits: CallLimits,
+    ) -> list[Any]:
+        """Run with bound values; see `InferenceSession.run_bound`."""
+        ...
+
+    def verify(self, input_feed: Mapping[str, Any] | None, timeout: float | None) -> NumbersReport: ...
+    def status(self) -> BucketStatus | None: ...
+    def warm(
+        self,
+        sizes: Sequence[Mapping[str, int]] | None,
+        workers: int,
+        timeout: float | None,
+        on_progress: Progress | None,
+    ) -> BucketStatus: ...
+    def verify_padding(
+        self,
+        feeds: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        tolerance: float | None,
+        timeout: float | None,
+    ) -> PaddingReport: ...
+    def variants_text(self) -> str: ...
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None: ...
+    def end_profiling(self) -> str: ...
+    def close(self) -> None: ...
