@@ -1,4 +1,4 @@
-"""`Host`: the ARM64 process behind the sessions, as the application sees it; which of them a session gets."""
+"""`Host`: the application's view of the ARM64 process that runs its sessions; which host a session uses."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ class CacheCounters:
 class HostStats:
     """Counts of events so far.
 
-    generation: how often the host was started. crashes: unplanned deaths. retried_calls: calls that were
+    generation: number of starts of the host. crashes: number of unplanned ends. retried_calls: calls that were
     repeated in the next generation. cpu_fallbacks: sessions that requested QNN and run on the CPU, as their
     ``fallback`` allows. last_crash: text of the last crash. shared_calls: repeated calls that went the fast
     path (all others go by the connection). channels: open fast channels. shared_bytes: memory shared with the
-    host. shared_memory: "available", or why it is not. results_copied: results of ``borrow=True`` that were
+    host. shared_memory: "available", or the reason why not. results_copied: results of ``borrow=True`` that were
     copied, because the application holds too many already. arrays_copied: arrays of ``empty_input`` and
-    ``empty_output`` that are ordinary ones, for want of memory. objects: objects of this process that live in
-    the host.
+    ``empty_output`` that lie in ordinary memory, since no shared memory was left. objects: objects of this process
+    in the host.
     cache_hits: sessions made from a compiled model of the cache. cache_misses: sessions whose model was compiled
-    into it first. cache_set_aside: entries that were damaged or killed the host. cache_problem: why the cache
-    cannot be used, as text.
+    into it first. cache_set_aside: entries that were damaged or crashed the host. cache_problem: reason why the
+    cache cannot be used.
     """
 
     generation: int
@@ -104,21 +104,21 @@ class Host(Shown):
     Args:
         python: the ARM64 interpreter that has ``qnnbridge[host]``. Default: ``QNNBRIDGE_HOST_PYTHON``, then the
             configuration file, then on Windows an ARM64 Python from the registry, then the running interpreter.
-        env: environment variables to add to the host's, or to replace there.
+        env: environment variables to add to the host's environment, or to replace there.
         cwd: the host's working folder; default the application's.
-        start_timeout: seconds until its HELLO, and again from there until ONNX Runtime and QNN are loaded.
-        limits: sizes of messages.
-        restart: when and how often a dead host is started again.
-        recycle: when a host that has grown is replaced by a fresh one, between two calls; default never.
+        start_timeout: seconds until the host's HELLO, and again from there until ONNX Runtime and QNN are loaded.
+        limits: maximum sizes of messages.
+        restart: when and how often a crashed host is started again.
+        recycle: when a host that has grown is replaced by a new one, between two calls; default never.
         shared_memory: whether tensors of repeated calls lie in memory that both processes have mapped. Default:
-            yes, unless ``QNNBRIDGE_SHARED_MEMORY=0``. Where there is none, calls take the connection (`stats`).
+            yes, unless ``QNNBRIDGE_SHARED_MEMORY=0``. Without shared memory calls take the connection (`stats`).
         engine: where the host takes QNN from: "wheel" (onnxruntime-qnn), "windowsml" (the catalogue of Windows),
             "folder", or "auto". Default: ``QNNBRIDGE_ENGINE``, then the configuration file, then "auto".
         ep_path: the folder of a provider's library, or the library; also ``QNNBRIDGE_EP_PATH``, and in the file.
         spin: callers poll for the answer for 25 microseconds before they sleep. Faster if the host runs on
             another core, at the cost of processor time.
 
-    Raises `HostNotFound` at first use if there is no interpreter that could be the host.
+    The first use raises `HostNotFound` if no interpreter can run the host.
     """
 
     def __init__(
@@ -140,10 +140,10 @@ class Host(Shown):
     ) -> None:
         self._python = python
         self._env = dict(env or {})
-        # As variables of the host's environment, so that one place (`engine_settings`) reads arguments,
-        # variables and file; `env=` has the last word.
+        # Passed as variables of the host's environment, so that one place (`engine_settings`) reads arguments,
+        # variables and file. `env=` takes precedence.
         if engine is not None or ep_path is not None:
-            from qnnbridge_protocol.settings import engine_variables  # no other session needs it
+            from qnnbridge_protocol.settings import engine_variables  # only for these arguments
 
             self._env = {**engine_variables(engine, ep_path), **self._env}
         self._cwd = os.fspath(cwd) if cwd is not None else None
@@ -157,13 +157,13 @@ class Host(Shown):
         self._spin = spin
         # The interpreter that was chosen; ``None`` before the first start.
         self.interpreter: HostInterpreter | None = None
-        # ONNX Runtime's log lines of this process's calls go there.
+        # Receives ONNX Runtime's log lines of this process's calls.
         self.log_function: LogFunction | None = None
-        # Objects without contents that each generation needs before its first session: kind, arguments, and the
-        # generation that has them.
+        # Objects without contents that each generation needs before its first session: kind and arguments. Then the
+        # generation in which they exist.
         self._remembered: list[tuple[str, Mapping[str, Any]]] = []
         self._remembered_in = 0
-        # Supervisors of the processes of which this one is a fork: their processes are not this one's to end.
+        # Supervisors of the parent processes that were forked. This process must not end their hosts.
         self._of_parents: list[Supervisor] = []
         self._info: HostInfo | None = None
         self._begin(0)
@@ -177,9 +177,9 @@ class Host(Shown):
             from qnnbridge._daemon.connector import DaemonConnector  # for applications that use the daemon
 
             self._connector = DaemonConnector(self._daemon)
-        # One for all generations: suspects stay suspects when the host is started again.
+        # One object for all generations: suspects stay suspects when the host is started again.
         blame = Blame()
-        # The supervisor does not keep the host, which is ended when the application drops it.
+        # The supervisor must not keep this object alive: the host ends when the application drops it.
         myself = weakref.ref(self)
 
         def launch() -> Launch:
@@ -188,7 +188,7 @@ class Host(Shown):
                 raise Closed("The host was dropped.")
             return host._launch()
 
-        # ``None`` for the daemon, which keeps its own.
+        # ``None`` for the daemon, which has its own quarantine.
         self.quarantine: Quarantine | None = None
         if self._connector is None:
             self.quarantine = Quarantine()
@@ -200,29 +200,29 @@ class Host(Shown):
                 launch, connector, self._restart or connector.policy, connector.inquest, connector.reach
             )
         self.supervisor.counters.generation = generation
-        # Whether `when_gone` ends the host, from its first start on.
+        # Whether `when_gone` is registered to end the host; set at the first start.
         self._is_watched = False
         self.blame = blame
-        # The attributes from here on belong to the application's side and outlive each host process.
+        # The following attributes belong to the application's side and outlive each host process.
         self._isolation = IsolationLock(blame)
         self.sharing = default_sharing(self._shared_memory, self._spin)
-        # `arrays`, if it was ever used.
+        # The value of `arrays`, if it was ever used.
         self.own_arrays: SharedArrays | None = None
         self._arrays_lock = Lock()
         self.recycler = Recycler(self._recycle or RecycleAfter())
         # Sessions and objects that the application has dropped.
         self._releases = Releases()
-        # Numbers of the objects that live in the host, by its generation.
+        # Numbers of the objects in the host, by generation.
         self._objects: dict[int, set[int]] = {}
-        # All empty as long as nothing has to be looked after before a quick call: what finalizers have left, and
-        # models that are suspected.
+        # Empty collections as long as nothing must be done before a fast call: releases that finalizers have
+        # queued, and suspected models.
         self.slow_path_reasons: tuple[Sized, ...] = (self._releases.waiting, *blame.cases)
         self.cache_counters = CacheCounters()
-        # Entries (folder of the cache, key, id) that killed a host, until they were sent to the next one.
+        # Cache entries (folder of the cache, key, id) that crashed a host, until they were sent to the next one.
         self.invalid_entries: dict[tuple[str, str, str], EntryFault] = {}
 
     def _at_fork_reinit(self) -> None:
-        """Let sessions in the child of a fork create themselves again in a host of this process."""
+        """Make the child of a fork create its sessions again in a host of its own."""
         parents = self.supervisor
         if parents.closed:
             return
@@ -237,7 +237,7 @@ class Host(Shown):
     # --- life ---
 
     def start(self, timeout: float | None = None) -> None:
-        """Start the process now, so that the first session does not wait for it."""
+        """Start the process now, so that the first session does not have to wait for the start."""
         self.supervisor.process(deadline_after(timeout))
 
     def close(self) -> None:
@@ -245,8 +245,7 @@ class Host(Shown):
 
         A daemon continues: only the connection to it is closed.
         """
-        # First: a thread that waits in `reach` for a daemon then gives up, and the supervisor's lock becomes
-        # free.
+        # First: a thread that waits in `reach` for a daemon then gives up and releases the supervisor's lock.
         if self._connector is not None:
             self._connector.close()
         self.supervisor.close()
@@ -257,7 +256,7 @@ class Host(Shown):
     def restart(self) -> None:
         """Replace the process by a new one. No call is lost; sessions are created again at their next use.
 
-        Of a daemon its NPU host is replaced, for all applications.
+        For a daemon, its NPU host is replaced for all applications.
         """
         if self.is_daemon:
             self.call({"op": "daemon.restart_host"})
@@ -277,7 +276,7 @@ class Host(Shown):
     # --- facts ---
 
     def _shown_facts(self) -> Iterator[Fact]:
-        """Yield what this side has of the host."""
+        """Yield the facts about the host that are known without asking it."""
         supervisor = self.supervisor
         if self.is_daemon:
             yield "daemon", ""
@@ -295,17 +294,17 @@ class Host(Shown):
 
     @property
     def is_daemon(self) -> bool:
-        """Whether it is the daemon, which several applications share: the cache and the quarantine are its own."""
+        """Whether the host is the daemon, which several applications share. It has its own cache and quarantine."""
         return self._connector is not None
 
     @property
     def info(self) -> HostInfo:
-        """Facts about the host; starts it and waits until ONNX Runtime is loaded there."""
+        """Facts about the host. Reading them starts the host and waits until ONNX Runtime is loaded there."""
         self.supervisor.process(deadline_after(self._start_timeout))
         return self.learn(deadline_after(INFO_TIMEOUT_S))
 
     def learn(self, deadline: float | None) -> HostInfo:
-        """`info`, within a deadline (`time.monotonic`)."""
+        """Return `info` within a deadline (`time.monotonic`)."""
         process = self.supervisor.process(deadline)
         if self._info is None or self._info.generation != process.generation:
             left_s = seconds_left(deadline)
@@ -317,7 +316,7 @@ class Host(Shown):
 
     @property
     def stats(self) -> HostStats:
-        """Counters of this side; does not start the host."""
+        """Counters of this side. Reading them does not start the host."""
         counters = self.supervisor.counters
         process = self.supervisor.running
         pool = process.pool if process is not None else None
@@ -344,9 +343,9 @@ class Host(Shown):
         )
 
     def ping(self, timeout: float = 5.0) -> float:
-        """Seconds of a round trip. Raises `DeadlineExceeded`; a busy host may cause that, too."""
+        """Return the seconds of a round trip. Raise `DeadlineExceeded`, also if the host is only busy."""
         deadline = deadline_after(timeout)
-        # Before the comparison: it may start the next generation, for which the facts are asked anew.
+        # Before the clock starts: a host that does not run yet is started here.
         process = self.supervisor.process(deadline)
         begin = time.perf_counter()
         try:
@@ -362,21 +361,21 @@ class Host(Shown):
     @property
     def arrays(self) -> SharedArrays:
         """The application's arrays in shared memory."""
-        # Twice, the second time under the lock: two threads must not make two, of which one would be dropped
-        # with its arrays.
+        # Checked again under the lock: two threads must not create two objects, one of which would be dropped with
+        # its arrays.
         if self.own_arrays is None:
             from qnnbridge._fastpath.memory import SharedArrays  # imports numpy
 
             with self._arrays_lock:
                 if self.own_arrays is None:
-                    # What outlives the host must not keep it.
+                    # The arrays outlive the host and must not keep it alive.
                     forget = weakref.WeakMethod(self.forget_slab)
                     self.own_arrays = SharedArrays(self.sharing, lambda number: call_if_alive(forget, number))
                     self.sharing.collect = self.own_arrays.collect
         return self.own_arrays
 
     def twin(self) -> Host:
-        """A new host, not started yet, that is started the same way."""
+        """Return a new host with the same settings, not started yet."""
         return Host(
             self._python,
             env=self._env,
@@ -387,10 +386,10 @@ class Host(Shown):
         )
 
     def restart_with(self, variable: str, text: str) -> bool:
-        """Give the host one more environment variable, from a fresh process on. ``False``: it has that already."""
+        """Restart the host with one more environment variable. Return ``False`` if it already has the variable."""
         if variable in self._env:
             return False
-        # The launch is asked for anew (`forget_launch`): it was made with the old environment.
+        # `forget_launch` discards the launch that was made with the old environment.
         self._env[variable] = text
         self.supervisor.forget_launch()
         self.restart()
@@ -410,7 +409,7 @@ class Host(Shown):
         deadline, context = deadline_after(timeout), CallContext(str(header.get("op")))
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
-            # Each attempt has its own relay: a CANCEL names a request of one process.
+            # Each attempt has its own relay: a CANCEL refers to a request of one process.
             with TerminateRelay(stop, process.channel) as on_sent:
                 return process.channel.call(header, buffers, deadline, context, on_sent)
 
@@ -426,7 +425,7 @@ class Host(Shown):
         on_news: Callable[[Frame], None] | None = None,
         functions: Mapping[str, CalledFunction] = NO_FUNCTIONS,
     ) -> Frame:
-        """A request, header and buffers, within which the host may call functions of the application."""
+        """Send a request (header and buffers) during which the host may call functions of the application."""
         header, buffers = message
         log = self.log_function
         if log is None and not functions:
@@ -438,83 +437,83 @@ class Host(Shown):
             return process.channel.call({**header, **called.header()}, buffers, deadline, context, on_sent, called)
 
     def remember(self, kind: str, arguments: Mapping[str, Any], generation: int) -> None:
-        """Make this object in each further generation too, before its first session."""
+        """Create this object in each further generation, too, before its first session."""
         self._remembered.append((kind, arguments))
         self._remembered_in = generation
 
     def repeat_remembered(self, process: HostProcess, deadline: float | None) -> None:
-        """Before a session is made in this process."""
+        """Create the remembered objects in this process, before its first session."""
         if not self._remembered or self._remembered_in == process.generation:
             return
         for kind, arguments in self._remembered:
             header = {"op": "object.create", "kind": kind, "arguments": dict(arguments)}
             made = process.channel.call(header, (), deadline, CallContext("object.create", kind)).header
-            # The handle only: what it set up in the host's process stays.
+            # Only the handle is released: its settings in the host's process stay.
             process.channel.one_way.add({"op": "object.release", "objects": [made["object"]]})
         self._remembered_in = process.generation
 
     def set_log_function(self, log: LogFunction | None) -> None:
-        """From now on log lines go there; calls then take the slow path."""
+        """Pass all later log lines to the function. Calls then take the slow path."""
         self.log_function = log
         if log is not None:
             self._releases.keep_slow()
 
     def isolate(self, context: CallContext, deadline: float | None) -> contextlib.AbstractContextManager[None]:
-        """Around a call that enters native code: suspects of a crash are run alone."""
+        """Return a context manager for a call that enters native code: suspects of a crash run alone."""
         return self._isolation.isolate(context, deadline)
 
     def forget_slab(self, number: int) -> None:
-        """Memory that was shown to the host is no longer used."""
+        """Tell the host that a piece of shared memory is no longer used."""
         process = self.supervisor.running
         if process is not None and process.pool is not None:
             process.pool.forget(number)
 
     def settle_versions(self, process: HostProcess, deadline: float | None) -> None:
-        """Before a look into the quarantine: wait until the host says which QNN it has, if that decides."""
+        """Wait until the host has reported its QNN version, if the quarantine depends on it."""
         if self.quarantine is None or not process.seeks_qnn or not self.quarantine.depends_on_versions:
             return
-        # It answers when all is loaded. What goes wrong there is the error of the call that follows.
+        # The host answers when everything is loaded. An error there is reported by the call that follows.
         with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, Deadline):
             process.channel.call({"op": "host.info"}, (), deadline, CallContext("host.info"))
 
     def before_call(self, process: HostProcess) -> None:
-        """Between calls: release the queue of the finalizers, replace a host that has grown too large."""
+        """Send the queued releases, and replace a host that has grown too large."""
         self._releases.send(process)
-        # Put in again after each `send`, which empties the queue: the queue is what keeps calls off the fast
+        # Repeated after each `send`, which empties the queue: a queue that is not empty keeps calls off the fast
         # path.
         if self.log_function is not None:
             self._releases.keep_slow()
-        # Objects would be lost with the host; it is replaced when the last one is released.
+        # Objects would be lost with the host, so it is replaced when the last one has been released.
         if not self._objects.get(process.generation) and self.recycler.is_due(process.generation, process.real_pid):
             self.supervisor.retire(process, wait=False)
 
     def release_later(self, generation: int, session_id: int) -> None:
-        """From a finalizer, which must neither lock nor block."""
+        """Queue the release of a session. For finalizers: takes no lock and does not block."""
         self._releases.add("session.close", generation, session_id)
 
     def release_object_later(self, generation: int, number: int) -> None:
-        """`release_later` of an object."""
+        """Queue the release of an object, like `release_later`."""
         self.forget_object(generation, number)
         self._releases.add("object.release", generation, number)
 
     def keep_object(self, generation: int, number: int) -> None:
-        """An object was made in this generation. Those of older ones are lost."""
+        """Count an object of this generation. Objects of older generations are lost."""
         # `pop` with a default: a finalizer or another thread may do the same.
         for older in [one for one in self._objects if one < generation]:
             self._objects.pop(older, None)
         self._objects.setdefault(generation, set()).add(number)
 
     def forget_object(self, generation: int, number: int) -> None:
-        """It was released. Safe in a finalizer."""
+        """Stop counting a released object. Safe in a finalizer."""
         self._objects.get(generation, set()).discard(number)
 
     def _launch(self) -> Launch:
         if not self._is_watched:
-            # A host that is dropped, or whose `close` was interrupted before it began, leaves no process.
+            # So that a host that is dropped, or whose `close` was interrupted early, leaves no process behind.
             when_gone(self, self.supervisor.close)
             self._is_watched = True
         if self._connector is not None:
-            # The daemon is there already; `DaemonConnector.spawn` ignores the arguments.
+            # The daemon runs already; `DaemonConnector.spawn` ignores the arguments.
             argv: list[str] = []
         elif self._command is None:
             self.interpreter = find_host(self._python)
@@ -527,7 +526,7 @@ class Host(Shown):
 
 
 class _HostPolicy(Policy):
-    """The policy of an operation on the host itself, which has no model that could be in quarantine."""
+    """The policy of an operation of the host itself, which does not concern a model."""
 
     _repeated = False
 
@@ -535,7 +534,7 @@ class _HostPolicy(Policy):
         pass
 
     def before_attempt(self, process: HostProcess, deadline: float | None) -> None:
-        # No look at versions: such an operation must not wait until ONNX Runtime is loaded.
+        # Without a check of versions: such an operation must not wait until ONNX Runtime is loaded.
         pass
 
     def expired(self, process: HostProcess, late: Deadline, limits: CallLimits) -> DeadlineExceeded:
@@ -547,7 +546,8 @@ class _HostPolicy(Policy):
     def repeats(self, death: Death, patience: Patience) -> bool:
         if death.innocent and not isinstance(death.error, Closed) and patience.is_left():
             return True
-        # Repeated once although it may be the cause: these operations (facts, identifying) are safe to repeat.
+        # Repeated once although the call may be the cause: these operations (facts, identifying) are safe to
+        # repeat.
         if self._repeated or death.error.retry == "pointless":
             return False
         self._repeated = True
@@ -586,15 +586,15 @@ def connect(
     shared_memory: bool | None = None,
     spin: bool = False,
 ) -> Host:
-    """The daemon of this user, as a host for sessions: ``InferenceSession(model, host=qnnbridge.connect())``.
+    """Return the daemon of this user as a host for sessions: ``InferenceSession(model, host=qnnbridge.connect())``.
 
-    Applications share the daemon, and its sessions of identical models. It keeps running when this one ends.
+    Applications share the daemon and its sessions of identical models. The daemon outlives the application.
 
     Args:
-        start: start a daemon if none runs, also after this one is lost. ``False``: raise `HostStartFailed`.
-        python: the ARM64 interpreter of the daemon that is started; see `Host`. One that runs keeps its own.
-            Raises `HostNotFound` for one that cannot run the host.
-        timeout: seconds to find or start it, now and after it is lost; ``None`` waits without limit.
+        start: start a daemon if none runs, now and after the daemon has ended. ``False``: raise `HostStartFailed`.
+        python: the ARM64 interpreter for a daemon that is started; see `Host`. A running daemon keeps its own.
+            Raises `HostNotFound` for an interpreter that cannot run the host.
+        timeout: seconds to find or start the daemon, now and after it has ended; ``None`` for no limit.
         limits, shared_memory, spin: as for `Host`.
     """
     patience_s = math.inf if timeout is None else timeout
@@ -604,7 +604,7 @@ def connect(
         from qnnbridge._daemon.discovery import from_anywhere
 
         found = find_host(python)
-        # The interpreter of the daemon itself, where it cannot be the one that runs here.
+        # The interpreter of the daemon itself, if it cannot be the running one.
         own_python = found.path if is_frozen() else None
         arguments = "--python", from_anywhere(os.fspath(python))
     host = daemon_host(
@@ -622,7 +622,7 @@ def connect(
 
 
 def default_host() -> Host:
-    """The host of sessions without ``host=``; one per process."""
+    """Return the host of sessions without ``host=``; one per process."""
     global _default
     with _lock:
         if _default is None or _default.supervisor.closed:
@@ -631,12 +631,12 @@ def default_host() -> Host:
 
 
 def daemon_host(access: DaemonAccess, **options: Any) -> Host:
-    """A host that is the daemon; the daemon is looked for at the first use."""
+    """Return a host that stands for the daemon. The first use finds the daemon."""
     return Host(start_timeout=access.start_timeout_s, _daemon=access, **options)
 
 
 def shared_daemon_host() -> Host:
-    """The one of sessions with ``host="daemon"``; one per process."""
+    """Return the host of sessions with ``host="daemon"``; one per process."""
     global _shared
     with _lock:
         if _shared is None or _shared.supervisor.closed:
@@ -645,7 +645,7 @@ def shared_daemon_host() -> Host:
 
 
 def chosen_host(host: Host | str | None) -> Host:
-    """The host that a session is to use. Raises `OptionError`, and `Closed` at the end of the interpreter."""
+    """Return the host for a session. Raise `OptionError`, and `Closed` at the end of the interpreter."""
     refuse_at_the_end()
     if host is None:
         return default_host()
@@ -654,13 +654,13 @@ def chosen_host(host: Host | str | None) -> Host:
     if host == DAEMON:
         return shared_daemon_host()
     raise OptionError(
-        f"host={host!r} is no qnnbridge.Host.",
+        f"host={host!r} is not a qnnbridge.Host.",
         fix='Give qnnbridge.Host(python=...), qnnbridge.connect() or "daemon".',
     )
 
 
 def daemon_by_default() -> bool:
-    """Whether sessions that name no host use the daemon. Raises `OptionError` for an unknown word."""
+    """Return whether sessions without ``host=`` use the daemon. Raise `OptionError` for an unknown word."""
     word = os.environ.get(VARIABLE, "").strip().lower()
     if word in ("", PRIVATE):
         return False

@@ -66,35 +66,35 @@ class InferenceSession(Shown):
         providers: execution providers in order of preference, names or (name, options) pairs.
             Default: QNN alone.
         provider_options: options for each of `providers`, if those are names.
-        host: the host process to use; default one that all sessions of this process share. "daemon" is the one
-            that applications share (see `qnnbridge.connect`).
+        host: the host process to use; default one that all sessions of this process share. "daemon": the host that
+            applications share (see `qnnbridge.connect`).
         fallback: "error" (default) refuses the session if a node would not run on QNN. "cpu" lets ONNX Runtime
             put such nodes on the CPU; listing ``CPUExecutionProvider`` behind QNN means the same. `placement`
             reports the result.
-        timeout: seconds for the creation, and the default for calls. Default: none, since compiling can take
+        timeout: seconds for the creation, and the default for calls. Default: no limit, since compiling can take
             minutes.
-        retry: how often a call is repeated in a new host when the host dies under it.
+        retry: how often a call is repeated in a new host after it may have crashed the host.
         on_deadline: "kill" ends the host if the session is still being created at the deadline.
         cache: ``False`` compiles the model for this session alone; ``True`` keeps small models in the cache of
             compiled models, too. Default: larger models for QNN are kept there (see docs/cache.md). `cache` reports
             the result.
-        verify: the first call, and a few later ones, are compared with the CPU, in the host. "warn" compares in the
-            background and warns (`NumbersWarning`) if the numbers differ; "raise" compares before it returns the
-            result, and raises `NumbersDiffer`; ``False`` does not. Default: what ``QNNBRIDGE_VERIFY`` says, else
-            "warn". The result is cached for each combination of model, options, chip and version. `verified`
-            reports it, with the number of calls that it rests on.
-        fix: whether the session is made from a rewritten copy of the model, each rewrite proven on the CPU
-            (`qnnbridge fix`). Default: the operators that QNN is known to compute wrong are rewritten; with
-            `buckets` also what QNN refuses. ``True`` rewrites all that QNN may refuse or compute wrong; ``False``
-            nothing. A map chooses: ``{"constants": {"sr": 16000}, "only": [...], "skip": [...]}``. `fixed` reports
-            what was rewritten.
-        buckets, pad, cut, split, overflow, chunk: sizes for free dimensions and what becomes of calls between them;
+        verify: how the first call, and a few later ones, are compared with the CPU, in the host. "warn" compares in
+            the background and warns (`NumbersWarning`) of numbers that differ; "raise" compares before it returns
+            the result, and raises `NumbersDiffer`; ``False`` does not compare. Default: the value of
+            ``QNNBRIDGE_VERIFY``, else "warn". The verdict is cached for each combination of model, options, chip
+            and version. `verified` returns it, with the number of compared calls.
+        fix: whether the session is created from a rewritten copy of the model, each rewrite proven on the CPU
+            (`qnnbridge fix`). Default: operators that QNN is known to compute wrong are rewritten; with `buckets`
+            also those that QNN refuses. ``True`` rewrites all operators that QNN may refuse or compute wrong;
+            ``False`` none. A map selects: ``{"constants": {"sr": 16000}, "only": [...], "skip": [...]}``. `fixed`
+            lists the rewrites.
+        buckets, pad, cut, split, overflow, chunk: sizes for free dimensions, and how calls of other sizes are run;
             see docs/buckets.md.
-        enable_fallback, disabled_optimizers: as in ONNX Runtime; fallback behind the application's back stays
-            off whatever `enable_fallback` says.
+        enable_fallback, disabled_optimizers: as in ONNX Runtime. A silent fallback to the CPU stays off for every
+            value of `enable_fallback`.
 
-    Raises the errors of `qnnbridge.errors`; those that ONNX Runtime raised are also instances of its classes if
-    the application has it imported.
+    Raises the errors of `qnnbridge.errors`; errors of ONNX Runtime are also instances of its classes if the
+    application has imported it.
     """
 
     _warn: Warn = staticmethod(warn_application)
@@ -197,10 +197,10 @@ class InferenceSession(Shown):
                 most one second late; its ``state`` reports whether the work still runs in the host.
             retry: repetitions if the host dies; default that of the session.
             on_deadline: "kill" ends the host when the work still runs; other calls are repeated in the next.
-            borrow: the arrays returned are read-only, and where possible they are the very memory that the host has
-                written to: nothing is copied. Their contents stay unchanged while they are referenced.
-            out: arrays for the outputs (a list in the order of the outputs, or a map by name; ``None`` for one that
-                shall be new). What `empty_output` made is filled by the host itself.
+            borrow: return read-only arrays which, where possible, are the memory that the host has written to, so
+                that nothing is copied. Their contents stay unchanged while they are referenced.
+            out: arrays for the outputs (a list in the order of the outputs, or a map by name; ``None`` for a new
+                array). The host writes directly to arrays of `empty_output`.
         """
         try:
             limits = NO_LIMITS
@@ -237,7 +237,7 @@ class InferenceSession(Shown):
         retry: int | None = None,
         on_deadline: OnDeadline = "raise",
     ) -> list[Any]:
-        """`run` with outputs as the wire has them (`Typed` for types that numpy lacks)."""
+        """Run the model and return the outputs as they travel (`Typed` for types that numpy lacks)."""
         try:
             limits = CallLimits(timeout, retry, on_deadline).checked()
             names = self._names(output_names, input_feed)
@@ -270,7 +270,7 @@ class InferenceSession(Shown):
         except RemoteError:
             raise
         except BridgeError:
-            pass  # the run finds it again
+            pass  # the run raises the error again
 
         def work() -> None:
             try:
@@ -333,7 +333,7 @@ class InferenceSession(Shown):
             raise as_onnxruntime(error) from None
 
     def _names(self, output_names: Any, feed: Any) -> Names:
-        """Read the names of outputs once: a generator has them once."""
+        """Return the names of outputs. Read them only once, since the application may pass a generator."""
         try:
             return requested_names(output_names)
         except Exception:
@@ -341,13 +341,12 @@ class InferenceSession(Shown):
             raise
 
     def arguments_now(self, output_names: Any, input_feed: Any) -> tuple[Names, Any]:
-        """Return names and feed for a later `run`, which later changes of the application's list and map do not
-        change."""
+        """Return copies of names and feed for a later `run`, safe from changes by the application."""
         names = self._names(output_names, input_feed)
         return names, dict(input_feed) if isinstance(input_feed, Mapping) else input_feed
 
     def io_binding(self) -> IOBinding:
-        """An empty binding for `run_with_iobinding`."""
+        """Return an empty binding for `run_with_iobinding`."""
         refuse_at_the_end()
         from qnnbridge._io_binding import IOBinding
 
@@ -364,15 +363,15 @@ class InferenceSession(Shown):
     ) -> None:
         """Run with bound inputs; results go into the bound outputs. Keywords as for `run`."""
         if iobinding.session is not self:
-            # ONNX Runtime's own words.
+            # The text of ONNX Runtime.
             raise RemoteValueError("IOBinding must be used with the session that created it.")
         iobinding.run(run_options, timeout=timeout, retry=retry, on_deadline=on_deadline)
 
     def empty_input(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
-        """An array for an input, without content, that the host reads where it is: fill it, and feed it to `run`.
+        """Return an uninitialized array for an input, in memory that the host reads. Fill it and feed it to `run`.
 
-        Only the array itself is read in place; a view of a part of it is copied like any array. It is an ordinary
-        array where memory cannot be shared.
+        Only the array itself is read without a copy; a view of a part of it is copied like any array. If memory
+        cannot be shared, the result is an ordinary array.
 
         Args:
             shape: default that of the model, if it is fixed.
@@ -380,7 +379,7 @@ class InferenceSession(Shown):
         return self._empty(name, shape, (*self._inputs, *self._overridable), host_writes=False)
 
     def empty_output(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, np.dtype[Any]]:
-        """An array for ``run(..., out=...)`` that the host writes to where it is. See `empty_input`.
+        """Return an array for ``run(..., out=...)``, in memory that the host writes to. See `empty_input`.
 
         After a `DeadlineExceeded` whose ``state`` is "still-running" the host may write to it until that run has
         ended.
@@ -433,8 +432,10 @@ class InferenceSession(Shown):
         tolerance: float | None = None,
         timeout: float | None = None,
     ) -> PaddingReport:
-        """Check whether padding changes the results: the model runs on the CPU with the inputs as they are and
-        padded, and the results are compared after cutting.
+        """Check whether padding changes the results.
+
+        The model runs on the CPU with the original and with padded inputs, and the results are compared after
+        cutting.
 
         Args:
             feeds: inputs as for `run`, or a list of such, smaller than their buckets.
@@ -456,9 +457,9 @@ class InferenceSession(Shown):
     def verify(self, input_feed: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> NumbersReport:
         """Run the model here and on the CPU, and compare the outputs. The report is kept for `verified`.
 
-        The CPU runs in a process of its own in the host. Different numbers raise no error here. With buckets the
-        result of `run`, padded, split or in windows, is compared with what the CPU computes for the inputs as they
-        are; without inputs the smallest variant is compared.
+        The host runs the model on the CPU in a separate process. Different numbers do not raise an error. With
+        buckets the result of `run`, padded, split or in windows, is compared with the CPU's result for the original
+        inputs; without inputs the smallest variant is compared.
 
         Args:
             input_feed: inputs as for `run`; default made-up values, which may be untypical for the model.
@@ -472,34 +473,34 @@ class InferenceSession(Shown):
     # --- facts ---
 
     def get_inputs(self) -> list[NodeArg]:
-        """Name, type and shape of each input."""
+        """Return name, type and shape of each input."""
         return list(self._inputs)
 
     def get_outputs(self) -> list[NodeArg]:
-        """Name, type and shape of each output."""
+        """Return name, type and shape of each output."""
         return list(self._outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Initializers that may be given as inputs."""
+        """Return the initializers that may be given as inputs."""
         return list(self._overridable)
 
     def get_modelmeta(self) -> ModelMetadata:
-        """The metadata of the model file."""
+        """Return the metadata of the model file."""
         return ModelMetadata(self._remote.info.modelmeta)
 
     def get_providers(self) -> list[str]:
-        """The session's execution providers. `placement` reports which of them run the nodes."""
+        """Return the session's execution providers. `placement` reports which of them run the nodes."""
         return list(self._remote.info.providers)
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """The options of each provider, with the defaults that the host filled in."""
+        """Return the options of each provider, including the defaults that the host added."""
         return {name: dict(options) for name, options in self._remote.info.provider_options.items()}
 
     def get_session_options(self) -> SessionOptions:
         return self._options
 
     def get_profiling_start_time_ns(self) -> int:
-        """Nanoseconds, on the host's clock."""
+        """Return the start of profiling in nanoseconds, on the host's clock."""
         return self._remote.info.profiling_start_time_ns
 
     @property
@@ -537,9 +538,9 @@ class InferenceSession(Shown):
         return "" if runner is None else runner.recipe.label
 
     def _shown_facts(self) -> Iterator[Fact]:
-        """Yield model, placement, cache and numbers, as far as they are known here."""
+        """Yield model, placement, cache and numbers, without asking the host."""
         runner = getattr(self, "_runner", None)
-        if runner is None:  # it could not be made, or is being made
+        if runner is None:  # the creation failed or has not ended
             yield "not open", ""
             return
         if self._remote.closed:
@@ -579,10 +580,10 @@ class InferenceSession(Shown):
             raise as_onnxruntime(error) from None
 
     def disable_fallback(self) -> None:
-        """Nothing to do: ONNX Runtime's retry on the CPU is always off."""
+        """Do nothing: ONNX Runtime's retry on the CPU is always off."""
 
     def enable_fallback(self) -> None:
-        """Refused: this project exists to prevent a silent fallback."""
+        """Warn and do nothing: a silent fallback to the CPU is not available."""
         warn_application(
             "enable_fallback() does nothing. Create the session with InferenceSession(path, fallback='cpu'); its "
             "`placement` then reports the nodes on the CPU.",
@@ -590,7 +591,7 @@ class InferenceSession(Shown):
         )
 
     def end_profiling(self) -> str:
-        """Stop profiling; the path of the result file, empty if the session has no profile.
+        """Stop profiling and return the path of the result file, "" for a session without a profile.
 
         Raises `StateLost` if the profile began in a host that has been replaced since.
         """
@@ -613,7 +614,7 @@ class InferenceSession(Shown):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle holds the session's arguments; unpickling makes the session again in that process' own host."""
+        """Pickle the session's arguments; unpickling creates the session again in the host of that process."""
         host = DAEMON if self.host.is_daemon else None
         recipe = self._runner.recipe.forget_model()
         return _remake, (recipe, self._remote.retry, self._timeout, host, self._bucket_arguments)

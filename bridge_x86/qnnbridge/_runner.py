@@ -1,7 +1,7 @@
-"""`Runner`: the interface between `InferenceSession` and what runs its calls.
+"""`Runner`: the interface of the objects that run the calls of an `InferenceSession`.
 
 `_session.remote_runner.RemoteRunner` has one session of the host, `_buckets.session.BucketedRunner` one for each
-bucket. The session asks neither which of them it has.
+bucket. The facade treats both alike.
 """
 
 from __future__ import annotations

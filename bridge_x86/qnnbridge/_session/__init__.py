@@ -1,18 +1,18 @@
-"""One session: what it is made from, how it is made in a host, run there, and made again in the next.
+"""One session: its recipe, its creation in a host, its runs there, and its creation in the next host.
 
 Theory of operation. The host reads the model; this side keeps a `SessionRecipe`: the model's path or bytes, the
 options, and the facts that the host reported when the session was made first. That is all it takes to make the
 session again.
 
-    session.BaseSession --> remote_session.RemoteSession --> replay: in which host, and after a death the next one
-      run, run_with_...       one session.run                  --> create: one session.create, its progress
+    remote_runner.RemoteRunner --> remote_session.RemoteSession --> replay: this host, and the next after a crash
+      run, run_bound, verify         one session.run                  --> create: one session.create, its progress
         +--> fast_calls: the second call with the same names, types and shapes (see `_fastpath`)
 
 Invariants: a call either gives its result or raises the error that explains why not. A process and the session's
 number in it are one object, so they cannot be of two hosts. Recipes are frozen, so any thread may read them.
 
-`runs` has the options of a run, the other ways to run and the getters, `numbers_check` compares the first results
-with the CPU's. `InferenceSession`, `_buckets`, the daemon and the modules of the API call it. It imports `_host`,
+`runs` has the options of a run and the classes of a model's metadata; `numbers_check` compares results with the
+CPU's. `InferenceSession`, `_buckets`, the daemon and the modules of the API call this package. It imports `_host`,
 `_supervision`, `_transport`, `_fastpath` and the modules of values and options.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from qnnbridge._threads import CalledFunction, Terminable
 
 
-# What a session does about numbers that are not those of the CPU.
+# The reaction of a session to results that differ from the CPU's.
 Verify = Literal["off", "warn", "raise"]
 # path (or hash of the bytes), size, date in nanoseconds
 Source = tuple[str, int, int]
@@ -46,21 +46,21 @@ def _working_folder() -> str:
 
 @dataclasses.dataclass(frozen=True)
 class SessionRecipe:
-    """All that a session is made from.
+    """Everything needed to create a session.
 
     Args:
         spec: options, providers and the model's absolute path.
         data: the bytes of a model without a path.
         initializers: values of the initializers that `spec` names.
-        cache: whether a compiled model may be loaded in place of the model; ``None`` leaves that to the cache. The
-            daemon has the settings of the application that asks.
-        seed: of random operators; ``None`` leaves it to ONNX Runtime.
-        folder: from where paths inside of a model given as bytes count.
-        identity: the host's description of the model, ``None`` before its request.
-        verify: what is done about numbers that are not the CPU's; ``None`` as the environment says.
-        functions: of the application, by name, that the host may call when it makes the session.
-        cancellation: says when the first creation is to be given up.
-        context_check: whether a compiled model that cannot run is refused; default as the environment says.
+        cache: whether a compiled model from the cache may replace the model; ``None`` leaves the decision to the
+            cache. The daemon uses the settings of the requesting application.
+        seed: seed of random operators; ``None`` leaves it to ONNX Runtime.
+        folder: base of relative paths inside a model that is given as bytes.
+        identity: the host's description of the model, ``None`` until the host has sent it.
+        verify: reaction to results that differ from the CPU's; ``None`` takes the environment's.
+        functions: functions of the application, by name, that the host may call while it creates the session.
+        cancellation: flag that cancels the first creation.
+        context_check: whether a compiled model that cannot run is refused; default: the environment's setting.
         prepared: the specification with the folder that the model was chosen from; ``None`` for any other model.
         variant: the file of that folder and why it was chosen, for `Placement.variant`.
     """
@@ -81,7 +81,7 @@ class SessionRecipe:
 
     @property
     def label(self) -> str:
-        """How messages call the model."""
+        """Name of the model in messages."""
         if self.identity is not None:
             return self.identity.label
         if self.spec.model_path is None:
@@ -90,7 +90,7 @@ class SessionRecipe:
 
     @property
     def fingerprint(self) -> str:
-        """Empty before the host has reported it."""
+        """Fingerprint of the model, "" until the host has reported it."""
         return self.identity.fingerprint if self.identity is not None else ""
 
     @property
@@ -100,41 +100,41 @@ class SessionRecipe:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the CPU is all that it asks for."""
+        """Whether the CPU is the only requested provider."""
         return [provider.name for provider in self.spec.providers] == [CPU]
 
     @property
     def without_qnn(self) -> bool:
-        """Whether it asks for providers, and QNN is none of them."""
+        """Whether providers are requested and QNN is not among them."""
         names = [provider.name for provider in self.spec.providers]
         return bool(names) and QNN not in names
 
     @property
     def options_hash(self) -> str:
-        """Of everything but the model, so that a change of options is another case."""
+        """Hash of all options, without the model: other options are another case for the quarantine."""
         return self.spec.options_hash
 
     def cache_settings(self) -> CacheSettings:
-        """The cache settings for the host: the environment is read each time."""
+        """Return the cache settings for the host. The environment is read at each call."""
         return self.cache if isinstance(self.cache, CacheSettings) else cache_settings(wanted=self.cache)
 
     def source(self, fingerprint: str) -> Source | None:
-        """Where the model with this fingerprint was read from: recognizes it before it is read again."""
+        """Return where the model was read from, which recognizes it before the host has read it again."""
         path = self.spec.model_path
         if path is None:
-            # Of bytes the fingerprint is the hash, unless there are files beside them.
+            # The fingerprint of bytes is their hash, unless the model has external files.
             return fingerprint, len(self.data or b""), 0
         try:
             status = os.stat(path)
         except OSError:
             return None
-        # A file that replaced another of the same size and date has another number, and on POSIX one that was
-        # written to another time of change. Where these differ for another reason, the host looks at the contents.
+        # A file that replaced another of the same size and date has another inode, and on POSIX a file that was
+        # written to has another time of change. If these differ for another reason, the host compares the contents.
         dates = (status.st_mtime_ns << 128) + (status.st_ctime_ns << 64) + status.st_ino
         return path, status.st_size, dates
 
     def was_read_from(self, source: Source) -> bool:
-        """Whether `source` is what `source()` says of this model now. Bytes are hashed if their number fits."""
+        """Return whether `source` equals `source()` of this model now. Bytes are hashed if their length fits."""
         if self.spec.model_path is not None:
             return source == self.source("")
         if self.data is None or source[1:] != (len(self.data), 0):

@@ -1,7 +1,7 @@
-"""Makes a session in one host: the request, the host's progress reports, the answer, the cause of a failure.
+"""Create a session in one host: the request, the host's progress reports, the answer, the cause of a failure.
 
-The host reads the model, asks its cache and compiles; this side follows by PHASE and EVENT frames, so that a death
-counts against the right model or entry. Owns nothing: the caller keeps the session's number and releases it.
+The host reads the model, looks it up in its cache and compiles it. PHASE and EVENT frames report its progress, so
+that a crash counts against the right model or cache entry. The caller keeps the session's number and releases it.
 Any thread.
 """
 
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 _log = log_of("qnnbridge.session")
 _cache_log = log_of("qnnbridge.cache")
 
-# How long to wait for the host's log lines of a failed creation.
-# They come by stderr, another pipe than the answer, and may be read later.
+# Timeout for the host's log lines of a failed creation. They arrive by stderr and not by the pipe of the answer,
+# and may be read later.
 LOG_TIMEOUT_S: Final = 1.0
 
-# Environment variable: ``warn`` lets a compiled model through that cannot run by all that is known of it.
+# Environment variable: ``warn`` accepts a compiled model that, as far as the host can tell, cannot run.
 CONTEXT_CHECK_VARIABLE: Final = "QNNBRIDGE_CONTEXT_CHECK"
-# Sessions from the cache take less and say nothing.
+# Time until the first progress message. Sessions from the cache are ready earlier and log nothing.
 FIRST_WORD_S: Final = 2.0
 WORD_EVERY_S: Final = 15.0
-# From here on the words are warnings: people see those.
+# Progress messages are warnings after this time, since users see warnings.
 LOUD_S: Final = 15.0
 
 _STAGES: Final = {
@@ -72,13 +72,13 @@ class CacheWarning(UserWarning):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """The request's parameters besides the recipe.
+    """The parameters of the request besides the recipe.
 
-    spec: the recipe's, or its rest. dynamic: options to set at once. again: the session was made before,
-    so nothing is compiled for it now. cached: it may come from the cache. quarantined: fingerprints that are
-    refused. invalid_entries: of the cache, that killed a host. retry, kill_after_s: for a daemon. stop: setting its
-    `terminate` from another thread withdraws the request. suspect: the model or the entry that the last death was
-    booked on; it runs alone if it is suspected.
+    spec: the specification to send. dynamic: provider options to set at once. again: the session existed before, so
+    nothing is compiled for it now. cached: the session may come from the cache. quarantined: fingerprints that the
+    host refuses. invalid_entries: cache entries that crashed a host. retry, kill_after_s: for a daemon. stop:
+    setting its `terminate` from another thread withdraws the request. suspect: the model or cache entry blamed for
+    the last crash; a suspect runs alone.
     """
 
     recipe: SessionRecipe
@@ -94,7 +94,7 @@ class CreateRequest:
     suspect: CallContext | None = None
 
     def message(self, deadline: float | None) -> tuple[dict[str, Any], tuple[Any, ...]]:
-        """Header and buffers."""
+        """Return header and buffers."""
         recipe = self.recipe
         described, buffers = encoded(recipe.initializers)
         header: dict[str, Any] = {
@@ -126,19 +126,20 @@ class CreateRequest:
             # Relative: the clocks of two systems (Wine, a container, ssh) differ.
             header["budget_s"] = max(1.0, deadline - time.monotonic())
         if recipe.spec.model_path is None:
-            # The host knows by the missing model_path that the last buffer is the model.
+            # Without model_path the host takes the last buffer as the model.
             buffers += (recipe.data or b"",)  # behind the tensors
         return header, buffers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Created:
-    """The host's answer, as it travels.
+    """The host's answer, with the fields of the wire.
 
-    session: its number. blame: the fingerprint that a later death counts against; empty for the model's. shared:
-    another application of the daemon has the same session. numbers: what is known of them from before.
-    fixed: what was rewritten in the model. fix: how, if the host decided it. disabled_optimizers: those of ONNX
-    Runtime that the host left out.
+    session: number of the session. blame: fingerprint that a later crash counts against; "" for the model's.
+    shared: whether another application of the daemon has the same session. numbers: verdict kept from earlier
+        sessions.
+    fixed: rewrites of the model, a line each. fix: the rewrites that the host decided on. disabled_optimizers:
+    optimizers of ONNX Runtime that the host left out.
     """
 
     session: int
@@ -155,10 +156,10 @@ class Created:
 
 
 class RequestNews:
-    """Follows one request by its PHASE and EVENT frames. Written by the thread that reads the connection.
+    """The progress of one request, from its PHASE and EVENT frames. The thread that reads the connection writes it.
 
-    label, fingerprint: of the model or the entry that native code works on. entry: key and id of the entry of the
-    cache. stage: the host's step without native code: waiting, compiling, validating; empty in a native step.
+    label, fingerprint: of the model or cache entry that native code works on. entry: key and id of the cache entry.
+    stage: the host's step without native code ("waiting", "compiling", "validating"); "" in a native step.
     """
 
     def __init__(self, label: str, on_progress: Callable[[str, float], None]) -> None:
@@ -171,7 +172,7 @@ class RequestNews:
 
     @property
     def log_timeout_s(self) -> float:
-        """How long to wait for log lines of a failure. A request that no native code served has none."""
+        """Seconds to wait for log lines of a failure. A request that no native code served has none."""
         return LOG_TIMEOUT_S if self._native else 0.0
 
     def __call__(self, frame: Frame) -> None:
@@ -179,7 +180,7 @@ class RequestNews:
         if type(header.get("label")) is str:
             self.label = header["label"]
         if frame.kind is Kind.PHASE:
-            # A native step: from now on a death counts against the model that this frame names.
+            # A native step: from now on a crash counts against the model in this frame.
             self.stage, self._native = "", self._native or header.get("phase") != "ready"
             if type(header.get("fingerprint")) is str:
                 self.fingerprint = header["fingerprint"]
@@ -198,7 +199,7 @@ class RequestNews:
 
 
 class WaitLog:
-    """Logs periodically how long the host waits or compiles."""
+    """Log periodically how long the host has been waiting or compiling."""
 
     def __init__(self, label: Callable[[], str]) -> None:
         self._label = label
@@ -225,14 +226,15 @@ def create(
     while_busy: Callable[[], None],
     request_id: list[int],
 ) -> Created:
-    """Make the session in `process`. Raises the host's error, with the cause from its log.
+    """Create the session in `process`. Raise the host's error, with the cause from its log.
 
-    request_id: gets the number of the request, which is that of the session, before the answer comes.
-    while_busy: called when the request has been sent.
+    Args:
+        request_id: receives the number of the request, which is that of the session, before the answer arrives.
+        while_busy: called when the request has been sent.
     """
     cancellation = None if request.again else request.recipe.cancellation
-    # Only the application's own creation: a session that is made again for a call is not cancelled by a flag
-    # that was set for another one.
+    # Only the application's own creation: a session that is created again for a call is not cancelled by a flag
+    # that was set for another session.
     if cancellation is not None and cancellation.terminate:
         raise _load_canceled(request.recipe)
     header, buffers = request.message(deadline)
@@ -243,12 +245,12 @@ def create(
         for relay in (canceled, withdrawn):
             if relay is not None:
                 relay(number)
-        # Loads numpy and the modules of runs while the host works.
+        # Imports numpy and the modules of runs while the host works.
         while_busy()
 
     try:
-        # What the application set up for a whole process (thread pools, for example) is set up in each new
-        # host before its first session.
+        # Settings of the application for a whole process (thread pools, for example) are repeated in each new host
+        # before its first session.
         host.repeat_remembered(process, deadline)
         with (
             host.isolate(request.suspect or context, deadline),
@@ -265,8 +267,8 @@ def create(
         from qnnbridge._diagnosis.ort_log import enrich_from_stderr
 
         raise enrich_from_stderr(error, process.stderr, request_id, news.log_timeout_s) from None
-    # An answer of another version or a damaged host is a desync, which ends the connection, and no error of the
-    # caller.
+    # An answer that does not fit comes from another version or a damaged host. It is a desync, which ends the
+    # connection, and not an error of the caller.
     created = read_record(Created, frame.header, "session.create")
     return dataclasses.replace(created, info=_with_cause(created.info, process, request_id[-1]))
 
@@ -305,9 +307,9 @@ def identify(
 
 
 def choose_model(host: Host, recipe: SessionRecipe, timeout_s: float | None) -> SessionRecipe:
-    """Return the recipe with the file that the host chooses of a prepared folder; any other recipe as it is.
+    """Return the recipe with the file that the host chooses from a prepared folder; other recipes unchanged.
 
-    Raises the host's error about the folder. `SessionRecipe.forget_model` takes the choice back.
+    Raise the host's error about the folder. `SessionRecipe.forget_model` undoes the choice.
     """
     folder = recipe.spec.model_path
     if folder is None or not os.path.isdir(folder):
@@ -320,7 +322,7 @@ def choose_model(host: Host, recipe: SessionRecipe, timeout_s: float | None) -> 
         raise as_onnxruntime(error) from None
     path, reason = (field(reply, name, "str") for name in ("path", "reason"))
     (_log.warning if field(reply, "compiles", "bool") else _log.info)("%s: %s", os.path.basename(folder), reason)
-    # What the application says goes over what a package says of its file.
+    # Options of the application take precedence over those that a package has for its file.
     of_package = field(reply, "provider_options", "Mapping[str, str]")
     providers = tuple(
         dataclasses.replace(one, options={**of_package, **one.options}) if one.name == QNN else one
@@ -332,7 +334,7 @@ def choose_model(host: Host, recipe: SessionRecipe, timeout_s: float | None) -> 
 
 
 def encoded(values: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
-    """Tensors as they travel: their descriptions and their buffers."""
+    """Return the descriptions and the buffers of tensors for a message."""
     if not values:
         return [], ()
     from qnnbridge_protocol.values import Encoder
@@ -373,7 +375,7 @@ _KNOWN: Final = "QNN is known to compute"
 
 
 def known_faults_in(notices: Sequence[Notice]) -> str:
-    """Return what the host knows against the model on QNN, "" for nothing."""
+    """Return the notice about operators of the model that QNN is known to compute wrong, "" without one."""
     return next((one.text for one in notices if one.kind == "model" and _KNOWN in one.text), "")
 
 
@@ -389,7 +391,7 @@ def show_notices(notices: Sequence[Notice]) -> None:
 
 
 def _is_new(text: str) -> bool:
-    """Whether this process has not said it yet."""
+    """Return whether this process shows the text for the first time."""
     with _said_lock:
         new = text not in _said
         _said.add(text)
@@ -399,7 +401,7 @@ def _is_new(text: str) -> bool:
 def _with_cause(info: SessionInfo, process: HostProcess, request_id: int) -> SessionInfo:
     """Report a session that requested QNN and runs no node there, with the reason if QNN did not start.
 
-    The host can only conclude from the outcome; the log names the fact.
+    The host sees only the outcome; the log contains the reason.
     """
     placement = info.placement
     if not (placement.known and placement.backend and not placement.qnn_nodes):

@@ -1,4 +1,4 @@
-"""Makes repeated calls over fast channels, or leaves them to the slow path.
+"""Make repeated calls over fast channels, or leave them to the slow path.
 
 Invariant: a call gets here only if nothing needs the slow path (a new generation, suspects that run alone,
 quarantine, a planned restart). A failure goes to the slow path together with its process (`FastCallFailed`) and is
@@ -72,12 +72,12 @@ def run(
 
     Args:
         remote: the session.
-        find: returns the signature of a call that has no plan yet.
+        find: returns the signature of a call without a plan.
         names: of the outputs.
         feed: values by name.
-        timeout_s: seconds for the call; ``None`` waits for ever.
-        wish: where the outputs go; default: new arrays. An output of another type or shape than expected is
-        returned as it is.
+        timeout_s: seconds for the call; ``None`` for no limit.
+        wish: where the outputs go; default: new arrays. An output whose type or shape is not the expected one is
+            returned in a new array.
         on_channel: called with the process and the channel before the call is sent.
 
     Raises:
@@ -89,12 +89,12 @@ def run(
         return None
     wish = wish or _PLAIN
     process, host, out = live.process, remote.host, wish.out
-    # Both are plain attributes. A host that fails right after this look fails the call below, which is
-    # handled like any death.
+    # Both are plain attributes. A host that fails right after this check fails the call below, which is handled
+    # like any crash.
     if process.retiring or process.channel.requests.failure is not None:
         return None
-    # The reasons are the collections themselves (releases that wait, suspects, kills): no flag has to be kept
-    # in step.
+    # The reasons are the collections themselves (waiting releases, suspects, kills), so no flag can differ from
+    # them.
     if (any(host.slow_path_reasons) or monotonic() >= remote.next_upkeep) and not _upkeep(remote, process, feed):
         return None
     pool = process.pool
@@ -102,8 +102,8 @@ def run(
         return None
     signature = None
     if wish.fresh:
-        # A result that may stay in shared memory needs its size before the key is made: its place is part of
-        # the key.
+        # A result that may stay in shared memory is allocated before the key is made: its memory is part of the
+        # key.
         signature = find(names, feed)
         if signature is None:
             return None
@@ -112,8 +112,7 @@ def run(
     if key is None:
         return None
     deadline = None if timeout_s is None else deadline_after(timeout_s)
-    # From here on this thread has the channel. Whatever happens it goes back in `finally`, or stays with the
-    # abandoned calls.
+    # From here on this thread has the channel. `finally` gives it back, unless the call was abandoned.
     plans = pool.take_idle()
     try:
         plan = None if plans is None else plans.find(key)
@@ -158,9 +157,9 @@ def _call(
 ) -> list[Any] | None:
     process, channel = live.process, plans.channel
     channel.context = remote.context
-    # Whatever becomes of the call, the host may read and write these until it is over.
-    # Set before anything is sent: an exception may come between two lines, and `_retire` keeps what is pinned
-    # alive for as long as the host may still write to it.
+    # The host may read and write these arrays until the call is over, also if this side gives it up. Set before
+    # anything is sent: an exception may come between two lines, and `_retire` keeps pinned arrays alive for as long
+    # as the host may write to them.
     channel.pinned = key
     try:
         if plan is None:
@@ -172,10 +171,9 @@ def _call(
             # is not made.
             channel.broken = True
             on_channel(process, channel)
-        # The copy is not under the deadline: it is bounded by memory bandwidth, and a half copied input is
-        # harmless.
+        # The deadline does not cover the copy: memory bandwidth bounds it, and a half copied input is harmless.
         plan.put_in(key.arrays)
-        # Not exact with several threads, and need not be: a statistic.
+        # Not exact with several threads, which is enough for a statistic.
         remote.host.sharing.shared_calls += 1
         remote.calls += 1
         head = channel.call(plan.number, deadline)
@@ -188,11 +186,11 @@ def _call(
 
 
 def _fresh(host: Host, signature: CallSignature, wish: Wish) -> list[Array | None]:
-    """The arrays for the outputs, with new ones for large results that have none."""
+    """Return the arrays for the outputs, with new ones in shared memory for large results."""
     out: list[Array | None] = list(wish.out or (None,) * len(signature.outputs))
     borrowed = wish.fresh == "borrowed"
     for index, tensor in enumerate(signature.outputs):
-        # Bools are copied: the host may use any byte for true.
+        # Bools are copied: the host may use any nonzero byte for true.
         if index < len(out) and out[index] is None and tensor.nbytes >= SHARED_BYTES and tensor.dtype != BOOL:
             array = allocate(host, tensor.shape, tensor.dtype, host_writes=True, reusable=True, read_only=borrowed)
             host.sharing.borrows_refused += array is None
@@ -203,10 +201,10 @@ def _fresh(host: Host, signature: CallSignature, wish: Wish) -> list[Array | Non
 def _plan(
     live: Live, plans: ChannelPlans, key: CallKey, signature: CallSignature, deadline: float | None
 ) -> CallPlan | None:
-    """The new plan for this call; ``None`` if the host refuses it, or there is no memory."""
+    """Return the new plan for this call; ``None`` if the host refuses it or has too little memory."""
     try:
         return plans.make(live.session, key, signature, deadline)
-    # A question about a plan computes nothing, so the call itself has not begun.
+    # The request for a plan computes nothing, so the call itself has not begun.
     except ChannelTimeout:
         raise Deadline("not-started") from None
     except ProtocolDesync:
@@ -223,27 +221,26 @@ def _other_answer(channel: FastChannel, head: Any, signature: CallSignature, dea
     if head.kind is not ChannelKind.VALUES:
         channel.broken = True
         raise desync(f"{head.kind.name} to a call")
-    # For good: a model whose output shapes depend on values would otherwise ask for a plan that fails each
-    # time.
+    # Permanently: a model whose output shapes depend on values would otherwise request a plan that fails each time.
     signature.slow = True
     return decode_all(field(frame.header, "outputs", "tuple[Any, ...]"), frame.buffers)
 
 
 def _upkeep(remote: ReplayingSession, process: HostProcess, feed: Feed) -> bool:
-    """Do once a second what the slow path does before every call. False if the call must take the slow path."""
+    """Do once a second the checks of the slow path. Return False if the call must take the slow path."""
     supervisor = remote.host.supervisor
     # `locks_hold` is false once eventlet has replaced the locks of objects that exist (`_native`).
     if remote.closed or not (remote.host.blame.quiet and locks_hold()) or supervisor.current is not process:
         return False
     if remote.host.log_function is not None:
         return False
-    # Before the look at the quarantine's file, so that other threads do not all look at once.
+    # Before the quarantine's file is read, so that other threads do not all read it at the same time.
     remote.next_upkeep = monotonic() + UPKEEP_INTERVAL_S
     try:
         supervisor.check_quarantine(remote.context)
     except ModelQuarantined:
         return False
-    # Which calls are compared is decided here, too: a look at each call would cost all of them.
+    # The choice of the calls that are compared is made here, too: to check each call would slow all of them.
     if remote.wants_comparison is not None and remote.wants_comparison(feed.values()):
         return False
     remote.host.before_call(process)
@@ -261,21 +258,19 @@ def _look_after(
     key: CallKey,
     out: Out | None,
 ) -> None:
-    """Settle a call that failed or was interrupted. Raises `FastCallFailed` unless the error is the caller's
-    own."""
+    """Settle a call that failed or was interrupted. Raise `FastCallFailed` unless the error is the caller's own."""
     channel = plans.channel
     try:
         if isinstance(error, ChannelEnded):
-            # A closed channel may be the host's end or only the channel's. The death is explained only if it
-            # is the host's.
+            # Either the host has ended or only the channel. Only the end of a host needs an explanation.
             _host_gone(process, deadline)
             error = ChannelRetired()
         elif isinstance(error, ChannelTimeout):
             error = Deadline(_give_up(process, plans) if channel.sent else "not-started")
         elif isinstance(error, ProtocolDesync):
             error = process.channel.fail(error)
-        # Everything else that can interrupt a call is not the bridge's: KeyboardInterrupt, SystemExit, an
-        # exception of a handler.
+        # All other interruptions come from outside: KeyboardInterrupt, SystemExit, an exception of a signal
+        # handler.
         elif channel.broken and channel.busy and not isinstance(error, (ChannelFailed, ChannelRetired, Deadline)):
             # Ctrl+C, for example: cancel the call. The host may have it even if it is not marked as sent yet.
             _give_up(process, plans)
@@ -297,8 +292,8 @@ def _look_after(
 def _host_gone(process: HostProcess, deadline: float | None) -> None:
     """Return if only the channel has ended; raise `ChannelFailed` if the host has.
 
-    Silence proves nothing, since the machine may be busy: the waiting caller checks periodically whether the
-    host is dead or stopped.
+    A missing answer proves nothing, since the machine may be busy: the waiting caller checks periodically whether
+    the host is dead or stopped.
     """
     try:
         process.channel.ping(None if deadline is None else max(deadline, monotonic() + ALIVE_GRACE_S))
@@ -309,20 +304,21 @@ def _host_gone(process: HostProcess, deadline: float | None) -> None:
 
 
 def _give_up(process: HostProcess, plans: ChannelPlans) -> str:
-    """Cancel the call and return the state of the work. If it continues, the channel is reserved until its answer,
-    and with it the blocks that the host may write to."""
+    """Cancel the call and return the state of the work.
+
+    If the work continues, the channel and the blocks that the host may write to stay reserved until its answer.
+    """
     channel, pool = plans.channel, process.pool
     assert pool is not None
-    # The work is done: only its answer was not read to its end. The channel is broken and is closed by
-    # `give_back`.
+    # The work is done; only its answer was not read completely. `give_back` closes the broken channel.
     if channel.answer_begun:
         channel.busy = False
         return "finished"
     state = "still-running"
     try:
         state = process.channel.cancel(channel.call_id, monotonic() + CANCEL_TIMEOUT_S)
-        # A call that was not started never will be, and may not even have been sent.
-        # A cancelled call answers soon with its error; when that is read, the channel can be used again.
+        # A call that was not started never will be, and perhaps was not sent. A cancelled call answers soon with
+        # its error; once that is read, the channel can be used again.
         if state != "still-running" and (channel.settle(SETTLE_TIMEOUT_S) or state == "not-started"):
             channel.busy = False
             return state

@@ -1,8 +1,8 @@
-"""Compares a session's results with the CPU's: for its first call with content, and for a few later ones.
+"""Compare a session's results with the CPU's: for its first call with content, and for a few later calls.
 
-The host compares (`model.verify`), in a process of its own; this side chooses the calls, hands over their inputs
-and outputs, keeps the report, and warns or raises. Nothing that goes wrong here fails a call, except
-`NumbersDiffer` for ``verify="raise"``. Thread-safe.
+The host compares (`model.verify`), in a separate process. This side chooses the calls, sends their inputs and
+outputs, keeps the report, and warns or raises. Errors here do not fail a call, except `NumbersDiffer` for
+``verify="raise"``. Thread-safe.
 
 Which calls are compared::
 
@@ -11,7 +11,7 @@ Which calls are compared::
 
 A call whose inputs are nearly constant settles nothing: a warm-up with zeros agrees where a photo differs. Later
 comparisons of a session take at most `FREE_S` and `SHARE_OF_TIME` of its life. After `FIRST_CALLS` a session
-decides only once in `LOOK_EVERY_S` whether a call is compared, so that the others cost nothing.
+decides only once in `LOOK_EVERY_S` whether a call is compared, so that the other calls cost nothing.
 """
 
 from __future__ import annotations
@@ -46,30 +46,31 @@ if TYPE_CHECKING:
 _log = log_of("qnnbridge.numbers")
 
 VERIFY_VARIABLE: Final = "QNNBRIDGE_VERIFY"
-# For a comparison that nothing waits for. Past it the host ends the process that runs the CPU.
+# Time limit of a comparison in the background. After it the host ends the process that runs the CPU.
 PATIENCE_S: Final = 300.0
-# Time for the answer after the host has given up.
+# Time for the answer after the host's own time limit.
 ANSWER_S: Final = 5.0
 NOT_RUN: Final = "it has not run yet"
-# Inputs and outputs of a call together: they are copied.
+# Limit for inputs and outputs of a call together, since they are copied.
 MAX_BYTES: Final = 256 * 2**20
-# What later comparisons of a session may take of its time. One takes the time of a run on the CPU, of the load of
-# the model there, and 0.3 s for the start of a process.
+# Share of a session's time that later comparisons may take. One comparison takes a run on the CPU, the load of the
+# model there, and 0.3 s for the start of a process.
 SHARE_OF_TIME: Final = 0.01
-# What they may take besides: the first few come soon, when a program is new.
+# Time that they may take in addition, so that the first few happen early in the life of a program.
 FREE_S: Final = 5.0
-# Between two looks whether a call is to be compared.
+# Interval between two decisions whether a call is compared.
 LOOK_EVERY_S: Final = 1.0
-# Of the first calls each is looked at, since a program's calls differ most at its start.
+# The decision is made for each of the first calls, since the calls of a program differ most at its start.
 FIRST_CALLS: Final = 32
-# Calls without content are compared seldom: they may prove a difference.
+# Base of the schedule for calls without content. They are compared rarely, since they can only prove a difference.
 _OF_CONSTANT: Final = 4
 
 # Inputs of fewer values are sizes, flags and the like.
 LEAST_VALUES: Final = 8
-# Number of values that are looked at.
+# Number of values that are read of an input.
 MOST_VALUES: Final = 4096
-# A standard deviation below this part of the largest value: an empty picture with the noise of its sensor.
+# Ratio of standard deviation to largest value below which an input counts as constant, such as an empty picture
+# with the noise of its sensor.
 NEARLY_CONSTANT: Final = 0.02
 
 _WORDS: Final[Mapping[object, Verify]] = {
@@ -84,7 +85,7 @@ class NumbersWarning(UserWarning):
 
 
 def verify_mode(given: object) -> Verify:
-    """What `verify=` or the environment says. Raises `OptionError`."""
+    """Return the mode that `verify=` or the environment selects. Raise `OptionError` for an unknown word."""
     word: object = os.environ.get(VERIFY_VARIABLE, "").strip().lower() or "warn" if given is None else given
     try:
         return _WORDS[word]
@@ -93,25 +94,25 @@ def verify_mode(given: object) -> Verify:
         raise OptionError(f"{where} is not known.", fix="Give 'warn', 'raise' or False ('off').") from None
 
 
-# Of a call that is compared: whether its inputs have content. "" for none.
+# Whether the inputs of a compared call have content; "" without such a call.
 Kind = Literal["", "constant", "content"]
 
 
 class HasCalls(Protocol):
-    """Something that counts calls."""
+    """An object that counts calls."""
 
     calls: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WholeCalls:
-    """How calls are done that are put together from several runs, which is compared as a whole.
+    """Calls whose outputs are joined from several runs. Each is compared as a whole.
 
     Args:
-        spec: of the session without the sizes of a variant.
-        parts: how a call is divided, as text: calls that are divided otherwise have a verdict of their own.
+        spec: specification of the session without the sizes of a variant.
+        parts: description of how a call is divided. Each division has a separate verdict.
         constants: inputs that the application does not give.
-        counter: of these calls.
+        counter: counts these calls.
     """
 
     spec: SessionSpec
@@ -126,8 +127,8 @@ class NumbersCheck:
     Args:
         remote: the session, which has been made.
         mode: "warn" compares in the background; "raise" before the result is returned.
-        whole: for calls that are put together from several runs of this session and others.
-        anew: compare as if no earlier session had been compared.
+        whole: for calls whose outputs are joined from runs of several sessions.
+        anew: ignore the verdicts of earlier sessions.
     """
 
     def __init__(
@@ -139,16 +140,16 @@ class NumbersCheck:
         self._whole = whole
         self._counter: HasCalls = remote if whole is None else whole.counter
         self._lock = Lock()
-        # Whether calls are looked at at all, and when the next one is.
+        # Whether calls are compared at all, and the time of the next decision.
         self._looks = False
         self._next_look = 0.0
-        # What is being compared; a call with content does not wait for one without.
+        # Kind of the call that is being compared; a call with content does not wait for one without.
         self._busy: Kind = ""
-        # Comparisons of this session that settled nothing, by whether the inputs had content.
+        # Number of comparisons of this session without a verdict, by kind.
         self._unsettled = {"constant": 0, "content": 0}
-        # Seconds of comparisons, and since when.
+        # Seconds spent in comparisons, and the start of the count.
         self._spent_s, self._since = 0.0, time.monotonic()
-        # Calls of this session that are part of the report's number.
+        # Number of this session's calls that the report already counts.
         self._counted = 0
         renew_in_forks(self)
         placement = remote.info.placement
@@ -160,7 +161,7 @@ class NumbersCheck:
             kept = remote.numbers
             # The host has added its creation as its first call.
             self._report, self._counted = dataclasses.replace(kept, calls=kept.calls + 1), 1
-            # The CPU cannot run a model without its original, and what is wrong stays wrong.
+            # The CPU cannot run a compiled model without its original, and a difference stays a difference.
             self._looks = kept.state == "agrees" and not remote.recipe.compiled
             age_s = abs(time.time() - kept.when)
             self._spent_s = max(0.0, kept.seconds - SHARE_OF_TIME * age_s)
@@ -180,16 +181,16 @@ class NumbersCheck:
 
     @property
     def is_open(self) -> bool:
-        """Whether no call has settled it."""
+        """Whether no call has given a verdict yet."""
         return self._looks and self._report.state != "agrees"
 
     def known_before(self) -> None:
-        """Report what was found before the session was created. Raises `NumbersDiffer`."""
+        """Warn of a difference that an earlier session found, or raise `NumbersDiffer`."""
         if self._mode != "off" and self._report.state == "differs":
             self._tell(self._report)
 
     def wants(self, values: Iterable[Any]) -> bool:
-        """Whether the call with these inputs, which has not been counted yet, is to be compared."""
+        """Return whether the call with these inputs is to be compared. The call has not been counted yet."""
         if not self._looks:
             return False
         number, now = self._counter.calls + 1, time.monotonic()
@@ -213,13 +214,13 @@ class NumbersCheck:
         content = has_content(values)
         if self._busy and not content:
             return False
-        # The first is compared in any case: what differs on it differs.
+        # The first call is always compared: a difference on it is a difference.
         tried = self._unsettled["content" if content else "constant"]
         due = number >= (2 if content else _OF_CONSTANT) ** tried
         return due and (not tried or self._has_time(now))
 
     def _has_time(self, now: float) -> bool:
-        """Whether a further comparison fits into its share of the time."""
+        """Return whether another comparison fits into the share of the time."""
         return self._spent_s + self._report.seconds <= FREE_S + SHARE_OF_TIME * (now - self._since)
 
     def compare_call(
@@ -231,18 +232,18 @@ class NumbersCheck:
         ahead: bool = False,
         counted: Counted | None = None,
     ) -> None:
-        """Compare a call that has succeeded and been counted, and of which `wants` was true.
+        """Compare a call that has succeeded and been counted, and for which `wants` returned true.
 
         Args:
-            ahead: it was made for this with made-up inputs, and its caller waits.
-            counted: see `RunArguments`.
+            ahead: the call was made for the comparison, with made-up inputs, and its caller waits.
+            counted: selects the part of the outputs to compare, see `RemoteRunner.run_values`.
 
         Raises:
-            NumbersDiffer: its numbers differ, for ``verify="raise"``.
+            NumbersDiffer: the numbers differ, for ``verify="raise"``.
         """
         kind: Kind = "content" if has_content(value for _, value, _ in feeds) else "constant"
         with self._lock:
-            # Another thread's call of the same moment is being compared.
+            # Another thread's call is being compared.
             if not self._looks or self._busy in ("content", kind):
                 return
             self._busy = kind
@@ -281,8 +282,10 @@ class NumbersCheck:
         inputs: str,
         counted: Counted | None = None,
     ) -> NumbersReport:
-        """The comparison that the application asks for; a kept report does not count. Keeps its report, unless it
-        shows nothing and there is one that does."""
+        """Compare a call for the application, without regard to a kept report.
+
+        The report is kept, unless it proves nothing and the kept one does.
+        """
         header, buffers = self._message(names, feeds, results, counted)
         constant = not has_content(value for _, value, _ in feeds)
         header |= {"again": True, "of": inputs, "constant": constant}
@@ -292,11 +295,11 @@ class NumbersCheck:
         return dataclasses.replace(report, calls=0, compared=0)
 
     def _take(self, report: NumbersReport, calls: int, kind: Kind) -> bool:
-        """Add a comparison's report to what is known. Returns whether it newly shows a difference.
+        """Merge the report of a comparison into the kept one. Return whether it is the first to show a difference.
 
         Args:
             calls: number of calls of this session that the host has added.
-            kind: of the call that was compared; "" for a comparison that the application asked for.
+            kind: kind of the compared call; "" for a comparison that the application requested.
         """
         with self._lock:
             before = self._report
@@ -315,13 +318,14 @@ class NumbersCheck:
             self._report = report.after(before) if settled else report
             if report.state == "unknown" and kind:
                 self._unsettled[kind] += 1
-            # What shows nothing leaves it open; a reason why nothing can be compared does not.
+            # A comparison that proves nothing leaves the verdict open; a reason why nothing can be compared does
+            # not.
             shows_nothing = self._report.state == "unknown" and bool(self._report.outputs)
             self._looks = self._mode != "off" and (self._report.state == "agrees" or shows_nothing)
             return self._report.state == "differs" and before.state != "differs"
 
     def samples(self, timeout_s: float | None) -> dict[str, Any]:
-        """Made-up values for the inputs. Raises `OptionError` where none can be made up."""
+        """Return made-up values for the inputs. Raise `OptionError` if the host cannot make them."""
         remote = self._remote
         return made_up(remote.host, remote.recipe.label, remote.info.inputs, deadline_after(timeout_s))
 
@@ -423,9 +427,9 @@ class NumbersCheck:
 
 
 def has_content(values: Iterable[Any]) -> bool:
-    """Whether the inputs of a call vary enough to show what a model computes.
+    """Return whether the inputs of a call vary enough to prove anything about the results.
 
-    Masks, flags and small sizes show nothing. Without a larger input anything counts.
+    Masks, flags and small sizes prove nothing. Without a larger input all inputs count.
     """
     import numpy as np
 
@@ -437,7 +441,7 @@ def has_content(values: Iterable[Any]) -> bool:
 def _varies(array: Any) -> bool:
     import numpy as np
 
-    # A part is enough, and costs the same for any size.
+    # A sample is enough, and takes the same time for any size.
     flat = array.reshape(-1)
     some = flat[:: max(1, flat.size // MOST_VALUES)]
     if array.dtype.kind == "b":
@@ -453,7 +457,7 @@ def _varies(array: Any) -> bool:
 
 
 def made_up(host: Host, label: str, inputs: Sequence[NodeInfo], deadline: float | None) -> dict[str, Any]:
-    """Values that the host makes up for inputs of fixed sizes. Raises `OptionError` where it cannot."""
+    """Return values that the host makes up for inputs of fixed sizes. Raise `OptionError` if it cannot."""
     from qnnbridge_protocol.values import decode_all
 
     header = {"op": "model.samples", "inputs": [node.to_wire() for node in inputs]}
@@ -469,12 +473,12 @@ def made_up(host: Host, label: str, inputs: Sequence[NodeInfo], deadline: float 
     return {name: value for (name, _), value in zip(found, values, strict=True)}
 
 
-# A cause that begins so is no fault of QNN (`create/optimizers.py` of the host).
+# A cause that begins with this text is not a fault of QNN (`create/optimizers.py` of the host).
 OPTIMIZER: Final = "ONNX Runtime's optimizer"
 
 
 def numbers_differ(recipe: SessionRecipe, report: NumbersReport) -> NumbersDiffer:
-    """Return the error for a report that says "differs", of a session that was made from this recipe."""
+    """Return the error for a report with the state "differs" of a session with this recipe."""
     worst, label, command = report.worst, recipe.label, recipe.command("verify")
     fix = (
         f"Find the node with `{command}`."

@@ -1,7 +1,7 @@
-"""A session that lives in the host, and survives it.
+"""A session in the host that outlives the host's process.
 
-The client keeps the session's recipe. When the host has been replaced by its next generation, the
-session is made again there by the first call that needs it, after a look whether the model is still the same.
+The client keeps the session's recipe. After a restart of the host, the first call that needs the session creates it
+again there, after a check that the model has not changed.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.elements import ValueType
 
 
-# Tell sessions apart for the counting of creations.
+# Identify sessions where creations are counted.
 _keys = itertools.count(1)
 
-# A generation number for a session that was in a host and is in none.
+# Generation of a session that was unloaded from its host.
 UNLOADED = -1
 
 PROFILING = "enable_profiling"
 
-# Wait for a daemon's answer after the time at which it ends its NPU host.
+# Time to wait for a daemon's answer after the time at which it ends its NPU host.
 KILL_ANSWER_S = 0.5
 
 
 class RemoteSession(ReplayingSession):
-    """A session in the host, made again in each next generation. Any thread may call."""
+    """A session in the host, created again after each restart of the host. Any thread may call."""
 
     def __init__(
         self,
@@ -73,10 +73,11 @@ class RemoteSession(ReplayingSession):
         while_busy: Callable[[], None] = lambda: None,
         make_room: Callable[[BridgeError, float | None], bool] = lambda *_: False,
     ) -> None:
-        """while_busy: called while a host makes the session.
-
-        make_room: called with the error of an NPU without room for it and the deadline; returns whether it is worth
-        another attempt.
+        """
+        Args:
+            while_busy: called while a host creates the session.
+            make_room: called with the error and the deadline if the NPU has too little memory for the session;
+                returns whether another attempt can succeed.
         """
         super().__init__(host, recipe, retry=retry)
         self.timeout_s = timeout_s
@@ -87,41 +88,41 @@ class RemoteSession(ReplayingSession):
         # Withdraws the creation.
         self._stop: Terminable | None = None
         self.info: SessionInfo
-        # What was known of its numbers when it was made.
+        # Verdict on the numbers at the time of the creation.
         self.numbers: NumbersReport | None = None
-        # What was rewritten in the model.
+        # Rewrites of the model, a line each.
         self.fixed: tuple[str, ...] = ()
         self.fix: FixSpec | None = None
-        # Those that the host left out, because they harm the model.
+        # Optimizers that the host left out because they change the results of the model.
         self.disabled_optimizers: tuple[str, ...] = ()
         # Whether another application of the daemon has the same session.
         self.is_shared = False
         self._key = str(next(_keys))
         self._dynamic: dict[str, str] = {}
-        # Its number in the host of `generation`.
+        # The session's number in the host of `generation`.
         self.session_id = 0
         # The generation in which the profile began that `end_profiling` is to end, and whether it was ended.
         self._profile_in: int | None = None
         self._profile_ended = False
-        # Generation and number, while there is something to release. Known to what releases it in place of a
-        # finalizer, which must not know the session.
+        # Generation and number, while there is something to release. The release function refers to this list and
+        # not to the session, which it would keep alive.
         self._place: list[tuple[int, int]] = []
-        # It only appends to a queue (`Releases.add` takes no lock). The next call sends the release.
+        # The watch only appends to a queue (`Releases.add` takes no lock). The next call sends the release.
         self._watch()
 
     def _watch(self) -> None:
-        """Have the session released when it is dropped. The child of a fork has none of its parent's watches."""
+        """Release the session when the application drops it. The child of a fork has no watch of its parent."""
         when_gone(self, functools.partial(_release_later, self.host, self._place))
         self._watched_in = fds.forks
 
     def may_go_quick(self, retry: int | None, on_deadline: OnDeadline) -> bool:
-        """Whether a call may take the fast path, whose requests cannot carry these arguments to a daemon."""
-        # A private host is this application's: it repeats and ends it itself. A daemon repeats and ends on
-        # its own, and has to be asked in the request's header, for which a call of 32 bytes has no room.
+        """Return whether a call may take the fast path, whose requests cannot carry these arguments to a daemon."""
+        # This side repeats the calls of a private host and ends it. A daemon does both itself and reads the
+        # arguments from the header of the request, which does not fit into the 32 bytes of a fast call.
         return not self.host.is_daemon or (retry in (None, self.retry) and on_deadline == "raise")
 
     def open(self, timeout_s: float | None, on_deadline: OnDeadline, stop: Terminable | None = None) -> SessionInfo:
-        """Make the session. Raises the host's error, with the cause from its log.
+        """Create the session. Raise the host's error, with the cause from its log.
 
         stop: setting its `terminate` from another thread withdraws the request.
         """
@@ -130,8 +131,8 @@ class RemoteSession(ReplayingSession):
         if self.host.is_daemon and on_deadline == "kill" and deadline is not None:
             # Only the daemon may end a host that other applications share.
             self._kill_at, on_deadline = deadline, "raise"
-            # This side waits a little longer than the daemon, so that the daemon's error, which names the
-            # cause, arrives before this side's own deadline.
+            # This side waits a little longer than the daemon, so that the daemon's error, which has the cause,
+            # arrives before the deadline of this side.
             deadline += KILL_ANSWER_S
         limits = CallLimits(timeout_s, self.retry, on_deadline)
         self.with_retry(self.ensure_session, limits, self._create_context, deadline)
@@ -139,14 +140,14 @@ class RemoteSession(ReplayingSession):
         return self.info
 
     def refuse_repetition(self, failed: FastCallFailed) -> None:
-        """Raise `StateLost` for a call on the fast path that the host's end leaves without its inputs.
+        """Raise `StateLost` for a call on the fast path whose inputs were lost with the host.
 
-        Returns if the host is there: the slow path reports a deadline, or the host's own error.
+        Return if the host still runs: the slow path then reports a missed deadline or the host's own error.
         """
         from qnnbridge._io_binding import lost_in_place
 
-        # Three ends of a call whose inputs may be overwritten: the host has died, its connection was
-        # replaced, or its NPU was lost. All others leave the host running, and the slow path reports them.
+        # The inputs may be overwritten if the host has crashed, its connection was replaced, or its NPU was lost.
+        # All other errors leave the host running, and the slow path reports them.
         error, supervisor = failed.error, self.host.supervisor
         if isinstance(error, ChannelFailed):
             death = supervisor.lost(failed.process, error, failed.deadline)
@@ -158,7 +159,7 @@ class RemoteSession(ReplayingSession):
             raise lost_in_place(error.message) from error
 
     def describe(self, deadline: float | None) -> ModelDescription:
-        """The model's description; the recipe keeps its identity."""
+        """Return the description of the model and keep its identity in the recipe."""
         found = identify(self.host, self.recipe, deadline)
         self.recipe = dataclasses.replace(self.recipe, identity=found.model)
         self._book_on(found.model.fingerprint, found.model.label)
@@ -174,14 +175,14 @@ class RemoteSession(ReplayingSession):
         stop: Terminable | None = None,
         failed: FastCallFailed | None = None,
     ) -> list[Any]:
-        """Run the model; values in, values out. Setting `stop.terminate` from another thread stops the run.
+        """Run the model and return the output values. Setting `stop.terminate` from another thread stops the run.
 
         failed: the failure of the call on the fast path, which this call continues.
         """
         from qnnbridge_protocol.values import Encoder, decode_all  # numpy, which making a session does not need
 
         deadline = deadline_after(limits.timeout)  # before the encoding, which takes seconds for millions of texts
-        # Encoded once for all attempts.
+        # The inputs are encoded once for all attempts.
         encoder = Encoder()
         inputs = [[name, encoder.add(value, kind)] for name, value, kind in feeds]
         header: dict[str, Any] = {"op": "session.run", "outputs": output_names, "inputs": inputs}
@@ -193,8 +194,8 @@ class RemoteSession(ReplayingSession):
         except Cancelled:
             if options is None:
                 raise
-            # `terminate` was assigned while the run waited in a queue. What ONNX Runtime makes of a run that is
-            # terminated before its first node, only it can say: a model without nodes gives its results.
+            # `terminate` was assigned while the run waited in a queue. Only ONNX Runtime decides the outcome of a
+            # run that is terminated before its first node: a model without nodes returns its results.
             terminated = dataclasses.replace(options, options={**options.options, "terminate": True})
             header["options"] = terminated.to_wire()
             left_s = None if deadline is None else _seconds_until(deadline)
@@ -203,7 +204,7 @@ class RemoteSession(ReplayingSession):
 
     @property
     def is_in_host(self) -> bool:
-        """Whether it is in the host that runs now."""
+        """Whether the session exists in the running host."""
         return self._is_running_in(self._generation)
 
     def _is_running_in(self, generation: int) -> bool:
@@ -211,13 +212,13 @@ class RemoteSession(ReplayingSession):
         return process is not None and process.generation == generation
 
     def unload(self) -> Callable[[float], None]:
-        """Keep its recipe only: the next call makes it again.
+        """Keep only the recipe: the next call creates the session again.
 
-        For one without a running call and without state of its own there. Returns what releases it in the host and
-        waits for this many seconds until it is.
+        The session must have no running call and no state in the host. Return a function that releases the session
+        in the host and waits up to the given seconds until the host has done so.
         """
         with self._lock:
-            # Under the lock of `_create`: no thread makes the session between the look and the change.
+            # Under the lock of `_create`, so that no thread creates the session between the check and the change.
             process, number = self.host.supervisor.running, self.session_id
             there = self.is_in_host
             self.live = None
@@ -237,12 +238,12 @@ class RemoteSession(ReplayingSession):
         return release
 
     def end_profiling(self) -> str:
-        """The profile's file, empty if there is no profile. Raises `StateLost`, once, if a host took it along."""
+        """Return the path of the profile, "" without one. Raise `StateLost`, once, if it was lost with a host."""
         begun_in, header = self._profile_in, {"op": "session.end_profiling"}
         if begun_in is None:
             if self._profile_ended:
                 return ""
-            # Not known to have one: any host says so.
+            # Perhaps the session has no profile: any host reports that.
             reply = self.forward(header, limits=CallLimits(self.timeout_s))
             return str(field(reply.header, "file", "str"))
         try:
@@ -251,7 +252,7 @@ class RemoteSession(ReplayingSession):
             reply = self.forward(header, limits=CallLimits(self.timeout_s, retry=0), only_in=begun_in)
             file = str(field(reply.header, "file", "str"))
         except StateLost:
-            # A later record is for the next call.
+            # The next call ends a later profile.
             self._profile_in = self._generation if self._generation > begun_in else None
             raise
         self._profile_in, self._profile_ended = None, True
@@ -265,31 +266,33 @@ class RemoteSession(ReplayingSession):
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
         header = {"op": "session.set_ep_dynamic_options", "options": options}
         self.forward(header, limits=CallLimits(self.timeout_s))
-        # Only after the host has accepted them: a refused option would make every later creation fail.
-        self._dynamic |= options  # for the next host
+        # Kept for the next host only after this host has accepted them: a refused option would make every later
+        # creation fail.
+        self._dynamic |= options
 
     @property
     def closed(self) -> bool:
         return self._closed
 
     def close(self) -> None:
-        """Release the session in the host. Idempotent; never blocks for long."""
+        """Release the session in the host. Idempotent; takes at most two seconds."""
         if self._closed:
             return
-        # First: the fast path looks at `live` without a lock, and sends no call of a session that is being
+        # First: the fast path reads `live` without a lock and must not send calls of a session that is being
         # closed.
         self.live = None
-        self._closed = True  # a thread that is making it checks this and releases the result
+        self._closed = True  # a thread that is creating the session checks this and releases the result
         process = self.host.supervisor.running
-        # A session of an earlier generation ended with its host: there is nothing to release.
+        # A session of an earlier generation ended with its host.
         if process is not None and process.generation == self._generation:
             try:
                 process.channel.call(
                     {"op": "session.close", "session": self.session_id}, deadline=time.monotonic() + 2.0
                 )
             except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
-                pass  # it is gone, or will be with the host
-        self._place.clear()  # last: what is interrupted before is released when the session is dropped
+                pass  # the session ends with the host
+        # Last: if an interruption comes earlier, the session is released when it is dropped.
+        self._place.clear()
 
     # --- calls ---
 
@@ -312,26 +315,24 @@ class RemoteSession(ReplayingSession):
             only_in: the generation that has the request's object; `StateLost` if it is gone.
             deadline: if the time began before this call.
         """
-        # A request that itself says "terminate" is sent, so that ONNX Runtime gives its own answer to it; no
-        # CANCEL follows.
+        # A request with the option "terminate" is sent, so that ONNX Runtime answers it; no CANCEL follows.
         terminates = asks_to_terminate(header)
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
             if only_in is not None and process.generation != only_in:
-                # Here and not before the loop: a death during an earlier attempt may have replaced the
-                # generation meanwhile.
+                # Here and not before the loop: a crash during an earlier attempt may have replaced the generation.
                 raise profile_lost()
             request = {**header, "session": self.ensure_session(process, deadline)}
             if self.host.is_daemon:
-                # The daemon counts deaths of its own host, which this side does not see; both sides count by
-                # the same number.
+                # The daemon counts the crashes of its host, which this side does not see. Both sides have the same
+                # limit.
                 request["retry"] = limits.retry
                 if kill and deadline is not None:
                     request["kill_after_s"] = _seconds_until(deadline)
                     deadline += KILL_ANSWER_S
-            # The session may be another than at the attempt before, on the CPU.
+            # The session may have moved to the CPU since the last attempt.
             context = self._context_of(header["op"])
-            # `isolate` first: a suspect that waits for its turn to run alone has no request yet that could be
+            # `isolate` first: a suspect that waits for its turn to run alone has not sent a request that could be
             # cancelled.
             with self.host.isolate(context, deadline), TerminateRelay(stop, process.channel, terminates) as on_sent:
                 message = (request, buffers)
@@ -344,8 +345,7 @@ class RemoteSession(ReplayingSession):
         deadline = deadline if failed is None else failed.deadline
         on_this_side = limits._replace(on_deadline="raise") if kill else limits
         result = self.with_retry(attempt, on_this_side, self._context_of(header["op"]), deadline, failed)
-        # A good reply proves the host's worth to the restart policy, and counts for the acquittal of a
-        # suspect.
+        # A good reply resets the restart policy and counts in favour of a suspected model.
         self.host.supervisor.good_reply(self.context, "running")
         return result
 
@@ -356,14 +356,13 @@ class RemoteSession(ReplayingSession):
 
     def ensure_session(self, process: HostProcess, deadline: float | None) -> int:
         """Return the session's number in this generation; create the session there first if it does not exist."""
-        # Read without the lock: the generation is set last in `_made`, after the number that belongs to it.
+        # Read without the lock: `_made` sets the generation last, after its number.
         if process.generation == self._generation:
             return self.session_id
 
         def make() -> None:
-            # A loop and not an if: `_make_room` releases other models when the NPU is full, after which the
-            # attempt is repeated; another thread may have made the session while this one waited for its
-            # turn.
+            # A loop and not an if: `_make_room` releases other models when the NPU is full, and then the attempt is
+            # repeated. Another thread may have created the session while this one waited for its turn.
             while process.generation != self._generation:
                 try:
                     self._create(process, deadline)
@@ -374,7 +373,7 @@ class RemoteSession(ReplayingSession):
         try:
             in_turn(self._lock, remaining(deadline), make)
         except TooLate:
-            # The turn did not come in time, so the host never had the request.
+            # Another thread held the lock until the deadline, so no request was sent.
             raise Deadline("not-started") from None
         return self.session_id
 
@@ -382,19 +381,18 @@ class RemoteSession(ReplayingSession):
         host, recipe, again = self.host, self.recipe, bool(self._generation)
         suspect = self._create_context
         if host.blame.active and not recipe.fingerprint and not host.is_daemon:
-            # A suspect runs alone; for that it must be known which model this is.
+            # A suspect runs alone, so the identity of this model must be known.
             self.describe(deadline)
             recipe = self.recipe
-        # A profile that the application has ended is not recorded again by the next host, which would write a
-        # second file.
+        # The next host does not record a profile that the application has ended: it would write a second file.
         spec = recipe.spec.again if again else recipe.spec
         if self._profile_ended:
             options = {name: value for name, value in spec.options.items() if name != PROFILING}
             spec = dataclasses.replace(spec, options=options)
         if again and self.fix is not None and not recipe.on_cpu:
-            spec = dataclasses.replace(spec, fix=self.fix)  # never again with the numbers that it cured
+            spec = dataclasses.replace(spec, fix=self.fix)  # without these rewrites the results were wrong
         cached = not again or self._from_cache
-        # Only a session of the same cache can have them set aside.
+        # Only a session of the same cache can report these entries to the host.
         folder = recipe.cache_settings().folder if cached and host.invalid_entries else None
         invalid = {where: fault for where, fault in host.invalid_entries.copy().items() if where[0] == folder}
         request = CreateRequest(
@@ -415,7 +413,7 @@ class RemoteSession(ReplayingSession):
         news = RequestNews(recipe.label, WaitLog(lambda: news.label))
         if recipe.fingerprint:
             self._book_on(recipe.fingerprint, recipe.label)
-        # `numbers` gets the request's number, which is the session's, when it is sent: an interrupted
+        # `numbers` receives the number of the request, which is the session's, when it is sent: an interrupted
         # creation can then be released.
         before, numbers = self._generation, list[int]()
         try:
@@ -424,19 +422,19 @@ class RemoteSession(ReplayingSession):
                     host, process, request, self._create_context, deadline, news, self._while_busy, numbers
                 )
             finally:
-                # Whatever ends the creation, the progress reports have named the model (and the entry that
-                # native code worked on). If the host died, that is the suspect.
+                # However the creation ended, the progress reports contain the model and the cache entry that native
+                # code worked on. If the host crashed, these are the suspects.
                 if news.fingerprint:
                     self._book_on(news.fingerprint, news.label, entry=news.entry is not None)
                     self._entry = news.entry
                     if news.entry is None:
                         self._remember_source(news.fingerprint)
             self._made(process, created, again=again)
-        # The host's own answer: it keeps no session then.
+        # An error that the host answered with: the host keeps no session.
         except BridgeError:
             raise
-        except BaseException as error:  # its time is up, or an interrupt
-            # Nobody waits for the answer any more, but the host may make it.
+        except BaseException as error:  # the deadline, or an interruption
+            # Nobody waits for the answer any more, but the host may still create the session.
             self._generation = before
             self._place.clear()
             for number in numbers:
@@ -445,8 +443,8 @@ class RemoteSession(ReplayingSession):
             if late is not None:
                 raise late from None
             raise
-        # Only now: the host has set the named entries aside. If the creation failed, the next attempt names
-        # them again.
+        # Only now: the host has set these entries aside. After a failed creation the next attempt reports them
+        # again.
         for where in invalid:
             host.invalid_entries.pop(where, None)
         if self._profile_in is None and spec.options.get(PROFILING):
@@ -479,26 +477,26 @@ class RemoteSession(ReplayingSession):
         self.numbers, self.fixed = created.numbers, created.fixed
         self.fix = created.fix or (self.fix if again else None)
         self.disabled_optimizers = created.disabled_optimizers
-        # `live` comes after everything that the fast path reads from this session.
+        # `live` is set after everything that the fast path reads from this session.
         self._note_part_of_qnn(self.info.placement)
         self.live = Live(process, created.session)
         if self._moved_because is not None:
             placement = dataclasses.replace(self.info.placement, cause=self._moved_because)
             self.info = dataclasses.replace(self.info, placement=placement)
-        # Closed by another thread while this one made it: nobody else would release it.
+        # Another thread closed the session while this one created it: nobody else would release it.
         if self._closed:
             self.host.release_later(self._generation, self.session_id)
         self.host.recycler.created(process.generation, self._key)
         self.host.supervisor.good_reply(self._create_context, "creating")
 
     def _count(self, cache: CacheReply, *, again: bool) -> None:
-        """Record the cache's result in the session's status and in the host's counters."""
+        """Record the result of the cache in the status of the session and in the counters of the host."""
         was_from_cache = self._from_cache
         self._entry = (cache.key, cache.id) if cache.key is not None and cache.id is not None else None
-        # A daemon names no entry: it alone has it set aside.
+        # A daemon does not report the entry: it sets damaged entries aside itself.
         self._from_cache = self._entry is not None or (self.host.is_daemon and cache.state != "off")
-        # Status and counters describe the application's creation; a silent one in the next host changes them
-        # only for the worse (an entry that was lost).
+        # Status and counters describe the creation by the application. A later creation in the next host changes
+        # them only if the entry was lost.
         if not again:
             self.cache_status = cache.status
         elif was_from_cache and not self._from_cache:
@@ -516,7 +514,7 @@ class RemoteSession(ReplayingSession):
 
 
 def _release_later(host: Host, place: list[tuple[int, int]]) -> None:
-    """The session was dropped: it is released with the next call."""
+    """Queue the release of a session that the application has dropped."""
     for generation, number in place:
         host.release_later(generation, number)
 

@@ -14,12 +14,11 @@ A call goes through these states of the loop in `_supervision.retries`::
                                                |
                                                +---- no retry left --> raised, with the cause
 
-`retry` counts the deaths that the call may have caused. After all others (a kill from outside, another call inside
-native code, a host that never had the request) it is repeated until its deadline (`Patience`).
+`retry` counts the crashes that the call may have caused. After all others (a kill from outside, another call inside
+native code, a host that never had the request) the call is repeated until its deadline (`Patience`).
 
-Owns the suspect of a host's death (the model, or the cache entry that stands for it), and whether the
-session has gone to the CPU. Every call either gives its result or raises the error that explains why not.
-Any thread.
+Owns the suspect of a crash (the model, or the cache entry that replaces it), and whether the session has moved to
+the CPU. Any thread.
 """
 
 from __future__ import annotations
@@ -54,53 +53,55 @@ _log = log_of("qnnbridge.session")
 
 T = TypeVar("T")
 
-# Entries of the cache that may die under one creation before it counts as the model's own death.
+# Number of cache entries that may crash the host in one creation before the model itself is blamed.
 MAX_BAD_ENTRIES = 3
 
 
 class Live(NamedTuple):
-    """Where a session is: its number in one host process. One object, so that no thread sees the number of the next
-    host with the process of the last."""
+    """A session's number in one host process.
+
+    One object, so that no thread combines the process of one host with the number in another.
+    """
 
     process: HostProcess
     session: int
 
 
 class ReplayingSession:
-    """Repeats calls that a death or a bad entry ended.
+    """Repeat calls after the crash of a host or a damaged cache entry.
 
-    Base of `RemoteSession`, which makes the session and its calls.
+    Base of `RemoteSession`, which creates the session and makes its calls.
     """
 
     def __init__(self, host: Host, recipe: SessionRecipe, *, retry: int) -> None:
         self.host = host
         self.recipe = recipe
         self.retry = retry
-        # The context of its runs.
+        # The context of the session's runs.
         self.context = CallContext(
             "session.run", recipe.label, recipe.fingerprint, recipe.options_hash, recipe.without_qnn
         )
         self._create_context = dataclasses.replace(self.context, op="session.create")
         self._lock = renew_in_forks(RLock())  # for `in_turn`
-        # Key and id of the entry of the cache that native code works on, or was loaded last.
+        # Key and id of the cache entry that native code works on, or that was loaded last.
         self._entry: tuple[str, str] | None = None
         # The cache's result for this session.
         self.cache_status = CacheStatus("off", "not asked yet")
-        # Whether it was made from an entry of the cache.
+        # Whether the session was created from a cache entry.
         self._from_cache = False
-        # Why that entry cannot be used again.
+        # Reason why that entry cannot be used again.
         self._entry_fault = ""
         self._bad_entries = 0
         self._moved_because: str | None = None
         self._generation = 0
         self._closed = False
-        # Where it was made last, for fast calls. The process may have ended.
+        # Where the session was created last, for fast calls. The process may have ended.
         self.live: Live | None = None
-        # Time of the next checks on the fast path that the slow path makes before every call.
+        # Time at which the fast path repeats the checks that the slow path makes before every call.
         self.next_upkeep = 0.0
-        # Calls that succeeded, or were sent on the fast path.
+        # Number of calls that succeeded or were sent on the fast path.
         self.calls = 0
-        # Whether a call with these inputs is to be compared with the CPU, which the slow path does.
+        # Returns whether a call with these inputs is to be compared with the CPU, which the slow path does.
         self.wants_comparison: Callable[[Iterable[Any]], bool] | None = None
 
     @property
@@ -109,12 +110,12 @@ class ReplayingSession:
 
     @property
     def generation(self) -> int:
-        """Of the host in which the session lives, or last lived."""
+        """Generation of the host in which the session was created last."""
         return self._generation
 
     @property
     def moved(self) -> bool:
-        """Whether it went to the CPU because its model is in quarantine."""
+        """Whether the session moved to the CPU because its model is in quarantine."""
         return self._moved_because is not None
 
     def with_retry(
@@ -141,8 +142,11 @@ class ReplayingSession:
     # --- blame ---
 
     def is_the_entrys_fault(self, error: BridgeError) -> bool:
-        """Whether only the cache's compiled model killed a host; the next host then learns it."""
-        # Only if this session's call was the only one in native code: with several, blame is not proven.
+        """Return whether the compiled model of the cache crashed the host.
+
+        The next host is then told of the entry.
+        """
+        # Only if this session's call was the only one in native code: with several, the cause is not proven.
         suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
         entry = self._entry
         if entry is None or suspects != {self.context.fingerprint} or error.details.get("from_outside"):
@@ -156,7 +160,7 @@ class ReplayingSession:
         return True
 
     def worker_died(self, process: HostProcess, error: WorkerDied) -> HostCrashed:
-        """The process that compiles for the host has died: explained and booked like the death of a host."""
+        """Explain the crash of the process that compiles for the host, and count it like a crash of the host."""
         details = error.details
         if isinstance(details.get("fingerprint"), str):
             self._book_on(details["fingerprint"], str(details.get("label") or self.context.model))
@@ -164,8 +168,8 @@ class ReplayingSession:
         return self.host.supervisor.worker_died(process, error, self._create_context)
 
     def _book_on(self, fingerprint: str, label: str, *, entry: bool = False, known: str = "") -> None:
-        """The suspect if the host dies: the model, or the cache entry that stands for it."""
-        # Replaced, never changed: contexts of calls under way belong to other threads.
+        """Set the suspect of a later crash: the model, or the cache entry that replaces it."""
+        # Replaced and not changed: contexts of running calls belong to other threads.
         before = self.context.fingerprint, self.context.model, self.context.known
         if (fingerprint, label, known) != before:
             suspect: dict[str, Any] = {
@@ -178,26 +182,26 @@ class ReplayingSession:
             self._create_context = dataclasses.replace(self._create_context, **suspect)
 
     def _remember_source(self, fingerprint: str) -> None:
-        """The model's key for the quarantine before a host has read it again."""
+        """Store where the model was read from, so that the quarantine knows it before a host has read it again."""
         source = self.recipe.source(fingerprint) if self.host.quarantine is not None else None
         if self.host.quarantine is not None and source is not None:
             self.host.quarantine.remember_source(fingerprint, source)
 
     def _note_part_of_qnn(self, placement: Placement) -> None:
-        """Whether QNN can be to blame if the host dies in a run: not if it took no node."""
+        """Record whether QNN can cause a crash in a run: not if QNN runs none of the nodes."""
         without = self.recipe.without_qnn or (placement.known and not placement.qnn_nodes)
         if without != self.context.without_qnn:
             self.context = dataclasses.replace(self.context, without_qnn=without)
 
     def concerns_me(self, error: BridgeError) -> bool:
-        """Whether a death that a restart does not cure says anything about this model: not if another may be it."""
+        """Return whether a crash that a restart does not cure concerns this model and no other."""
         suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
         return not suspects or suspects == {self.context.fingerprint}
 
     # --- quarantine ---
 
     def check_quarantine(self) -> None:
-        """Raises `ModelQuarantined`, or moves the session to the CPU if it allows that."""
+        """Raise `ModelQuarantined`, or move the session to the CPU if it allows that."""
         try:
             if self.context.fingerprint:
                 self.host.supervisor.check_quarantine(self.context)
@@ -207,7 +211,7 @@ class ReplayingSession:
             self._bear(error)
 
     def refused_by_the_host(self, refusal: ModelQuarantined) -> None:
-        """The host has found out that the model is one of those that were named to it."""
+        """Handle the refusal of a host that found the model among the quarantined ones."""
         details = refusal.details
         self._book_on(str(details.get("fingerprint", "")), str(details.get("label", self.context.model)))
         error: ModelQuarantined = refusal
@@ -218,14 +222,14 @@ class ReplayingSession:
         self._bear(error, compiled=details.get("compiled") is True)
 
     def _bear(self, error: ModelQuarantined, *, compiled: bool = False) -> None:
-        """Move the session to the CPU if it allows that, else raise."""
+        """Move the session to the CPU if it allows that, else raise the error."""
         recipe = self.recipe
         if recipe.spec.fallback != "cpu" or recipe.on_cpu or compiled or recipe.compiled:
             raise error
         self._move_to_cpu(error)
 
     def went_to_cpu(self) -> bool:
-        """After a death: whether the model is in quarantine now and the session moves to the CPU."""
+        """Return whether the last crash put the model into quarantine and the session moves to the CPU."""
         try:
             self.check_quarantine()
         except ModelQuarantined:
@@ -233,7 +237,7 @@ class ReplayingSession:
         return self.recipe.on_cpu
 
     def _move_to_cpu(self, error: ModelQuarantined) -> None:
-        """The model keeps killing hosts on QNN; there it is refused from now on, not here."""
+        """Continue on the CPU, since the model keeps crashing hosts on QNN."""
         with self._lock:
             if self.recipe.on_cpu:
                 return
@@ -244,7 +248,7 @@ class ReplayingSession:
             )
             self._create_context = dataclasses.replace(self.context, op="session.create")
             self._moved_because = error.message
-            # 0 is no generation: the next call makes the session anew, now with the CPU's options.
+            # No host has generation 0: the next call creates the session again, with the CPU's options.
             self._generation = 0
             self.live = None
         self.host.supervisor.counters.cpu_fallbacks += 1
@@ -263,7 +267,7 @@ class _SessionPolicy(Policy):
         self._session = session
         self._retry = retry
         self.may_repeat = retry > 0
-        # Before the attempt: only a death on QNN is cured by going to the CPU, and another thread may move the
+        # Read before the attempt: moving to the CPU only cures a crash on QNN, and another thread may move the
         # session.
         self.on_cpu = session.recipe.on_cpu
 
@@ -271,8 +275,10 @@ class _SessionPolicy(Policy):
         self._session.check_quarantine()
 
     def excuses(self, death: BridgeError) -> bool:
-        """A creation from the cache that kills the host is repeated without `retry`: the caller never asked for
-        that entry, and the model itself has not been tried yet."""
+        """Return true for a creation whose cache entry crashed the host.
+
+        It is repeated without counting: the caller did not ask for the entry, and the model has not been tried yet.
+        """
         return self._session.is_the_entrys_fault(death) and self.context.op == "session.create"
 
     def judge(self, process: HostProcess, error: BridgeError) -> Death | bool:
@@ -281,8 +287,8 @@ class _SessionPolicy(Policy):
         if self._host.is_daemon:
             return False
         if isinstance(error, WorkerDied):
-            # The process that compiles for the host. The host itself lives on, so its sessions and generation
-            # stay, and no call of it was lost.
+            # The process that compiles for the host. The host itself still runs, so its sessions and its generation
+            # stay, and none of its calls was lost.
             death = session.worker_died(process, error)
             return Death(death, self.may_repeat and death.details.get("from_outside") is True, 0)
         if isinstance(error, ModelQuarantined):
@@ -299,13 +305,13 @@ class _SessionPolicy(Policy):
 
     def repeats(self, death: Death, patience: Patience) -> bool:
         session, error = self._session, death.error
-        # The death was another's: repeated without using up `retry`, as long as the deadline (or `Patience`)
-        # lasts.
+        # Another call caused the crash: this one is repeated without counting, until the deadline (or `Patience`)
+        # ends.
         if not (death.innocent and not isinstance(error, Closed) and patience.is_left()):
-            # "Pointless": a cause that a restart does not cure, such as a missing library.
+            # "pointless": a cause that a restart does not cure, such as a missing library.
             if self._retry <= 0 or (error.retry == "pointless" and session.concerns_me(error)):
-                # The last way out: the death just counted may have put the model into quarantine, and
-                # fallback="cpu" allows the CPU.
+                # The last resort: this crash may have put the model into quarantine, and fallback="cpu" allows the
+                # CPU.
                 return self.may_repeat and not self.on_cpu and session.went_to_cpu()
             self._retry -= 1
         self._supervisor.counters.retried_calls += death.lost

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 class LoraAdapter:
-    """With the one method of ``onnxruntime.LoraAdapter``."""
+    """A LoRA adapter file, with the one method of ``onnxruntime.LoraAdapter``."""
 
     def __init__(self) -> None:
         self._path: str | None = None
 
     def Load(self, path: str | os.PathLike[str], /) -> None:  # noqa: N802 - ONNX Runtime's own name
-        """Choose the file. Raises `NoSuchFile`; an invalid file is reported by the first run."""
+        """Choose the file. Raise `NoSuchFile` if it is missing; the first run reports an invalid one."""
         absolute = os.path.abspath(os.fsdecode(path))
         if not os.path.isfile(absolute):
             raise NoSuchFile(f"There is no LoRA adapter file {os.fsdecode(path)}.", details={"path": absolute})
@@ -44,7 +44,7 @@ class LoraAdapter:
 
     @property
     def path(self) -> str:
-        """The absolute path. Raises an error that is also a `RuntimeError` before `Load`."""
+        """Absolute path of the file. Before `Load`, raise an error that is also a `RuntimeError`."""
         if self._path is None:
             raise RemoteRuntimeError("The LoraAdapter is empty.", fix="Call its Load(path) first.")
         return self._path
@@ -67,7 +67,7 @@ class RunOptions(HasFields):
         self._flag = TerminateFlag()
 
     def copy(self) -> RunOptions:
-        """The same settings, for one run that can be stopped alone."""
+        """Return the same settings for one run, which can be stopped alone."""
         twin = RunOptions()
         twin.take_fields(self)
         twin._config_entries.update(self._config_entries)
@@ -93,7 +93,7 @@ class RunOptions(HasFields):
         add_entry(self._config_entries, key, value)
 
     def get_run_config_entry(self, key: str, /) -> str:
-        """The value of an entry that was added; an error that is also a `RuntimeError` if there is none."""
+        """Return the value of an entry. Raise an error that is also a `RuntimeError` if it was not added."""
         return get_entry(self._config_entries, key, "RunOptions")
 
     def add_active_adapter(self, adapter: LoraAdapter, /) -> None:
@@ -103,7 +103,7 @@ class RunOptions(HasFields):
         self._adapters.append(adapter.path)
 
     def to_spec(self) -> RunSpec:
-        """The options sent with a run."""
+        """Return the options that are sent with a run."""
         options = self.changed_fields()
         if self.terminate:
             options["terminate"] = True
@@ -113,10 +113,10 @@ class RunOptions(HasFields):
 
 
 def coerce_session_options(options: object, *, providers_given: bool = False) -> SessionOptions:
-    """Our `SessionOptions` for the application's argument: ours as it is, ``None``, or onnxruntime's own.
+    """Return our `SessionOptions` for the application's argument: ours, ``None``, or onnxruntime's own.
 
-    providers_given: the session got ``providers=``, which take precedence over those inside the options. Without,
-    options of onnxruntime that hold providers are refused, because they cannot be read from there.
+    providers_given: the session has ``providers=``, which take precedence over those inside the options. Otherwise
+    options of onnxruntime that contain providers are refused, because the providers cannot be read.
     """
     if isinstance(options, SessionOptions):
         return options
@@ -127,7 +127,7 @@ def coerce_session_options(options: object, *, providers_given: bool = False) ->
     if not providers_given and has_providers is not None and has_providers():
         raise errors.OptionError(
             "The execution providers inside this onnxruntime.SessionOptions cannot be read.",
-            cause="ONNX Runtime tells that there are some, and not which.",
+            cause="ONNX Runtime reports that the options contain providers, but not which ones.",
             fix="Pass providers= and provider_options= to InferenceSession, or use qnnbridge.SessionOptions.",
         )
     warn_application(
@@ -146,9 +146,9 @@ def coerce_session_options(options: object, *, providers_given: bool = False) ->
 
 
 def coerce_run_options(options: object) -> RunOptions:
-    """Our `RunOptions` for the application's argument: ours as it is, ``None``, or onnxruntime's own.
+    """Return our `RunOptions` for the application's argument: ours, ``None``, or onnxruntime's own.
 
-    Those of onnxruntime are read once: a later ``terminate = True`` on them is not seen.
+    Options of onnxruntime are read once: a later ``terminate = True`` on them has no effect.
     """
     if isinstance(options, RunOptions):
         return options
@@ -177,20 +177,20 @@ def _entries(get: Callable[[str], str], keys: Iterable[str]) -> list[tuple[str, 
     def value(key: str) -> str | None:
         try:
             return get(key)
-        except RuntimeError:  # ONNX Runtime's way to say that there is no such entry
+        except RuntimeError:  # raised by ONNX Runtime for an entry that was not added
             return None
 
     return [(key, text) for key in keys if (text := value(key)) is not None]
 
 
-# What ONNX Runtime's Python takes for a list of names although it is no sequence.
+# Types that ONNX Runtime's Python accepts as a list of names although they are not sequences.
 _ITERATED = (types.GeneratorType, frozenset, set)
 _ITERATED_EXACTLY: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()), map, zip)
 _NO_SEQUENCES = (str, bytes, bytearray, dict, types.MappingProxyType)
 
 
 class _NoOutputs(tuple[str, ...]):
-    """What a generator of nothing asks for. A plain ``()`` that is read again would ask for all outputs."""
+    """The names from an empty generator: no output. A plain ``()`` that is read again would mean all outputs."""
 
     __slots__ = ()
 
@@ -202,9 +202,9 @@ _NO_OUTPUTS = _NoOutputs()
 
 
 def requested_names(output_names: Any) -> Names:
-    """The names of outputs as an application gives them, read once: ``None`` for all.
+    """Return the names of outputs from the application's argument, which is read once; ``None`` for all.
 
-    Raises `RemoteTypeError` for what ONNX Runtime's Python does not take for a list of names.
+    Raise `RemoteTypeError` for an argument that ONNX Runtime's Python does not accept as a list of names.
     """
     if not output_names:
         return None
@@ -214,7 +214,7 @@ def requested_names(output_names: Any) -> Names:
         sequence = sequence and not issubclass(given, _NO_SEQUENCES)
         if not (sequence or issubclass(given, _ITERATED) or given in _ITERATED_EXACTLY):
             raise RemoteTypeError(
-                f"output_names is {output_names!r:.100} ({given.__name__}), and no list of names.",
+                f"output_names is {output_names!r:.100} ({given.__name__}), not a list of names.",
                 fix='Give a list: ["name"], or None for all outputs.',
             )
     return tuple([checked_name(name, "Names of outputs") for name in tuple(output_names)]) or _NO_OUTPUTS
@@ -237,12 +237,12 @@ class NodeArg:
 
     @property
     def type(self) -> str:
-        """As ONNX Runtime writes it: ``tensor(float)``, ``seq(tensor(int64))``."""
+        """Type in ONNX Runtime's notation: ``tensor(float)``, ``seq(tensor(int64))``."""
         return self._info.type
 
     @property
     def shape(self) -> list[int | str | None]:
-        """One entry per dimension: a number, a name, or ``None``. Empty also where the model gives no shape."""
+        """One entry per dimension: a number, a name, or ``None``. Also empty if the model declares no shape."""
         return list(self._info.shape or ())
 
     def __repr__(self) -> str:
@@ -258,7 +258,7 @@ class NodeArg:
 
 
 class ModelMetadata:
-    """The metadata of the model's author."""
+    """The metadata that the author of the model has written."""
 
     __slots__ = (
         "custom_metadata_map",
