@@ -450,8 +450,7 @@ class InferenceSession(Shown):
 
     @property
     def verified(self) -> NumbersReport:
-        """Whether the session's results agree with the CPU's, as far as known. With buckets, of the worst
-        variant."""
+        """Verdict on the session's results against the CPU's; with buckets, that of the worst variant."""
         return self._runner.verified
 
     def verify(self, input_feed: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> NumbersReport:
@@ -505,8 +504,7 @@ class InferenceSession(Shown):
 
     @property
     def placement(self) -> Placement:
-        """Number of nodes on QNN and on the CPU, and why. With buckets, of the variant with the most
-        nodes on the CPU."""
+        """Number of nodes on QNN and on the CPU, and why; with buckets, of the variant with most on the CPU."""
         return self._runner.placement
 
     @property

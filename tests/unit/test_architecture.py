@@ -127,6 +127,50 @@ def within(name: str, *packages: str) -> bool:
 
 # --- import rules ----------------------------------------------------------------------------------------
 
+# Products on the runtime of the bridge, and the modules of the public interface that may hand over to one.
+PRODUCTS = ("_buckets", "genai", "speech", "ort")
+HANDING_OVER = ("", ".dropin", "._inference_session", "._runner", "._session_arguments")
+
+
+def modules_of_products() -> dict[str, tuple[str, ...]]:
+    """The table of the page: product -> modules of the runtime that it may import."""
+    rows = re.findall(r"^\| `(\w+)` \| ((?:those of `\w+`, )?`_.*) \|$", architecture(), re.MULTILINE)
+    table: dict[str, tuple[str, ...]] = {}
+    for product, text in rows:
+        if product in PRODUCTS:
+            base = re.match(r"those of `(\w+)`, ", text)
+            own = tuple(re.findall(r"`([\w.]+)`", text[base.end() :] if base else text))
+            table[product] = own + (table[base[1]] if base else ())
+    return table
+
+
+def test_products_import_only_the_modules_of_their_row() -> None:
+    table = modules_of_products()
+    assert set(table) == set(PRODUCTS)
+    wrong = [
+        f"{module}: {name}"
+        for product, allowed in table.items()
+        for module in MODULES
+        if within(module, f"qnnbridge.{product}")
+        for name in imports(module)
+        if name in MODULES and within(name, "qnnbridge") and not within(name, f"qnnbridge.{product}")
+        if name != "qnnbridge" and not within(name, *(f"qnnbridge.{one}" for one in allowed))
+    ]
+    assert wrong == []
+
+
+def test_the_runtime_imports_no_product() -> None:
+    products = tuple(f"qnnbridge.{one}" for one in PRODUCTS)
+    wrong = [
+        f"{module}: {name}"
+        for module in MODULES
+        if within(module, "qnnbridge") and not within(module, *products)
+        if module.removeprefix("qnnbridge") not in HANDING_OVER
+        for name in imports(module)
+        if within(name, *products)
+    ]
+    assert wrong == []
+
 
 @pytest.mark.parametrize("package", PARTS_OF_THE_HOST)
 def test_only_some_parts_of_the_host_are_used_by_others(package: str) -> None:
