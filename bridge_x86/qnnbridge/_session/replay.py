@@ -144,7 +144,7 @@ class ReplayingSession:
     def is_the_entrys_fault(self, error: BridgeError) -> bool:
         """Return whether the compiled model of the cache crashed the host.
 
-        The next host is then told of the entry.
+        The next host then receives the entry.
         """
         # Only if this session's call was the only one in native code: with several, the cause is not proven.
         suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
