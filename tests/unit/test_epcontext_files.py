@@ -52,7 +52,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut off in the middle": (lambda binary: os.truncate(binary, 30000), "its context binary a_qnn.bin is cut off"),
     "longer": (
         lambda binary: binary.write_bytes(binary.read_bytes() + b"\r\n"),
-        "its context binary a_qnn.bin has bytes behind its end",
+        "its context binary a_qnn.bin has bytes after its end",
     ),
     "a Git LFS pointer": (
         lambda binary: binary.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 2\n"),

@@ -244,4 +244,4 @@ def test_a_pipe_in_the_place_of_a_model_is_not_waited_for(tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "m.onnx")
     with pytest.raises(NoSuchFile, match="cannot be read") as caught:
         scan_model(tmp_path / "m.onnx")
-    assert caught.value.cause == "It is no regular file."
+    assert caught.value.cause == "It is not a regular file."

@@ -138,11 +138,11 @@ def _effect(key: str, value: Any, is_option: bool, own: str | None) -> str | Non
     # onnxruntime-genai 0.18 reads initializers shared by several stages from `data_file`.
     if name in ("filename", "data_file") or name.endswith("_filename"):
         problem = path_problem(value)
-        return None if problem is None else f"names a file outside of the folder: {problem}"
+        return None if problem is None else f"refers to a file outside of the folder: {problem}"
     if is_option and _LIBRARY.search(value):
         return "may load native code"
     if is_option and ("/" in value or "\\" in value):
-        return "names a file or a folder"
+        return "refers to a file or a folder"
     return None
 
 

@@ -28,8 +28,7 @@ _DEVICES: Final = r"(?i:CON|PRN|AUX|NUL|COM[0-9\u00b9\u00b2\u00b3]|LPT[0-9\u00b9
 
 
 def path_problem(path: str) -> str | None:
-    """Return why a path is refused, as a sentence without full stop ("it is empty"), or ``None`` if it is allowed.
-    """
+    """Return why a path is refused, as a sentence without full stop ("it is empty"); ``None`` if it is allowed."""
     # Imported here because most models refer to no other file.
     import ntpath
     import re
@@ -44,7 +43,7 @@ def path_problem(path: str) -> str | None:
     if rest.startswith(("\\", "/")):
         return "it is an absolute path"
     if drive or ":" in path:
-        return "it names a drive, or has a colon in it"
+        return "it contains a drive or a colon"
     parts = re.split(r"[/\\]", path)
     if ".." in parts:
         return "it leads out of the model's folder with '..'"
@@ -101,7 +100,7 @@ def native_path(path: str | os.PathLike[str]) -> str:
         return text
     short = short_path(text)
     if not short.isascii():
-        raise OSError(f"QNN cannot open files in {text} on Windows: the volume keeps no short names for it")
+        raise OSError(f"QNN cannot open files in {text} on Windows: the volume has no short names")
     return short
 
 
@@ -118,7 +117,7 @@ def open_regular(path: str | os.PathLike[str]) -> io.FileIO:
     os.close(descriptor)
     if stat.S_ISDIR(kind):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-    raise OSError(errno.EINVAL, "It is no regular file", os.fspath(path))
+    raise OSError(errno.EINVAL, "It is not a regular file", os.fspath(path))
 
 
 # --- errors of a folder that cannot be written to ------------------------------------------------------

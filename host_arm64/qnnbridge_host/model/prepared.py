@@ -363,8 +363,7 @@ def _judged(
 
 
 def _check_files(prepared: FolderManifest, name: str, hash_of: Hash) -> None:
-    """Compare a file and the files that belong to it with the manifest. The manifest of a package lists no hashes.
-    """
+    """Compare a file and the files that belong to it with the manifest. A package's manifest contains no hashes."""
     own = os.path.join(prepared.folder, PREPARED_MANIFEST)
     records = prepared.belonging_to(name)
     for one in [record.name for record in records] or [name]:

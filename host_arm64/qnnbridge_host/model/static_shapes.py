@@ -33,8 +33,7 @@ Values = tuple[Any, ...]
 
 
 def complete(graph: FileGraph) -> None:
-    """Add the shapes, types and small values that follow to the graph's tensors; keep those declared in the file.
-    """
+    """Add all shapes, types and small values that follow to the graph's tensors; keep declared ones."""
     # In file order: ONNX requires that a node follows the nodes whose results it reads.
     for op, _, inputs, outputs, attributes, *_ in graph.entries:
         # Without inputs nothing follows; the value of a Constant was recorded when the file was read.
