@@ -168,7 +168,7 @@ def test_an_embedded_binary_is_looked_at_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", [None, 1])
 def test_a_path_where_the_binary_should_be(mode: int | None, tmp_path: Path) -> None:
     verdict = judge(models.edit(models.real(tmp_path), embed_mode=mode))
-    assert "has no context binary inside" in verdict.reason
+    assert "contains no context binary" in verdict.reason
     assert "'a_qnn.bin'" in (verdict.cause or "")
 
 

@@ -90,7 +90,7 @@ def chips_of_product(text: str) -> tuple[Chip, ...]:
 
 
 def known_chips_text() -> str:
-    """Return the part names and numbers of all chips, for a message."""
+    """List all chips with part name and number, for a message."""
     return ", ".join(f"{chip.name}={chip.number}" for chip in CHIPS)
 
 

@@ -104,7 +104,7 @@ class ModelScan(NamedTuple):
     context binaries. external_files: paths of tensors only, with the number of bytes that each file needs.
     inputs: without initializers. node_count, ops: nodes in the file as defined by `node_count`, by operator (with
     the domain unless it is ONNX's own); 0 and empty if they were not counted. function_nodes: nodes in the bodies
-    of functions, each body counted once. properties: the model's description under ONNX Runtime's names, and
+    of functions, each body counted once. properties: the model's description under ONNX Runtime's keys, and
     `metadata`.
     """
 
@@ -371,7 +371,7 @@ class _Collector:
         model = self._model
         ir_version = model.number(schema.MODEL_IR_VERSION) if model is not None else None
         if model is None or ir_version is None or self._graph_name is None:
-            raise Garbage("it has no version or no graph")  # other data may be valid protobuf by chance
+            raise Garbage("its version or its graph is missing")  # other data may be valid protobuf by chance
         ops = written_out(self._operators, self._bodies)
         weights_are_inputs = ir_version < _LEAST_INITIALIZERS_ARE_INPUTS_IR
         return ModelScan(
@@ -460,7 +460,7 @@ def _function_around(message: Message | None) -> Message | None:
 
 
 def _where(node: Message) -> str:
-    """Return the graphs around a node as text, the innermost first. Protobuf writes names before subgraphs."""
+    """Return the graphs around a node as text, the innermost first. Protobuf writes a name before the subgraphs."""
     words: list[str] = []
     message = node.parent
     while message is not None:

@@ -1,7 +1,7 @@
 """Read the header of a QNN context binary, and define the records of its full description. Nothing is loaded here.
 
 The format is Qualcomm's and not published. The fields read here are the same in all binaries of SDK 2.51 (13 chips,
-one and several graphs, embedded and not): the total size, the names of the graphs, the SDK build, and, from the
+one and several graphs, embedded and not): the total size, the name of each graph, the SDK build, and, from the
 compiler's notes, the chip and its architecture. A file with any other header has the kind "unknown", and nothing is
 concluded from it. Pure functions of the bytes; any thread.
 """
@@ -98,7 +98,7 @@ def blob_facts(head: bytes, size: int) -> BlobFacts:
     if not head.startswith(_MAGIC) or len(head) < len(_MAGIC) + _SIZES.size:
         return BlobFacts("unknown", size)
     _, payload, length = _SIZES.unpack_from(head, len(_MAGIC))
-    # Search SDK and names in the description only: weights and code may contain such bytes by chance.
+    # Search SDK and graphs in the description only: weights and code may contain such bytes by chance.
     description = head[:payload]
     return BlobFacts(
         "context",

@@ -58,7 +58,7 @@ class Blob:
         return (
             facts.described
             and bool(facts.graphs)
-            # One of the two names is enough: QNN checks neither, and loads a model in which one was edited.
+            # Either name is enough: QNN checks neither, and loads a model in which one was edited.
             and not all({node.partition_name, node.name} & set(facts.graphs) for node in self.nodes)
         )
 
@@ -147,7 +147,7 @@ def _embedded(model: str | bytes, node: EpContextNode) -> BlobFacts:
         # Bytes instead of a span mean a short value, so not a binary: the smallest one measured has 48 KB.
         kept = value or b""
         raise _Unusable(
-            f"its node {node.label} has no context binary inside",
+            f"its node {node.label} contains no context binary",
             (
                 f"embed_mode is {'missing, which means 1' if node.embed_mode is None else node.embed_mode}, and "
                 f"what should be the binary is {_shown(kept)}."
@@ -172,7 +172,7 @@ def _external(folder: str, name: str, path: str, model: str | None) -> BlobFacts
         raise _Unusable(
             f"it refers to {name!r} as its context binary: {problem}",
             "A compiled model may only use files in its own folder or below, on Windows and on Linux.",
-            "Rename the original model so that its name has no two dots in a row, and recompile it."
+            "Rename the original model so that its name does not contain two dots in a row, and recompile it."
             if "QNN" in problem
             else f"{RECOMPILE_FIX}, with the context binary beside the model.",
         )
@@ -396,7 +396,7 @@ def sketch(path: str, facts: BlobFacts) -> ModelScan:
             sdk_version=facts.sdk,
             partition_name=graph,
         )
-        # Without graph names in the header one node stands for all graphs.
+        # If the header lists no graph, one node stands for all of them.
         for number, graph in enumerate(facts.graphs or ("",))
     )
     return ModelScan(facts.size, ep_contexts=nodes, files=(name,), path=path)

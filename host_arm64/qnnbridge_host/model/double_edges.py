@@ -27,7 +27,7 @@ _WIDE: Final = 5
 _WITH_BODIES: Final = frozenset(("If", "Loop", "Scan"))
 # With fixed shapes, which QNN requires, the results of these operators are constants.
 _OF_SHAPES: Final = frozenset(("Shape", "Size"))
-# Suffix of the names of nodes that convert doubles on the CPU.
+# Suffix in the name of a node that converts doubles on the CPU.
 CONVERSION: Final = "/conversion of a double"
 # Suffix for the rewrite of int64 with five dimensions (`qnnbridge_host.rewrite.integers`).
 CONVERSION_OF_INTEGERS: Final = "/conversion of integers"
@@ -44,8 +44,8 @@ def varying(nodes: Iterable[tuple[str, Iterable[str], Iterable[str]]], inputs: I
     """Return the tensors that depend on more than constants and shapes, by name.
 
     Args:
-        nodes: operator, input names and output names of each node, in topological order.
-        inputs: names of the model's inputs.
+        nodes: operator, inputs and outputs of each node by name, in topological order.
+        inputs: the model's inputs, by name.
     """
     found = set(inputs)
     for op, reads, makes in nodes:

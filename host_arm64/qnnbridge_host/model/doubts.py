@@ -29,7 +29,7 @@ from qnnbridge_host.model.operator_tables import (
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_host.model.static_shapes import complete
 
-# Operators without work of their own on QNN, or judged together with the nodes around or inside of them.
+# Operators that QNN does not compute separately, or that are judged together with the nodes around or inside of them.
 _NOT_JUDGED: Final = frozenset({*PAIRS, "Constant", "Dropout", "Identity", "If"})
 # QNN supports some equations only, and no table lists them.
 _BY_EQUATION: Final = frozenset({"Einsum"})
@@ -66,7 +66,7 @@ def _refused_in(file: BinaryIO, size: int, sizes: Mapping[str, int]) -> frozense
 
 
 def _computed_by_session(graph: FileGraph) -> tuple[list[GraphNode], set[str]]:
-    """Return the nodes that ONNX Runtime does not compute beforehand, and the names of the constants."""
+    """Return the nodes that ONNX Runtime does not compute beforehand, and all constants, by name."""
     known = {name for name, tensor in graph.known.items() if tensor.constant or tensor.values is not None}
     left = []
     for entry, node in zip(graph.entries, graph.nodes, strict=True):

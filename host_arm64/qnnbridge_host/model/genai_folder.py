@@ -106,7 +106,7 @@ def read_folder(
     Args:
         path: the folder.
             steps: changes of the config.
-            given: names of files whose contents are sent as bytes, so that they may be missing in the folder.
+            given: files whose contents are sent as bytes, by name; they may be missing in the folder.
             look: hashes a file; without a remembered hash this takes seconds for gigabytes. ``None``: no hashing.
 
         Raises:
@@ -489,7 +489,7 @@ _BYTES: Final = {"float16": 2, "bfloat16": 2, "float": 4, "double": 8, "uint8": 
 class KvCache:
     """KV cache of a model.
 
-    types: element types, as ONNX Runtime names them. tensors: number of tensors. size_bytes: size for one
+    types: element types in ONNX Runtime's notation. tensors: number of tensors. size_bytes: size for one
     generation with a full context.
     """
 

@@ -147,7 +147,7 @@ class GraphNode:
 
 
 class GraphIndex(abc.ABC):
-    """A graph, indexed by tensor names and node positions. Node records are created on first access."""
+    """A graph, indexed by tensor name and node position. Node records are created on first access."""
 
     @abc.abstractmethod
     def ops(self) -> Iterable[str]:
@@ -268,7 +268,7 @@ _MOST_VALUES: Final = 64
 # Types whose int32_data contains one number per element. For other types it contains the bits of small floats, or
 # several numbers in one element.
 _OF_INT32: Final = frozenset((2, 3, 4, 5, 6, 9))
-# `struct` codes by TensorProto.DataType. `struct` has no bfloat16; values of other types stay unknown.
+# `struct` codes by TensorProto.DataType. `struct` lacks bfloat16; values of other types stay unknown.
 _RAW: Final = {1: "f", 2: "B", 3: "b", 6: "i", 7: "q", 9: "?", 10: "e", 11: "d"}
 _OWN_DOMAINS: Final = ("", "ai.onnx")
 
@@ -373,7 +373,7 @@ def read_model(source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int] 
     return None
 
 
-# Key in `Message.notes`, next to the attributes, which have their names as keys.
+# Key in `Message.notes`; the key of an attribute is its name.
 _BODY: Final = " body"
 # Limit on the nodes of branches and functions: functions that call each other twice, forty deep, have a billion.
 _MOST_WRITTEN_OUT: Final = 20_000

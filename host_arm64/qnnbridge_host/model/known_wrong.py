@@ -233,7 +233,7 @@ def _where_it_is(found: KnownWrong, entry: NodeEntry) -> KnownWrong:
     """
     if not entry.inside:
         return dataclasses.replace(found, top=entry.top)
-    # The names of inner nodes begin with a prefix that the index adds.
+    # The name of an inner node begins with a prefix that the index adds.
     node = entry.name or found.node.partition("/")[2]
     found = dataclasses.replace(found, node=node, inside=entry.inside, top=entry.top)
     if entry.always_taken and found.fault.rewrite:
@@ -344,7 +344,7 @@ def arch_of(soc_model: str | None, htp_arch: str | None = None, *, simulator: bo
 def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
     """Return whether a row matches a node. Unknown facts of the node prevent a match."""
     first = node.inputs[0] if node.inputs else None
-    # Operators have the same types in QDQ models as in float models; the producer of the input tells them apart.
+    # Operators have the same types in QDQ models as in float models; the producer of the input shows which it is.
     quantised = first is not None and maker_of(first, graph) in _QUANTISED
     if fault.form and (fault.form == "quantised") != quantised:
         return False

@@ -1,6 +1,6 @@
 """Manifest of a compiled model: its files, its origin, the versions that compiled it, and its target.
 
-A context binary has no checksum: one changed byte crashes the host, hangs it or gives wrong numbers. The manifest
+A context binary lacks a checksum: one changed byte crashes the host, hangs it or gives wrong numbers. The manifest
 adds one. It is written last and atomically, as `m_ctx.qnnbridge.json` next to `m_ctx.onnx`. Any thread.
 """
 
@@ -45,7 +45,7 @@ class FileRecord:
 
     @classmethod
     def of(cls, folder: str | os.PathLike[str], name: str) -> FileRecord:
-        """Return the record of a file as it is now. Raise `OSError` if it cannot be read."""
+        """Return the record of a file in its present state. Raise `OSError` if it cannot be read."""
         import hashlib
 
         digest, size = hashlib.sha256(), 0
@@ -105,7 +105,7 @@ def write_manifest(
     Args:
         folder: the folder of all files.
         model: name of the compiled .onnx.
-        beside: names of the other files.
+        beside: the other files, by name.
         source_name, source_sha256, versions, soc_models, htp_arch, options, extra: fields of `CompiledManifest`.
 
     Raises:
@@ -130,7 +130,7 @@ def write_manifest(
 
 
 def _write(manifest: CompiledManifest, model: str) -> None:
-    # ASCII escapes lone surrogates in names, which UTF-8 refuses. NaN is not valid JSON, although Python writes it.
+    # ASCII escapes lone surrogates in a name, which UTF-8 refuses. NaN is not valid JSON, although Python writes it.
     document = {"schema": SCHEMA, **dataclasses.asdict(manifest)}
     text = json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
     write_whole(manifest_path(model), text.encode("ascii"), durable=True)
@@ -216,7 +216,7 @@ def _from_document(document: Mapping[str, Any]) -> CompiledManifest:
     manifest = read_document(CompiledManifest, document, "manifest")
     # Other tools print hashes in upper case, too.
     files = tuple(dataclasses.replace(record, sha256=record.sha256.lower()) for record in manifest.files)
-    # The model's author chose these file names, so check them before any of them is opened.
+    # The model's author chose each file name, so check all of them before opening a file.
     for record in files:
         problem = path_problem(record.name)
         if problem is not None:

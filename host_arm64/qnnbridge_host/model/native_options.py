@@ -70,7 +70,7 @@ def refuse_native(folder: str, allowed: Collection[str], own_libraries: str | No
 
     Args:
         folder: the model's folder. A config that cannot be read is ignored here; `read_folder` reports it.
-        allowed: option names, as in `NativeOption.key`.
+        allowed: options, by name as in `NativeOption.key`.
         own_libraries: the folder of the host's QNN libraries; a `backend_path` in it needs no permission.
     """
     for option in native_options(folder, own_libraries):

@@ -50,7 +50,7 @@ def _has_word(library: bytes | mmap.mmap, word: bytes) -> bool:
 
 def library_contains(folder: str | None, name: str) -> bool:
     """Return whether the provider library in ``folder`` contains a name. False if no library can be read."""
-    import mmap  # imported here: needed only for names that the tables lack
+    import mmap  # imported here: needed only for an option that the tables lack
 
     for path in (os.path.join(folder, file) for file in _LIBRARIES) if folder else ():
         try:
@@ -70,7 +70,7 @@ def first_releases(name: str) -> Mapping[str, Release]:
 
 
 def newest_release() -> str:
-    """Return the newest release of onnxruntime-qnn whose option names were read."""
+    """Return the newest release of onnxruntime-qnn whose options were read."""
     return str(_document()["newest"])
 
 

@@ -181,7 +181,7 @@ def _from_document(folder: str, document: Mapping[str, Any]) -> FolderManifest:
         {record.name: record for record, _ in records},
         {record.name: step for record, step in records},
     )
-    # The folder's author chose these file names, so check them before any of them is opened.
+    # The folder's author chose each file name, so check all of them before opening a file.
     for name in (model, *prepared.files, *(name for one in variants for name in (one.compiled, one.model) if name)):
         problem = path_problem(name)
         if problem is not None:

@@ -319,7 +319,7 @@ def _read(file: BinaryIO, position: int, length: int) -> bytes:
 def varint(data: bytes, at: int) -> tuple[int, int]:
     """Return the number at `at` and the position after it. Raise `Garbage` if it is cut off or too long."""
     try:
-        # One byte is the usual case: tags, and lengths of names.
+        # One byte is the usual case: a tag, or the length of a name.
         byte = data[at]
         if byte < 0x80:
             return byte, at + 1

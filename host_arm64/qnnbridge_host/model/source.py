@@ -433,7 +433,7 @@ def _look_beside(scan: ModelScan | None, folder: str, memo: Memo | None) -> tupl
 
 
 def _fingerprint(model: str, beside: tuple[KnownFile, ...]) -> str:
-    """Combine the hashes without file names: the same files at another location are the same model."""
+    """Combine the hashes without the paths: the same files at another location are the same model."""
     # A model without other files has the SHA-256 that other tools print for its file.
     if not beside:
         return model
