@@ -74,8 +74,7 @@ def before_session(
         if set(names) == {CPU}:
             error = compiled_refused(scan, "a session on the CPU")
             error.fix = (
-                f"Ask for {QNN} (the default without providers), "
-                f"or create the session {RUN_ON_THE_ORIGINAL}."
+                f"Ask for {QNN} (the default without providers), or create the session {RUN_ON_THE_ORIGINAL}."
             )
             raise error
         return ()  # the host reports a provider that it lacks

@@ -29,7 +29,7 @@ from qnnbridge_host.model.operator_tables import (
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_host.model.static_shapes import complete
 
-# Operators that QNN does not compute separately, or that are judged together with the nodes around or inside of them.
+# Operators that QNN does not compute separately, or that are judged with the nodes around or inside of them.
 _NOT_JUDGED: Final = frozenset({*PAIRS, "Constant", "Dropout", "Identity", "If"})
 # QNN supports some equations only, and no table lists them.
 _BY_EQUATION: Final = frozenset({"Einsum"})

@@ -130,7 +130,7 @@ def write_manifest(
 
 
 def _write(manifest: CompiledManifest, model: str) -> None:
-    # ASCII escapes lone surrogates in a name, which UTF-8 refuses. NaN is not valid JSON, although Python writes it.
+    # ASCII escapes lone surrogates in a name; UTF-8 refuses them. Python would write NaN, which is not valid JSON.
     document = {"schema": SCHEMA, **dataclasses.asdict(manifest)}
     text = json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
     write_whole(manifest_path(model), text.encode("ascii"), durable=True)

@@ -1,1 +1,3 @@
-"""Context binaries without an ONNX file: their graphs, read by QNN's own library, and models around them."""
+"""Context binaries without an ONNX file: reading their graphs with QNN's own library, and building models around
+them.
+"""
