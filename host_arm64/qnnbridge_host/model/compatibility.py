@@ -238,7 +238,7 @@ def _target(soc: str | None, arch: int, vtcm_mb: int | None) -> CompiledTarget:
 
 # Context binaries of older architectures do not run on this one or newer ones, nor the reverse.
 _NEW_ARCH: Final = 73
-# Binaries for this or a newer architecture do not load on a simulator of an older chip; all other ones load.
+# Binaries for this or a newer architecture do not load on a simulator of an older chip; all others load.
 _SIMULATOR_REFUSES_FROM_ARCH: Final = 81
 # Release of onnxruntime-qnn that was seen to load an embedded model of several parts (ONNX Runtime #31977).
 _EMBEDDED_PARTS_LOAD_SINCE: Final = (2, 7)

@@ -170,12 +170,7 @@ def rewrites_of_failures() -> frozenset[str]:
 
 
 def rows_for(arch: int, release: str = "") -> tuple[WrongOperator, ...]:
-    """Return the rows of the table for a chip and a release.
-
-    Args:
-        arch: architecture of the chip, 73 for V73.
-        release: release of onnxruntime-qnn; "" if it is not known.
-    """
+    """Return the rows for an architecture (73 for V73) and a release of onnxruntime-qnn ("" if it is not known)."""
     return tuple(fault for fault in table() if fault.applies(arch, release))
 
 
@@ -205,8 +200,7 @@ def find_in_model(
 
     Args:
         source: the model's path, or its bytes.
-        arch: architecture of the chip, 73 for V73.
-        release: release of onnxruntime-qnn; "" if it is not known.
+        arch, release: as for `rows_for`.
         sizes: sizes of free dimensions by name, as the session sets them.
         rows: rows to search for; default: those of the table for the chip and the release.
     """
@@ -305,7 +299,6 @@ def find_for_session(
         versions: versions of the host's packages.
         simulator: whether QNN computes on the simulator.
         soc_model: the chip, if the caller has determined it.
-        rows: returns the rows to search for, for an architecture and a release.
     """
     if not computes_on_htp(spec):
         return ()
