@@ -30,7 +30,7 @@ SCORE_LIMIT: Final = 2.0
 UNLIKE: Final = 8.0
 # An axis with more columns than this is an axis of positions.
 MOST_COLUMNS: Final = 1024
-# With fewer rows an output has no columns.
+# An output with fewer rows is not split into columns.
 FEWEST_ROWS: Final = 16
 # With more axes than these an output is a map, whose channels differ in magnitude by nature. There only one run of
 # columns next to another one counts.

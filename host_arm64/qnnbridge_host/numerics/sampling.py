@@ -341,7 +341,7 @@ def knowledge_of(model: Any) -> InputKnowledge:
                 rows[name] = min(rows.get(name, dims[axis]), dims[axis])
         elif node.op_type == "QuantizeLinear" and node.input[0] in origin and len(node.input) > 2:
             scale, zero = (tensors.get(name) for name in node.input[1:3])
-            # External data is not read here, and several scales along an axis have no common range.
+            # External data is not read here, and several scales along an axis lack a common range.
             if scale is None or zero is None or scale.external_data or math.prod(scale.dims) != 1:
                 continue
             step, shift = numpy_helper.to_array(scale).reshape(()), numpy_helper.to_array(zero).reshape(())
