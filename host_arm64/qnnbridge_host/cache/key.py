@@ -132,7 +132,7 @@ def host_parts(host: HostInfo) -> dict[str, Any]:
 
 
 def libraries_digest(folder: str | None) -> str | None:
-    """Return a digest of a folder's libraries: name, size and date of each, since hashing contents would take a second.
+    """Return a digest of a folder's libraries: name, size and date of each (hashing them would take a second).
 
     Detects changes without a new version: a replaced or patched library, or another build.
     """
