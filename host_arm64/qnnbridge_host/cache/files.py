@@ -162,7 +162,7 @@ class JsonFolder:
             self._entered()
             os.replace(self._file(key), self._file(key).with_suffix(".odd"))
             log_of("qnnbridge.cache").warning(
-                "%s is not a record of this version and was renamed: %s", self._file(key), reason
+                "%s is not a record of this version and was set aside: %s", self._file(key), reason
             )
 
     def _entered(self) -> Path:
