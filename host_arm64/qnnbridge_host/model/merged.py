@@ -290,7 +290,7 @@ AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool
 GlobalMaxPool GridSample InstanceNormalization LpPool LRN MaxPool Resize SpaceToDepth Transpose Upsample
 """
 _LAYOUTS: Final = frozenset(_LAYOUT_NAMES.split())
-# ONNX Runtime moves a Transpose past these.
+# ONNX Runtime moves a Transpose past these operators.
 _MOVES_PAST_NAMES: Final = """
 Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh BitShift Cast CastLike Ceil Celu Clip Concat
 Cos Cosh DequantizeLinear Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish
