@@ -69,9 +69,7 @@ def drop_handles(header: Mapping[str, Any]) -> None:
 
 
 class AttachedSlab:
-    """A mapped slab of the client. host_writes: the host writes it and the client reads it, otherwise the
-    reverse.
-    """
+    """A mapped slab of the client. host_writes: the host writes and the client reads, or the reverse."""
 
     __slots__ = ("data", "host_writes")
 
@@ -220,8 +218,7 @@ def _read(item: Any) -> _Tensor:
 
 def _shared(tensor: _Tensor, slabs: Slabs, *, written: bool) -> BoundTensor:
     slab = slabs.get(tensor.slab)
-    # Each slab has one writing side; an output in memory that the client writes would race with the client's next
-    # inputs.
+    # Each slab has one writing side; an output where the client writes would race with its next inputs.
     if written and not slab.host_writes:
         raise desync("an output lies in memory that the host does not write")
     if tensor.offset + tensor.nbytes > slab.data.nbytes:
@@ -411,8 +408,7 @@ class HostChannel:
             print(f"qnnbridge host: channel {self.number}: {error}", file=sys.stderr, flush=True)
         finally:
             self.release()
-            # First, so that the owner does not withdraw calls or forget slabs of a channel whose descriptors are
-            # closed.
+            # First, so that the owner does not withdraw calls or forget slabs of a channel with closed descriptors.
             self._owner.ended(self)
             os.close(self._in_fd)
             self.ended = True

@@ -301,9 +301,7 @@ else:
 
 
 def driver_version(system: Windows | None = None) -> str | None:
-    """Return the driver's version, such as ``30.0.220.3000``; ``None`` without a driver or if anything is
-    unexpected.
-    """
+    """Return the driver's version, such as ``30.0.220.3000``; ``None`` without a driver or after any error."""
     try:
         system = system or windows()
         if system is None:

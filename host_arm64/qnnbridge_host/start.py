@@ -164,9 +164,7 @@ def _frames(connection: Connection, count: int) -> list[object]:
 
 
 def _something_to_read(fd: int) -> bool:
-    """Return whether input is available; always True on Windows, where a job object ends the host with its
-    client.
-    """
+    """Return whether input is available; always True on Windows, where a job object ends the host."""
     if sys.platform == "win32":
         return True
     import select

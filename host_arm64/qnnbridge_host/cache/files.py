@@ -48,9 +48,7 @@ def write_json(path: Path, content: dict[str, Any], *, durable: bool = False) ->
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON file; return ``None`` if it does not exist. Raise `Damaged`, or `OSError` if it cannot be
-    read.
-    """
+    """Read a JSON file; return ``None`` if it does not exist. Raise `Damaged`, or `OSError` from reading."""
     try:
         with io.BufferedReader(open_regular(path)) as file:
             data = file.read(MAX_JSON_BYTES)
@@ -69,9 +67,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _whole_number(text: str) -> int:
-    """Parse an integer; refuse values that no record contains and that float arithmetic and the wire cannot
-    handle.
-    """
+    """Parse an integer; refuse values that no record contains, and that floats and the wire cannot handle."""
     number = int(text)
     if not -(2**63) <= number < 2**64:
         raise ValueError("a number is too large")
@@ -175,9 +171,7 @@ class JsonFolder:
         return read_json(self._file(key))
 
     def _write(self, key: str, content: dict[str, Any]) -> None:
-        """Write a record. Ignore failures, which only cost time. Write nothing to a folder that is not the
-        cache's.
-        """
+        """Write a record. Ignore failures, which only cost time. Write nothing to a foreign folder."""
         with contextlib.suppress(OSError):
             root = self._folder.parent
             make_own(root, lambda name: is_part(root, name))

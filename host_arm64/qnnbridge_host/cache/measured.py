@@ -64,9 +64,7 @@ class MeasuredPlace:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredRow:
-    """Result of a row. digest: of the row's condition and example at that time. snr: decibels. why: error
-    message.
-    """
+    """Result of a row. digest: of the row's condition and example then. snr: decibels. why: error message."""
 
     state: RowState
     digest: str
@@ -129,9 +127,7 @@ class RowsHere:
         )
 
     def evidence(self, simulator: bool) -> Callable[[Sequence[str]], str]:
-        """Return a function that returns where rows were measured, as text; "" on the simulator, the table's
-        source.
-        """
+        """Return a function for the text where rows were measured; "" on the simulator, the table's source."""
         if simulator:
             return lambda rows: ""
 

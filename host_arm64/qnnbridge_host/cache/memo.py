@@ -217,9 +217,7 @@ class NegativeEntries(JsonFolder):
         self._write(key, {"schema": SCHEMA, **dataclasses.asdict(entry)})
 
     def read(self, key: str, *, keep: bool = False) -> NegativeEntry | None:
-        """Return the entry, ``None`` if there is none. keep: do not set a record aside that cannot be
-        interpreted.
-        """
+        """Return the entry, ``None`` if there is none. keep: do not set records of other versions aside."""
         try:
             content = self._read(key)
             if content is None or content.pop("schema") != SCHEMA:

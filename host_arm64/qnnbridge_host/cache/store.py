@@ -114,9 +114,7 @@ class Store:
         return self.root.is_dir() and is_own(self.root, self._is_ours)
 
     def part(self, name: str) -> Path:
-        """Return a folder of the cache, which need not exist. Raise `NotOurs` if it is a link or a foreign
-        folder.
-        """
+        """Return a folder of the cache, which need not exist. Raise `NotOurs` for a link or a foreign folder."""
         if not self._own:
             enter(self.root)
             if not is_own(self.root, self._is_ours):
@@ -283,8 +281,7 @@ class Store:
 
     def draft(self) -> Draft:
         """Create an empty folder on the same volume for an entry that is being created."""
-        # `sweep` treats a folder without a held lock as a leftover, so lock and folder are created while it cannot
-        # run.
+        # `sweep` removes a folder without a held lock, so lock and folder are created while it cannot run.
         with holding(self._sweep_lock, time.monotonic() + SWEEP_WAIT_S):
             name = secrets.token_hex(8)
             held = try_hold(self.part("tmp") / f"{name}.lock")
@@ -452,8 +449,7 @@ def _listed(folder: Path) -> Iterator[Path]:
 
 # --- eviction of the least recently used entries, except those in use -------------------------------------
 #
-# A file that several entries share counts once, and is freed with the last of them. Only one process evicts at a
-# time.
+# A file that several entries share counts once, and is freed with the last of them. One process evicts at a time.
 
 
 def total_bytes(store: Store) -> int:

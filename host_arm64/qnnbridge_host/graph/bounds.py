@@ -163,8 +163,7 @@ def _count(
                 cause="ONNX has no recursion: such a body has no end.",
                 fix="Export the model again; a Loop can repeat a body.",
             )
-        # Count each function once: counting every call of forty functions that call each other twice takes 2**40
-        # steps.
+        # Count each function once: forty functions that call each other twice would take 2**40 steps.
         if called not in sizes:
             sizes[called] = _count(body, bodies, sizes, (*inside, called))
         total += sizes[called]
@@ -211,8 +210,7 @@ def computes_many_sizes(model: Any) -> bool:
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Range":
-            # The length follows from the values; only lengths, not values of masks or positions, are needed for
-            # shapes.
+            # The length follows from the values. Lengths of masks and positions are not needed for shapes.
             if _range_length(node, constants) > MAX_SIZES:
                 return True
         # An input of unknown length counts as 1.

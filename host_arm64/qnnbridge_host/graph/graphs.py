@@ -145,9 +145,7 @@ def load_tensor(tensor: Any, folder: Path) -> None:
 
 
 def is_too_large(model: Any) -> bool:
-    """Return whether the model with its embedded tensors is too large for one message, for which `ByteSize`
-    raises.
-    """
+    """Return whether the model with its embedded tensors exceeds one message; `ByteSize` raises an error then."""
     return sum(len(tensor.raw_data) for tensor in _tensors(model.graph)) > TOO_LARGE_FOR_ONE_MESSAGE
 
 
@@ -361,9 +359,7 @@ def shrink_masks(model: Any, huge_from: float = HUGE_MASK, size: float = ENOUGH_
 
 
 def types_of(model: Any) -> dict[str, TensorType]:
-    """Return the types of inputs, outputs, initializers and inner tensors, except those that a broken part
-    hides.
-    """
+    """Return the types of inputs, outputs, initializers and inner tensors, as far as they can be inferred."""
     found = _declared(infer(model))
     if any(shape is None or None in shape for _, shape in found.values()) and _has_stale_sizes(model):
         # Converters to float16 write free sizes (`unk__3`) for tensors whose sizes follow from constants. onnx
@@ -414,8 +410,7 @@ def infer(model: Any) -> Any:
         between = [value for value in light.graph.value_info if value.name not in weights]
         del light.graph.value_info[:]
         light.graph.value_info.extend(between)
-    # First with data propagation, which follows computed sizes; without it if it fails or would create large
-    # tensors.
+    # First with data propagation, which follows computed sizes; without it if it fails or creates large tensors.
     for data_prop in (False,) if computes_many_sizes(light) else (True, False):
         try:
             # Not strict: an operator that onnx cannot infer must not hide the types of all others.
@@ -469,9 +464,7 @@ def _say_defaults(nodes: Any) -> None:
 
 
 def _make_inferable(node: Any, elements: Mapping[str, int]) -> None:
-    """Replace an operator that onnx cannot infer by one with the same shapes. elements: types of the
-    initializers.
-    """
+    """Replace an operator that onnx cannot infer by one with the same shapes. elements: initializers' types."""
     if node.op_type not in _SAME_SHAPE:
         return
     from onnx import helper

@@ -95,9 +95,7 @@ class ModelIndex(GraphIndex):
         return None if place is None else self.protos[place]
 
     def maker_of(self, name: str, *operators: str) -> Any | None:
-        """Return the node that computes a tensor if it is one of these ONNX operators, not a function of that
-        name.
-        """
+        """Return the node that computes a tensor if it is one of these ONNX operators, not a function."""
         maker = self.maker(name)
         is_one = maker is not None and maker.op_type in operators and maker.domain in graphs.ONNX_DOMAINS
         return maker if is_one else None
@@ -267,8 +265,7 @@ class Editor(ModelIndex):
         super().__init__(model, folder=folder)
         self.folder = folder
         self.right_here = frozenset(right_here)
-        # Not a cached property: `changed` must not discard it, because it includes nodes that are not in the graph
-        # yet.
+        # Not a cached property, because it includes nodes that are not in the graph yet: `changed` must keep it.
         self._taken: set[str] | None = None
         # Last number used for each hint.
         self._numbers: dict[str, int] = {}
@@ -337,9 +334,7 @@ class Editor(ModelIndex):
     def make(
         self, op: str, inputs: Sequence[str], after: Any, output: str | None = None, domain: str = "", **attrs: Any
     ) -> Any:
-        """Create a node, with a name derived from the node `after` that it replaces. It is not added to the
-        graph.
-        """
+        """Create a node whose name derives from the node `after` that it replaces. Do not add it to the graph."""
         from onnx import helper
 
         base = after.name or after.output[0]

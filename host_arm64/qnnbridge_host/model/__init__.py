@@ -3,7 +3,7 @@
 Everything here reads files and loads neither ONNX Runtime nor QNN. `create`, the cache and the tools call this
 package. It may import the standard library and the protocol, but not the cache.
 
-- `scan` (with `protobuf`, `collector`): one streaming pass over all parts of a model file; refusal of compiled models;
+- `scan` (with `protobuf`, `collector`): one streaming pass over a model file; refusal of compiled models;
 - `source`: the model of a session with all its files, its fingerprint and stamps;
 - `context_binary`, `context_files`, `manifest`, `paths`: the files of a compiled model, and their contents;
 - `compatibility`, `chips`, `releases`: target of a compiled model, and the verdict on a host;

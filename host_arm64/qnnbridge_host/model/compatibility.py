@@ -52,9 +52,7 @@ def short_sdk(text: str | None) -> str:
 
 
 def release_with_sdk(sdk: str | None) -> str | None:
-    """Return the oldest release with at least this QNN SDK, as ``onnxruntime-qnn 2.7.0``; ``None`` if there is
-    none.
-    """
+    """Return the oldest release with at least this QNN SDK, as ``onnxruntime-qnn 2.7.0``; ``None`` without one."""
     wanted = sdk_numbers(sdk)
     if wanted is None:
         return None

@@ -383,8 +383,7 @@ def _invalid(path: str, cause: str, fix: str, *evidence: str, stage: str | None 
 
 # --- releases of onnxruntime-genai ---------------------------------------------------------------------
 # Layouts of models that each release runs. Each row was tried with the release itself; some are repeated by
-# `tests/labs/test_genai_releases.py`. A release without a refusal in the table is used, and its own errors are
-# reported.
+# `tests/labs/test_genai_releases.py`. A release without a refusal in the table is used, and reports its own errors.
 
 # Distributions that contain the module, the plain one first.
 DISTRIBUTIONS: Final = ("onnxruntime-genai", "onnxruntime-genai-directml", "onnxruntime-genai-winml")

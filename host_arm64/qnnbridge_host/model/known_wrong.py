@@ -104,9 +104,7 @@ class WrongOperator:
 
     @property
     def fails(self) -> bool:
-        """True if the fault is an error of the session or of each run; a failing example shows nothing about
-        numbers.
-        """
+        """True if the fault is an error of the session or of each run. Failures then show nothing about numbers."""
         return "no session is made" in self.says or "each run fails" in self.says
 
     def applies(self, arch: int, release: str) -> bool:
@@ -222,9 +220,7 @@ BRANCH_REWRITES: Final = ("shape-computations", "untaken-branches")
 
 
 def _where_it_is(found: KnownWrong, entry: NodeEntry) -> KnownWrong:
-    """Complete a match with its position; without a fix if no rewrite reaches it, since rewrites change only the
-    main graph.
-    """
+    """Complete a match with its position; drop the fix if no rewrite reaches it (outside of the main graph)."""
     if not entry.inside:
         return dataclasses.replace(found, top=entry.top)
     # The name of an inner node begins with a prefix that the index adds.

@@ -308,8 +308,7 @@ Add And BitShift Concat Div Equal Greater GreaterOrEqual Less LessOrEqual Max Me
 Where Xor
 """
 _ALL_DATA: Final = frozenset(_ALL_DATA_NAMES.split())
-# Consecutive Reshapes are merged. ONNX Runtime 1.28 and later also moves a Transpose past a Gather behind the
-# vector.
+# Consecutive Reshapes are merged. Since ONNX Runtime 1.28 a Transpose also moves past a Gather behind the vector.
 _MOVES_PAST_IN_FRONT: Final = (_MOVES_PAST | {"Reshape"}) - {"Concat"}
 _MOVES_PAST_BEHIND: Final = _MOVES_PAST | {"Gather"}
 # Limit on the nodes that are visited in each direction.
@@ -376,8 +375,7 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
     )
 
 
-# With five dimensions QNN supports these operators for int64 and computes in 32 bits; it refuses Transpose and
-# Tile.
+# With five dimensions QNN supports these operators for int64, in 32 bits; it refuses Transpose and Tile.
 WIDE_ON_QNN: Final[Mapping[str, tuple[int, ...] | None]] = {
     **dict.fromkeys(("Abs", "Cast", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze"), (0,)),
     **dict.fromkeys(("Flatten", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Unsqueeze"), (0,)),

@@ -253,8 +253,7 @@ def walk(
                 depth += 1
                 if depth > _MAX_DEPTH:
                     raise Garbage(_DEEP)
-            # The end tag has the group's number. Protobuf refuses another number, and an end tag outside of a
-            # group.
+            # The end tag has the group's number. Protobuf refuses other numbers, and end tags outside of groups.
             elif wire == _GROUP_END and top.kind is _GROUP and top.field == number:
                 top = top.parent
                 depth -= 1

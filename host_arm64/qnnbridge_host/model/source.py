@@ -86,8 +86,7 @@ def take_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
         OSError: the file exists, and access to it is denied.
     """
     text = os.fspath(path)
-    # Clock first, then the file: a stamp may be classified as not settled needlessly, but never the other way
-    # round.
+    # Clock first, then the file: a stamp may then be "not settled" needlessly, but never "settled" wrongly.
     taken_ns = time.time_ns()
     try:
         # Follow links: the stamp is that of the real file, as in the caches of model hubs.
@@ -108,8 +107,7 @@ def are_same(before: Sequence[FileStamp | None], after: Sequence[FileStamp | Non
 
 
 _CHUNK_BYTES = 1024 * 1024
-# `hashlib` loads OpenSSL, which costs 3 ms at the start of a first session. For few bytes Python's own SHA-256 is
-# faster.
+# `hashlib` loads OpenSSL: 3 ms at the start of a first session. For few bytes Python's own SHA-256 is faster.
 _FEW_BYTES: Final = 256 * 1024
 
 # Copy of `manifest.SUFFIX`: that module is not imported for models that are not compiled.
@@ -358,7 +356,7 @@ def open_again(
     touched = [
         file.path
         for file in source.known
-        # A file that was missing then cannot be the cause: `MISSING` was inserted above, and the fingerprint
+        # A file that was missing then is not the cause: with `MISSING` inserted above, the fingerprint still
         # differs.
         if file.stamp is not None
         and file.path in then

@@ -60,7 +60,7 @@ def _convolution(node: GraphNode) -> int | None:
     weight, made = node.input(1), node.made[0]
     if weight is None or weight.fixed is None or made.elements is None:
         return None
-    # Weights of Conv: outputs, inputs of a group, kernel. Each result element takes a product per input and kernel
+    # Weights of Conv: outputs, inputs of a group, kernel. Each result takes one product per input and kernel
     # element.
     return made.elements * math.prod(weight.fixed[1:])
 

@@ -192,9 +192,7 @@ class CaseModel:
 
 
 def float_model(case: Case, *, every_output: bool = False) -> CaseModel:
-    """Return the model without quantisation. every_output: output the results of all nodes, not only of the
-    last.
-    """
+    """Return the model without quantisation. every_output: output the results of all nodes, not just the last."""
     nodes = []
     for number, node in enumerate(case.nodes):
         domain = "com.microsoft" if node.op.startswith(MICROSOFT) else ""

@@ -162,9 +162,7 @@ def _of_floats(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -
 
 
 def cosine(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
-    """Return the cosine of two vectors. They are scaled first to avoid over- and underflow; two zero vectors
-    agree.
-    """
+    """Return the cosine of two vectors, scaled first against over- and underflow. Two zero vectors agree."""
     scale_a, scale_b = float(np.abs(a).max(initial=0.0)), float(np.abs(b).max(initial=0.0))
     if not scale_a or not scale_b:
         return 1.0 if scale_a == scale_b else 0.0
@@ -293,9 +291,7 @@ class Reference:
                 self.reason = "the model gives another result every time it runs"
 
     def check(self, open_changed: OpenSession, allowed: float = 0.0) -> ModelCheck:
-        """Compare a changed model. Raise `OrtError` if it does not load or run. allowed: replaces a smaller
-        tolerance.
-        """
+        """Compare a changed model. Raise `OrtError` if it fails to load or run. allowed: a larger tolerance."""
         tolerance = max(self._tolerance, allowed)
         sizes = self._samples.sizes
         if self.reason:

@@ -200,8 +200,7 @@ _MOST_OBJECTS: Final = 2_000
 _CLASS_SHARE: Final = 1e-3
 _SAME_REGION: Final = 0.8
 _SUM_OF_ONE: Final = 0.02
-# From this score on a detection counts; programs use 0.2 to 0.3. Scores closer to it than `_CLOSE` are on both
-# sides.
+# From this score on a detection counts; programs use 0.2 to 0.3. Closer scores than `_CLOSE` are on both sides.
 CONFIDENT: Final = 0.25
 _CLOSE: Final = 0.05
 # A detection whose score changes by more is different: programs rank by score, and apply other thresholds, too.
@@ -251,9 +250,7 @@ def classes(expected: Array, found: Array, noise: float) -> float | None:
 
 
 def sides(expected: Array, found: Array) -> float | None:
-    """Return the share of probabilities on the same side of 0.5, among those clearly on one side; None if none
-    are.
-    """
+    """Return the share of probabilities clearly on a side of 0.5 that stay there; None without such values."""
     if float(expected.min()) < 0.0 or float(expected.max()) > 1.0:
         return None
     above = expected >= 0.5

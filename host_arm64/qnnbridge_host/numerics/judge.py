@@ -59,8 +59,7 @@ _BOX: Final = 4
 _FAR: Final = 0.3
 # If fewer detections than this share agree, the result differs, however small the errors are.
 _LEAST_DETECTIONS: Final = 0.5
-# Labels and indices follow from float values, so near ties may be decided differently: up to a tenth is not a
-# fault.
+# Labels and indices follow from float values, so near ties may be decided differently: a tenth is not a fault.
 _OF_INTEGERS: Final = 0.1
 # 8- and 16-bit integers are mostly quantised values, which may be rounded to the other neighbour.
 _NARROW_BYTES: Final = 2
@@ -167,9 +166,7 @@ def judge_over_inputs(
 
 
 def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits, step: float) -> tuple[State, str]:
-    """Decide whether the output changes with the inputs by more than the error. One set of inputs cannot show
-    it.
-    """
+    """Decide whether the output changes with the inputs by more than the error. A single set cannot show it."""
     arrays: list[tuple[Array, Array]] = []
     for reference, candidate in pairs:
         a, b = as_array(reference), as_array(candidate)

@@ -67,8 +67,7 @@ def paired(
         error = max(error, _BOTH * float(np.abs(scores[0] - scores[1]).max()))
         if is_list and _nothing_detected(*scores, limits):
             pairs: list[tuple[list[int], list[int]]] = [([], []) for _ in range(len(scores[0]))]
-        # Scores that differ overall are an error of the computation, not another order. Pairing would hide the
-        # error.
+        # Scores that differ overall are an error, not another order. Pairing would hide the error.
         elif not _near(*scores, limits):
             continue
         else:
@@ -120,9 +119,7 @@ def _nothing_detected(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
 
 
 def _near(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
-    """Return whether scores are equal except for rounding, or within the movement that a detection's score may
-    have.
-    """
+    """Return whether scores are equal except for rounding, or move no more than a detection's score may."""
     most, gap = float(np.abs(mine).max()), beyond_noise(mine, theirs, 0.0, limits)
     if snr_db(mine, mine + gap) >= limits.good_db:
         return True

@@ -200,9 +200,7 @@ class Request:
         self.after: Callable[[], None] | None = None
 
     def serve(self) -> bool:
-        """Run and answer the request; return whether it succeeded. For fast channels only, as the next two
-        methods.
-        """
+        """Run and answer the request; return whether it succeeded. Fast channels only, as the next two methods."""
         raise AssertionError("it did not come by a channel")
 
     def served(self) -> None:

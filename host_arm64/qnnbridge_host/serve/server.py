@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.request.client import CallsBack
 
 
-# How long a cancel waits for its effect: less than the 0.8 s that the application waits for the answer to its
-# CANCEL.
+# How long a cancel waits for its effect: less than the 0.8 s that the application waits for the answer.
 CANCEL_GRACE_S = 0.3
 
 # Limit on threads waiting for the lead. More threads, started by a burst of requests, end after their request.
@@ -103,8 +102,7 @@ class Server:
         self._on_mismatch = on_mismatch
         self._own_limits = hello.limits
         self._write_lock = threading.Lock()
-        # Lock order: lead, then idle lock. No thread takes the write lock while it has the lead, except to send
-        # GOODBYE.
+        # Lock order: lead, then idle lock. A thread with the lead takes the write lock only to send GOODBYE.
         self._lead = threading.Lock()
         # Frames of the last read in reverse order: `pop` takes the next. Used by the leader only.
         self._frames: list[Frame] = []
@@ -172,9 +170,7 @@ class Server:
         self._write(chunks)
 
     def _work(self, *, may_end: bool = False) -> None:
-        """Serve as leader and follower. Never raises: the main thread's end would end the interpreter under
-        others.
-        """
+        """Serve as leader and follower. Never raises: the end of the main thread would end the interpreter."""
         try:
             self._lead_and_follow(may_end=may_end)
         except Exception as error:  # noqa: BLE001 - a defect is reported in one line with its location
@@ -194,8 +190,7 @@ class Server:
                 if frame.kind is Kind.GOODBYE:
                     self._say_goodbye()
                 if frame.kind is Kind.REQUEST:
-                    # While this thread still has the lead, so that later requests cannot overtake an announced
-                    # one.
+                    # While this thread still has the lead, so that later requests cannot overtake this one.
                     self._in_flight.announce(frame.request_id)
                 # If no thread waits for the lead, the next frame (a CANCEL, for example) would not be read until
                 # this request is served.
@@ -264,9 +259,7 @@ class Server:
             self._accept(request)
 
     def _cancel(self, target: int) -> str:
-        """Cancel a request and return its state. A call on a channel may be read after its cancel on the
-        connection.
-        """
+        """Cancel a request and return its state. A channel's call may be read after its cancel."""
         channels = self._channels
         open_still = channels is not None and channels.withdraw(target)
         state = self._in_flight.cancel(target, CANCEL_GRACE_S)

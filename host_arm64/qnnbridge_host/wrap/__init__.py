@@ -1,3 +1,1 @@
-"""Context binaries without an ONNX file: reading their graphs with QNN's own library, and building models around
-them.
-"""
+"""Context binaries without an ONNX file: read their graphs with QNN's own library, and build models around them."""

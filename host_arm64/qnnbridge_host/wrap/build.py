@@ -86,9 +86,7 @@ def wrap(
 
 
 def chosen_graphs(binary: Binary, names: Sequence[str]) -> tuple[GraphDescription, ...]:
-    """Return the graphs with these names, or all. Raise `ContextUnusable` for none, `OptionError` for unknown
-    ones.
-    """
+    """Return the graphs with these names, or all. Raise `ContextUnusable` for none, `OptionError` if unknown."""
     graphs = binary.described.graphs
     if not graphs:
         raise ContextUnusable(
@@ -140,9 +138,7 @@ def build_model(binary: Binary, graphs: Sequence[GraphDescription], *, float_io:
 
 
 def _repeated(graphs: Sequence[GraphDescription]) -> frozenset[str]:
-    """Return the tensors that occur more than once, by name: in several graphs, or as input and output of the same
-    graph.
-    """
+    """Return the tensors that occur more than once, by name: in several graphs, or as input and output of one."""
     counts = collections.Counter(tensor.name for graph in graphs for tensor in (*graph.inputs, *graph.outputs))
     return frozenset(name for name, count in counts.items() if count > 1)
 

@@ -269,9 +269,7 @@ def has_library(folder: str) -> bool:
 
 
 def library_folder() -> str:
-    """Return the folder of the QNN that a host with this Python and environment uses. Raise
-    `ProviderUnavailable`.
-    """
+    """Return the folder of the QNN that a host with this Python uses. Raise `ProviderUnavailable`."""
     from qnnbridge_host.engine import sources
     from qnnbridge_host.machine import installed
 
@@ -304,8 +302,7 @@ def _interface(folder: str) -> tuple[_Interface, str]:
     except (OSError, AttributeError) as error:
         raise ProviderUnavailable(f"QNN's system library {path} cannot be loaded.", cause=f"{error}.") from None
     providers, count = POINTER(POINTER(_Interface))(), c_uint32()
-    # Without a declared result type ctypes reads a C int: the low half of QNN's 64-bit error, which contains the
-    # code.
+    # Without a declared result type ctypes reads a C int: the low half of QNN's 64-bit error, with the code.
     code = get_providers(ctypes.byref(providers), ctypes.byref(count))
     for number in range(count.value if not code else 0):
         api = providers[number].contents
