@@ -1,9 +1,9 @@
-"""Runs in the host's interpreter: the same session without a bridge, timed there on request.
+"""Run a session without the bridge in the host's interpreter, and measure its calls on request.
 
-``python -m qnnbridge_host.direct``. Each line on stdin is a JSON document, each answer one on stdout:
-``{"open": specification, "feed": FILE.npz}`` makes a session and runs it once, or without ``feed`` not at all;
-``{"calls": N, "session": number}`` runs it so often and prints the nanoseconds of each call. The end of stdin
-ends it.
+``python -m qnnbridge_host.direct``. Each line on stdin is a JSON document, and each answer is one on stdout:
+``{"open": specification, "feed": FILE.npz}`` creates a session and runs it once, or does not run it without
+``feed``; ``{"calls": N, "session": number}`` runs it N times and returns the nanoseconds of each call. The end of
+stdin ends the process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from qnnbridge_host import stdio_guard
 
 
 def main() -> None:
-    # Before anything native is loaded: it prints on stdout.
+    # Before anything native is loaded, because native code prints on stdout.
     in_fd, out_fd = stdio_guard.claim()
     sessions: list[tuple[Any, dict[str, Any]]] = []
     engine: Any = None
@@ -35,14 +35,14 @@ def main() -> None:
                     answer = {"session": len(sessions) - 1}
                     if "feed" in question:
                         answer["crc"] = _check(*sessions[-1])
-                except Exception as error:  # noqa: BLE001 - the answer says it
+                except Exception as error:  # noqa: BLE001 - sent as the answer
                     answer = {"error": str(error)}
             else:
                 session, feed = sessions[question["session"]]
                 answer = {"times": _run(session, feed, question["calls"])}
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
-    os._exit(0)  # the QNN libraries may end the process badly
+    os._exit(0)  # the QNN libraries may crash at process exit
 
 
 def _open(engine: Any, question: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -55,7 +55,7 @@ def _open(engine: Any, question: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     if "feed" in question:
         with np.load(question["feed"]) as archive:
             feed = {name: archive[name] for name in archive.files}
-    # ONNX Runtime's own object, as an application would call it without the bridge.
+    # ONNX Runtime's own object, which an application would call without the bridge.
     return session._native[0], feed
 
 

@@ -1,8 +1,8 @@
-"""The host's side of the fast path: repeated calls on channels of their own, with tensors in shared memory.
+"""Host's side of the fast path: repeated calls on separate channels, with tensors in shared memory.
 
-Channels are pairs of streams beside the connection, each with a thread that reads, runs and answers calls. The
-client's slabs are mapped, and its description of a call that lies there is checked. The server creates channels for
-the first such request; the daemon uses them for its clients. It imports the protocol, `engine` and `request`.
+Channels are pairs of streams in addition to the connection, each with a thread that reads, runs and answers calls.
+The client's slabs are mapped, and its description of a call on them is checked. The server creates channels for the
+first request that needs one; the daemon uses them for its clients. Imports the protocol, `engine` and `request`.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# --- shared memory of the client, by the number of the slab -------------------------------------------------
+# --- shared memory of the client, by slab number ------------------------------------------------------------
 
-# Request fields that hold share handles.
+# Request fields that contain share handles.
 HANDLE_FIELDS = ("read", "write", "where")
 
 
 def drop_handles(header: Mapping[str, Any]) -> None:
-    """Close the share handles of a request that is answered, or never served, as far as they were not opened."""
+    """Close the unopened share handles of a request that was answered or will not be served."""
     for name in HANDLE_FIELDS:
         share_handle = header.get(name)
         if isinstance(share_handle, dict):
@@ -69,8 +69,7 @@ def drop_handles(header: Mapping[str, Any]) -> None:
 
 
 class AttachedSlab:
-    """A mapped slab of the client. host_writes: this side writes it and the client reads it; otherwise the
-    reverse."""
+    """A mapped slab of the client. host_writes: the host writes and the client reads, or the reverse."""
 
     __slots__ = ("data", "host_writes")
 
@@ -79,7 +78,7 @@ class AttachedSlab:
         self.host_writes = host_writes
 
     def view(self, shape: Sequence[int], dtype: np.dtype[Any], offset: int) -> npt.NDArray[Any]:
-        """The tensor that lies there."""
+        """Return a tensor in the slab."""
         import numpy as np
 
         view: npt.NDArray[Any] = np.ndarray(tuple(shape), dtype, self.data, offset)
@@ -87,16 +86,16 @@ class AttachedSlab:
 
 
 class Slabs:
-    """The attached slabs. A plan keeps its slabs mapped after their release.
+    """Attached slabs. A plan keeps its slabs mapped after their release.
 
-    asked: the number of the request, which tells the order in which the client asked.
+    asked: number of the request, which gives the order in which the client sent the requests.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._slabs: dict[int, AttachedSlab] = {}
         # Releases of slabs that are not attached (yet). A client that does not wait for the reply to an attach
-        # releases the slab right behind it, and the release may be served first.
+        # sends the release right after it, and the release may be served first.
         self._released_at: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -110,28 +109,27 @@ class Slabs:
             full = len(self._slabs) >= MAX_SLABS or number in self._slabs
         if full:
             raise InvalidArgument(f"Slab {number} cannot be attached: it is already, or there are too many.")
-        # Outside of the lock: mapping may take long for large memory. The number is looked at again below.
+        # Outside of the lock: mapping large memory may take long. The number is checked again below.
         slab = self._map(where, size, host_writes)
         with self._lock:
-            # Requests are served by several threads; their numbers say that the release was asked for later
-            # than the attach.
+            # Several threads serve the requests; their numbers show whether the release was sent after the attach.
             if self._released_at.pop(number, 0) > asked:
                 raise InvalidArgument(f"Slab {number} was released before it was attached.")
             self._slabs[number] = slab
 
     def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> AttachedSlab:
-        """Raises `OSError`, `ValueError`."""
+        """Map a slab. Raise `OSError` or `ValueError`."""
         import numpy as np
 
         return AttachedSlab(np.frombuffer(map_memory(where, size, write=host_writes), np.uint8), host_writes)
 
     def release(self, number: int, *, asked: int) -> None:
-        """Forget a slab; an unknown one is no error."""
+        """Forget a slab; an unknown one is not an error."""
         with self._lock:
             if self._slabs.pop(number, None) is None:
                 self._released_at[number] = asked
                 if len(self._released_at) > MAX_SLABS:
-                    # The oldest: a client that only releases must not fill the memory.
+                    # Drop the oldest: a client that only sends releases must not fill the memory.
                     del self._released_at[next(iter(self._released_at))]
 
     def get(self, number: int) -> AttachedSlab:
@@ -146,10 +144,10 @@ class Slabs:
 
 
 class BoundRuns(Protocol):
-    """The target of a plan, usually a session."""
+    """Target of a plan, usually a session."""
 
     def run_bound(self, call: BoundCall, stop: StopHandle, enter: Callable[[str], None]) -> list[Any] | None:
-        """See `EngineSession.run_bound`. enter: called before each native step."""
+        """Run a call (see `EngineSession.run_bound`). enter: called before each native step."""
 
 
 class BoundPlan(NamedTuple):
@@ -157,8 +155,8 @@ class BoundPlan(NamedTuple):
 
     Attributes:
         session: the session that it runs.
-        lane: the lane that its calls wait in, or ``None``.
-        slabs: numbers of the slabs that its tensors lie in.
+        lane: lane of its calls, or ``None``.
+        slabs: numbers of the slabs of its tensors.
     """
 
     session: BoundRuns
@@ -170,24 +168,23 @@ class BoundPlan(NamedTuple):
 def make_plan(
     description: Mapping[str, Any], find: Callable[[int], tuple[BoundRuns, str | None]], slabs: Slabs
 ) -> BoundPlan:
-    """Check a description. Raises `ProtocolDesync` for malformed ones, `InvalidArgument` and `Closed` for
-    others."""
+    """Check a description. Raise `ProtocolDesync` for a malformed one, `InvalidArgument` or `Closed` otherwise."""
     number, inputs, outputs = (description.get(key) for key in ("session", "inputs", "outputs"))
     if type(number) is not int or type(inputs) is not list or type(outputs) is not list:
         raise desync("plan.make without a proper description")
-    # Raises `Closed` for an unknown session, which the client takes for a plan that is refused for now.
+    # Raises `Closed` for an unknown session; the client then treats the plan as refused for now.
     session, lane = find(number)
     tensors = [_read(item) for item in (*inputs, *outputs)]
     bound = [_shared(tensor, slabs, written=at >= len(inputs)) for at, tensor in enumerate(tensors)]
     call = BoundCall(tuple(bound[: len(inputs)]), tuple(bound[len(inputs) :]))
-    # `feeds` is a dict: a name twice makes it shorter than the list.
+    # `feeds` is a dict: with a duplicate name it is shorter than the list.
     if len(call.feeds) != len(inputs) or len(set(call.output_names)) != len(outputs) or not outputs:
-        raise desync("plan.make with a name twice, or without an output")
+        raise desync("plan.make with a duplicate name, or without an output")
     return BoundPlan(session, lane, call, frozenset(tensor.slab for tensor in tensors))
 
 
 class _Tensor(NamedTuple):
-    """One tensor of a plan, checked by itself. slab, offset: its location."""
+    """A tensor of a plan, checked by itself. slab, offset: its location."""
 
     name: str
     shape: list[int]
@@ -205,24 +202,23 @@ def _read(item: Any) -> _Tensor:
     name, number, shape, slab, offset = item
     try:
         if any(type(dim) is not int for dim in shape):
-            raise ValueError("a dimension is no integer")
+            raise ValueError("a dimension is not an integer")
         element = ElementType(number)
-        # In Python's integers, which do not overflow: the size is compared with the slab below.
+        # Python integers do not overflow; the size is compared with the slab below.
         size = measure(LAYOUTS[element].bits, shape)[1]
     except (ValueError, TypeError, KeyError) as error:
-        raise desync(f"a tensor of a plan has no proper type or shape ({error})") from None
+        raise desync(f"a tensor of a plan has an invalid type or shape ({error})") from None
     kind = LAYOUTS[element]
     if not kind.named or kind.packed or element is ElementType.STRING:
         raise InvalidArgument(f"A {element.text} tensor cannot be part of a plan.")
     if type(slab) is not int or type(offset) is not int or offset < 0 or offset % ALIGNMENT:
-        raise desync("a tensor of a plan lies at no proper place")
+        raise desync("a tensor of a plan has an invalid location")
     return _Tensor(name, shape, kind.storage, size, slab, offset)
 
 
 def _shared(tensor: _Tensor, slabs: Slabs, *, written: bool) -> BoundTensor:
     slab = slabs.get(tensor.slab)
-    # Each slab has one writing side; a result in memory that the client writes would race with its next
-    # inputs.
+    # Each slab has one writing side; an output where the client writes would race with its next inputs.
     if written and not slab.host_writes:
         raise desync("an output lies in memory that the host does not write")
     if tensor.offset + tensor.nbytes > slab.data.nbytes:
@@ -235,29 +231,29 @@ def _shared(tensor: _Tensor, slabs: Slabs, *, written: bool) -> BoundTensor:
 # --- channels ------------------------------------------------------------------------------------------------
 #
 # The thread of a channel reads a call, runs it and answers it, so no other thread has to wake up. If the NPU's lane
-# is busy, the thread in that lane runs the call instead. When the client gives a channel up, the channel ends
-# quietly: the running call continues and its answer is dropped.
+# is busy, the thread in that lane runs the call instead. When the client abandons a channel, the channel ends
+# silently: the running call continues and its answer is dropped.
 
 
 class CallSink(Protocol):
-    """The part of the server that a channel uses. Any thread may call."""
+    """The part of the server that a channel uses. Any thread may call it."""
 
     @property
     def limits(self) -> Limits:
-        """The limits that both sides have agreed upon."""
+        """Limits that both sides have agreed on."""
 
     def find(self, session: int) -> tuple[BoundRuns, str | None]:
-        """The session with this number, and the lane that its runs wait in. Raises `Closed`."""
+        """Return the session with this number, and the lane of its runs. Raise `Closed`."""
 
     def accept(self, call: FastCall, lane: str | None) -> None:
-        """Serve the call, now or at its turn in the lane."""
+        """Serve a call, now or at its turn in the lane."""
 
     def broken(self, error: ProtocolDesync) -> None:
-        """The client violates the protocol: stop serving it."""
+        """Stop serving a client that violates the protocol."""
 
 
 class FastCall(Request):
-    """A call on a channel. The object serves a later call once it is answered and no thread uses it any more."""
+    """A call on a channel. The object is reused for a later call once no thread uses it any more."""
 
     __slots__ = ("_first_id", "channel", "number", "plan", "stop")
 
@@ -269,9 +265,9 @@ class FastCall(Request):
         self.number = 0
         self.plan: BoundPlan | None = None
         self.stopper = self.stop = StopHandle()
-        # Ids of calls are this plus the call's number: no shift for each call.
+        # The id of a call is this plus the call's number, which saves a shift for each call.
         self._first_id = call_id(channel.number, 0)
-        # The client reads its phase in the record.
+        # The client reads the phase in the phase record.
         self.declared = True
 
     def renew(self, number: int, plan: BoundPlan) -> None:
@@ -279,31 +275,31 @@ class FastCall(Request):
         self.number = number
         self.plan = plan
         self.started = False
-        # The usual call has none of these, and changes nothing.
+        # Usually none of these is set, and nothing changes.
         if self.withdrawn or self.failed or self.done is not None:
-            if self.withdrawn:  # a stop that comes late means the previous call
+            if self.withdrawn:  # a late stop belongs to the previous call
                 self.stopper = self.stop = StopHandle()
             self.withdrawn = self.refused = self.failed = False
             self.done = None
 
-    # The tensors of a call are its plan's, which stays.
+    # The tensors of a call belong to its plan, which stays.
     def release(self) -> None:
         pass
 
     @property
     def withdrawn_ahead(self) -> bool:
-        """Whether its cancel was read before the call itself."""
+        """True if the call's cancel was read before the call itself."""
         return self.number == self.channel.withdrawn
 
     def serve(self) -> bool:
-        """Run and answer the call; whether it succeeded. Errors are answered, never raised."""
+        """Run and answer the call; return whether it succeeded. Errors are sent as answers, never raised."""
         plan, stop = self.plan, self.stop
         assert plan is not None
         try:
             channel = self.channel
             if channel.withdrawn == self.number:
                 raise Cancelled("The request was cancelled before it started.")
-            # The phase record is the channel's: one call at a time uses it.
+            # The phase record belongs to the channel: one call at a time uses it.
             channel.current = self
             values = plan.session.run_bound(plan.call, stop, channel.note)
             if values is not None:
@@ -311,7 +307,7 @@ class FastCall(Request):
             else:
                 channel.answer_shortly(channel.result, self.number)
             return True
-        except BaseException as error:  # noqa: BLE001 - every error goes to the caller
+        except BaseException as error:  # noqa: BLE001 - every error is sent to the caller
             self.channel.answer_error(self, error)
             return False
 
@@ -328,12 +324,12 @@ class FastCall(Request):
 
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
 _NUMBER_AT = 8
-# The only field that changes from call to call in a head without plan and tail.
+# In a head without plan and tail only this field changes from call to call.
 _NUMBER = struct.Struct("<I")
 
 
 class HostChannel:
-    """One channel. Its thread reads; the thread that serves a call writes, under a lock."""
+    """A channel. Its thread reads; the thread that serves a call writes, under a lock."""
 
     def __init__(self, owner: OpenChannels, number: int, ends: tuple[int, int], record: memoryview) -> None:
         self.number = number
@@ -342,10 +338,10 @@ class HostChannel:
         self._accept = owner.sink.accept
         self._in_fd, self._out_fd = ends
         self._record: memoryview | None = record
-        # Changed by the channel's thread and by `forget_slab` of any thread, in single operations of a dict.
+        # Modified by the channel's thread and by `forget_slab` in any thread, by single dict operations.
         self._plans: dict[int, BoundPlan] = {}
-        # Plans whose memory is released. A caller that abandons a call releases the memory at once, and the release
-        # may be served before the call is read.
+        # Plans whose memory was released. A caller that abandons a call releases the memory at once, and the
+        # release may be served before the call is read.
         self._forgotten: set[int] = set()
         # Call objects that no thread uses.
         self.spare: list[FastCall] = []
@@ -353,11 +349,11 @@ class HostChannel:
         self._writer = ByteWriter(blocking_write(self._out_fd))
         self.result = bytearray(pack_head(ChannelKind.RESULT, 0))
         self._pong = bytearray(pack_head(ChannelKind.PONG, 0))
-        # Number of call objects. One that is not spare is in use by a thread.
+        # Number of call objects. Those that are not spare are in use by a thread.
         self._made = 0
-        # The client has left the channel: nothing is written any more.
+        # True once the client has left the channel: nothing is written any more.
         self.ended = False
-        # Number of the call that was answered last; nothing is sent about it any more. Under the write lock.
+        # Number of the call that was answered last; no more is sent about it. Protected by the write lock.
         self._answered = 0
         # The last call whose cancel arrived before its answer, perhaps before the call itself.
         self.withdrawn = 0
@@ -376,15 +372,15 @@ class HostChannel:
         threading.Thread(target=self._work, name=f"qnnbridge channel {self.number}", daemon=True).start()
 
     def forget_slab(self, number: int) -> None:
-        """The application has released the slab: plans must not keep it mapped. Any thread."""
-        # `copy` in one step: the channel's own thread may enter a plan meanwhile.
+        """Drop plans that use a slab that the application has released. Any thread."""
+        # `copy` is atomic: the channel's own thread may add a plan meanwhile.
         for plan_number, plan in self._plans.copy().items():
             if number in plan.slabs:
                 self._forgotten.add(plan_number)
                 self._plans.pop(plan_number, None)
 
     def withdraw(self, number: int) -> bool:
-        """See `OpenChannels.withdraw`. Any thread."""
+        """Withdraw a call (see `OpenChannels.withdraw`). Any thread."""
         if not is_behind(number, self._answered):
             return False
         self.withdrawn = number
@@ -393,14 +389,14 @@ class HostChannel:
     # --- reading; the channel's own thread ---
 
     def _work(self) -> None:
-        # Closed by number in `finally`, after the owner knows that the channel has ended.
+        # Closed by number in `finally`, after the owner has removed the channel.
         file = io.FileIO(self._in_fd, "rb", closefd=False)
         head = memoryview(bytearray(HEAD_BYTES))
         readinto, take = file.readinto, self._take
         try:
             while not self._owner.closed:
                 count = readinto(head)
-                # A head nearly always arrives whole.
+                # A head nearly always arrives in one read.
                 if count != HEAD_BYTES and not _fill_rest(file, head, count or 0):
                     break
                 take(file, head)
@@ -412,8 +408,7 @@ class HostChannel:
             print(f"qnnbridge host: channel {self.number}: {error}", file=sys.stderr, flush=True)
         finally:
             self.release()
-            # First: the owner must not withdraw calls or forget slabs of a channel whose descriptors are
-            # closed.
+            # First, so that the owner does not withdraw calls or forget slabs of a channel with closed descriptors.
             self._owner.ended(self)
             os.close(self._in_fd)
             self.ended = True
@@ -426,16 +421,16 @@ class HostChannel:
                 raise desync(f"call with {head.tail_bytes} bytes", raw)
             plan = self._plans.get(head.plan)
             if plan is not None:
-                # Reused: a repeated call makes no object.
+                # Reuse an object: a repeated call creates none.
                 call = self.spare.pop() if self.spare else self._new_call()
                 call.renew(head.number, plan)
                 self._accept(call, plan.lane)
-            # No fault of the client: it gave the memory up and the call with it.
+            # Not a fault of the client, which has given up the memory together with the call.
             elif head.plan in self._forgotten:
                 error = InvalidArgument(f"The memory of plan {head.plan} was released before the call was read.")
                 self._send_frame(ChannelKind.ERROR, head.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
             else:
-                raise desync(f"call of plan {head.plan}, which is not there", raw)
+                raise desync(f"call of the unknown plan {head.plan}", raw)
         elif head.kind is ChannelKind.PING:
             self.answer_shortly(self._pong, head.number)
         else:
@@ -454,10 +449,10 @@ class HostChannel:
                 if type(plan_number) is not int or not 0 < plan_number < 2**32:
                     raise desync("a plan without a proper number")
                 if len(self._plans) >= MAX_PLANS or plan_number in self._plans:
-                    raise InvalidArgument(f"BoundPlan {plan_number} is there already, or there are too many.")
+                    raise InvalidArgument(f"Plan {plan_number} exists already, or there are too many.")
                 self._plans[plan_number] = plan = make_plan(header, self._sink.find, self._owner.slabs)
                 for slab in plan.slabs:
-                    # After the entry: a release that comes now finds the plan.
+                    # After the plan was added, so that a release that comes now finds it.
                     if slab not in self._owner.slabs:
                         self.forget_slab(slab)
             elif op == "plan.drop":
@@ -465,7 +460,7 @@ class HostChannel:
                     self._plans.pop(plan_number, None)
                     self._forgotten.discard(plan_number)
             else:
-                raise UnknownOperation(f"This host does not know the operation {op!r} on a channel.")
+                raise UnknownOperation(f"This host does not support the operation {op!r} on a channel.")
         except (BridgeError, MemoryError, TypeError) as error:
             self._send_frame(ChannelKind.ERROR, number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
             return
@@ -474,14 +469,14 @@ class HostChannel:
     # --- answering; the thread that serves the call ---
 
     def _note_phase(self, phase: str) -> None:
-        # The client reads it only after the death of this process: it costs no frame and no wake-up.
+        # The client reads the record only after a crash of this process: no frame and no wake-up is needed.
         call = self.current
         if call is not None and self._record is not None:
             call.phase = phase
             PHASE_RECORD.pack_into(self._record, 0, call.number, _PHASE_NUMBERS.get(phase, 1))
 
     def answer(self, call: FastCall, values: list[Any]) -> None:
-        """Answer with outputs of other shapes than the plan says."""
+        """Answer with outputs whose shapes differ from the plan's."""
         from qnnbridge_protocol.values import Encoder
 
         encoder = Encoder()
@@ -493,11 +488,11 @@ class HostChannel:
         self._send_frame(ChannelKind.ERROR, call.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
 
     def answer_shortly(self, head: bytearray, number: int) -> None:
-        """Answer with a head alone: RESULT (the outputs are where the plan says) or PONG."""
+        """Answer with a head only: RESULT (the outputs are in the plan's memory) or PONG."""
         with self._write_lock:
             if self.ended:
                 return
-            # Under the write lock and before the write: a cancel that comes now is too late.
+            # Under the write lock and before the write: a cancel from now on is too late.
             self._answered = number
             _NUMBER.pack_into(head, _NUMBER_AT, number)
             try:
@@ -521,11 +516,11 @@ class HostChannel:
     def close_if_unused(self) -> None:
         """Close the write end of an ended channel once no call is in use."""
         with self._write_lock:
-            # A call under way still answers by this descriptor; the last one closes it (`served`).
+            # A call in flight still answers on this descriptor; the last one closes it (`served`).
             if len(self.spare) == self._made and self._out_fd >= 0:
                 os.close(self._out_fd)
                 self._out_fd = -1
-                # Calls, plans and memory form a circle. A daemon would keep them until the garbage collector runs.
+                # Calls, plans and memory form a reference cycle that a daemon would keep until garbage collection.
                 self.spare.clear()
                 self._made = 0
                 self.current = self._record = None
@@ -533,11 +528,11 @@ class HostChannel:
 
 
 def _nowhere(_phase: str) -> None:
-    """The phase record of an ended channel."""
+    """Discard the phase of a call on an ended channel."""
 
 
 def _fill_rest(file: io.FileIO, view: memoryview, count: int) -> bool:
-    """Read until the view is full, behind a first read of `count` bytes. False at the end of the stream."""
+    """Read until the view is full, after a first read of `count` bytes. Return False at the end of the stream."""
     while count < view.nbytes:
         more = file.readinto(view[count:]) if count else 0
         if not more:
@@ -560,10 +555,10 @@ def _read_tail(file: io.FileIO, size: int, limits: Limits) -> Frame:
 
 
 class OpenChannels:
-    """The open channels of one client, and the requests that open them and attach memory. Any thread.
+    """Open channels of one client, and the requests that open them and attach memory. Any thread.
 
-    Any thread of the server serves such a request, so the order of service is not the order of the requests. Where
-    the order matters, the request numbers show it.
+    Any thread of the server serves such a request, so requests may be served out of order. Where the order matters,
+    request numbers are compared.
     """
 
     def __init__(self, sink: CallSink, slabs: Slabs) -> None:
@@ -586,12 +581,11 @@ class OpenChannels:
             self._open.discard(channel)
 
     def close(self) -> None:
-        """Take no more calls and answer none: the client is gone, or takes its calls for lost with the connection.
+        """Accept no more calls and answer none: the client is gone, or its connection is broken.
 
         A channel ends when its client closes it, or with its next call.
         """
-        # Channels look at it before each read; those that wait in a read end with their client's end of the
-        # pipe.
+        # Channels check this before each read; those that wait in a read end when their client closes the pipe.
         self.closed = True
         with self._lock:
             channels = list(self._open)
@@ -600,13 +594,14 @@ class OpenChannels:
             channel.release()
 
     def withdraw(self, target: int) -> bool:
-        """Withdraw the call with this id: if it is read later, it is not started. Returns whether it is unanswered.
+        """Withdraw the call with this id, so that it is not started if it is read later. Return whether it is
+        unanswered.
 
-        Callers look among the requests in flight afterwards. A call that arrives does both in the reverse order
-        (it enters that table, then looks here), so one of the two sees the other.
+        Callers then search the requests in flight. An arriving call does both in the reverse order (it enters that
+        table, then checks here), so one of the two sees the other.
         """
         with self._lock:
-            # At most 64 channels; cancels are rare.
+            # At most 64 channels, and cancels are rare.
             channel = next((channel for channel in self._open if channel.number == target >> CALL_SHIFT), None)
         return channel is not None and channel.withdraw(target & LAST_NUMBER)
 
@@ -621,10 +616,10 @@ class OpenChannels:
             raise desync("channel.open without a proper description")
         if phases is None:
             raise InvalidArgument(
-                "A channel needs shared memory for its phases.", fix="Make calls without it by the connection."
+                "A channel needs shared memory for its phases.", fix="Send calls over the connection instead."
             )
         at = slot * PHASE_RECORD_BYTES
-        # A view: the host writes the phase there, and the application reads it after a death.
+        # A view: the host writes the phase there, and the application reads it after a crash.
         record = self.slabs.get(phases).data.data[at : at + PHASE_RECORD_BYTES]
         with self._lock:
             if len(self._open) >= MAX_CHANNELS:
@@ -637,7 +632,7 @@ class OpenChannels:
                 channel.start()
                 self._open.add(channel)
             except (OSError, ValueError, RuntimeError) as error:
-                # `HostChannel` owns them only once it has started.
+                # `HostChannel` owns the descriptors only once it has started.
                 for fd in ends:
                     os.close(fd)
                 raise InvalidArgument(f"The streams of a channel cannot be opened: {error}.") from error
@@ -664,5 +659,5 @@ class OpenChannels:
 def _share_handle(header: Mapping[str, Any], name: str) -> dict[str, Any]:
     share_handle = header.get(name)
     if not isinstance(share_handle, dict):
-        raise desync(f"{name} names no shared object")
+        raise desync(f"{name} contains no share handle")
     return share_handle

@@ -1,12 +1,12 @@
-"""The packages installed in this interpreter, and the driver of the NPU. Loads nothing native.
+"""Packages installed in this interpreter, and the driver of the NPU. Loads nothing native.
 
-The host says in HELLO which ONNX Runtime and which QNN it has, before it imports anything heavy. So the names of
+HELLO contains the versions of ONNX Runtime and QNN, and is sent before anything heavy is imported. So the names of
 the ``*.dist-info`` folders and two small text files are read; that takes a millisecond (without `re`, whose import
-takes five). The same look decides which of the two generations of onnxruntime-qnn is in use:
+takes five). They also decide which of the two generations of onnxruntime-qnn is in use:
 
-- 1.x *is* ONNX Runtime with the QNN provider built in: it fills ``onnxruntime/`` and must not be installed beside
-  plain onnxruntime, because both write the same folder and the later one wins;
-- 2.x is a plugin beside plain onnxruntime, in ``onnxruntime_qnn/``.
+- 1.x *is* ONNX Runtime with the QNN provider built in: it fills ``onnxruntime/`` and must not be installed together
+  with plain onnxruntime, because both write the same folder and the later one wins;
+- 2.x is a plugin in addition to plain onnxruntime, in ``onnxruntime_qnn/``.
 
 Pure functions of the file system (and, for the NPU driver, of the Windows registry); any thread.
 """
@@ -30,9 +30,9 @@ else:
     Protocol = object
 
 QNN_DISTRIBUTION = "onnxruntime-qnn"
-# The package that reads the catalogue of Windows ML.
+# Package that reads the catalogue of Windows ML.
 CATALOGUE_DISTRIBUTION = "windowsml"
-# Distributions that bring the module ``onnxruntime``.
+# Distributions that contain the module ``onnxruntime``.
 RUNTIMES = frozenset(
     {QNN_DISTRIBUTION, "onnxruntime"}
     | {
@@ -54,7 +54,7 @@ RUNTIMES = frozenset(
     | {f"ort-nightly{kind}" for kind in ("", "-directml", "-gpu", "-qnn")}
 )
 
-# Of interest besides the runtimes.
+# Other distributions whose versions matter.
 _OTHERS = frozenset(("numpy", CATALOGUE_DISTRIBUTION))
 
 _DIST_INFO = ".dist-info"
@@ -62,13 +62,13 @@ _SMALL_FILE_BYTES = 64 * 1024
 
 
 class Installed(NamedTuple):
-    """The distributions that matter to the host.
+    """Distributions that matter to the host.
 
-    distributions: normalised name -> version, the first of each name on the path (that is the one imported).
-    generation: how QNN is provided, or ``None`` if it is not (or is not usable, see `problem`).
-    onnxruntime: version of the module ``onnxruntime``, which ever distribution it came from.
-    qnn_sdk: version of the QNN SDK inside, where the package says it (2.x does).
-    qnn_folder: where the QNN libraries of a built-in provider are (2.x finds its own).
+    distributions: normalised name -> version; of several, the first on the path, which is the one imported.
+    generation: how QNN is provided; ``None`` if it is missing or not usable (see `problem`).
+    onnxruntime: version of the module ``onnxruntime``, from any distribution.
+    qnn_sdk: version of the bundled QNN SDK, if the package contains it (2.x does).
+    qnn_folder: folder of the QNN libraries of a built-in provider (2.x finds its own).
     problem: the installation's fault, a sentence; ``None`` without a fault.
     """
 
@@ -85,7 +85,7 @@ _here: Installed | None = None
 
 
 def installed_here() -> Installed:
-    """`installed` for this interpreter, which is looked at once: nothing changes under a process that lives."""
+    """Return `installed` for this interpreter. Cached, because nothing changes while the process runs."""
     global _here
     if _here is None:
         _here = installed()
@@ -93,7 +93,7 @@ def installed_here() -> Installed:
 
 
 def installed(paths: Sequence[str] | None = None) -> Installed:
-    """Look at the folders of ``sys.path`` (or those given)."""
+    """Inspect the folders of ``sys.path``, or the given ones."""
     # An empty entry means the current folder.
     folders = [folder for folder in (sys.path if paths is None else paths) if folder]
     distributions: dict[str, str] = {}
@@ -102,7 +102,7 @@ def installed(paths: Sequence[str] | None = None) -> Installed:
     qnn = distributions.get(QNN_DISTRIBUTION)
     module, plugin = _folder_of(folders, "onnxruntime"), _folder_of(folders, "onnxruntime_qnn")
     capi = os.path.join(module, "capi") if module else None
-    # The module itself is asked first: another distribution may have overwritten its folder.
+    # The module's own information comes first: another distribution may have overwritten its folder.
     built = build_info(capi) if capi else {}
     runtime = built.get("__version__") or _runtime_version(distributions)
     if qnn is None:
@@ -129,8 +129,9 @@ def installed(paths: Sequence[str] | None = None) -> Installed:
 
 
 def installed_versions(paths: Sequence[str] | None = None) -> dict[str, str]:
-    """The versions in HELLO: onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, driver; missing packages are left
-    out, and so is onnxruntime-qnn where the environment names another source of QNN.
+    """Return the versions for HELLO: onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, driver.
+
+    Missing packages are omitted, and so is onnxruntime-qnn if the environment sets another source of QNN.
     """
     found = installed_here() if paths is None else installed(paths)
     if found.generation == "plugin" and _is_elsewhere():
@@ -148,12 +149,12 @@ def installed_versions(paths: Sequence[str] | None = None) -> dict[str, str]:
 def _is_elsewhere() -> bool:
     try:
         return engine_of(os.environ)[0] in ("windowsml", "folder")
-    except OptionError:  # for a session to report
+    except OptionError:  # a session reports it
         return False
 
 
 def parse_version(text: str | None) -> tuple[int, ...]:
-    """``"1.24.1"`` -> ``(1, 24, 1)``; what does not start with a number gives ``()``."""
+    """Parse ``"1.24.1"`` to ``(1, 24, 1)``; return ``()`` for a text that does not start with a number."""
     numbers: list[int] = []
     for part in (text or "").split("."):
         digits = part[: len(part) - len(part.lstrip("0123456789"))]
@@ -169,13 +170,13 @@ def _distributions(folders: Sequence[str]) -> Iterator[tuple[str, str]]:
     for folder in folders:
         try:
             names = os.listdir(folder)
-        except OSError:  # not a folder (a zip), or gone
+        except OSError:  # not a folder (a zip), or missing
             continue
         for entry in names:
             if entry[-len(_DIST_INFO) :].lower() != _DIST_INFO:
                 continue
             written, _, version = entry[: -len(_DIST_INFO)].rpartition("-")
-            # Names are compared as PEP 503 writes them.
+            # Names are compared in the form of PEP 503.
             name = written.replace("_", "-").replace(".", "-").lower()
             if (name in RUNTIMES or name in _OTHERS) and version[:1].isdigit():
                 yield name, version
@@ -190,11 +191,11 @@ def _folder_of(folders: Sequence[str], package: str) -> str | None:
 
 
 def build_info(folder: str) -> dict[str, str]:
-    """The string constants of ``build_and_package_info.py``, read as text."""
+    """Read the string constants of ``build_and_package_info.py`` without importing it."""
     try:
         with open(os.path.join(folder, "build_and_package_info.py"), encoding="utf-8", errors="replace") as file:
             lines = file.read(_SMALL_FILE_BYTES).splitlines()
-    except OSError:  # 1.20 has no such file
+    except OSError:  # 1.20 lacks the file
         return {}
     constants = {}
     for line in lines:
@@ -214,12 +215,12 @@ def _runtime_version(distributions: dict[str, str]) -> str | None:
 
 
 def _overwriter(distributions: dict[str, str], built: dict[str, str], capi: str | None) -> str | None:
-    """The distribution that has overwritten the module of onnxruntime-qnn 1.x."""
+    """Return the distribution that has overwritten the module of onnxruntime-qnn 1.x."""
     others = [name for name in distributions if name != QNN_DISTRIBUTION and name not in _OTHERS]
     name = built.get("package_name")
     if name is not None:
         return None if name == QNN_DISTRIBUTION else name
-    # No file that says it (1.20): the QNN libraries do.
+    # Without that file (1.20), judge by the QNN libraries.
     if others and capi and not os.path.exists(os.path.join(capi, "QnnHtp.dll")):
         return others[0]
     return None
@@ -246,31 +247,32 @@ def _builtin_problem(version: str, capi: str | None, overwritten: str | None) ->
 
 # --- the driver of the NPU ---------------------------------------------------------------------------------
 #
-# A model that kills a host may be harmless with another driver, so HELLO names it. The registry is followed the way
-# QNN itself finds the driver: service, device, class. Never by looking into the driver store: old packages stay
-# there beside the one in use. Reading needs no rights and takes well under a millisecond; WMI would take seconds.
+# HELLO contains the driver's version, because a model that kills a host may be harmless with another driver. The
+# registry is followed in the same way as QNN does: service, device, class. The driver store is not searched,
+# because old packages stay there next to the current one. Reading needs no rights and takes well under a
+# millisecond; WMI would take seconds.
 
-# The driver's, newest name first; the order in which QNN looks.
+# Services of the driver, newest name first, in QNN's order.
 SERVICES = ("qcnspmcdm", "qcadsprpc")
 
 _CONTROL_SET = r"SYSTEM\CurrentControlSet"
-# Comes with the driver, in its folder and with its version.
+# Library that is installed with the driver, in its folder and with its version.
 _RPC_LIBRARY = "libcdsprpc.dll"
 
 _MAX_TEXT = 64
 
 
 class Windows(Protocol):
-    """The functions of Windows that name the driver."""
+    """Functions of Windows that identify the driver."""
 
     def value(self, key: str, name: str) -> str | None:
-        """A text value under HKEY_LOCAL_MACHINE, or ``None``."""
+        """Return a text value under HKEY_LOCAL_MACHINE, or ``None``."""
 
     def system_root(self) -> str:
-        """The folder of Windows."""
+        """Return the folder of Windows."""
 
     def file_version(self, path: str) -> str | None:
-        """The version that a library says of itself, or ``None``."""
+        """Return the version in the resources of a library, or ``None``."""
 
 
 if sys.platform == "win32":
@@ -299,23 +301,23 @@ else:
 
 
 def driver_version(system: Windows | None = None) -> str | None:
-    """For example ``30.0.220.3000``; ``None`` without such a driver, or if anything is not as expected."""
+    """Return the driver's version, such as ``30.0.220.3000``; ``None`` without a driver or after any error."""
     try:
         system = system or windows()
         if system is None:
             return None
         for service in SERVICES:
-            # The device's own record comes first. A library's version stands in where the registry has none.
+            # The device's own record first; the library's version if the registry has none.
             version = _of_device(system, service) or _of_library(system, service)
             if version:
                 return version[:_MAX_TEXT]
-    except Exception:  # noqa: BLE001 - a fact that is nice to have must never keep a host from starting
+    except Exception:  # noqa: BLE001 - an optional fact must never prevent a host from starting
         return None
     return None
 
 
 def _of_device(system: Windows, service: str) -> str | None:
-    # The value "0" is the path of the first device that the service drives.
+    # The value "0" is the path of the first device of the service.
     device = system.value(rf"{_CONTROL_SET}\Services\{service}\Enum", "0")
     driver = system.value(rf"{_CONTROL_SET}\Enum\{device}", "Driver") if device else None
     version = system.value(rf"{_CONTROL_SET}\Control\Class\{driver}", "DriverVersion") if driver else None
@@ -333,7 +335,7 @@ def _of_library(system: Windows, service: str) -> str | None:
 
 
 def _absolute(image: str, system_root: str) -> str:
-    r"""A driver's path in the forms that Windows knows:
+    r"""Resolve a driver's path in any form that Windows uses:
     ``\SystemRoot\..``, ``%SystemRoot%\..``, ``\??\..``, ``System32\..``.
     """
     import ntpath

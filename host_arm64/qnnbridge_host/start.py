@@ -1,7 +1,7 @@
-"""The start of a host process: HELLO is answered, the parent is watched, the parts are put together.
+"""Start of a host process: answer HELLO, watch the parent, assemble the parts.
 
-The imports at the top run before HELLO, so they are few; what is imported in functions takes longer than all that
-HELLO needs. ``python -X importtime`` shows it. Everything here runs in the main thread.
+The imports at the top run before HELLO, so they are few; importing the modules that functions import takes longer
+than everything before HELLO. ``python -X importtime`` shows it. Everything here runs in the main thread.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     Loader = Callable[[Callable[..., None]], Engine]
 
-# Option: the process to end with, if that is not the one that started this one; its name or its number.
+# Option: the process to end with, by name or number; default: the parent process.
 PARENT = "--parent"
-# Option: the command line that starts a worker, a JSON list; default this host's own. An emulated interpreter
+# Option: the command line that starts a worker, a JSON list; default: this host's own. An emulated interpreter
 # cannot be started by `sys.executable`.
 WORKER = "--worker"
 
@@ -46,7 +46,7 @@ def main(
         error_dialogs_off()
     watch = _Watch(parent)
     connection = Connection(Role.HOST, introduction())
-    # A HELLO that has come already is answered first: the watch costs an import and a thread (ADR 0012).
+    # If HELLO has arrived already, answer it first: the watch costs an import and a thread (ADR 0012).
     greet(in_fd, out_fd, connection, watch.begin)
     watch.begin()
 
@@ -73,8 +73,11 @@ class _Watch:
 
 
 def _options(argv: Sequence[str]) -> tuple[int | None, str | None]:
-    """Parent and worker, from the command line, which only our own client writes: argparse takes longer than
-    HELLO. An application of another system is no parent to watch, and its programs are none to start here."""
+    """Return parent and worker from the command line, which only our own client writes.
+
+    Parsed by hand, because argparse takes longer than HELLO. If the application runs on another system, it cannot
+    be watched, and its programs cannot be started here.
+    """
     words = list(argv)
     given: dict[str, str] = {}
     while words:
@@ -99,11 +102,11 @@ def _options(argv: Sequence[str]) -> tuple[int | None, str | None]:
 
 
 def introduction() -> Hello:
-    """The host's HELLO; it needs no heavy import."""
+    """Return the host's HELLO, without heavy imports."""
     from qnnbridge_host.machine import installed_versions
 
     return Hello(
-        # As `sharing.AVAILABLE`, which is not imported for this.
+        # Same condition as `sharing.AVAILABLE`, which is not imported for this.
         features=FEATURES if sys.platform in ("linux", "win32") else FEATURES - SHARING_FEATURES,
         pid=os.getpid(),
         machine=_machine(),
@@ -116,9 +119,9 @@ def introduction() -> Hello:
 
 
 def _machine() -> str:
-    """The process' own architecture: the interpreter's build target, which no emulation hides."""
+    """Return the process's own architecture: the interpreter's build target, which no emulation hides."""
     if sys.platform == "win32":
-        # As `sysconfig.get_platform` finds it out.
+        # The same method as in `sysconfig.get_platform`.
         built = sys.version.lower()
         return "x64" if "amd64" in built else "ARM64" if "(arm64)" in built else "x86"
     machine = os.uname().machine
@@ -126,10 +129,10 @@ def _machine() -> str:
 
 
 def greet(in_fd: int, out_fd: int, connection: Connection, before_waiting: Callable[[], None]) -> None:
-    """Exchange HELLOs. Ends the process if the client is gone or its version does not match.
+    """Exchange HELLOs. End the process if the client is gone or its version does not match.
 
     Args:
-        in_fd, out_fd: the pipes of the client.
+        in_fd, out_fd: the client's pipes.
         connection: the new connection.
         before_waiting: called if no HELLO has arrived yet, since the wait may be long.
     """
@@ -161,7 +164,7 @@ def _frames(connection: Connection, count: int) -> list[object]:
 
 
 def _something_to_read(fd: int) -> bool:
-    """Always true on Windows, where a job object ends the host with its application."""
+    """Return whether input is available; always True on Windows, where a job object ends the host."""
     if sys.platform == "win32":
         return True
     import select
@@ -181,15 +184,17 @@ def _leave(defect: object) -> NoReturn:
 
 
 def watch_parent(parent_pid: int | None, on_parent_gone: Callable[[], object]) -> tuple[str, ...]:
-    """Watch the process that the host belongs to; calls `on_parent_gone` from a thread, or now if it is too late.
+    """Watch the process that the host belongs to; call `on_parent_gone` from a thread, or now if it has ended
+    already.
 
-    Ends the host when its application is gone, however that went. End of input is not enough: a fork of the
+    Ends the host when its application is gone, however it ended. End of input is not enough: a fork of the
     application may hold the pipe's other end. So a thread waits for the application's process, and on Linux the
-    kernel is asked to kill the host as well: that works even while native code holds the GIL. On Windows the
+    kernel is asked to kill the host as well, which works even while native code holds the GIL. On Windows the
     application's job object does the same.
 
-    Says by what means: "pdeathsig" (the kernel kills), "pidfd", "handle", "polling" (the thread waits). Without
-    any, only the end of input is left; so it is for a parent of another system (``None``).
+    Returns:
+        The means: "pdeathsig" (the kernel kills), "pidfd", "handle", "polling" (the thread waits). Empty if only
+        the end of input ends the host, as for a parent on another system (``None``).
     """
     if parent_pid is None:
         return ()
@@ -222,8 +227,9 @@ def watch_parent(parent_pid: int | None, on_parent_gone: Callable[[], object]) -
 def _then_collect(load_engine: Loader) -> Loader:
     """Enable the garbage collector once the engine is loaded, or has failed to load.
 
-    Objects of that time live as long as the process, so the collector skips them (measured: 500 of 40,000 objects
-    are garbage); without `gc.freeze` it would do so at once, for 20 ms, in the middle of the making of a session.
+    Objects created until then live as long as the process, so the collector skips them (measured: 500 of 40,000
+    objects are garbage). Without `gc.freeze` it would scan them at once, for 20 ms in the middle of session
+    creation.
     """
 
     def load(on_phase: Callable[..., None]) -> Engine:

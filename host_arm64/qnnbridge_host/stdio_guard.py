@@ -1,8 +1,8 @@
-"""Takes descriptors 0 and 1 away from everything but the protocol; keeps a full disk from spoiling bytecode.
+"""Reserve descriptors 0 and 1 for the protocol; prevent a full disk from corrupting bytecode.
 
-Native QNN libraries print on descriptor 1, and a program started from the host inherits it: one stray line would
-destroy the byte stream. So the protocol gets private duplicates that nothing inherits, 0 becomes the null device
-and 1 becomes another 2. A redirection of `sys.stdout` alone does not reach native code.
+Native QNN libraries print on descriptor 1, and a program started by the host inherits it: one stray line would
+corrupt the byte stream. So the protocol gets private duplicates that are not inherited, 0 becomes the null device
+and 1 a duplicate of 2. Redirecting `sys.stdout` alone has no effect on native code.
 
 Must run before any import that could load a library, so this module itself imports next to nothing.
 """
@@ -17,12 +17,12 @@ _claimed: tuple[int, int] | None = None
 
 _FIRST_PRIVATE_FD = 3
 
-# More than any of our modules has.
+# More than the bytecode of any of our modules.
 _BYTECODE_ROOM_BYTES = 16 * 1024 * 1024
 
 
 def claim() -> tuple[int, int]:
-    """The descriptors to read the protocol from and to write it to. The same ones when called again."""
+    """Return the descriptors from which the protocol is read and to which it is written. Idempotent."""
     global _claimed
     if _claimed is None:
         in_fd, out_fd = _private(0), _private(1)
@@ -30,14 +30,14 @@ def claim() -> tuple[int, int]:
         if sys.platform == "win32":
             make_binary(in_fd, out_fd)
             set_standard_handles()
-        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - lives as long as the process
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - open until the process ends
         sys.stdout = sys.stderr
         _claimed = in_fd, out_fd
     return _claimed
 
 
 def _private(fd: int) -> int:
-    """A duplicate that no program inherits, out of the range of the standard streams."""
+    """Return a duplicate that is not inherited, outside of the range of the standard streams."""
     passed_over = []
     copy = os.dup(fd)
     while copy < _FIRST_PRIVATE_FD:  # a standard stream that was closed
@@ -61,10 +61,10 @@ def _take_over() -> None:
 
 
 def spare_bytecode() -> None:
-    """Write no ``.pyc`` files, if the size of files is limited or the disk is nearly full.
+    """Disable writing ``.pyc`` files if the size of files is limited or the disk is nearly full.
 
-    Python up to 3.13.0 takes a short write of one for success (cpython 126606). Every later import of that module,
-    by any program of the interpreter, then fails with "marshal data too short".
+    Python up to 3.13.0 treats a short write of a ``.pyc`` file as success (cpython 126606). Every later import of
+    that module, by any program of the interpreter, then fails with "marshal data too short".
     """
     if sys.platform == "win32":
         return

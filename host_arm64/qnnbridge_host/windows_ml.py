@@ -1,11 +1,11 @@
-"""The catalogue of execution providers that Windows keeps (Windows ML), through the package ``windowsml``.
+"""Catalogue of execution providers that Windows keeps (Windows ML), through the package ``windowsml``.
 
-Windows downloads a provider that fits the driver, and replaces it behind our back. A provider is `READY`,
-`NOT_READY` (installed; preparing it takes seconds and no network) or `NOT_PRESENT` (it has to be downloaded, which
-only `main` does, because somebody asked for it). One thread.
+Windows downloads a provider that fits the driver, and replaces it without notice. A provider is `READY`,
+`NOT_READY` (installed; preparing it takes seconds and no network) or `NOT_PRESENT` (it must be downloaded first,
+which only `main` does, on request). One thread.
 
-``python -m qnnbridge_host.windows_ml list`` and ``download`` are for the tools: one JSON object a line, the last
-one with ``providers`` or ``error``.
+``python -m qnnbridge_host.windows_ml list`` and ``download`` are for the tools: they print one JSON object per
+line, the last one with ``providers`` or ``error``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOT_READY: Final = "NotReady"
 NOT_PRESENT: Final = "NotPresent"
 _STATES: Final = (READY, NOT_READY, NOT_PRESENT)
 
-# Preparing an installed provider registers a package; a download is given up when nothing moves for so long.
+# Preparing an installed provider registers a package; a download is abandoned after this time without progress.
 PREPARE_S: Final = 45.0
 STALLED_S: Final = 300.0
 CANCEL_S: Final = 5.0
@@ -42,9 +42,10 @@ OnProgress = Callable[[float], None]
 
 
 class CatalogueEntry(NamedTuple):
-    """One provider of the catalogue.
+    """A provider of the catalogue.
 
-    package: its package family. library: the file to register; "" until it is ready. state: see the module.
+    package: its package family. library: the file to register; "" until the provider is ready. state: see the
+    module.
     """
 
     name: str
@@ -60,28 +61,28 @@ class CatalogueEntry(NamedTuple):
 
 
 def listed() -> list[CatalogueEntry]:
-    """All providers of the catalogue. Raises `ProviderUnavailable` where there is none."""
+    """Return all providers of the catalogue. Raise `ProviderUnavailable` if there is no catalogue."""
     with _catalogue() as found:
         return [entry for _, entry in _entries(found)]
 
 
 def ready_qnn(*, download: bool = False, on_progress: OnProgress = lambda _done: None) -> CatalogueEntry:
-    """The provider for QNN, with a library that can be loaded.
+    """Return the provider for QNN, with a library that can be loaded.
 
     Args:
-        download: whether a provider that is not on this computer is downloaded.
-        on_progress: the part that is done, 0 to 1. Called by another thread.
+        download: whether to download a provider that is not on this computer.
+        on_progress: called with the completed part, 0 to 1, by another thread.
 
     Raises:
-        ProviderUnavailable: no catalogue, none for QNN, or one that is not present.
-        DeadlineExceeded: the download stands still, or preparing takes too long.
+        ProviderUnavailable: no catalogue, no provider for QNN, or one that is not present.
+        DeadlineExceeded: the download makes no progress, or preparing takes too long.
     """
     with _catalogue() as found:
         provider, entry = _best(found)
         if entry.state == NOT_PRESENT and not download:
             raise ProviderUnavailable(
-                f"Windows has a provider for QNN in its catalogue ({entry.words}), and it is not on this computer.",
-                cause="Windows downloads a provider when somebody asks for it, which takes minutes.",
+                f"Windows has a provider for QNN in its catalogue ({entry.words}), but it is not on this computer.",
+                cause="Windows downloads a provider only on request, which takes minutes.",
                 fix="Download it once: "
                 f"`{command_line((sys.executable, '-m', 'qnnbridge_host.windows_ml', 'download'))}`."
                 " Or use engine='wheel' (onnxruntime-qnn).",
@@ -93,10 +94,10 @@ def ready_qnn(*, download: bool = False, on_progress: OnProgress = lambda _done:
             ((_, entry),) = _entries([provider])
         if not entry.library or not os.path.isfile(entry.library):
             raise ProviderUnavailable(
-                f"Windows calls {entry.words} ready, and its library is not there.",
-                cause=f"The catalogue names {entry.library!r}."
+                f"Windows reports {entry.words} as ready, but its library is missing.",
+                cause=f"According to the catalogue it is {entry.library!r}."
                 if entry.library
-                else "The catalogue names no library.",
+                else "The catalogue contains no library for it.",
                 fix="Restart Windows, or repair the package in Settings > Apps; meanwhile use engine='wheel' "
                 "(onnxruntime-qnn).",
                 details={"engine": "windowsml", "library": entry.library},
@@ -106,10 +107,10 @@ def ready_qnn(*, download: bool = False, on_progress: OnProgress = lambda _done:
 
 @contextmanager
 def _catalogue() -> Iterator[list[Any]]:
-    """The providers; their handles live as long as the catalogue is open."""
+    """Yield the providers; their handles are valid as long as the catalogue is open."""
     try:
         import windowsml
-    except Exception as error:  # ImportError elsewhere, OSError of the DLL
+    except Exception as error:  # ImportError on other systems, OSError of the DLL
         raise _no_package(error) from error
     try:
         catalogue = windowsml.EpCatalog()
@@ -126,7 +127,7 @@ def _catalogue() -> Iterator[list[Any]]:
 
 
 def _best(found: list[Any]) -> tuple[Any, CatalogueEntry]:
-    """The provider for QNN: one that is here before one that is not, then the newest."""
+    """Return the provider for QNN: an installed one before one that is not present, then the newest."""
     entries = _entries(found)
     fitting = [one for one in entries if one[1].name == QNN]
     if not fitting:
@@ -143,9 +144,11 @@ def _best(found: list[Any]) -> tuple[Any, CatalogueEntry]:
 
 
 def _entries(found: list[Any]) -> list[tuple[Any, CatalogueEntry]]:
-    """What Windows says of each, without those that it does not describe, or that have a state of a later Windows.
+    """Return the description of each provider, except those that Windows cannot describe or that have unknown
+    states.
 
-    Raises `ProviderUnavailable` if nothing is left.
+    Raises:
+        ProviderUnavailable: none is left.
     """
     entries: list[tuple[Any, CatalogueEntry]] = []
     failed: OSError | ValueError | None = None
@@ -171,11 +174,11 @@ def _entry(provider: Any) -> CatalogueEntry:
 
 
 def _make_ready(provider: Any, entry: CatalogueEntry, limit_s: float, on_progress: OnProgress) -> None:
-    """Prepare or download. Given up when nothing moves for `limit_s` seconds."""
+    """Prepare or download a provider. Give up after `limit_s` seconds without progress."""
     done, moved = threading.Event(), [time.monotonic()]
 
     def progress(part: float) -> None:
-        # Some report 0 to 100.
+        # Some providers report 0 to 100.
         moved[0] = time.monotonic()
         on_progress(min(1.0, max(0.0, part / 100 if part > 1 else part)))
 
@@ -187,9 +190,9 @@ def _make_ready(provider: Any, entry: CatalogueEntry, limit_s: float, on_progres
         while not done.wait(0.1):
             if time.monotonic() - moved[0] > limit_s:
                 raise DeadlineExceeded(
-                    f"Windows gives no sign of life for {limit_s:g} s while it makes {entry.words} ready.",
-                    cause="The download stands still." if entry.state == NOT_PRESENT else None,
-                    fix="Look at Settings > Windows Update, and try again.",
+                    f"Windows reports no progress for {limit_s:g} s while it makes {entry.words} ready.",
+                    cause="The download has stopped." if entry.state == NOT_PRESENT else None,
+                    fix="Check Settings > Windows Update, and try again.",
                 )
         try:
             work.wait()
@@ -198,7 +201,7 @@ def _make_ready(provider: Any, entry: CatalogueEntry, limit_s: float, on_progres
     except BaseException:
         if not done.is_set():
             work.cancel()
-            # `close` waits for the operation, without an end if Windows does not answer the cancelling.
+            # `close` waits for the operation, forever if Windows does not answer the cancellation.
             if not done.wait(CANCEL_S):
                 raise
         work.close()
@@ -239,7 +242,7 @@ def _no_package(error: Exception) -> ProviderUnavailable:
 
 def _no_catalogue(error: OSError) -> ProviderUnavailable:
     return ProviderUnavailable(
-        "Windows does not open its catalogue of execution providers.",
+        "Windows cannot open its catalogue of execution providers.",
         cause=_words(error),
         fix=f"Windows ML needs {_WINDOWS_11_24H2}, with its updates. Or use engine='wheel' (onnxruntime-qnn).",
         details={"engine": "windowsml", "hresult": _hresult(error)},
@@ -248,8 +251,8 @@ def _no_catalogue(error: OSError) -> ProviderUnavailable:
 
 def _no_entry(error: OSError | ValueError) -> ProviderUnavailable:
     return ProviderUnavailable(
-        "Windows does not describe the providers of its catalogue.",
-        cause=_words(error) if isinstance(error, OSError) else f"The package windowsml does not know: {error}.",
+        "Windows cannot describe the providers of its catalogue.",
+        cause=_words(error) if isinstance(error, OSError) else f"The package windowsml does not support: {error}.",
         fix="Upgrade windowsml in the host's Python, and restart Windows. Or use engine='wheel' (onnxruntime-qnn).",
         details={"engine": "windowsml"},
     )
@@ -272,7 +275,7 @@ def _tell(**fields: Any) -> None:
 
 
 def main(words: list[str]) -> int:
-    """The commands for the tools; 0 if it was done."""
+    """Run a command for the tools; return 0 on success."""
     if words not in (["list"], ["download"]):
         print("usage: python -m qnnbridge_host.windows_ml list|download", file=sys.stderr)
         return 2
@@ -299,8 +302,8 @@ def main(words: list[str]) -> int:
 
 
 def end(code: int) -> NoReturn:
-    """The end of the interpreter would wait for a download that Windows does not give up."""
-    with suppress(OSError):  # nobody reads it any more
+    """End the process. A normal end of the interpreter would wait for a download that Windows does not abandon."""
+    with suppress(OSError):  # the reader is gone
         sys.stdout.flush()
     os._exit(code)
 

@@ -42,12 +42,12 @@ def config(change: Callable[[dict[str, object]], object]) -> Callable[[Path], No
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "gone": (shutil.rmtree, "does not exist"),
     "empty": (empty, "no genai_config.json"),
-    "config empty": (lambda f: (f / "genai_config.json").write_text(""), "no JSON"),
-    "config a list": (lambda f: (f / "genai_config.json").write_text("[]"), "no JSON object"),
-    "config cut off": (lambda f: (f / "genai_config.json").write_text('{"model": {'), "no JSON"),
+    "config empty": (lambda f: (f / "genai_config.json").write_text(""), "is not valid JSON"),
+    "config a list": (lambda f: (f / "genai_config.json").write_text("[]"), "is not a JSON object"),
+    "config cut off": (lambda f: (f / "genai_config.json").write_text('{"model": {'), "is not valid JSON"),
     "config of bytes": (lambda f: (f / "genai_config.json").write_bytes(b"\xff\xfe\xfa"), "cannot be read"),
     "no model": (config(lambda c: c.pop("model")), "no section 'model'"),
-    "no file named": (config(lambda c: c["model"].update(decoder={})), "names no model file"),  # type: ignore[attr-defined]
+    "no file named": (config(lambda c: c["model"].update(decoder={})), "contains no model file"),  # type: ignore[attr-defined]
     "a stage is gone": (lambda f: (f / "iterator.onnx").unlink(), "iterator.onnx"),
     "a stage is empty": (lambda f: (f / "context.onnx").write_bytes(b""), "context.onnx"),
     "a stage is cut off": (
@@ -76,7 +76,7 @@ def test_a_folder_that_is_damaged(damage: str, folders: Folders, host: qnnbridge
 
 
 def test_a_file_in_place_of_a_folder(host: qnnbridge.Host, folders: Folders) -> None:
-    with pytest.raises(GenerationFolderInvalid, match="no model for onnxruntime-genai"):
+    with pytest.raises(GenerationFolderInvalid, match="is not a model for onnxruntime-genai"):
         genai.Model(folders("dynamic") / "model.onnx", host=host)
 
 

@@ -178,15 +178,15 @@ def test_without_a_network_the_download_is_an_error_with_the_fix(table: Table) -
 @pytest.mark.parametrize(
     ("more", "providers", "words"),
     [
-        ({"create": -2147221164}, [], ["does not open its catalogue", "0x80040154", "24H2"]),
-        ({"enumerate": -2147024891}, [], ["does not open its catalogue", "0x80070005"]),
+        ({"create": -2147221164}, [], ["cannot open its catalogue", "0x80040154", "24H2"]),
+        ({"enumerate": -2147024891}, [], ["cannot open its catalogue", "0x80070005"]),
         ({}, [], ["has no provider for QNN", "It is empty", "engine='wheel'"]),
         (
             {},
             [{"name": "VitisAIExecutionProvider", "version": "1.8.1"}],
             ["VitisAIExecutionProvider 1.8.1 (Ready)"],
         ),
-        ({}, [{"library": "/gone/onnxruntime_providers_qnn.dll"}], ["its library is not there", "/gone/"]),
+        ({}, [{"library": "/gone/onnxruntime_providers_qnn.dll"}], ["its library is missing", "/gone/"]),
         ({}, [{"state": 1, "refused": -2147024891}], ["could not prepare", "0x80070005", "repair the package"]),
     ],
 )
@@ -246,8 +246,8 @@ def test_a_download_that_stands_still_is_given_up(deaf: bool, table: Table) -> N
     )
     error = json.loads(ran.stdout.splitlines()[-1])["error"]
     assert ran.returncode == 1
-    assert "no sign of life for 0.5 s" in error["message"]
-    assert "stands still" in error["cause"]
+    assert "no progress for 0.5 s" in error["message"]
+    assert "has stopped" in error["cause"]
 
 
 def test_the_setting_of_the_configuration_file_reaches_the_host(

@@ -111,7 +111,7 @@ def test_a_dimension_has_the_name_of_the_file_or_its_input_and_axis() -> None:
     assert caught.value.cause == "Its free dimensions: N, x:1, x:2."
     with pytest.raises(OptionError, match='no free dimension "N"') as caught:
         refuse_unknown((FIXED,), read_dimensions(["N=1"]))
-    assert caught.value.fix == "Leave --dim away."
+    assert caught.value.fix == "Omit --dim."
 
 
 def test_what_nobody_can_look_into_is_not_judged() -> None:

@@ -46,11 +46,11 @@ def test_common_weights_are_told_from_several_graphs() -> None:
     ("data", "error", "words"),
     [
         (b"", InvalidProtobuf, "is empty"),
-        (b"<!doctype html><html>", InvalidProtobuf, "is no context binary: it is a text"),
+        (b"<!doctype html><html>", InvalidProtobuf, "is not a context binary: it is a text"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", InvalidProtobuf, "Git LFS pointer"),
         (DATA[:-1], ContextUnusable, "is cut off"),
         (DATA[:1000], ContextUnusable, "is cut off"),
-        (DATA + b"\0", ContextUnusable, "has bytes behind its end"),
+        (DATA + b"\0", ContextUnusable, "has bytes after its end"),
         ((MODELS / "f.onnx").read_bytes(), OptionError, "is an ONNX model"),
     ],
 )
@@ -68,7 +68,7 @@ def test_a_dlc_is_recognised_and_genie_named(first: str, tmp_path: Path) -> None
     path = tmp_path / "model.bin"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(first, DATA)
-    with pytest.raises(InvalidProtobuf, match="is no context binary: it is a DLC") as refused:
+    with pytest.raises(InvalidProtobuf, match="is not a context binary: it is a DLC") as refused:
         look_at_binary(str(path))
     assert "Genie" in str(refused.value.cause)
 

@@ -165,6 +165,6 @@ def test_a_provider_that_windows_does_not_describe_hides_no_other(
     assert [one.library for one in listed()] == [library]
     for failure, words in ((refused, "0x80070490"), (later, "7 is not a valid EpReadyState")):
         windows_has(Provider("", failure))
-        with pytest.raises(ProviderUnavailable, match="does not describe") as caught:
+        with pytest.raises(ProviderUnavailable, match="cannot describe") as caught:
             listed()
         assert words in (caught.value.cause or "")

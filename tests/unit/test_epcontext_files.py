@@ -52,7 +52,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut off in the middle": (lambda binary: os.truncate(binary, 30000), "its context binary a_qnn.bin is cut off"),
     "longer": (
         lambda binary: binary.write_bytes(binary.read_bytes() + b"\r\n"),
-        "its context binary a_qnn.bin has bytes behind its end",
+        "its context binary a_qnn.bin has bytes after its end",
     ),
     "a Git LFS pointer": (
         lambda binary: binary.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 2\n"),
@@ -168,7 +168,7 @@ def test_an_embedded_binary_is_looked_at_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", [None, 1])
 def test_a_path_where_the_binary_should_be(mode: int | None, tmp_path: Path) -> None:
     verdict = judge(models.edit(models.real(tmp_path), embed_mode=mode))
-    assert "has no context binary inside" in verdict.reason
+    assert "contains no context binary" in verdict.reason
     assert "'a_qnn.bin'" in (verdict.cause or "")
 
 

@@ -111,7 +111,7 @@ def test_the_context_binary_given_as_the_model_is_recognised(tmp_path: Path) -> 
     models.real(tmp_path)
     with pytest.raises(InvalidProtobuf, match="it is a QNN context binary") as caught:
         ask(tmp_path / "a_qnn.bin")
-    assert "Give the .onnx file that names it" in (caught.value.fix or "")
+    assert "Give the .onnx file that refers to it" in (caught.value.fix or "")
 
 
 # --- models given as bytes -------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ DECODER: dict[str, Any] = {"filename": "model.onnx"}
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"model": ' * 100_000, "no JSON"),
+        ('{"model": ' * 100_000, "is not valid JSON"),
         ('{"model": {"context_length": 1e999, "decoder": {}}}', "not understood"),
         ('{"model": {"decoder": {"pipeline": 5}}}', "not understood"),
         (json.dumps({"model": {"decoder": {"filename": "a\0b.onnx"}}}), "cannot be read"),

@@ -139,10 +139,10 @@ def _loaded(model: Any, folder: Path, *replaced: bytes) -> Any:
 @pytest.mark.parametrize(
     ("tensor", "says"),
     [
-        (_tensor(raw=bytes(15)), "has fewer bytes than its shape says"),
-        (_tensor(raw=bytes(20)), "has more bytes than its shape says"),
-        (_tensor(kind=999), "has no element type that is known"),
-        (_tensor(dims=(-1, -4)), "has a size below zero"),
+        (_tensor(raw=bytes(15)), "has fewer bytes than its shape requires"),
+        (_tensor(raw=bytes(20)), "has more bytes than its shape requires"),
+        (_tensor(kind=999), "has an unknown element type"),
+        (_tensor(dims=(-1, -4)), "has a negative size"),
     ],
 )
 def test_a_damaged_tensor_is_refused_with_its_name(tensor: Any, says: str, tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_nodes_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     ("functions", "says"),
     [
         ([_function(f"f{n}", f"f{n + 1}") for n in range(3000)] + [_function("f3000")], "too deep"),
-        ([_function("f0"), _function("f0", "Neg")], "cannot be put in place of their calls"),
-        ([_function(f"f{n}") for n in range(20_000)], "cannot be put in place of their calls"),
+        ([_function("f0"), _function("f0", "Neg")], "cannot be inlined"),
+        ([_function(f"f{n}") for n in range(20_000)], "cannot be inlined"),
     ],
 )
 def test_functions_that_cannot_be_written_out_are_refused(functions: list[Any], says: str, tmp_path: Path) -> None:
@@ -244,4 +244,4 @@ def test_a_pipe_in_the_place_of_a_model_is_not_waited_for(tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "m.onnx")
     with pytest.raises(NoSuchFile, match="cannot be read") as caught:
         scan_model(tmp_path / "m.onnx")
-    assert caught.value.cause == "It is no regular file."
+    assert caught.value.cause == "It is not a regular file."

@@ -134,14 +134,14 @@ def test_a_graph_is_chosen_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"data_type": 0x404}, "ufixed4, of which ONNX Runtime has no array"),
+        ({"data_type": 0x404}, "ufixed4, for which ONNX Runtime has no array"),
         ({"data_type": 0x608}, "string8"),
         ({"data_type": 0x7FFFFFFF}, "type 0x7fffffff"),
         ({"name": ""}, "has no name"),
         ({"layout": 5}, "memory layout 5"),
         ({"dynamic": True}, "changes from run to run"),
         ({"dimensions": (2, 0)}, "has no elements"),
-        ({"kind": 11}, "may be left out"),
+        ({"kind": 11}, "is optional"),
     ],
 )
 def test_what_onnx_runtime_cannot_give_qnn_is_refused(changes: dict[str, Any], why: str) -> None:
@@ -157,7 +157,7 @@ def test_what_onnx_runtime_cannot_give_qnn_is_refused(changes: dict[str, Any], w
         ({"quantisation": None}, "does not have its scale"),
         ({"quantisation": Quantisation(encoding=4)}, "does not have its scale"),
         ({"quantisation": Quantisation((0.5,), (0,), bits=4)}, "uses 4 of its 8 bits"),
-        ({"quantisation": Quantisation((0.5,), (1,))}, "no zero point of UINT8"),
+        ({"quantisation": Quantisation((0.5,), (1,))}, "is not a valid zero point of UINT8"),
         ({"quantisation": Quantisation((0.0,), (0,))}, "its scale is 0"),
         ({"quantisation": Quantisation((0.5,), (0,), axis=1)}, "1 scales along axis 1"),
         ({"data_type": 0x332, "quantisation": Quantisation((0.5,), (0,))}, "no QuantizeLinear to 32 bits"),
@@ -265,5 +265,5 @@ def test_a_version_that_is_not_known_is_refused_before_it_is_read(
 def test_a_count_without_an_array_is_damage() -> None:
     whole, _memory = filled(3, 3, 1)
     whole.of.v3.graphs = None
-    with pytest.raises(ContextUnusable, match="does not read"):
+    with pytest.raises(ContextUnusable, match="cannot read"):
         native._binary(whole, "m.bin", "1.15.0")

@@ -1,6 +1,6 @@
-"""One entry of the cache: its manifest, its files, and the session that is made from it.
+"""An entry of the cache: its manifest, its files, and the session that is created from it.
 
-A manifest is written last, so a folder with a readable manifest is a finished entry. Records are immutable; any
+The manifest is written last, so a folder with a readable manifest is a finished entry. Records are immutable; any
 thread.
 """
 
@@ -21,13 +21,13 @@ from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
 FILE_NAME: Final = "manifest.json"
 STEM: Final = "model_ctx"
-# A fixed name: QNN cannot reload a file with ``..`` in its name.
+# A fixed name, because QNN cannot reload a file with ``..`` in its name.
 MODEL: Final = f"{STEM}.onnx"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EntryFile:
-    """A file of the entry, by its name in the entry's folder."""
+    """A file of an entry, by its name in the entry's folder."""
 
     name: str
     size: int
@@ -36,14 +36,13 @@ class EntryFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EntryManifest:
-    """id: of this build; the same key built again has another one. parts: the inputs of the key.
+    """Manifest of an entry.
 
-    label: the model's name in messages; source_path: its path at that time; source_bytes: its size with all its
-    files.
-    info: of a session of the original model. created: seconds since 1970. compile_seconds: the time that a hit
-    saves.
-    salvaged: the compiler died after it had written everything.
-    warning: of operators that QNN is known to compute wrong; said on every hit, too.
+    id: unique for each build, also of the same key. parts: the inputs of the key. label: the model's name in
+    messages. source_path: the model's path at that time. source_bytes: size of the model with all its files. info:
+    of a session of the original model. created: seconds since 1970. compile_seconds: the time that a hit saves.
+    salvaged: the compiler crashed after it had written everything. warning: about operators that QNN is known to
+    compute wrong; repeated for every hit.
     """
 
     key: str
@@ -66,11 +65,11 @@ class EntryManifest:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of onnxruntime and QNN that made the entry."""
+        """Versions of onnxruntime and QNN that compiled the entry."""
         return dict(self.parts.get("host", {}).get("versions", {}))
 
     def write(self, folder: Path) -> None:
-        """Raises `OSError`."""
+        """Write the manifest. Raise `OSError`."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         plain["files"] = [dataclasses.asdict(file) for file in self.files]
         plain["info"] = self.info.to_wire()
@@ -79,7 +78,7 @@ class EntryManifest:
 
     @classmethod
     def read(cls, folder: Path) -> EntryManifest | None:
-        """``None`` if there is none. Raises `Damaged`, and `OSError` for one that cannot be read."""
+        """Read the manifest; return ``None`` if there is none. Raise `Damaged`, or `OSError` if reading fails."""
         content = read_json(folder / FILE_NAME)
         if content is None:
             return None
@@ -87,41 +86,44 @@ class EntryManifest:
             if content.pop("schema") != SCHEMA:
                 raise Damaged("the manifest is of another version of the cache")
             manifest = read_document(cls, content, "the manifest")
-        # With a correct hash it may still be another program's.
+        # A manifest with a correct hash may still be written by another program.
         except (LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
-            raise Damaged(f"the manifest lacks something ({error})") from None
+            raise Damaged(f"the manifest is incomplete ({error})") from None
         manifest._check()
         return manifest
 
     def _check(self) -> None:
         names = [file.name for file in self.files]
-        # A name with a folder in it would let a foreign manifest point anywhere.
+        # A name that contains a folder would let a foreign manifest refer to any file.
         if not (is_time(self.created) and math.isfinite(self.compile_seconds) and self.source_bytes >= 0):
-            raise Damaged("the manifest has figures that cannot be")
-        # Of any type for the wire: what is shown of them is looked at here.
+            raise Damaged("the manifest has impossible numbers")
+        # `parts` may contain any JSON; check the types of the values that are displayed.
         host, providers = self.parts.get("host", {}), self.parts.get("providers", [])
         versions = host.get("versions", {}) if isinstance(host, dict) else None
         proper = isinstance(versions, dict) and isinstance(providers, list)
         if not proper or not all(isinstance(p, list) and len(p) == 2 and isinstance(p[1], dict) for p in providers):
-            raise Damaged("the manifest describes its inputs in another way")
+            raise Damaged("the manifest describes its inputs in an unknown form")
         if MODEL not in names or any(name != os.path.basename(name) or name in (".", "..") for name in names):
-            raise Damaged("the manifest names other files than an entry has")
+            raise Damaged("the manifest lists files that an entry does not have")
 
 
-# With it ONNX Runtime refuses to compile: a host that loads an entry never compiles.
+# With this entry ONNX Runtime refuses to compile: a host that loads a cache entry never compiles.
 DISABLE_COMPILE = "session.disable_model_compile"
 
 _OF_THE_ORIGINAL = ("session.model_external_initializers_file_folder_path",)
 
 
 class Differs(Exception):
-    """The compiled model has other inputs or outputs than the original. The text says which."""
+    """The compiled model has other inputs or outputs than the original. The message lists them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """An entry on the disk. folder: absolute. checked: its files as they were when they were compared with the
-    manifest. native: the folder by a path that QNN can open (`native_path`), of an entry that is to be loaded."""
+    """An entry on the disk.
+
+    folder: absolute path. checked: the entry's files when they were verified against the manifest. native: the
+    folder by a path that QNN can open (`native_path`), for an entry that is to be loaded.
+    """
 
     folder: Path
     manifest: EntryManifest
@@ -138,13 +140,13 @@ class CacheEntry:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint for crashes of this entry, so that they never count against the model."""
+        """Fingerprint for crashes of this entry, so that they do not count against the model."""
         return hashlib.sha256(f"context {self.manifest.key} {self.manifest.id}".encode()).hexdigest()
 
     def spec(self, spec: SessionSpec) -> SessionSpec:
-        """The spec that makes the session of `spec` from the entry.
+        """Return a spec that creates the session of `spec` from the entry.
 
-        Fixed dimensions and given initializers are compiled in.
+        Fixed dimensions and given initializers are omitted, because they are compiled in.
         """
         entries = {key: text for key, text in spec.config_entries.items() if key not in _OF_THE_ORIGINAL}
         return dataclasses.replace(
@@ -160,7 +162,7 @@ class CacheEntry:
 
     @property
     def files(self) -> tuple[KnownFile, ...]:
-        """The session's files. Those of an entry that was just made have not been read again since."""
+        """Files of the session. The files of an entry that was just created have not been read again."""
         if self.checked:
             return self.checked
         records = self.manifest.files
@@ -168,14 +170,18 @@ class CacheEntry:
         return tuple(KnownFile(p, take_stamp(p), record.sha256) for p, record in zip(paths, records, strict=True))
 
     def check_unchanged(self) -> None:
-        """Check the files after native code has read them. Raises `Damaged`, and `OSError`."""
+        """Check the files after native code has read them. Raise `Damaged`, or `OSError`."""
         for file in self.checked:
             if file.changed():
                 raise Damaged(f"{os.path.basename(file.path)} changed while it was loaded")
 
     def touched(self) -> bool:
-        """Whether anything was done to the files since they were checked, though their contents are the same now.
-        Raises `OSError`."""
+        """Return whether the files were accessed for writing since they were verified, even if the contents are
+        equal.
+
+        Raises:
+            OSError: a file cannot be checked.
+        """
         for file in self.checked:
             now = take_stamp(file.path)
             if now is None or file.stamp is None or not now.same(file.stamp):
@@ -183,10 +189,9 @@ class CacheEntry:
         return False
 
     def restore(self, loaded: SessionInfo) -> SessionInfo:
-        """The information that a session of the original would show. Raises `Differs`.
+        """Return the information that a session of the original would report. Raise `Differs`.
 
-        An EPContext model has lost the producer, the version and the domain, and it counts a whole partition as one
-        node.
+        An EPContext model lacks producer, version and domain, and counts a whole partition as one node.
         """
         original = self.manifest.info
         for what in ("inputs", "outputs", "overridable_initializers"):
@@ -194,7 +199,7 @@ class CacheEntry:
                 raise Differs(f"its {what.replace('_', ' ')} are not those of the model")
         ours, theirs = loaded.placement, original.placement
         if ours.known and theirs.known and ours.cpu_nodes != theirs.cpu_nodes:
-            raise Differs("other nodes of it are on the CPU than of the model")
+            raise Differs("its nodes on the CPU are not those of the model")
         return dataclasses.replace(
             original,
             placement=dataclasses.replace(theirs, npu_bytes=ours.npu_bytes, npu_memory=ours.npu_memory),

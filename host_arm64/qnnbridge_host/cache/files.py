@@ -1,7 +1,7 @@
-"""What lies on the disk, in general: small JSON files, locks between processes, temporary folders.
+"""Files of the cache in general: small JSON files, locks between processes, temporary folders.
 
-A JSON file is written whole and checked when it is read. It holds ``{"sha256": ..., "content": {...}}``: a flipped
-byte in it is detected. Any thread, any process.
+A JSON file is written atomically and verified when it is read. It contains ``{"sha256": ..., "content": {...}}``,
+so a flipped byte is detected. Any thread, any process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 
-# The version of entries, negative entries and keys. Data of another version is never read.
+# Version of entries, negative entries and keys. Data of another version is never read.
 SCHEMA: Final = 1
 VERSION_FOLDER: Final = f"v{SCHEMA}"
 
@@ -37,18 +37,18 @@ MAX_JSON_BYTES: Final = 16 * 1024 * 1024
 
 
 class Damaged(Exception):
-    """The file exists with other contents than were written. The text says why."""
+    """The file exists, but not with the contents that were written. The message is the reason."""
 
 
 def write_json(path: Path, content: dict[str, Any], *, durable: bool = False) -> None:
-    """Readers see the old file or the new one. durable: it survives a loss of power. Raises `OSError`."""
+    """Write a JSON file atomically. durable: the file survives a loss of power. Raises `OSError`."""
     document = {"sha256": _digest(content), "content": content}
     text = json.dumps(document, sort_keys=True, ensure_ascii=True, indent=1)
     write_whole(path, text.encode("ascii"), durable=durable)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """``None`` if there is no such file. Raises `Damaged`, and `OSError` for one that cannot be read."""
+    """Read a JSON file; return ``None`` if it does not exist. Raise `Damaged`, or `OSError` from reading."""
     try:
         with io.BufferedReader(open_regular(path)) as file:
             data = file.read(MAX_JSON_BYTES)
@@ -67,7 +67,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _whole_number(text: str) -> int:
-    """Refuse numbers of which no record has any: arithmetic with floats and the wire fail with them."""
+    """Parse an integer; refuse values that no record contains, and that floats and the wire cannot handle."""
     number = int(text)
     if not -(2**63) <= number < 2**64:
         raise ValueError("a number is too large")
@@ -75,25 +75,25 @@ def _whole_number(text: str) -> int:
 
 
 def _refuse_halves(value: object) -> None:
-    """Raise `ValueError` for half a surrogate pair. Halves that stand for bytes of a file's name are allowed."""
+    """Raise `ValueError` for half a surrogate pair, except halves that encode bytes of a file name."""
     text = json.dumps(value, ensure_ascii=False)
     text.encode("utf-8", "surrogateescape")
 
 
 def is_time(seconds: float) -> bool:
-    """Return whether a record's time (seconds since 1970) is one that a clock shows."""
-    # The year 4147: beyond 9999 `datetime` fails.
+    """Return whether a record's time (seconds since 1970) is plausible."""
+    # 2**36 is the year 4147; `datetime` fails after 9999.
     return math.isfinite(seconds) and 0 <= seconds < 2**36
 
 
-# Names of records and folders in the cache.
+# Form of the file name of a record or folder in the cache.
 KEY_FORM: Final = re.compile(r"[0-9a-f]{32}")
 RECORD_FORM: Final = re.compile(r"(?:[a-z]+-)?[0-9a-z]{1,64}\.(json|odd)")
 
-# Folders of what `create/replaced` keeps in the cache beside entries: what `cache clear` removes.
+# Folders of `create/replaced` in the cache, next to the entries, that `cache clear` removes.
 COPIES: Final = ("fixed", "wrapped")
 _MADE_FORM: Final = r"(?:removed-)?[0-9a-f]{16}(?:\.lock)?"
-# Names of what each folder holds. Nothing else in it is ours.
+# Form of the file names in each folder. Other files do not belong to the cache.
 FORMS: Final[Mapping[str, re.Pattern[str]]] = {
     "entries": KEY_FORM,
     "uses": KEY_FORM,
@@ -108,7 +108,7 @@ FORMS: Final[Mapping[str, re.Pattern[str]]] = {
 
 
 def is_part(root: Path, name: str) -> bool:
-    """Return whether a folder of a cache without a mark is one of an earlier version, by all that is in it."""
+    """Return whether a folder of an unmarked cache is one of an earlier version, judged by all of its contents."""
     form = FORMS.get(name)
     if form is None:
         return False
@@ -116,17 +116,17 @@ def is_part(root: Path, name: str) -> bool:
 
 
 class JsonFolder:
-    """Small JSON files in one folder, each named by a key. Any thread, any process.
+    """Small JSON files in a folder, each named by a key. Any thread, any process.
 
-    A record that is whole, and that this version does not understand, is another build's: it is set aside under the
-    ending .odd and reported, once.
+    An intact record that this version cannot interpret is from another build: it is renamed to the suffix .odd and
+    reported once.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def keys(self) -> list[str]:
-        """The oldest first."""
+        """Return the keys, the oldest first."""
         dated = []
         with contextlib.suppress(OSError), os.scandir(self._entered()) as files:
             for file in files:
@@ -136,7 +136,7 @@ class JsonFolder:
         return [key for _, key in sorted(dated)]
 
     def remove(self, key: str) -> bool:
-        """Whether there was one. Raises `OSError`."""
+        """Remove a record; return whether it existed. Raise `OSError`."""
         try:
             self._entered()
             os.unlink(self._file(key))
@@ -145,7 +145,7 @@ class JsonFolder:
         return True
 
     def clear(self) -> None:
-        """Remove all records, also those that were set aside, and nothing else."""
+        """Remove all records, including those that were set aside, and nothing else."""
         with contextlib.suppress(OSError):
             for name in os.listdir(self._entered()):
                 if RECORD_FORM.fullmatch(name):
@@ -153,7 +153,7 @@ class JsonFolder:
                         os.unlink(self._folder / name)
 
     def set_aside(self, key: str, reason: str) -> None:
-        """Move a record that this version does not understand out of the way."""
+        """Rename a record that this version cannot interpret."""
         with contextlib.suppress(OSError):
             self._entered()
             os.replace(self._file(key), self._file(key).with_suffix(".odd"))
@@ -162,7 +162,7 @@ class JsonFolder:
             )
 
     def _entered(self) -> Path:
-        """The folder. Raises `NotOurs` if it, or the one above, is a link."""
+        """Return the folder. Raise `NotOurs` if it, or its parent, is a link."""
         enter(self._folder.parent)
         return enter(self._folder)
 
@@ -171,7 +171,7 @@ class JsonFolder:
         return read_json(self._file(key))
 
     def _write(self, key: str, content: dict[str, Any]) -> None:
-        """A failed write costs only time. Nothing is written to a folder that is not the cache's."""
+        """Write a record. Ignore failures, which only cost time. Write nothing to a foreign folder."""
         with contextlib.suppress(OSError):
             root = self._folder.parent
             make_own(root, lambda name: is_part(root, name))
@@ -183,7 +183,7 @@ class JsonFolder:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder or a file as far as possible. A missing one is no error."""
+    """Remove a folder or a file as far as possible. A missing path is not an error."""
 
     def make_writable(function: Callable[[str], None], name: str, _info: object) -> None:
         try:
@@ -196,13 +196,13 @@ def remove_tree(path: Path) -> None:
         is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
         return
-    import shutil  # with the compressions
+    import shutil  # imported here: it imports the compression modules
 
     if not is_folder:
         try:
             os.unlink(path)
         except OSError:
-            # `chmod` follows a link to what is not ours.
+            # `chmod` would follow a link to a file outside of the cache.
             if not os.path.islink(path):
                 make_writable(os.unlink, os.fspath(path), None)
     elif sys.version_info >= (3, 12):
@@ -219,31 +219,31 @@ def _digest(content: object) -> str:
 
 # --- locks between threads and processes, and waiting for them with heartbeats ----------------------------
 #
-# Locks are the operating system's, so those of a killed process are free at once. A lock is a file with one holder
-# in all processes; nothing is ever written into it. Only its holder removes it, and only where no other process can
-# be about to take it (under another lock). Waiting polls, because only polling can be bounded and interrupted on
-# every system.
+# Locks are the operating system's, so the locks of a killed process are released at once. A lock is a file with one
+# holder among all processes; nothing is ever written to it. Only its holder removes it, and only if no other
+# process can be about to take it (under another lock). Waiting polls, because on every system only polling can be
+# bounded and interrupted.
 
-# Short beside a compilation, long beside a system call.
+# Short compared with a compilation, long compared with a system call.
 POLL_S: Final = 0.02
-# Between two calls of ``on_wait``.
+# Time between two calls of ``on_wait``.
 ASK_AGAIN_S: Final = 0.1
 
 
 class Held:
-    """A held lock. Release it once; the end of the process releases it, too."""
+    """A held lock. Release it once; the end of the process releases it too."""
 
     def __init__(self, lock: BaseFileLock, path: Path) -> None:
         self._lock = lock
         self.path = path
 
     def release(self, *, remove: bool = False) -> None:
-        """remove: nothing waits for this one, so its file can go."""
+        """Release the lock. remove: no process waits for it, so delete its file."""
         if remove:
             with contextlib.suppress(OSError):
-                # While it is still held: on POSIX another process would otherwise take the lock of a file
-                # that is about to vanish.
-                os.unlink(self.path)  # fails on Windows while the file is open; it is removed below then
+                # While the lock is still held: otherwise another process on POSIX could take the lock of a file
+                # that is about to disappear.
+                os.unlink(self.path)  # fails on Windows while the file is open; then it is removed below
         self._lock.release(force=True)
         if remove:
             with contextlib.suppress(OSError):
@@ -251,27 +251,27 @@ class Held:
 
 
 def try_hold(path: Path) -> Held | None:
-    """The lock, or ``None`` if it is held. Raises `OSError` where the file system has no locks."""
+    """Take a lock; return ``None`` if it is held. Raise `OSError` if the file system lacks locks."""
     from filelock import FileLock, Timeout
 
-    # The lock would cut the file that a link leads to.
+    # The lock would truncate the target of a link.
     if os.path.islink(path):
         raise NotOurs(errno.ELOOP, "It is a link, and is left alone", os.fspath(path))
-    # `thread_local=False`: the thread that releases a session may be another than the one that made it.
+    # `thread_local=False`: a session may be released in another thread than the one that created it.
     lock = FileLock(os.fspath(path), thread_local=False)
     try:
         lock.acquire(timeout=0)
     except Timeout:
         return None
-    except NotImplementedError as error:  # no locks on this file system
+    except NotImplementedError as error:  # this file system lacks locks
         raise OSError(f"{path}: {error}") from None
     return Held(lock, path)
 
 
 def hold(path: Path, deadline: float | None, on_wait: Callable[[float], bool | None] | None = None) -> Held | None:
-    """The lock, as soon as it is free; ``None`` when `deadline` (`time.monotonic`) is over.
+    """Wait for a lock and take it; return ``None`` after `deadline` (`time.monotonic`).
 
-    on_wait: called periodically with the seconds waited so far; ``False`` from it gives up.
+    on_wait: called periodically with the seconds waited so far; the wait ends if it returns ``False``.
     """
     begun = time.monotonic()
     last_asked = begun
@@ -291,7 +291,7 @@ def hold(path: Path, deadline: float | None, on_wait: Callable[[float], bool | N
 
 @contextlib.contextmanager
 def holding(path: Path, deadline: float | None = None) -> Iterator[bool]:
-    """Hold the lock around a block. Gives whether it is held: ``False`` when `deadline` was over before."""
+    """Hold a lock during a block. Yield whether it is held: ``False`` if `deadline` expired."""
     held = hold(path, deadline)
     try:
         yield held is not None
@@ -301,12 +301,12 @@ def holding(path: Path, deadline: float | None = None) -> Iterator[bool]:
 
 
 BEAT_EVERY_S: Final = 1.0
-# Time without a heartbeat after which a compiler is not awaited: it is stopped, or a fork holds its lock.
+# Without a heartbeat for this time a compiler is no longer awaited: it is stopped, or a fork holds its lock.
 STALLED_S: Final = 60.0
 
 
 class Heartbeat:
-    """The compiler's heartbeat: the date of a file. Called with the seconds so far, by any thread."""
+    """The compiler's heartbeat: the modification time of a file. Called with the elapsed seconds, by any thread."""
 
     def __init__(self, path: Path, on_wait: Callable[[float], None]) -> None:
         self._path = path
@@ -328,7 +328,7 @@ class Heartbeat:
 class WaitPolicy:
     """Decides how long to wait: returns ``False`` when the last heartbeat is too old.
 
-    The date is compared with itself only: neither machine's clock matters.
+    Modification times are only compared with each other, so the clocks of the machines do not matter.
     """
 
     def __init__(
@@ -357,29 +357,29 @@ class WaitPolicy:
         return now - self._seen_at < self._stalled_s
 
 
-# --- temporary folders that do not outlive their process for long -----------------------------------------
+# --- temporary folders that are removed soon after their process has ended --------------------------------
 #
-# Whatever ended it, the next one of its kind sweeps. A folder holds a lock file, which is locked as long as its
-# process lives. The lock decides, and not a process' number: that may be another one's by now, or one of another
-# container with the same folder for temporary files.
+# However the process ended, the next process with a folder of this kind sweeps. A folder contains a lock file,
+# which is locked as long as its process lives. The lock decides instead of a process id, which may have been
+# reused, or belong to another container that shares the temporary folder.
 
-# Only in these folders: others are swept by nothing.
+# Lock file of a work folder. Folders without it are never swept.
 MARK: Final = ".qnnbridge-work"
-# The same lock by the name that earlier versions gave it, in their hidden folders beside compiled models.
+# Name of that file in earlier versions, in hidden folders next to compiled models.
 EARLIER_MARK: Final = ".lock"
-# A folder that is younger may not be locked yet.
+# A younger folder may not be locked yet.
 SETTLED_S: Final = 60.0
 CONTENTS: Final = "work"
 
 
 @contextlib.contextmanager
 def work_folder(kind: str, parent: str | None = None, *, hidden: bool = False) -> Iterator[str]:
-    """A new folder ``qnnbridge-KIND-...``, removed at the end. What others of this kind have left is swept.
+    """Create a folder ``qnnbridge-KIND-...`` for the duration of a block. Sweep abandoned folders of this kind.
 
     Args:
-        kind: a word for the use, one for each.
-        parent: where to make it; default the folder for temporary files.
-        hidden: its name begins with a dot, because people look into `parent`.
+        kind: a word for the purpose, unique for each use.
+        parent: folder to create it in; default: the folder for temporary files.
+        hidden: begin the name with a dot, because users look into `parent`.
     """
     import shutil
     import tempfile
@@ -387,11 +387,11 @@ def work_folder(kind: str, parent: str | None = None, *, hidden: bool = False) -
     parent = tempfile.gettempdir() if parent is None else parent
     prefix = f"{'.' if hidden else ''}qnnbridge-{kind}-"
     sweep(parent, prefix)
-    # The lock lies beside the contents: users may list, and count, what they put there.
+    # The lock file is outside of the contents, which users may list and count.
     outer = tempfile.mkdtemp(prefix=prefix, dir=parent)
     held = None
     try:
-        with contextlib.suppress(OSError):  # no locks on this file system: then nothing can sweep it
+        with contextlib.suppress(OSError):  # without locks on this file system the folder cannot be swept later
             held = try_hold(Path(outer, MARK))
         inner = os.path.join(outer, CONTENTS)
         os.mkdir(inner)
@@ -403,7 +403,7 @@ def work_folder(kind: str, parent: str | None = None, *, hidden: bool = False) -
 
 
 def sweep(parent: str, prefix: str) -> int:
-    """Remove folders of this kind whose process has ended. Returns their number; never raises."""
+    """Remove folders of this kind whose process has ended. Return their number; never raise an error."""
     import shutil
 
     removed = 0
@@ -420,13 +420,13 @@ def _is_abandoned(folder: str) -> bool:
     if os.path.basename(folder).startswith(".") and not os.path.lexists(mark):
         mark = os.path.join(folder, EARLIER_MARK)
     try:
-        # No link is followed: in a folder that all users share, another one may have put it there.
+        # Do not follow links: in a folder that all users share, another user may have created one.
         about, marked = os.lstat(folder), os.lstat(mark)
         mine = not hasattr(os, "geteuid") or (about.st_uid == marked.st_uid == os.geteuid())
         if not (mine and stat.S_ISDIR(about.st_mode) and stat.S_ISREG(marked.st_mode)):
             return False
-        # A date in the future, after the clock was set back, protects no folder for ever. The contents are made
-        # after the lock was taken, so a folder that has them is not one that is about to be locked.
+        # A time in the future, after the clock was set back, must not protect a folder forever. The contents are
+        # created after the lock is taken, so a folder with contents is not about to be locked.
         young = 0 <= time.time() - about.st_mtime < SETTLED_S
         if young and not os.path.isdir(os.path.join(folder, CONTENTS)):
             return False

@@ -1,9 +1,9 @@
-"""The key of a compiled model, a hash of everything that it depends on, and the rule which sessions use the cache.
+"""Key of a compiled model, a hash of everything that it depends on, and the rule which sessions use the cache.
 
-Every option not known to be harmless is part of the key: an unknown option without effect costs a compilation,
-an omitted one would give wrong results. Names and places of files are never part of it, only their contents. A
-reason against the cache completes the text "off: "; a session that debugs a compilation (dumps,
-profiles, op traces, own compiled models) needs the compilation, so it bypasses the cache. Pure functions.
+Every option that is not known to be harmless is part of the key: an unknown option without effect costs a
+compilation, an omitted option would give wrong results. Names and locations of files are never part of the key,
+only their contents. A reason against the cache completes the text "off: "; a session that debugs a compilation
+(dumps, profiles, op traces, own compiled models) needs the compilation, so it bypasses the cache. Pure functions.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from qnnbridge_protocol.model_records import CacheSettings
 from qnnbridge_protocol.settings import SWITCH_VARIABLE
 from qnnbridge_protocol.specs import QNN, HostInfo, ProviderSpec, SessionSpec
 
-# 128 bits; longer names would only make paths that Windows refuses.
+# 128 bits; a longer name would only create paths that Windows refuses.
 KEY_DIGITS: Final = 32
 
-# Where QNN comes from, and the version of that: Windows updates its own behind our back.
+# Origin and version of QNN: Windows updates its own copy without notice.
 SOURCE_VERSIONS: Final = ("ep_source", "ep_version")
 VERSIONS_THAT_MATTER: Final = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver", *SOURCE_VERSIONS)
 
-# Attributes of SessionOptions that change how a graph is run and reported, never the graph.
+# Attributes of SessionOptions that change how a graph is run and reported, but not the graph.
 HARMLESS_OPTIONS: Final = frozenset(
     (
         *("log_severity_level", "log_verbosity_level", "logid"),
@@ -37,7 +37,7 @@ HARMLESS_OPTIONS: Final = frozenset(
     )
 )
 
-# Beginnings of configuration entries of the same kinds. The last is a place: contents are in the fingerprint.
+# Prefixes of config entries of the same kinds. The last one is a location: the contents are in the fingerprint.
 HARMLESS_ENTRIES: Final = (
     *("session.log_", "session.intra_op", "session.inter_op", "session.force_spinning_stop"),
     *("session.enable_profiling", "session.use_per_session_threads"),
@@ -45,27 +45,27 @@ HARMLESS_ENTRIES: Final = (
     "session.model_external_initializers_file_folder_path",
 )
 
-# What every session of the host has. With another value the entry would not know where the nodes are.
+# The entry of every session of the host. With another value the cache entry would lack the placement of the nodes.
 _OF_EVERY_SESSION: Final = ("session.record_ep_graph_assignment_info", "1")
 
-# Clock settings, which are given again when the compiled model is loaded.
+# Clock settings, which are passed again when the compiled model is loaded.
 HARMLESS_QNN_OPTIONS: Final = frozenset(("htp_performance_mode", "rpc_control_latency"))
 
-# Configuration entries with this beginning are QNN options by another name.
+# A config entry with this prefix is a QNN option.
 SESSION_PREFIX: Final = "ep.qnnexecutionprovider."
 
-# QNN options that name a file: its contents count.
+# QNN options whose value is a file: its contents count.
 FILE_OPTIONS: Final = frozenset(("backend_path", "op_affinity"))
 
-# Only those properties of a device that survive a restart of the machine.
+# Properties of a device that do not change with a restart of the machine.
 _DEVICE_FACTS: Final = ("ep_name", "device_type", "device_vendor_id", "device_id")
 
-# The SHA-256 of a file, ``None`` if there is none. May raise `OSError`.
+# Returns the SHA-256 of a file, ``None`` if it does not exist. May raise `OSError`.
 HashFile = Callable[[str], str | None]
 
 
 def key_of(parts: Mapping[str, Any]) -> str:
-    """The key of `parts` (`key_parts`), in hex."""
+    """Return the key of `parts` (`key_parts`), in hex."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:KEY_DIGITS]
 
@@ -78,12 +78,19 @@ def key_parts(
     hash_file: HashFile,
     rows_here: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Everything that the compiled model depends on, in JSON's types.
+    """Return everything that the compiled model depends on, in JSON types.
 
-    fingerprint: of the model with its files (`ModelSource.fingerprint`). hash_file: for files that options name.
-    rows_here: how the table of known-wrong operators differs where the session runs (`RowsHere.identity`): by that
-    a model is rewritten or not.
-    Raises `OSError` if one of those cannot be read.
+    Args:
+        fingerprint: of the model with its files (`ModelSource.fingerprint`).
+        spec: the session.
+        initializers: the values that the session passes, in the order of `spec.value_names`.
+        host: the host.
+        hash_file: hashes a file to which an option refers.
+        rows_here: differences from the known-wrong table for this session (`RowsHere.identity`), which decide
+            whether the model is rewritten.
+
+    Raises:
+        OSError: a file to which an option refers cannot be read.
     """
     return {
         "schema": SCHEMA,
@@ -100,21 +107,21 @@ def key_parts(
         "disabled_optimizers": sorted(spec.disabled_optimizers),
         "initializers": _values(spec.value_names, initializers),
         "host": host_parts(host),
-        # Absent where the table holds: such keys are as before.
+        # Omitted if the table applies unchanged, so that such keys stay as before.
         **({"rows_here": list(rows_here)} if rows_here else {}),
     }
 
 
 def host_parts(host: HostInfo) -> dict[str, Any]:
-    """The inputs of a compiled model besides model and options: versions, libraries, chip."""
+    """Return the inputs of a compiled model besides model and options: versions, libraries, chip."""
     return {
         "versions": {name: host.versions[name] for name in VERSIONS_THAT_MATTER if name in host.versions},
-        # Another release may rewrite or compile a model in another way.
+        # Another release may rewrite or compile a model differently.
         "qnnbridge": host.qnnbridge,
         "machine": host.machine,
         "platform": host.platform,
         "simulator": host.simulator,
-        # The chip decides what is compiled; a simulator and an NPU never share an entry.
+        # The chip determines the compiled code; a simulator and an NPU never share an entry.
         "devices": [
             {name: device.get(name) for name in _DEVICE_FACTS}
             for device in host.devices
@@ -125,7 +132,7 @@ def host_parts(host: HostInfo) -> dict[str, Any]:
 
 
 def libraries_digest(folder: str | None) -> str | None:
-    """Which libraries a folder holds: names, sizes and dates, since hashing them would take a second.
+    """Return a digest of a folder's libraries: name, size and date of each (hashing them would take a second).
 
     Detects changes without a new version: a replaced or patched library, or another build.
     """
@@ -144,7 +151,7 @@ def libraries_digest(folder: str | None) -> str | None:
 
 
 def qnn_options(spec: SessionSpec) -> dict[str, str]:
-    """QNN's options, however they were given."""
+    """Return QNN's options from provider options and config entries."""
     named = next((dict(p.options) for p in spec.providers if p.name == QNN), {})
     entries = {
         key[len(SESSION_PREFIX) :]: text
@@ -166,30 +173,30 @@ def _provider(provider: ProviderSpec, host: HostInfo, hash_file: HashFile) -> li
 
 
 def _value(name: str, text: str, host: HostInfo, hash_file: HashFile) -> Any:
-    """Of an option of QNN: the text, or the name and the hash of the file that it names."""
+    """Return the value of a QNN option, or name and hash of the file that it refers to."""
     if name not in FILE_OPTIONS:
         return text
-    # A bare name means a file beside QNN's own libraries.
+    # A name without a folder means a file next to QNN's own libraries.
     path = text if os.path.dirname(text) else os.path.join(host.library_folder or os.curdir, text)
     return [os.path.basename(text), hash_file(os.path.abspath(path))]
 
 
 def _values(names: Iterable[str], values: Sequence[Any]) -> list[list[str]]:
-    """Name and hash of each tensor that was given as a value."""
+    """Return name and hash of each tensor that was given as a value."""
     if not values:
         return []
     from qnnbridge_protocol.values import Encoder
 
     hashed = []
     for name, value in zip(names, values, strict=True):
-        # Hashed as they travel on the wire: equal tensors are equal bytes.
+        # Hashed in their wire format: equal tensors have equal bytes.
         encoder = Encoder()
         described = encoder.add(value)
         digest = hashlib.sha256(json.dumps(described).encode("ascii"))
         for buffer in encoder.buffers:
             digest.update(buffer.data)
         hashed.append([name, digest.hexdigest()])
-    # The order in which initializers were added changes nothing in the compiled model.
+    # The order in which initializers were added does not affect the compiled model.
     return sorted(hashed)
 
 
@@ -198,7 +205,7 @@ def _is_library(name: str) -> bool:
     return lowered.endswith((".dll", ".so", ".cat", ".dylib")) or ".so." in lowered
 
 
-# QNN options that affect only the course of a compilation, or its side outputs.
+# QNN options that affect only the compilation process or its side outputs.
 _WRITES: Final = frozenset(
     (
         *("dump_qnn_ir_dlc", "dump_json_qnn_graph", "enable_framework_op_trace", "dump_qnn_ep_input_graph"),
@@ -213,7 +220,7 @@ _OTHER_ENTRIES: Final = ("session.compile_only", "session.disable_model_compile"
 
 
 def reason_against(source: ModelSource, spec: SessionSpec, settings: CacheSettings) -> str | None:
-    """Why this session is made without the cache; ``None`` if it should be used."""
+    """Return why a session is created without the cache; ``None`` if it uses the cache."""
     if settings.wanted is False:
         return "cache=False"
     if not settings.enabled:
@@ -231,12 +238,12 @@ def reason_against(source: ModelSource, spec: SessionSpec, settings: CacheSettin
 
 
 def is_small(source: ModelSource, settings: CacheSettings) -> bool:
-    """Whether the model is expected to compile too quickly to be worth a process and an entry."""
+    """Return whether the model presumably compiles too quickly to be worth a process and an entry."""
     return settings.wanted is not True and size_of(source) < settings.min_model_bytes
 
 
 def size_of(source: ModelSource) -> int:
-    """Of the model with all its files, as they were when it was opened."""
+    """Return the size in bytes of the model with all its files, when it was opened."""
     sizes = [file.stamp.size for file in source.known if file.stamp is not None]
     return sum(sizes) + len(source.data or b"")
 
@@ -253,7 +260,7 @@ def _against_options(spec: SessionSpec) -> str | None:
         return "QNN's profiling would not see the compilation"
     for name in _LIBRARIES:
         if options.get(name):
-            return f"the QNN option {name} names libraries whose contents are not known"
+            return f"the QNN option {name} refers to libraries whose contents are not known"
     if spec.custom_op_libraries:
         return "the session has custom operators, in libraries whose contents are not known"
     if spec.options.get("optimized_model_filepath"):
@@ -262,11 +269,11 @@ def _against_options(spec: SessionSpec) -> str | None:
         if key.startswith(_OWN_CONTEXT) and text not in ("", "0"):
             return f"the session itself is about compiled models ({key})"
         if key in _OTHER_ENTRIES and text not in ("", "0"):
-            return f"the session entry {key} does not go together with it"
+            return f"the session entry {key} is incompatible with the cache"
     return None
 
 
 def _stem(path: str) -> str:
-    """The backend of a library's name: ``libQnnHtp.so`` and ``QnnHtp.dll`` are htp."""
+    """Return the backend from a library's file name: ``libQnnHtp.so`` and ``QnnHtp.dll`` are htp."""
     name = os.path.basename(path.replace("\\", "/")).removeprefix("lib").split(".", 1)[0].lower()
     return name.removeprefix("qnn")

@@ -1,10 +1,10 @@
 """Measured results of the known-wrong table on this computer: the file, and the look-up.
 
-The table comes from the simulator. `qnnbridge doctor --numbers` runs the example of each row where sessions run,
-and keeps the results here, in the state folder, with all that they depend on: chip, driver, versions of ONNX
-Runtime and QNN. A row that is right here is neither rewritten nor warned of; one that is wrong here counts although
-the table does not expect it of the chip; one that was not measured counts as the table says. A row that has changed
-since was not measured.
+The table comes from the simulator. `qnnbridge doctor --numbers` runs the example of each row on the hardware of the
+sessions, and stores the results in the state folder with everything that they depend on: chip, driver, versions of
+ONNX Runtime and QNN. A row that is right here causes neither rewrites nor warnings; a row that is wrong here counts
+even if the table does not list this chip; a row that was not measured counts as in the table. A row that has
+changed since its measurement counts as not measured.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from qnnbridge_protocol.specs import QNN, SessionSpec
 
 FILE: Final = "known-wrong.json"
 _SCHEMA: Final = 1
-# Of chips, drivers and versions; the oldest go.
+# Limit on the places (chips, drivers and versions) in the file; the oldest are removed.
 _MOST_PLACES: Final = 32
 _DIGITS: Final = 16
 
-# wrong: other numbers, or the end of the process. unclear: QNN refuses the example or fails at it, or nothing could
-# be compared.
+# wrong: other numbers, or the end of the process. unclear: QNN refuses the example or fails on it, or the results
+# could not be compared.
 RowState = Literal["right", "wrong", "unclear"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredPlace:
-    """Where a result holds.
+    """Conditions under which a result is valid.
 
-    chip: number of the ``soc_model``; 0 for a computer whose chip is not known. simulator: QNN computed on the CPU.
-    versions: those of `VERSIONS_THAT_MATTER` that the host reports.
+    chip: ``soc_model`` number; 0 if the computer's chip is not known. simulator: QNN computed on the CPU. versions:
+    those of `VERSIONS_THAT_MATTER` that the host reports.
     """
 
     chip: int
@@ -56,7 +56,7 @@ class MeasuredPlace:
 
     @property
     def text(self) -> str:
-        """Text for a person."""
+        """Name of the place in messages."""
         found = chip_of(self.chip)
         chip = found.label if found else (f"SoC {self.chip}" if self.chip else "this computer's chip")
         return f"the simulator of {chip}" if self.simulator else chip
@@ -64,7 +64,7 @@ class MeasuredPlace:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredRow:
-    """One row. digest: of the row's condition and example, as they were. snr: decibels. why: text of an error."""
+    """Result of a row. digest: of the row's condition and example then. snr: decibels. why: error message."""
 
     state: RowState
     digest: str
@@ -74,7 +74,7 @@ class MeasuredRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredRows:
-    """The results of one place. when: seconds since the epoch."""
+    """Results of a place. when: seconds since 1970."""
 
     place: MeasuredPlace
     rows: Mapping[str, MeasuredRow]
@@ -85,7 +85,7 @@ class MeasuredRows:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> MeasuredRows:
-        """Raises `LookupError`, `TypeError`, `ValueError` for a document of another kind."""
+        """Read the result of `to_json`. Raise `LookupError`, `TypeError` or `ValueError` for another document."""
         place = document["place"]
         versions = {str(name): str(text) for name, text in place["versions"].items()}
         rows = {
@@ -103,10 +103,10 @@ class MeasuredRows:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RowsHere:
-    """The table as it holds where a session runs.
+    """The table with the results for the place of a session.
 
-    right: rows of the table that are right here. more: rows that are wrong here, though the table does not expect
-    it. measured: all that were measured, right or wrong.
+    right: rows of the table that are right here. more: rows that are wrong here although the table does not list
+    this chip. measured: all rows that were measured, right or wrong.
     """
 
     right: frozenset[str] = frozenset()
@@ -115,11 +115,11 @@ class RowsHere:
 
     @property
     def identity(self) -> list[str]:
-        """How the rows differ from the table: a part of each key that depends on them, empty where they do not."""
+        """Differences from the table, as part of each key that depends on them; empty without differences."""
         return sorted([f"-{name}" for name in self.right] + [f"+{name}" for name in self.more])
 
     def rows(self, arch: int, release: str) -> tuple[WrongOperator, ...]:
-        """The rows that count. release: of onnxruntime-qnn."""
+        """Return the rows that count. release: of onnxruntime-qnn."""
         return tuple(
             row
             for row in table()
@@ -127,7 +127,7 @@ class RowsHere:
         )
 
     def evidence(self, simulator: bool) -> Callable[[Sequence[str]], str]:
-        """Return what says where rows were measured; nothing on the simulator, from which the table comes."""
+        """Return a function for the text where rows were measured; "" on the simulator, the table's source."""
         if simulator:
             return lambda rows: ""
 
@@ -156,9 +156,9 @@ def _digests() -> Mapping[str, str]:
 def rows_of_session(
     spec: SessionSpec, versions: Mapping[str, str], *, simulator: bool, soc_model: str | None = None
 ) -> RowsHere:
-    """The rows where a session runs.
+    """Return the rows that count for a session.
 
-    versions: of the host. soc_model: the chip, if another part has found out which.
+    versions: the host's versions. soc_model: the chip, if the caller has determined it.
     """
     options = [provider.options for provider in spec.providers if provider.name == QNN]
     given = {name: text for one in reversed(options) for name, text in one.items()}
@@ -168,7 +168,7 @@ def rows_of_session(
 def rows_here(
     soc_model: str | None, htp_arch: str | None, versions: Mapping[str, str], *, simulator: bool
 ) -> RowsHere:
-    """The rows for a chip on this computer; those of the table where nothing was measured."""
+    """Return the rows that count for a chip on this computer; those of the table if nothing was measured."""
     kept = read_measured()
     if not kept:
         return AS_IN_THE_TABLE
@@ -183,7 +183,7 @@ def rows_here(
     release = versions.get("onnxruntime_qnn", "")
     states = [(row, found.rows[row.name].state) for row in table() if _is_of(found.rows.get(row.name), row)]
     return RowsHere(
-        # A row that the table does not expect of this chip needs no exception.
+        # A row whose fault the table does not list for this chip needs no exception.
         frozenset(row.name for row, state in states if state == "right" and row.applies(arch, release)),
         frozenset(row.name for row, state in states if state == "wrong" and not row.applies(arch, release)),
         frozenset(row.name for row, state in states if state != "unclear"),
@@ -191,12 +191,12 @@ def rows_here(
 
 
 def right_on_this_npu(now: Mapping[str, str]) -> frozenset[str]:
-    """The rows that were measured to be right on this computer's NPU, by the newest result.
+    """Return the rows that were measured to be right on this computer's NPU, by the newest result.
 
-    Nothing on the simulator. For a command that asks no host.
+    Empty on the simulator. For a command without a host.
 
     Args:
-        now: versions of what is installed, as far as they are known; another one makes the result void.
+        now: installed versions, as far as they are known; a different version invalidates the result.
     """
     found = next((one for one in read_measured() if not one.place.simulator), None)
     if found is None:
@@ -216,20 +216,20 @@ def _is_of(measured: MeasuredRow | None, row: WrongOperator) -> bool:
 
 
 def chip_number(soc_model: str | None, htp_arch: str | None = None, *, simulator: bool) -> int | None:
-    """The chip that a session computes on; None for one that is not in this computer: it is only compiled for."""
+    """Return the chip that a session computes on; None if it compiles for a chip that this computer lacks."""
     if simulator:
         return simulated_chip(soc_model, htp_arch)
     own = chip_of_this_computer()
     number = own.number if own is not None else 0
     first = (soc_model or "").split(",")[0]
-    if not first.strip(" 0"):  # to QNN 0 means that no chip was named
+    if not first.strip(" 0"):  # for QNN 0 means that no chip is set
         return number
     named = chip_named(first)
     return number if own is not None and named is not None and named.number == number else None
 
 
 def unmeasured(place: MeasuredPlace, path: Path | None = None) -> tuple[WrongOperator, ...]:
-    """The rows that were not measured at a place, or have changed since."""
+    """Return the rows that were not measured at a place, or have changed since."""
     found = next((one for one in read_measured(path) if one.place == place), None)
     return tuple(row for row in table() if found is None or not _is_of(found.rows.get(row.name), row))
 
@@ -238,12 +238,12 @@ def unmeasured(place: MeasuredPlace, path: Path | None = None) -> tuple[WrongOpe
 
 
 def measured_path() -> Path:
-    """Path of the file; it may not exist."""
+    """Return the path of the file, which may not exist."""
     return state_dir() / FILE
 
 
 def read_measured(path: Path | None = None) -> Sequence[MeasuredRows]:
-    """All results, the newest first; nothing for a file that is absent or damaged."""
+    """Return all results, the newest first; empty if the file is absent or damaged."""
     path = path or measured_path()
     try:
         status = os.stat(path)
@@ -265,7 +265,7 @@ def _parsed(path: str, _modified_ns: int, _size: int, _inode: int) -> Sequence[M
 
 
 def keep_measured(results: MeasuredRows, path: Path | None = None) -> None:
-    """Add results to the file: rows of the same place are replaced, others stay. Raises `OSError`."""
+    """Add results to the file: replace rows of the same place, keep all others. Raise `OSError`."""
     path = path or measured_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     with holding(Path(f"{path}.lock")):

@@ -1,7 +1,8 @@
-"""What the cache remembers besides compiled models: hashes of files, models that it skips, models whose weights the
-NPU cannot map, verdicts on numbers, optimizers that harm a model.
+"""Records of the cache besides compiled models: hashes of files, models that it skips, models whose weights the NPU
+cannot map, verdicts on numbers, optimizers that harm a model.
 
-Small files, each named by its key. No failure raises: what is not remembered costs time. Any thread, any process.
+Each record is a small file named by its key. No failure raises an error: a missing record only costs time. Any
+thread, any process.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ MEMO_FOLDER: Final = "memo"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hashed:
-    """A file that was hashed, now or before (`remembered`)."""
+    """Hash of a file. remembered: it was read from the memo instead of computed."""
 
     sha256: str
     stamp: FileStamp
@@ -51,20 +52,21 @@ class Hashed:
 
 
 class HashMemo:
-    """The hashes of files, so that a file that has not changed is not read again. root: the cache's folder.
+    """Hashes of files, so that unchanged files are not read again. root: the cache's folder.
 
-    One small file for each path. A record is valid only if the file has the recorded stamp, and was unchanged for a
-    while before it (`FileStamp.settled`): a file written just before or during its hashing is hashed again the next
-    time.
+    The memo has one small file for each path. A record is valid only if the file has the recorded stamp and had
+    been unchanged for a while before (`FileStamp.settled`): a file that was written just before or during hashing
+    is hashed again the next time.
     """
 
     def __init__(self, root: Path) -> None:
         self.folder = root / MEMO_FOLDER
 
     def look(self, path: str | os.PathLike[str]) -> Hashed | None:
-        """The file's hash, remembered or computed; ``None`` if there is no such file.
+        """Return a file's hash, remembered or computed; ``None`` if the file does not exist.
 
-        Raises `OSError` if the file cannot be read.
+        Raises:
+            OSError: the file cannot be read.
         """
         text = os.path.abspath(os.fspath(path))
         before = take_stamp(text)
@@ -74,21 +76,21 @@ class HashMemo:
         if known is not None and known.stamp.proves(before):
             return dataclasses.replace(known, remembered=True)
         if before.settled and sys.platform != "win32":
-            # A write through a mapping dates the file only where it meets a page that is on the disk already. So
-            # all of them are brought there, and each later write shows. tmpfs has no disk, and hides some.
+            # A write through a mapping updates the file's times only if the page is clean. So write all pages to
+            # the disk first, and every later write becomes visible. tmpfs has no disk and misses some writes.
             with contextlib.suppress(OSError):
                 sync_file(text)
         found = Hashed(hash_file(text), before)
         after = take_stamp(text)
         if after is None or not before.same(after):
-            # The file is being written. Its user will notice; its hash must not be remembered.
+            # The file is being written. Its user will notice; the hash must not be remembered.
             return dataclasses.replace(found, stamp=before._replace(taken_ns=0))
         if found.stamp.settled:
             self._keep(text, found)
         return found
 
     def sha256(self, path: str) -> str | None:
-        """The hash alone. As `look`."""
+        """Return the hash only. See `look`."""
         found = self.look(path)
         return None if found is None else found.sha256
 
@@ -103,10 +105,10 @@ class HashMemo:
             make_own(self.folder, _is_memo)
             write_json(self._file_of(path), content)
         except OSError:
-            pass  # hashed again the next time
+            pass  # the file is hashed again the next time
 
     def forget_gone(self) -> int:
-        """Remove records of missing files and unreadable records. Returns their number."""
+        """Remove unreadable records and those of missing files. Return their number."""
         removed = 0
         for file in self._files():
             with contextlib.suppress(OSError):
@@ -122,7 +124,7 @@ class HashMemo:
                 file.unlink()
 
     def _files(self) -> list[Path]:
-        """The records; none if the folder is not ours."""
+        """Return the records; none if the folder is not the cache's."""
         try:
             return [self.folder / name for name in os.listdir(self.folder) if _is_memo(name)] if self._own else []
         except OSError:
@@ -145,7 +147,7 @@ class HashMemo:
         return Hashed(sha256, stamp) if isinstance(sha256, str) else None
 
     def _file_of(self, path: str) -> Path:
-        # The file name as the system spells it: two spellings of one path are two records, which costs a hash.
+        # The path as it was given: two spellings of a path are two records, which costs a second hash.
         name = hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         return self.folder / f"{name}.json"
 
@@ -158,7 +160,7 @@ def _is_memo(name: str) -> bool:
 
 
 def _is_of_a_file(record: Path) -> bool:
-    """Whether a record can be read, and its file exists. Raises `OSError`."""
+    """Return whether a record is readable and its file exists. Raise `OSError`."""
     try:
         content = read_json(record)
         return content is not None and os.path.exists(content["path"])
@@ -167,28 +169,27 @@ def _is_of_a_file(record: Path) -> bool:
 
 
 def memo_of(settings: CacheSettings | None) -> HashMemo | None:
-    """The memo for a session with these settings; ``None`` if the cache is switched off."""
+    """Return the memo for a session with these settings; ``None`` if the cache is disabled."""
     return HashMemo(Path(settings.folder)) if settings is not None and settings.in_use else None
 
 
 # --- models that the cache skips --------------------------------------------------------------------------
 #
-# With the reason, so that the second start does not pay again. A negative entry belongs to a key, so to one set of
-# versions and options. It stays until it is cleared or expires.
+# The reason is stored, so that the second start does not repeat the cost. A negative entry belongs to a key, that
+# is to one set of versions and options. It stays until it is cleared or expires.
 
-# refused: nodes would stay on the CPU. nothing-on-qnn: QNN takes no node of it. differs: its compiled model does
-# not show the inputs and outputs of the original. crashes: two compiled models in a row killed the host or could
-# not be loaded.
-# slow: it is small but took long to compile, so it is worth an entry.
-# unmapped: its weights cannot be mapped into the NPU's memory (`load_mapped_or_not`).
-# gates: its numbers differ, and parted gates do not help (`create/parting.py`).
+# refused: nodes would stay on the CPU. nothing-on-qnn: QNN supports none of its nodes. differs: the compiled model
+# has other inputs or outputs than the original. crashes: two compiled models in a row killed the host or could not
+# be loaded. slow: the model is small but took long to compile, so it is worth an entry. unmapped: its weights
+# cannot be mapped into the NPU's memory (`load_mapped_or_not`). gates: its numbers differ, and splitting gates does
+# not help (`create/parting.py`).
 Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow", "unmapped", "gates"]
 
 NOTES_FOLDER: Final = "notes"
 DAY_S: Final = 24 * 3600.0
 NOTES_MAX_AGE_S: Final = 90 * DAY_S
-# Shorter, for what may have been chance: two crashes, and a QNN that took nothing because its driver was being
-# replaced. Without nodes for QNN the next attempt to compile takes little time.
+# Shorter for what may have been chance: two crashes, or a QNN that supported nothing because its driver was being
+# replaced. Without nodes for QNN another attempt to compile takes little time.
 CRASHES_MAX_AGE_S: Final = 7 * DAY_S
 NOTHING_MAX_AGE_S: Final = DAY_S
 _MAX_AGE_S: Final[Mapping[Kind, float]] = {"crashes": CRASHES_MAX_AGE_S, "nothing-on-qnn": NOTHING_MAX_AGE_S}
@@ -196,7 +197,7 @@ _MAX_AGE_S: Final[Mapping[Kind, float]] = {"crashes": CRASHES_MAX_AGE_S, "nothin
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NegativeEntry:
-    """created: seconds since 1970."""
+    """Reason why a key has no usable entry. created: seconds since 1970."""
 
     key: str
     kind: Kind
@@ -206,7 +207,7 @@ class NegativeEntry:
 
 
 class NegativeEntries(JsonFolder):
-    """Files that name models without a usable entry. root: of this version's cache."""
+    """Files of negative entries, one for each key. root: the cache's folder of this version."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root / NOTES_FOLDER)
@@ -216,7 +217,7 @@ class NegativeEntries(JsonFolder):
         self._write(key, {"schema": SCHEMA, **dataclasses.asdict(entry)})
 
     def read(self, key: str, *, keep: bool = False) -> NegativeEntry | None:
-        """The entry, if there is one. keep: leave a record that is not understood where it is."""
+        """Return the entry, ``None`` if there is none. keep: do not set records of other versions aside."""
         try:
             content = self._read(key)
             if content is None or content.pop("schema") != SCHEMA:
@@ -234,16 +235,15 @@ class NegativeEntries(JsonFolder):
         return entry if abs(time.time() - entry.created) < max_age_s else None
 
     def all(self) -> list[NegativeEntry]:
-        """The newest first."""
+        """Return all entries, the newest first."""
         found = [entry for key in self.keys() if (entry := self.read(key, keep=True)) is not None]
         return sorted(found, key=lambda entry: -entry.created)
 
 
-# --- models that the NPU has no room for at first -----------------------------------------------------------
+# --- models whose weights the NPU cannot map ----------------------------------------------------------------
 #
 # Some drivers cannot map the weights of a compiled model (RPC 8003, then QNN 1002), and load the same model with
-# the provider option ``disable_file_mapped_weights``. What helped is remembered for the model and the version of
-# QNN.
+# the provider option ``disable_file_mapped_weights``. A success is remembered for the model and the version of QNN.
 
 UNMAPPED: Final = "disable_file_mapped_weights"
 _UNMAPPED_WORDS: Final = f"loaded with {UNMAPPED}=1, because the NPU could not map its weights"
@@ -259,15 +259,17 @@ def load_mapped_or_not(
     label: str,
     versions: Callable[[], Mapping[str, str]],
 ) -> tuple[T, str]:
-    """Create it, if need be a second time. Returns also what it took, as text; empty for nothing.
+    """Create an object, if necessary a second time without mapped weights. Return it and what was necessary, as
+    text.
 
     Args:
-        create: gets whether the mapping is left out.
-        settings: of the application's cache; without a usable one every load begins anew.
-        fingerprint, label: of the model.
-        versions: of the host.
+        create: creates the object; its argument is whether to disable the mapping.
+        settings: settings of the application's cache; without a usable cache nothing is remembered.
+        fingerprint, label: those of the model.
+        versions: returns the host's versions.
 
-    Raises the error of the first attempt, with that of the second as evidence.
+    Raises:
+        BridgeError: the error of the first attempt, with that of the second one as evidence.
     """
 
     def key() -> str:
@@ -285,7 +287,7 @@ def load_mapped_or_not(
     except BridgeError as error:
         if not error.details.get("npu_memory"):
             raise
-        first = error.with_traceback(None)  # which holds this frame, so what is made, until a collection
+        first = error.with_traceback(None)  # the traceback would keep this frame and its objects alive
     try:
         made = create(True)
     except (Cancelled, DeadlineExceeded):
@@ -299,7 +301,7 @@ def load_mapped_or_not(
 
 
 def may_unmap(spec: SessionSpec) -> bool:
-    """Whether QNN is wanted, and the application has not decided it."""
+    """Return whether the session uses QNN and the application has not set the option itself."""
     named = next((provider for provider in spec.providers if provider.name == QNN), None)
     if spec.providers and named is None:
         return False
@@ -316,32 +318,32 @@ def without_mapping(spec: SessionSpec) -> SessionSpec:
     return dataclasses.replace(spec, providers=changed)
 
 
-# --- verdicts: what came of comparing a compiled model with the CPU, paid for once ------------------------
+# --- verdicts: results of comparing a compiled model with the CPU -----------------------------------------
 #
-# The key holds model, options, chip and versions: with any of them changed it is another comparison, as it is when
-# the judge has other rules. A verdict stays when its entry is evicted, and also models without an entry have one.
-# It rests on several calls, which it counts: a later difference replaces "agrees".
+# The key contains model, options, chip and versions: if any of them changes, or the rules of judgement do, a new
+# comparison is needed. A verdict stays when its entry is evicted, and models without an entry have verdicts too. A
+# verdict is based on several calls, which it counts: a later difference replaces "agrees".
 
 VERDICTS_FOLDER: Final = "verdicts"
-# Of `numerics`, counted up when they change: a verdict by others says nothing.
+# Version of the rules in `numerics`: verdicts by other rules are ignored.
 RULES: Final = 2
-# About 1 KB each.
+# Each has about 1 KB.
 MAX_VERDICTS: Final = 1000
 VERDICTS_MAX_AGE_S: Final = 365 * 24 * 3600.0
-# For the lock; a record is read and written within a millisecond.
+# Limit on waiting for the lock; reading and writing a record takes less than a millisecond.
 LOCK_WAIT_S: Final = 2.0
-# This many processes may end before their comparison does; after that no comparison is started.
+# After this many processes have ended before their comparison did, no comparison is started.
 MAX_ATTEMPTS: Final = 5
 
 
 class Verdicts(JsonFolder):
     """Files with the results of comparisons, one for each key.
 
-    Several processes read, merge and write one at once: a lock of the system orders them, since an "agrees" must
-    not be written over a difference that another process has just found.
+    Several processes may read, merge and write a record at once. A system lock orders them, because "agrees" must
+    not overwrite a difference that another process has just found.
 
     Args:
-        root: of this version's cache.
+        root: the cache's folder of this version.
     """
 
     def __init__(self, root: Path) -> None:
@@ -349,7 +351,7 @@ class Verdicts(JsonFolder):
         self._lock = root / "locks" / "verdicts.lock"
 
     def read(self, key: str) -> NumbersReport | None:
-        """Return the verdict, if there is one."""
+        """Return the verdict, ``None`` if there is none."""
         try:
             report = self._report(key, self._read(key))
         except (Damaged, OSError):
@@ -364,10 +366,12 @@ class Verdicts(JsonFolder):
         self._tidy()
 
     def add(self, key: str, report: NumbersReport, calls: int) -> NumbersReport:
-        """Add one comparison, and return what all of them show.
+        """Add a comparison, and return the combined verdict.
 
         Args:
-            calls: of the model since they were counted last.
+            key: the key of the record.
+            report: the verdict of the comparison.
+            calls: number of calls of the model since they were counted last.
         """
         with self._alone():
             before = self.read(key)
@@ -388,7 +392,7 @@ class Verdicts(JsonFolder):
                 self._write(key, self._content(dataclasses.replace(before, calls=before.calls + calls)))
 
     def begin(self, key: str) -> bool:
-        """Count an attempt. Return whether there were not too many that came to no end."""
+        """Count an attempt. Return whether a comparison may start: not too many attempts were interrupted."""
         with self._alone():
             try:
                 content = self._read(key) or {}
@@ -397,13 +401,13 @@ class Verdicts(JsonFolder):
                 content, attempts = {}, 0
             if attempts >= MAX_ATTEMPTS:
                 return False
-            # What an earlier comparison has shown stays until this one ends.
+            # The result of an earlier comparison stays until this one ends.
             kept = content if self._report(key, content) is not None else {}
             self._write(key, {**kept, "schema": SCHEMA, "attempts": attempts + 1})
             return True
 
     def ended(self, key: str) -> None:
-        """Take back the attempts: the latest comparison came to an end, whatever it showed."""
+        """Reset the attempts: the latest comparison ended, with any result."""
         with self._alone():
             try:
                 content = self._read(key)
@@ -413,9 +417,9 @@ class Verdicts(JsonFolder):
                 self._write(key, {**content, "attempts": 0})
 
     def _report(self, key: str, content: Mapping[str, Any] | None) -> NumbersReport | None:
-        """Return the report in a record; ``None`` for one by other rules, or without one.
+        """Return the report in a record; ``None`` if there is none or it is by other rules.
 
-        A record that this version does not understand is another build's, and is set aside.
+        A record that this version cannot interpret is from another build, and is set aside.
         """
         try:
             known = content is not None and content.get("schema") == SCHEMA and content.get("rules") == RULES
@@ -424,7 +428,7 @@ class Verdicts(JsonFolder):
             report = NumbersReport.from_wire({**content["report"], "kept": True})
             if not is_time(report.when) or not math.isfinite(report.seconds):
                 raise ValueError(f"its times are {report.when:g} and {report.seconds:g}")
-            # Records of earlier versions have no counts: one call was compared.
+            # Records of earlier versions lack counts: one call was compared.
             compared = max(report.compared, 1 if report.state in ("agrees", "differs") else 0)
             return dataclasses.replace(report, calls=max(report.calls, compared), compared=compared)
         except BridgeError as error:
@@ -439,7 +443,7 @@ class Verdicts(JsonFolder):
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the lock of all verdicts. Where there are no locks, or it takes too long, go on without it."""
+        """Hold the lock of all verdicts during a block. Continue without it if it is unavailable for too long."""
         held = None
         with contextlib.suppress(OSError):
             enter(self._folder.parent)
@@ -455,17 +459,17 @@ class Verdicts(JsonFolder):
         _keep_newest(self, MAX_VERDICTS)
 
 
-# --- optimizers of ONNX Runtime that a model is loaded without, proven once ---------------------------------
+# --- optimizers of ONNX Runtime that a model is loaded without ----------------------------------------------
 
 OPTIMIZERS_FOLDER: Final = "optimizers"
 MAX_CHOICES: Final = 1000
 
 
 class OptimizerChoice(NamedTuple):
-    """The graph optimizers of ONNX Runtime that a session of a model is made without.
+    """Graph optimizers of ONNX Runtime that the sessions of a model are created without.
 
-    disabled: their names. off: all of them are, because no smaller set is known to help. why: what they do to the
-    model, a sentence; "" if nothing is to be left out.
+    disabled: the optimizers, by name. off: disable all, because no smaller set is known to help. why: their effect
+    on the model, as a sentence; "" if none is to be disabled.
     """
 
     disabled: tuple[str, ...] = ()
@@ -473,7 +477,7 @@ class OptimizerChoice(NamedTuple):
     why: str = ""
 
     def applied(self, spec: SessionSpec) -> SessionSpec:
-        """Return the session that is made without them."""
+        """Return the spec of a session without these optimizers."""
         if self.off:
             return dataclasses.replace(spec, options={**spec.options, OPTIMIZATION_LEVEL: LEVEL_OFF})
         if not self.disabled:
@@ -483,7 +487,7 @@ class OptimizerChoice(NamedTuple):
 
 
 class OptimizerChoices(JsonFolder):
-    """Files with the choices, one for each key. root: of this version's cache."""
+    """Files with the choices, one for each key. root: the cache's folder of this version."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root / OPTIMIZERS_FOLDER)

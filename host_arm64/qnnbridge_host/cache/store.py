@@ -1,21 +1,21 @@
-"""The entries of the cache: complete or absent, and below a limit of size.
+"""Entries of the cache: complete or absent, and below a size limit.
 
 ::
 
     v1/entries/KEY/manifest.json, model_ctx.onnx, model_ctx_qnn.bin
-    v1/locks/KEY.lock       held while this entry is compiled, checked or removed
-    v1/uses/KEY/RANDOM.lock held by each process that has sessions of it; hits.json beside them
-    v1/tmp/RANDOM/          entries that are being made, each with RANDOM.lock held by its maker
+    v1/locks/KEY.lock       held while this entry is compiled, verified or removed
+    v1/uses/KEY/RANDOM.lock held by each process that has sessions of the entry; next to hits.json
+    v1/tmp/RANDOM/          entries that are being created, each with RANDOM.lock held by its creator
     v1/bad/WHEN-KEY/        entries that were set aside, with reason.json
-    v1/notes/KEY.json       models that are left alone
+    v1/notes/KEY.json       models that are not compiled or cached
     v1/fixed/KEY/           rewritten copies of models
-    v1/verdicts/KEY.json    whether its numbers are those of the CPU
+    v1/verdicts/KEY.json    verdicts on the numbers of models
     memo/                   hashes of files
 
-Invariants: an entry is created by one rename, after all of it is on the disk with its manifest, written
-last; it is used only after a check of its files against the manifest; it is removed by a rename
-first. Methods that change an entry are called under its lock (`lock`). They raise `OSError` when the disk
-fails. Any thread, any process.
+Invariants: an entry is created by one rename, after all its files are on the disk, with the manifest written last.
+It is used only after its files are verified against the manifest. It is removed by a rename first. Methods that
+change an entry are called under its lock (`lock`). They raise `OSError` when the disk fails. Any thread, any
+process.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from qnnbridge_host.model.source import KnownFile
 from qnnbridge_os.files import NotOurs, enter, is_own, make_folders, make_own, sync_file, sync_folder
 from qnnbridge_protocol.field_types import read_document
 
-# The lock is held while leftovers are removed, which may be gigabytes.
+# The lock is held while leftovers are removed, which may have gigabytes.
 SWEEP_WAIT_S: Final = 10.0
-# Number of entries that were set aside and are kept, with the reason.
+# Number of entries that are kept after they were set aside, with the reason.
 MAX_INVALID: Final = 20
 MANY_USES: Final = 16
 REASON_FILE: Final = "reason.json"
 HITS_FILE: Final = "hits.json"
-# A lock of a user: its process id, and a random number.
+# Lock file of a user: its process id and a random number.
 _USE: Final = re.compile(r"\d+-[0-9a-f]+\.lock")
 
 _WINDOWS_MAX_PATH: Final = 259
@@ -71,7 +71,7 @@ Fault = Literal["damaged", "foreign", "crashed", "unloadable", "differs"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hits:
-    """How often an entry was used, about; last: seconds since 1970."""
+    """Approximate number of uses of an entry. last: seconds since 1970."""
 
     count: int = 0
     last: float = 0.0
@@ -90,7 +90,7 @@ class InvalidEntry:
 
 
 class Store:
-    """Reads, publishes, uses and removes entries. folder: of the whole cache."""
+    """Reads, publishes, uses and removes entries. folder: folder of the whole cache."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -99,22 +99,22 @@ class Store:
         self._own = False
 
     def prepare(self) -> None:
-        """Make the folders. Raises `OSError` if this cannot be a cache."""
+        """Create the folders. Raise `OSError` if the path cannot be a cache."""
         longest = len(os.fspath(self.root / "entries")) + _LONGEST_NAME + 2 * (_LONGEST_NAME + 1)
         if os.name == "nt" and longest > _WINDOWS_MAX_PATH:
-            raise OSError(f"{self.folder} is so long a path that Windows could not open the files in it")
-        # All on one volume: entries are moved between them by rename.
+            raise OSError(f"{self.folder} is too long a path: Windows could not open the files in it")
+        # All folders are on one volume, because entries are moved between them by rename.
         make_own(self.root, self._is_ours)
         for name in ("entries", "locks", "uses", "tmp", "bad", "notes"):
             make_folders(self.part(name))
 
     @property
     def is_usable(self) -> bool:
-        """Whether there is a cache, and its folder is ours."""
+        """True if there is a cache whose folder belongs to qnnbridge."""
         return self.root.is_dir() and is_own(self.root, self._is_ours)
 
     def part(self, name: str) -> Path:
-        """A folder of the cache, which need not exist. Raises `NotOurs` if it is a link, or another one's."""
+        """Return a folder of the cache, which need not exist. Raise `NotOurs` for a link or a foreign folder."""
         if not self._own:
             enter(self.root)
             if not is_own(self.root, self._is_ours):
@@ -127,7 +127,7 @@ class Store:
         return is_part(self.root, name)
 
     def listed(self, name: str) -> list[Path]:
-        """Return the cache's own files in one of its folders. Other files and links are left out."""
+        """Return the cache's own files in one of its folders, without other files and links."""
         form = FORMS[name]
         try:
             return [
@@ -137,7 +137,7 @@ class Store:
             return []
 
     def check_room(self, size_bytes: int) -> None:
-        """Raises `OSError` if the disk has less room than that, before the work of compiling."""
+        """Raise `OSError` if the disk has less free space than that, before the work of compiling."""
         free = shutil.disk_usage(self.root).free
         if free < size_bytes:
             raise OSError(errno.ENOSPC, f"The disk is full ({free} bytes are free)")
@@ -147,16 +147,16 @@ class Store:
     def lock(
         self, key: str, deadline: float | None, on_wait: Callable[[float], bool | None] | None = None
     ) -> Held | None:
-        """The lock of an entry; ``None`` when the time is over or `on_wait` gave up."""
+        """Take the lock of an entry; return ``None`` after the deadline, or if `on_wait` ends the wait."""
         return hold(self._lock_file(key), deadline, on_wait)
 
     def try_lock(self, key: str) -> Held | None:
         return try_hold(self._lock_file(key))
 
     def find(self, key: str, *, fresh: bool = False) -> CacheEntry | None:
-        """The entry, with every byte checked; ``None`` if there is none.
+        """Return an entry after verifying every byte; ``None`` if there is none.
 
-        Unchanged files are not read again, unless `fresh` asks for it. Raises `Damaged` with the reason.
+        fresh: read unchanged files again, too. Raises `Damaged` with the reason.
         """
         entry = self.peek(key)
         if entry is None:
@@ -164,7 +164,7 @@ class Store:
         return dataclasses.replace(entry, checked=self._check(entry, fresh))
 
     def peek(self, key: str) -> CacheEntry | None:
-        """The entry with nothing checked but its manifest. Raises `Damaged`, also for a link or a file."""
+        """Return an entry after checking only its manifest. Raise `Damaged`, also for a link or a file."""
         folder = self.entry_folder(key)
         try:
             enter(folder)
@@ -174,7 +174,7 @@ class Store:
             manifest = EntryManifest.read(folder)
         except OSError as error:
             raise Damaged(f"its manifest cannot be read ({error.strerror or error})") from None
-        # A folder without a manifest was never finished: the manifest is written last.
+        # A folder without a manifest was never finished, because the manifest is written last.
         if manifest is None:
             if not os.path.lexists(folder):
                 return None
@@ -182,7 +182,7 @@ class Store:
         return CacheEntry(folder, manifest)
 
     def publish(self, draft: Draft, manifest: EntryManifest) -> CacheEntry:
-        """Make the finished draft the entry of its key, in one step. Files that another entry has are shared."""
+        """Make the finished draft the entry of its key, atomically. Files that equal another entry's are shared."""
         for record in manifest.files:
             self._share(draft.folder / record.name, record.sha256, record.size)
             sync_file(draft.folder / record.name)
@@ -192,13 +192,13 @@ class Store:
         if os.path.lexists(target):
             self.remove(manifest.key)
         os.rename(draft.folder, target)
-        # The rename itself has to reach the disk, or a power cut could undo it.
+        # The rename itself must reach the disk, otherwise a power cut could undo it.
         sync_folder(target.parent)
         draft.close()
         return CacheEntry(target, manifest)
 
     def quarantine_entry(self, key: str, fault: Fault, reason: str) -> None:
-        """Move an entry to where it is never loaded, and write down why."""
+        """Move an entry to a folder from which nothing is loaded, and record the reason."""
         folder = self.entry_folder(key)
         if not os.path.lexists(folder):
             return
@@ -209,11 +209,11 @@ class Store:
         now = time.time()
         name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{secrets.token_hex(8)}-{key[:8]}"
         target = self.part("bad") / name
-        # Before the reason is written: from here on no process loads it.
+        # Before the reason is written, so that no process loads the entry from now on.
         os.rename(folder, target)
-        # A link has been moved by itself; what it leads to stays as it is.
+        # A link was moved itself; its target stays unchanged.
         if target.is_dir() and not target.is_symlink():
-            with contextlib.suppress(OSError):  # the removal matters more than the reason
+            with contextlib.suppress(OSError):  # the move matters more than the reason
                 content = {"key": key, "fault": fault, "reason": reason, "label": label, "when": now}
                 write_json(target / REASON_FILE, content)
         for bad in self.invalid_entries()[MAX_INVALID:]:
@@ -224,7 +224,7 @@ class Store:
         folder = self.entry_folder(key)
         if os.path.lexists(enter(folder)):
             grave = self.part("tmp") / f"removed-{secrets.token_hex(8)}"
-            # First out of sight, then removed: a process killed in between leaves no half entry.
+            # Rename first, then remove: if the process is killed in between, no partial entry is left.
             os.rename(folder, grave)
             remove_tree(grave)
         if not self.in_use(key):
@@ -233,21 +233,21 @@ class Store:
     # --- its users ---
 
     def use(self, key: str) -> Held:
-        """As long as this is held the entry is not evicted."""
+        """Mark an entry as used: it is not evicted as long as the returned lock is held."""
         folder = self._uses(key)
         folder.mkdir(parents=True, exist_ok=True)
-        # The lock's file has the process id in its name: own leftovers are recognised without opening them.
+        # The lock's file name contains the process id, so the own leftovers are recognised without opening them.
         names = [name for name in os.listdir(folder) if name.endswith(".lock")]
         if len(names) > MANY_USES or any(not name.startswith(f"{os.getpid()}-") for name in names):
-            self.in_use(key)  # removes leftovers of killed processes, and of sessions that were never closed
-        # One lock for each session: the system releases it if the process is killed.
+            self.in_use(key)  # removes leftovers of killed processes and of sessions that were never closed
+        # One lock for each session; the system releases it if the process is killed.
         held = try_hold(folder / f"{os.getpid()}-{secrets.token_hex(6)}.lock")
         if held is None:
             raise OSError(f"{folder}: a new lock is held already")
         return held
 
     def in_use(self, key: str, *, sweep: bool = True) -> bool:
-        """Whether a living process has sessions of it. sweep: remove leftovers of dead ones."""
+        """Return whether a living process has sessions of an entry. sweep: remove leftovers of dead processes."""
         used = False
         for file in _listed(self._uses(key)):
             if not _USE.fullmatch(file.name) or file.is_symlink():
@@ -260,7 +260,7 @@ class Store:
         return used
 
     def count_hit(self, key: str) -> None:
-        """Count a use. Two at once may count as one."""
+        """Count a use. Two simultaneous uses may be counted as one."""
         hits = self.hits(key)
         with contextlib.suppress(OSError):
             self._uses(key).mkdir(parents=True, exist_ok=True)
@@ -274,15 +274,14 @@ class Store:
             found = read_document(Hits, content, "the record")
         except (Damaged, OSError, LookupError, TypeError, ValueError):
             return Hits()
-        # The next use writes a proper one.
+        # An implausible record is ignored; the next use writes a valid one.
         return found if found.count >= 0 and is_time(found.last) else Hits()
 
-    # --- making one ---
+    # --- creating an entry ---
 
     def draft(self) -> Draft:
-        """An empty folder on the same volume, for an entry that is being made."""
-        # `sweep` takes a folder without a held lock for a leftover: lock and folder are made while it cannot
-        # look.
+        """Create an empty folder on the same volume for an entry that is being created."""
+        # `sweep` removes a folder without a held lock, so lock and folder are created while it cannot run.
         with holding(self._sweep_lock, time.monotonic() + SWEEP_WAIT_S):
             name = secrets.token_hex(8)
             held = try_hold(self.part("tmp") / f"{name}.lock")
@@ -297,7 +296,7 @@ class Store:
         return Draft(folder, held)
 
     def sweep(self) -> int:
-        """Remove leftovers of killed makers and users. Returns the number of killed makers."""
+        """Remove leftovers of killed creators and users. Return the number of killed creators."""
         removed = 0
         for folder in self.listed("uses"):
             self._sweep_uses(folder.name)
@@ -319,23 +318,23 @@ class Store:
 
     def _sweep_uses(self, key: str) -> None:
         with contextlib.suppress(OSError):
-            # Order of locks: that of the entry, then those of its users.
+            # Lock order: the entry's lock, then those of its users.
             held = self.try_lock(key)
             if held is None:
-                return  # it is about to be used
+                return  # the entry is about to be used
             try:
                 if not self.in_use(key) and not os.path.lexists(self.entry_folder(key)):
                     remove_tree(self._uses(key))
             finally:
                 held.release()
 
-    # --- all of them ---
+    # --- all entries ---
 
     def all_keys(self) -> list[str]:
         return sorted(file.name for file in self.listed("entries"))
 
     def invalid_entries(self) -> list[InvalidEntry]:
-        """The newest first."""
+        """Return the entries that were set aside, the newest first."""
         found = []
         for folder in self.listed("bad"):
             try:
@@ -371,7 +370,7 @@ class Store:
             path = entry.folder / record.name
             try:
                 size, found = path.lstat().st_size, None
-                # A link could lead to a file that changes after the check.
+                # A link could point to a file that changes after the check.
                 if size == record.size and not path.is_symlink():
                     found = KnownFile.look(os.fspath(path), None if fresh else self.memo)
             except FileNotFoundError:
@@ -386,7 +385,7 @@ class Store:
         return tuple(checked)
 
     def _share(self, path: Path, sha256: str, size: int) -> None:
-        """The file of another entry in place of an equal one, where the file system has hard links."""
+        """Replace a file by a hard link to an equal file of another entry, if the file system supports that."""
         for key in self.all_keys():
             try:
                 other = self.peek(key)
@@ -401,8 +400,7 @@ class Store:
                 with contextlib.suppress(OSError, Damaged):
                     self._check(other, fresh=False)
                     linked = path.with_name(f"{path.name}.linked")
-                    # By way of a new name: `link` does not replace an existing file, `replace` does so in one
-                    # step.
+                    # Through a new name: `link` does not replace an existing file; `replace` does, atomically.
                     os.link(twin, linked)
                     os.replace(linked, path)
                     return
@@ -419,14 +417,14 @@ class Store:
 
 
 class Draft:
-    """A folder in which an entry is made. `close` removes it, unless it has become an entry."""
+    """A folder in which an entry is created. `close` removes the folder unless it has become an entry."""
 
     def __init__(self, folder: Path, held: Held) -> None:
         self.folder = folder
         self._held: Held | None = held
 
     def close(self) -> None:
-        """Idempotent."""
+        """Remove the folder and release its lock. Idempotent."""
         if self._held is None:
             return
         remove_tree(self.folder)
@@ -449,22 +447,22 @@ def _listed(folder: Path) -> Iterator[Path]:
         yield folder / name
 
 
-# --- eviction: the least recently used entries go, never one in use ---------------------------------------
+# --- eviction of the least recently used entries, except those in use -------------------------------------
 #
-# A file that several entries share counts once, and is freed with the last of them. One process at a time evicts.
+# A file that several entries share counts once, and is freed with the last of them. One process evicts at a time.
 
 
 def total_bytes(store: Store) -> int:
-    """Of all entries, and of those that were set aside. Each file once."""
-    # By device and number of a file: its name does not count.
+    """Return the size of all entries, including those that were set aside. Shared files count once."""
+    # Files are identified by device and inode, not by name.
     sizes: dict[tuple[int, int], int] = {}
-    # `listed` passes links over: what they lead to is not of this cache.
+    # `listed` skips links, whose targets are not part of this cache.
     kept = store.listed("entries")
     for folder in kept + [bad.folder for bad in store.invalid_entries()]:
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    # Not entry.stat(): on Windows that has no number.
+                    # Not entry.stat(): on Windows its result lacks the inode.
                     status = os.stat(entry.path, follow_symlinks=False)
                     sizes[status.st_dev, status.st_ino] = status.st_size
         except OSError:
@@ -473,9 +471,9 @@ def total_bytes(store: Store) -> int:
 
 
 def shrink(store: Store, max_bytes: int, keep: str | None = None) -> list[str]:
-    """Evict until all entries together have at most `max_bytes`. Returns the evicted keys.
+    """Evict entries until all of them together have at most `max_bytes`. Return the evicted keys.
 
-    keep: the entry that was just made and is about to be used. Raises `OSError`.
+    keep: an entry that was just created and is about to be used. Raises `OSError`.
     """
     held = try_hold(store.part("locks") / "evict.lock")
     if held is None:
@@ -496,7 +494,7 @@ def shrink(store: Store, max_bytes: int, keep: str | None = None) -> list[str]:
 
 
 def evict(store: Store, key: str) -> bool:
-    """Remove an entry that is not being used, made or checked. Returns whether it was removed."""
+    """Remove an entry that is not being used, created or verified. Return whether it was removed."""
     held = store.try_lock(key)
     if held is None:
         return False
@@ -512,7 +510,7 @@ def evict(store: Store, key: str) -> bool:
 
 
 def last_used(store: Store, key: str) -> float:
-    """Seconds since 1970; the time of its creation for an entry that was never used."""
+    """Return the time of last use in seconds since 1970; the time of creation for an entry that was never used."""
     hits = store.hits(key)
     if hits.last:
         return hits.last

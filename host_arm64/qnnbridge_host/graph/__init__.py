@@ -1,4 +1,4 @@
-"""ONNX models as `ModelProto`, for what changes them: nodes, tensors, shapes, files.
+"""ONNX models as `ModelProto`, for code that changes them: nodes, tensors, shapes, files.
 
-Needs the packages `onnx` and numpy; nothing else of the host imports this room but `numerics` and `rewrite`.
+Needs the packages `onnx` and numpy; in the host only `numerics` and `rewrite` import this package.
 """

@@ -1,7 +1,7 @@
-"""Bounds on what a small model file may ask for: bodies that are written out, and sizes that are computed.
+"""Bounds on what a small model file may ask for: inlined function bodies, and computed sizes.
 
-A model of a kilobyte can have functions that call each other twice, forty deep, or constants of terabytes. Here
-everything takes time in proportion to the file.
+A model of a kilobyte can contain functions that call each other twice, forty deep, or constants of terabytes. All
+checks here take time in proportion to the file.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from qnnbridge_protocol.errors import InvalidGraph, OptionError
 _ELEMENTS = frozenset(element.value for element in ElementType)
 _SIGNED = frozenset((ElementType.INT8, ElementType.INT16, ElementType.INT32, ElementType.INT64))
 
-# Nodes of a model with the bodies of its functions in place of their calls. The largest real ones have 50,000.
+# Limit on the nodes of a model after inlining its functions. The largest real models have 50,000.
 MAX_NODES: Final = 1_000_000
-# Announce work that takes seconds from MANY_NODES on. Refuse from LARGE_NODES on, unless --large is given.
+# From MANY_NODES on commands announce work that takes seconds. From LARGE_NODES on they refuse it without --large.
 MANY_NODES: Final = 20_000
 LARGE_NODES: Final = 60_000
-# Elements of a tensor of sizes (or of positions), as far as sizes are computed for shapes.
+# Limit on the elements of a tensor of sizes or positions that shape inference computes.
 MAX_SIZES: Final = 1 << 16
-# Below it a damaged tensor costs nothing, and the reader of the tensor says what is wrong.
+# Below this size a damaged tensor costs nothing, and the reader of the tensor reports the fault.
 SMALL_MESSAGE: Final = 1 << 16
 
 
 def refuse_large(count: int, label: str, command: str, time: str) -> None:
-    """Raises `OptionError` for more than `LARGE_NODES`. time: that the command takes for them, as text."""
+    """Raise `OptionError` for more than `LARGE_NODES` nodes. time: how long the command takes for them, as text."""
     if count > LARGE_NODES:
         raise OptionError(
             f"{label} has {count:,} nodes, and {command} takes {time} for more than {LARGE_NODES:,}.",
@@ -40,18 +40,18 @@ def refuse_large(count: int, label: str, command: str, time: str) -> None:
 
 
 def check_functions(model: Any) -> None:
-    """Raises `InvalidGraph` for a model whose functions call themselves, or are too many nodes when written out."""
+    """Raise `InvalidGraph` if functions of a model call themselves, or have too many nodes when inlined."""
     if not model.functions:
         return
     bodies = {(one.domain, one.name): one.node for one in model.functions}
     sizes: dict[tuple[str, str], int] = {}
     try:
         total = _count(model.graph.node, bodies, sizes, ())
-    # Python's limit is some 1,000 calls; ONNX itself has none.
+    # Python's limit is about 1,000 nested calls; ONNX itself has no limit.
     except RecursionError:
         raise InvalidGraph(
             "The functions of the model call each other too deep.",
-            cause=f"Of {len(model.functions)} functions, hundreds are one in the other.",
+            cause=f"Of {len(model.functions)} functions, hundreds are nested.",
             fix="Export the model without functions.",
         ) from None
     if total > MAX_NODES:
@@ -63,8 +63,9 @@ def check_functions(model: Any) -> None:
 
 
 def check_tensors(model: Any) -> None:
-    """Raises `InvalidGraph` for an initializer, or a constant among the nodes, of an unknown type, with a size
-    below zero, or with other bytes than its shape says."""
+    """Raise `InvalidGraph` if a tensor has an unknown type, a negative size, or a number of bytes that does not fit
+    its shape. Checks initializers and the values of Constant nodes.
+    """
     for tensor in model.graph.initializer:
         _check_tensor(tensor)
     for node in model.graph.node:
@@ -76,34 +77,35 @@ def check_tensors(model: Any) -> None:
 
 def _check_tensor(tensor: Any, name: str = "") -> None:
     promised = bytes_of(tensor, name)
-    # ONNX allows raw_data for every type but text.
+    # ONNX allows raw_data for every type except strings.
     if not tensor.HasField("raw_data") or tensor.data_type == ElementType.STRING:
         return
-    # The whole message, so that no bytes are copied. Exact where it costs nothing.
+    # For large tensors use the size of the message, which copies no bytes; for small ones the exact size.
     there = len(tensor.raw_data) if promised <= SMALL_MESSAGE else tensor.ByteSize()
     if there < promised or (there != promised and promised <= SMALL_MESSAGE):
         raise InvalidGraph(
             f"The tensor {tensor.name or name} of the model has {'fewer' if there < promised else 'more'} bytes "
-            "than its shape says.",
+            "than its shape requires.",
             cause=f"Its shape {list(tensor.dims)} takes {promised:,} bytes; {there:,} are there.",
             fix="The file is damaged: export the model again.",
         )
 
 
 def bytes_of(tensor: Any, name: str = "") -> int:
-    """What the elements of a tensor take, packed.
+    """Return the size of a tensor's elements in bytes, packed.
 
-    Raises `InvalidGraph` for an unknown type and for a size below zero.
+    Raises:
+        InvalidGraph: the type is unknown, or a dimension is negative.
     """
     if tensor.data_type not in _ELEMENTS:
         raise InvalidGraph(
-            f"The tensor {tensor.name or name} of the model has no element type that is known.",
+            f"The tensor {tensor.name or name} of the model has an unknown element type.",
             cause=f"Its type has the number {tensor.data_type}.",
             fix="The file is damaged, or of a newer release of ONNX: export the model again.",
         )
     if any(size < 0 for size in tensor.dims):
         raise InvalidGraph(
-            f"The tensor {tensor.name or name} of the model has a size below zero.",
+            f"The tensor {tensor.name or name} of the model has a negative size.",
             cause=f"Its shape is {list(tensor.dims)}.",
             fix="The file is damaged: export the model again.",
         )
@@ -112,8 +114,10 @@ def bytes_of(tensor: Any, name: str = "") -> int:
 
 
 def check_nodes(model: Any) -> None:
-    """Raises `InvalidGraph` for a node that cannot be read: of an operator without a proper name, or with an
-    attribute that only the body of a function can have; and for names of the graph that are not UTF-8."""
+    """Raise `InvalidGraph` for a node that cannot be read, and for an input or output whose name is not UTF-8.
+
+    A node cannot be read if its operator is not UTF-8, or if it has an attribute that is only valid in functions.
+    """
     for value in (*model.graph.input, *model.graph.output):
         sizes = [one.dim_param for one in value.type.tensor_type.shape.dim]
         if any(isinstance(name, bytes) for name in (value.name, *sizes)):
@@ -122,7 +126,7 @@ def check_nodes(model: Any) -> None:
                 fix="The file is damaged: get it or export it again.",
             )
     for node in model.graph.node:
-        # protobuf gives bytes for text that is not UTF-8.
+        # Protobuf returns bytes for a string that is not UTF-8.
         if isinstance(node.op_type, bytes) or isinstance(node.domain, bytes):
             raise InvalidGraph(
                 f"A node of the model has an operator whose name is not UTF-8: {node.domain!r}, {node.op_type!r}.",
@@ -132,7 +136,7 @@ def check_nodes(model: Any) -> None:
             if attribute.ref_attr_name:
                 raise InvalidGraph(
                     f"The attribute {attribute.name} of the node {node.name or node.op_type} has no value.",
-                    cause=f"It names {attribute.ref_attr_name} of a function, and the node is in no function.",
+                    cause=f"It refers to {attribute.ref_attr_name} of a function; the node is not in a function.",
                     fix="Export the model again.",
                 )
 
@@ -159,7 +163,7 @@ def _count(
                 cause="ONNX has no recursion: such a body has no end.",
                 fix="Export the model again; a Loop can repeat a body.",
             )
-        # Each function is counted once: forty of which each calls the next twice would be 2**40 counts.
+        # Count each function once: forty functions that call each other twice would take 2**40 steps.
         if called not in sizes:
             sizes[called] = _count(body, bodies, sizes, (*inside, called))
         total += sizes[called]
@@ -171,8 +175,10 @@ def _about(number: int) -> str:
 
 
 def overflows(node: Any, tensor_of: Callable[[str], Any]) -> bool:
-    """Whether a division of constants has a result that its type lacks (-2^63 by -1): the processor then ends the
-    process. tensor_of: the constant of a name, or None."""
+    """Return whether a division of constants overflows its type (-2^63 by -1), which makes the CPU end the process.
+
+    tensor_of: returns the constant with a name, or None.
+    """
     if node.op_type not in ("Div", "Mod") or len(node.input) != 2:
         return False
     from onnx import numpy_helper
@@ -183,26 +189,28 @@ def overflows(node: Any, tensor_of: Callable[[str], Any]) -> bool:
     dividend, divisor = map(numpy_helper.to_array, tensors)
     try:
         return bool(((divisor == -1) & (dividend == np.iinfo(dividend.dtype).min)).any())
-    except ValueError:  # shapes that do not go together, which ONNX Runtime refuses
+    except ValueError:  # incompatible shapes, which ONNX Runtime refuses
         return False
 
 
-# Counted as large as the larger of their first two inputs.
+# Operators whose result counts as large as the larger of their first two inputs.
 _AS_LARGE: Final = frozenset(("Identity", "Cast", "Unsqueeze", "Squeeze", "Add", "Sub", "Mul", "Reshape", "Slice"))
 
 
 def computes_many_sizes(model: Any) -> bool:
-    """Whether to compute tensors of sizes (onnx's data propagation) would make one with more than `MAX_SIZES`
-    elements: then shapes are inferred without it."""
+    """Return whether onnx's data propagation would compute a tensor with more than `MAX_SIZES` elements.
+
+    Shapes must then be inferred without data propagation.
+    """
     operators = {node.op_type for node in model.graph.node}
     if not operators & {"Concat", "Range"}:
         return False
-    # Lists of sizes have one dimension at most.
+    # Lists of sizes have at most one dimension.
     counts = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer if len(tensor.dims) < 2}
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Range":
-            # Its length is in the values; those of a mask or of positions are not needed for shapes.
+            # The length follows from the values. Lengths of masks and positions are not needed for shapes.
             if _range_length(node, constants) > MAX_SIZES:
                 return True
         # An input of unknown length counts as 1.

@@ -1,8 +1,8 @@
-"""Writes a model and its weight file whole or not at all.
+"""Write a model and its weight file atomically.
 
-Everything is made in a folder beside the target, on the same volume, and renamed when it is complete. A model that
-refers to another file is never seen together with a wrong one: if the target is replaced, it is taken away before
-its new weight file comes, and put in place last.
+All files are created in a folder next to the target, on the same volume, and renamed when they are complete. A
+model with a weight file is never visible together with a wrong one: if the target is replaced, it is deleted before
+its new weight file is moved into place, and the new model is moved last.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from qnnbridge_os.outputs import OutputFile, place_of_several
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError, OrtError
 
 DATA_SUFFIX = ".data"
-# protobuf refuses messages of 2 GiB; a little is left for names and shapes.
+# Protobuf refuses messages of 2 GiB; a margin is reserved for everything but weights.
 TOO_LARGE_FOR_ONE_MESSAGE = 2**31 - 2**24
 
-# Wherever they come from: nothing but the result is written.
+# These errors are always about the result, because nothing else is written.
 _ABOUT_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class Output:
-    """The place of one result; a context manager, because the folder for the work must go.
+    """Destination of a result; a context manager that removes the work folder.
 
-    `model` is where to write the model, under its final name; a weight file goes beside it as `data_name`.
-    Nothing is at the target before `commit`.
+    Write the model to the path `model`, which has its final name, and a weight file next to it as `data_name`.
+    Nothing is written to the target before `commit`.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class Output:
         self.data_name = target.name + DATA_SUFFIX
         self._overwrite = overwrite
         self._sources = [source, *source_files]
-        # ONNX Runtime goes by this ending and would not read the ONNX file back.
+        # ONNX Runtime would read a file with this suffix as its own format.
         if target.suffix.lower() == ".ort":
             raise OptionError(
-                f"{target} would be in ONNX Runtime's own format (.ort), which is not what is written here.",
+                f"{target} would be in ONNX Runtime's own format (.ort); only ONNX files can be written here.",
                 fix="Give a name that ends in .onnx.",
             )
         if external:
@@ -68,10 +68,10 @@ class Output:
     def __enter__(self) -> Output:
         try:
             if self._file.written_through:
-                # Nothing is made beside a device.
+                # The target is a device: no folder can be created next to it.
                 self._folder = Path(tempfile.mkdtemp(prefix="qnnbridge-"))
             else:
-                # Beside the file itself: a rename replaces it only within one file system.
+                # Next to the file itself: a rename replaces a file only within one file system.
                 home = self._file.place.parent
                 home.mkdir(parents=True, exist_ok=True)
                 self._folder = Path(tempfile.mkdtemp(prefix=".qnnbridge-", dir=home))
@@ -86,7 +86,7 @@ class Output:
     ) -> None:
         about_writing = isinstance(error, OSError) and error.errno in _ABOUT_WRITING
         failed = _explained(self.target, error) if about_writing or isinstance(error, OrtError) else None
-        self._remove()  # what is free was looked at before
+        self._remove()  # after `_explained`, which checks the free space
         if failed is not None:
             raise failed from None
 
@@ -96,7 +96,7 @@ class Output:
 
     @property
     def work(self) -> Path:
-        """A folder for intermediate files; gone afterwards."""
+        """Folder for intermediate files; removed at the end."""
         assert self._folder is not None
         return self._folder
 
@@ -105,24 +105,24 @@ class Output:
         return self.work / "out" / ("model.onnx" if self._file.written_through else self.target.name)
 
     def resized(self, model: Any, source: Path, names: Iterable[str]) -> Path:
-        """A copy of `source` in the work folder as `model` (a `ModelProto` without weights) has it now.
+        """Save `model` (a `ModelProto` without weights), a changed `source`, in the work folder.
 
-        Its weight files are linked there, or copied where that is impossible: not every ONNX Runtime finds the
-        weights of a model that comes as bytes.
+        Its weight files are linked into the folder, or copied if linking is impossible: some releases of ONNX
+        Runtime do not find the weights of a model given as bytes.
         """
         return changed_copy(model, source, names, self.work / "resized")
 
     def candidate(self, source: Path, names: Iterable[str], folder_name: str = "candidate") -> Path:
-        """A path to write a changed `source` to and load it from: the weight files are there, the model is not."""
+        """Return a path for saving and loading a changed `source`, in a folder that contains its weight files."""
         folder = self.work / folder_name
         folder.mkdir()
         link_files(source.parent, names, folder)
         return folder / source.name
 
     def commit(self) -> tuple[Path, ...]:
-        """Moves the result into place; gives its files, the model first."""
+        """Move the result to the target; return its files, the model first."""
         data = self.model.with_name(self.data_name)
-        # Looked at again, since the work may have taken minutes.
+        # Check again, because the work may have taken minutes.
         self._file.check()
         if not data.exists():
             self._file.take(self.model)
@@ -130,34 +130,38 @@ class Output:
         target = Path(place_of_several(os.fspath(self.target)))
         model_data = target.with_name(self.data_name)
         self._place(model_data)
-        # A reader finds no model for a moment. The old one beside the new weights would give it wrong numbers.
+        # For a moment readers find no model. The old model next to the new weights would give them wrong numbers.
         target.unlink(missing_ok=True)
         os.replace(data, model_data)
         os.replace(self.model, target)
         return (target, model_data)
 
     def _place(self, path: Path) -> OutputFile:
-        """Where a file of the result goes. Raises `OptionError` if it must not go there."""
+        """Return a file of the result as `OutputFile`. Raise `OptionError` if it must not be written there."""
         return OutputFile(path, overwrite=self._overwrite, inputs=self._sources)
 
 
 def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
-    """The named files of one folder in another one, without copying their bytes where that is possible.
+    """Link files of one folder into another one, or copy them if linking is impossible.
 
-    Not every ONNX Runtime finds the weights of a model that comes as bytes, so a changed copy needs them beside it.
+    Some releases of ONNX Runtime do not find the weights of a model given as bytes, so a changed copy needs its
+    weights in its folder.
     """
-    for name in filter(inside_folder, names):  # ONNX Runtime refuses the others
+    for name in filter(inside_folder, names):  # ONNX Runtime refuses the other paths
         there = folder / name
         there.parent.mkdir(parents=True, exist_ok=True)
-        # It stays the user's own file: what opens this name for writing would change the original.
+        # A link refers to the user's own file: writing to it would change the original.
         files.link_or_copy(source / name, there)
 
 
 def changed_copy(model: Any, source: Path, names: Iterable[str], folder: Path) -> Path:
-    """`source` as `model` (a `ModelProto` without weights) has it now, in a new folder with its weight files.
+    """Save `model` (a `ModelProto` without weights), a changed `source`, in a new folder with its weight files.
 
     Args:
-        names: of the weight files, which are linked there.
+        model: the changed model.
+        source: path of the original.
+        names: the weight files, relative to the folder of `source`, which are linked into the new folder.
+        folder: the folder to create.
     """
     folder.mkdir()
     link_files(source.parent, names, folder)
@@ -167,7 +171,7 @@ def changed_copy(model: Any, source: Path, names: Iterable[str], folder: Path) -
 
 
 def _explained(target: Path, error: BaseException | None) -> BridgeError | None:
-    """The explained error if it is about the folder of the result, ``None`` if it is about something else."""
+    """Return an explained error if `error` is about writing the result, ``None`` otherwise."""
     from qnnbridge_host.model import paths
 
     folder = os.fspath(target.parent)
@@ -186,7 +190,7 @@ def _explained(target: Path, error: BaseException | None) -> BridgeError | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GivenModel:
-    """A float or quantised model that a command works on. weights: its other files."""
+    """A float or quantised model that a command works on. weights: its weight files."""
 
     path: Path
     scan: ModelScan
@@ -194,65 +198,65 @@ class GivenModel:
 
     @property
     def needs_external_data(self) -> bool:
-        """Whether a changed copy needs a weight file beside it."""
+        """True if a changed copy needs a separate weight file."""
         return bool(self.weights) or self.scan.size_bytes > TOO_LARGE_FOR_ONE_MESSAGE
 
 
 def given_model(source: str | os.PathLike[str], command: str, *, count_nodes: bool = False) -> GivenModel:
-    """Checks that there is a model to work on, before anything else is done.
+    """Check a command's model before any other work.
 
     Args:
         source: path of the model.
-        command: the words for the user: "qnnbridge fix".
-        count_nodes: for the scan.
+        command: the command for messages: "qnnbridge fix".
+        count_nodes: whether the scan counts the nodes.
 
     Raises:
-        NoSuchFile: the model or a file of its weights is not there.
-        CompiledModelRefused: it is compiled.
+        NoSuchFile: the model or one of its weight files is missing.
+        CompiledModelRefused: the model is compiled.
         BridgeError: the extra `[models]` is not installed.
     """
     path = existing_model(Path(source))
     scan = scan_model(path, count_nodes=count_nodes)
     refuse_scanned(scan, command)
-    require_models_extra(command)  # behind the guard: installing it would not help with a compiled model
+    require_models_extra(command)  # after the refusal: installing the extra would not help with a compiled model
     return GivenModel(path, scan, tuple(weight_files(path, scan.external_files)))
 
 
 def existing_model(path: Path) -> Path:
-    """The path, or an error that says what is wrong with it."""
+    """Return the path if the file exists, else raise `NoSuchFile`."""
     if not path.exists():
         raise NoSuchFile(f"There is no model file {path}.")
     return path
 
 
 def weight_files(model: Path, names: Iterable[str]) -> list[Path]:
-    """The files that hold a model's external tensors, by the names it has for them; all of them are there."""
+    """Return the paths of a model's external files. Raise `NoSuchFile` if one is missing."""
     found = [model.parent / name for name in names]
     missing = [path for path in found if not path.is_file()]
     if missing:
         raise NoSuchFile(
-            f"{model.name} keeps weights in {missing[0].name}, which is not beside it.",
+            f"{model.name} stores weights in {missing[0].name}, which is missing.",
             cause=f"There is no file {missing[0]}.",
-            fix="Copy the model with all of its files, under the names that they had.",
+            fix="Copy the model with all of its files, without renaming them.",
             details={"missing": [str(path) for path in missing]},
         )
     return found
 
 
 def total_size(paths: Iterable[Path]) -> int:
-    """Bytes of those files that are there."""
+    """Return the total size in bytes of the files that exist."""
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def inside_folder(name: str) -> bool:
-    """Whether a relative path stays in its folder on every system."""
+    """Return whether a relative path stays in its folder on every system."""
     posix, windows = PurePosixPath(name), PureWindowsPath(name)
-    # On Windows a colon ends a drive, or begins the name of a second stream of a file.
+    # On Windows a colon follows a drive, or precedes the name of an alternate stream.
     if not name or "\0" in name or posix.is_absolute() or windows.drive or windows.root or ":" in name:
         return False
     return ".." not in posix.parts and ".." not in windows.parts
 
 
 def write_whole(path: Path, text: str) -> None:
-    """The file is the old one or the new one, never half of it."""
+    """Write a text file atomically."""
     files.write_whole(path, (text if text.endswith("\n") else text + "\n").encode(), durable=True)

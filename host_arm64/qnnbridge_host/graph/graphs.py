@@ -1,6 +1,7 @@
-"""A `ModelProto`: reading it, counting and walking its nodes, types and shapes of its tensors, small repairs.
+"""Functions on a `ModelProto`: loading, counting and iterating over nodes, types and shapes of tensors, small
+repairs.
 
-Deep: subgraphs count, too.
+Subgraphs are included everywhere.
 """
 
 from __future__ import annotations
@@ -34,29 +35,30 @@ _CONSTANT_TYPES = {
     "value_int": np.int64,
     "value_ints": np.int64,
 }
-# From here on QuantizeLinear itself has 16 and 4 bits; before, they are com.microsoft's.
+# Since this opset QuantizeLinear itself supports 16 and 4 bits; before, com.microsoft's does.
 NEWEST_QDQ_OPSET = 21
 
-# From here on a value is "never", not a number.
+# From this magnitude on a value means "never" and is not a number.
 HUGE_MASK = 1e6
 # exp(-1e4) is 0 in every float type.
 ENOUGH_FOR_MASK = 1e4
-# Through which a mask reaches the scores. Limits of Clip and paddings are not masks.
+# Operators that pass a mask on to the scores. Limits of Clip and paddings are not masks.
 MASK_ADDING_OPS = ("Add", "Sub", "Mul", "Where", "Expand")
-# TensorProto.DataType (0: not known), and the shape: None if not even the rank is known, None for a free axis.
+# TensorProto.DataType (0: unknown), and shape: None for an unknown rank, None in it for a free axis.
 TensorType = tuple[int, tuple[int | None, ...] | None]
 _SAME_SHAPE = frozenset(
     {"QuantizeLinear", "DequantizeLinear", "Gelu", "QuickGelu", "FastGelu", "BiasGelu", "SkipLayerNormalization"}
 )
-# Larger constants are no sizes or axes, from which shapes could follow.
+# Larger constants are not sizes or axes, from which shapes could follow.
 SMALL_BYTES = 1 << 12
 
 
 def load(path: Path, *, weights: bool = False) -> Any:
-    """The `ModelProto` of a file, without the tensors that are in other files unless `weights`.
+    """Load a `ModelProto` from a file. weights: load tensors from external files too.
 
-    Raises `InvalidProtobuf`, and `InvalidGraph` for functions without an end, for tensors without their data and
-    for nodes that cannot be read.
+    Raises:
+        InvalidProtobuf: the file is not an ONNX model.
+        InvalidGraph: functions are recursive, a tensor lacks its data, or a node cannot be read.
     """
     import onnx
 
@@ -78,9 +80,10 @@ def load(path: Path, *, weights: bool = False) -> Any:
 
 
 def inlined(model: Any) -> Any:
-    """With the bodies of its own functions in place of their calls, as ONNX Runtime does it.
+    """Inline the bodies of a model's functions, as ONNX Runtime does, and return the model.
 
-    Raises `InvalidGraph` where that cannot be done.
+    Raises:
+        InvalidGraph: inlining fails.
     """
     if not model.functions:
         return model
@@ -90,35 +93,35 @@ def inlined(model: Any) -> Any:
         return inliner.inline_local_functions(model)
     except Exception as error:  # noqa: BLE001 - raises whatever its C++ does
         raise InvalidGraph(
-            "The functions of the model cannot be put in place of their calls.",
+            "The functions of the model cannot be inlined.",
             cause=str(error)[:500],
             fix="Export the model again, or without functions.",
         ) from None
 
 
 def load_weights(model: Any, folder: Path) -> None:
-    """Reads the tensors that are in other files of `folder` into the model.
+    """Load all external tensors from files of `folder` into the model.
 
-    Not onnx's own function: that refuses files with several hard links, which package caches make everywhere.
+    onnx's own function refuses files with several hard links, which package caches create everywhere.
     """
     for tensor in _tensors(model.graph):
         load_tensor(tensor, folder)
 
 
 def load_tensor(tensor: Any, folder: Path) -> None:
-    """Reads one tensor into the model, if it is in another file. Raises `InvalidProtobuf` and `InvalidGraph`."""
+    """Load a tensor into the model if it is external. Raise `InvalidProtobuf` and `InvalidGraph`."""
     if tensor.data_location != _EXTERNAL:
         return
     entries = {entry.key: entry.value for entry in tensor.external_data}
     name = entries.get("location", "")
     if not inside_folder(name):
         raise InvalidProtobuf(
-            f'Tensor {tensor.name} is said to be in the file "{name}", which is outside of the model\'s folder.'
+            f'Tensor {tensor.name} refers to the file "{name}", which is outside of the model\'s folder.'
         )
     needed = bytes_of(tensor)
     offset, length = (entries.get(key, default) for key, default in (("offset", "0"), ("length", str(needed))))
-    # ONNX Runtime, too, takes a length of 0 for none.
-    # Numbers are texts in a model. `int` alone would also take signs, blanks and underscores.
+    # ONNX Runtime too treats a length of 0 as missing. Numbers are strings in a model; `int` alone would also
+    # accept signs, blanks and underscores.
     if not (offset.isdecimal() and length.isdecimal() and int(length) in (0, needed)):
         raise InvalidGraph(
             f"Tensor {tensor.name} is said to be {length} bytes from {offset} on of the file {name}.",
@@ -135,14 +138,14 @@ def load_tensor(tensor: Any, folder: Path) -> None:
                 fix="Copy or download the file again, or export the model again.",
             )
         file.seek(int(offset))
-        # A raw file may give fewer bytes than asked for. A buffered one reads until it has them.
+        # A raw file may return fewer bytes than requested. A buffered one reads until it has them all.
         tensor.raw_data = io.BufferedReader(file).read(needed)
     tensor.data_location = 0
     del tensor.external_data[:]
 
 
 def is_too_large(model: Any) -> bool:
-    """Whether the model with the tensors that it holds is too large for one message (`ByteSize` raises then)."""
+    """Return whether the model with its embedded tensors exceeds one message; `ByteSize` raises an error then."""
     return sum(len(tensor.raw_data) for tensor in _tensors(model.graph)) > TOO_LARGE_FOR_ONE_MESSAGE
 
 
@@ -154,20 +157,20 @@ def _tensors(graph: Any) -> Iterator[Any]:
 
 
 def subgraphs(graph: Any) -> Iterator[Any]:
-    """The graph and all graphs inside of its nodes."""
+    """Yield the graph and all graphs inside of its nodes."""
     yield graph
     for node in graph.node:
         yield from graphs_in(node)
 
 
 def graphs_in(node: Any) -> Iterator[Any]:
-    """The graphs inside of one node, and those inside of them."""
+    """Yield all graphs inside of a node, with their subgraphs."""
     for body in bodies_of(node):
         yield from subgraphs(body)
 
 
 def bodies_of(node: Any) -> Iterator[Any]:
-    """The graphs that a node has itself: the branches of an If, the body of a loop."""
+    """Yield the direct subgraphs of a node: the branches of an If, the body of a loop."""
     for attribute in node.attribute:
         yield from [attribute.g] if attribute.HasField("g") else attribute.graphs
 
@@ -180,7 +183,7 @@ def nodes(model: Any) -> Iterator[Any]:
 
 
 def op_name(node: Any) -> str:
-    """`Conv`, or with its domain if that is not ONNX's own: `com.microsoft.FusedConv`."""
+    """Return the operator, with its domain unless it is ONNX's own: `Conv`, `com.microsoft.FusedConv`."""
     return node.op_type if node.domain in ONNX_DOMAINS else f"{node.domain}.{node.op_type}"
 
 
@@ -202,14 +205,14 @@ def _operators(nodes: Iterable[Any]) -> Counter[Operator]:
 
 
 def opset_of(model: Any) -> int | None:
-    """The version of ONNX's own operators; None if the model uses none of them."""
+    """Return the version of ONNX's own operator set; None if the model does not import it."""
     return next((entry.version for entry in model.opset_import if entry.domain in ONNX_DOMAINS), None)
 
 
 def trim_opsets(model: Any, wanted: Any = None) -> None:
-    """Drops the domains that ONNX Runtime adds to every model it writes and that no node uses.
+    """Remove unused domains, which ONNX Runtime adds to every model that it writes.
 
-    Domains that `wanted`, the model as it was, has are kept.
+    Keep domains of `wanted`, the original model.
     """
     used = {node.domain for node in nodes(model)} | set(ONNX_DOMAINS)
     if wanted is not None:
@@ -220,14 +223,14 @@ def trim_opsets(model: Any, wanted: Any = None) -> None:
 
 
 def has_float16(model: Any) -> bool:
-    """Whether a weight, an input or an output is of half floats."""
+    """Return whether a weight, an input or an output has half floats."""
     return any(
         tensor.data_type == _FLOAT16 for graph in subgraphs(model.graph) for tensor in graph.initializer
     ) or any(value.type.tensor_type.elem_type == _FLOAT16 for value in [*model.graph.input, *model.graph.output])
 
 
 def weights_out_of_inputs(model: Any) -> int:
-    """Weights that are also inputs are plain weights afterwards; gives how many there were."""
+    """Remove initializers from the inputs, so that no caller can override them; return their number."""
     defaults = {tensor.name for tensor in model.graph.initializer}
     kept = [value for value in model.graph.input if value.name not in defaults]
     moved = len(model.graph.input) - len(kept)
@@ -238,7 +241,7 @@ def weights_out_of_inputs(model: Any) -> int:
 
 
 def constant_tensor(node: Any) -> Any | None:
-    """A copy of the tensor of a Constant node, under the name of its result; None as `tensor_inside` gives it."""
+    """Return a copy of a Constant node's tensor with the name of the result; None as for `tensor_inside`."""
     found = tensor_inside(node)
     if found is None:
         return None
@@ -249,7 +252,7 @@ def constant_tensor(node: Any) -> Any | None:
 
 
 def constants(graph: Any) -> dict[str, Any]:
-    """The tensors of initializers and of Constant nodes, by the names that nodes take them under."""
+    """Return the tensors of initializers and Constant nodes, by the name under which nodes read them."""
     found = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         tensor = tensor_inside(node)
@@ -259,10 +262,10 @@ def constants(graph: Any) -> dict[str, Any]:
 
 
 def tensor_inside(node: Any) -> Any | None:
-    """The tensor of a Constant node; None for other operators, and for values that are none (text, sparse)."""
+    """Return the tensor of a Constant node; None for other operators and for strings and sparse values."""
     if node.op_type != "Constant" or node.domain not in ONNX_DOMAINS or not node.attribute or not node.output:
         return None
-    # ONNX gives a Constant exactly one attribute.
+    # ONNX allows exactly one attribute for a Constant.
     attribute = node.attribute[0]
     if attribute.name == "value":
         return attribute.t
@@ -275,7 +278,7 @@ def tensor_inside(node: Any) -> Any | None:
 
 
 def attribute_values(node: Any) -> dict[str, Any]:
-    """Attributes by name, text as `str`; without tensors and graphs."""
+    """Return the attributes by name, strings as `str`, without tensors and graphs."""
     found: dict[str, Any] = {}
     if not node.attribute:
         return found
@@ -289,9 +292,9 @@ def attribute_values(node: Any) -> dict[str, Any]:
     return found
 
 
-# ONNX asks for no names; the quantizer excludes single nodes by theirs.
+# ONNX does not require that a node has a name; the quantizer excludes single nodes by name.
 def name_nodes(model: Any) -> int:
-    """Gives every node of the graph a name of its own, in place; gives how many had none."""
+    """Give every node of the graph a unique name, in place; return the number of changed nodes."""
     taken = Counter(node.name for node in model.graph.node)
     seen: set[str] = set()
     named = 0
@@ -306,7 +309,7 @@ def name_nodes(model: Any) -> int:
 
 
 def captured_by(node: Any) -> Iterator[str]:
-    """The names that the subgraphs of one node use."""
+    """Yield the tensors that the subgraphs of a node use, by name."""
     for inner in graphs_in(node):
         for one in inner.node:
             yield from one.input
@@ -315,21 +318,21 @@ def captured_by(node: Any) -> Iterator[str]:
 
 
 def reads(node: Any) -> list[str]:
-    """The names that a node takes, also those that only its subgraphs use."""
+    """Return the tensors that a node reads, including those that its subgraphs read, by name."""
     return [*node.input, *captured_by(node)]
 
 
 def shrink_masks(model: Any, huge_from: float = HUGE_MASK, size: float = ENOUGH_FOR_MASK) -> int:
-    """Makes attention masks among the initializers small enough to be quantised, in place; gives how many there
-    were.
+    """Reduce attention masks among the initializers so that they can be quantised, in place; return their number.
 
-    An initializer is a mask if all that it holds is 0, 1 and huge values. A mask is added to scores of some tens.
-    If it is -3.4e38, the range of the sum has no room for the scores: a sentence encoder had a cosine of 0.48
-    against float with it, and 0.98 with -1e4, of which the softmax is 0 just as well.
+    An initializer is a mask if it contains only 0, 1 and huge values. A mask is added to scores of some tens. If
+    the mask contains -3.4e38, the quantisation range of the sum leaves no resolution for the scores: a sentence
+    encoder had a cosine of 0.48 against float with it, and 0.98 with -1e4, for which the softmax is 0 as well.
 
     Args:
-        huge_from: what counts as huge.
-        size: that huge values get.
+        model: the model to change.
+        huge_from: magnitude from which values count as huge.
+        size: magnitude that replaces huge values.
     """
     from onnx import numpy_helper
 
@@ -341,7 +344,7 @@ def shrink_masks(model: Any, huge_from: float = HUGE_MASK, size: float = ENOUGH_
     for tensor in model.graph.initializer:
         if tensor.data_type != _FLOAT or not used_by.get(tensor.name, set()) & set(MASK_ADDING_OPS):
             continue
-        # Whatever else takes it needs its values as they are.
+        # Any other reader needs the original values.
         if used_by[tensor.name] - set(MASK_ADDING_OPS):
             continue
         values = numpy_helper.to_array(tensor)
@@ -356,11 +359,12 @@ def shrink_masks(model: Any, huge_from: float = HUGE_MASK, size: float = ENOUGH_
 
 
 def types_of(model: Any) -> dict[str, TensorType]:
-    """Of inputs, outputs, initializers and everything between. What a broken part hides is left out."""
+    """Return the types of inputs, outputs, initializers and inner tensors, as far as they can be inferred."""
     found = _declared(infer(model))
     if any(shape is None or None in shape for _, shape in found.values()) and _has_stale_sizes(model):
         # Converters to float16 write free sizes (`unk__3`) for tensors whose sizes follow from constants. onnx
-        # keeps such a size where the operator alone would give a number, so the second inference does not read it.
+        # keeps such a size even where the operator alone gives a number, so the second inference omits these
+        # declarations.
         bare = without_weights(model)
         known = [value for value in bare.graph.value_info if not _has_free_size(value)]
         del bare.graph.value_info[:]
@@ -378,14 +382,14 @@ def _declared(model: Any) -> dict[str, TensorType]:
         tensor.name: (tensor.data_type, tuple(tensor.dims)) for tensor in model.graph.initializer
     }
     for value in (*model.graph.value_info, *model.graph.input, *model.graph.output):
-        # A name may stand in several of the lists; the first one that has a shape counts.
+        # A name may occur in several lists; the first entry with a shape counts.
         if value.name not in found or found[value.name][1] is None:
             found[value.name] = type_of_value(value)
     return found
 
 
 def _has_stale_sizes(model: Any) -> bool:
-    """Return whether tensors inside have free sizes, and the inputs have none that these could follow from."""
+    """Return whether inner tensors have free sizes although no input has one from which they could follow."""
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = (value for value in model.graph.input if value.name not in weights)
     return not any(map(_has_free_size, inputs)) and any(map(_has_free_size, model.graph.value_info))
@@ -396,18 +400,17 @@ def _has_free_size(value: Any) -> bool:
 
 
 def infer(model: Any) -> Any:
-    """A copy with shapes and without the values of weights, or the model itself where onnx gives up."""
+    """Return a copy with inferred shapes and without the values of weights, or the model itself if onnx fails."""
     from onnx import shape_inference
 
     light = without_weights(model, plain=True)
-    # An entry for what has become an initializer may have free sizes, and onnx believes it more than the values.
+    # A declaration of an initializer may have free sizes, and onnx prefers it over the tensor's shape.
     weights = {tensor.name for tensor in light.graph.initializer}
     if any(value.name in weights for value in light.graph.value_info):
         between = [value for value in light.graph.value_info if value.name not in weights]
         del light.graph.value_info[:]
         light.graph.value_info.extend(between)
-    # First with data propagation, which follows computed sizes. Without it where it fails, or would make large
-    # tensors.
+    # First with data propagation, which follows computed sizes; without it if it fails or creates large tensors.
     for data_prop in (False,) if computes_many_sizes(light) else (True, False):
         try:
             # Not strict: an operator that onnx cannot infer must not hide the types of all others.
@@ -418,11 +421,12 @@ def infer(model: Any) -> Any:
 
 
 def without_weights(model: Any, *, plain: bool = False) -> Any:
-    """A copy in which large tensors are only named: copying their bytes would take most of the time.
+    """Return a copy of a model without the data of large tensors: copying their bytes would take most of the time.
 
     Args:
-        plain: operators of ONNX Runtime's own through which onnx cannot infer are replaced by some of the same
-            shapes, and defaults that it takes for others are said.
+        model: the model to copy.
+        plain: replace operators of ONNX Runtime that onnx cannot infer by others with the same shapes, and write
+            out defaults that onnx gets wrong.
     """
     light = type(model)()
     light.ir_version = model.ir_version
@@ -444,14 +448,14 @@ def without_weights(model: Any, *, plain: bool = False) -> Any:
         if len(tensor.raw_data) <= SMALL_BYTES and math.prod(tensor.dims) <= SMALL_BYTES:
             stub.CopyFrom(tensor)
         else:
-            # Marked as external: without data it would read as a tensor of zeros.
+            # Marked as external: without data it would be read as a tensor of zeros.
             stub.name, stub.data_type, stub.data_location = tensor.name, tensor.data_type, _EXTERNAL
             stub.dims.extend(tensor.dims)
     return light
 
 
 def _say_defaults(nodes: Any) -> None:
-    """A default that the inference of onnx 1.23 takes for another: STFT has one side unless it says so."""
+    """Write out a default that the inference of onnx 1.23 gets wrong: STFT is one-sided without the attribute."""
     from onnx import helper
 
     for node in nodes:
@@ -460,7 +464,7 @@ def _say_defaults(nodes: Any) -> None:
 
 
 def _make_inferable(node: Any, elements: Mapping[str, int]) -> None:
-    """elements: types of the initializers."""
+    """Replace an operator that onnx cannot infer by one with the same shapes. elements: initializers' types."""
     if node.op_type not in _SAME_SHAPE:
         return
     from onnx import helper
@@ -485,7 +489,7 @@ def type_of_value(value: Any) -> TensorType:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return tensor.elem_type, None
-    # Only a zero may be one that is not there.
+    # In protobuf only a zero may mean that the field is absent.
     dims = tuple(
         size if (size := dim.dim_value) > 0 or (size == 0 and dim.HasField("dim_value")) else None
         for dim in tensor.shape.dim

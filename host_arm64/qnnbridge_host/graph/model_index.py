@@ -1,8 +1,8 @@
-"""The index of a `ModelProto`: its nodes and tensors by name, types and shapes by onnx's inference, its constants.
+"""Index of a `ModelProto`: nodes and tensors by name, types and shapes from onnx's inference, constants.
 
-Weights are read where a value is asked for. An `Editor` is such an index of a model that is being
-rewritten: `changed` drops what it knows. Names that a subgraph takes from the main graph count as uses. One rewrite
-works on one `Editor`; no threads.
+Weights are read when a value is requested. An `Editor` is an index of a model that is being rewritten: `changed`
+discards its cached data. Tensors that a subgraph reads from the main graph count as used. One rewrite works on one
+`Editor`; no threads.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ _TEXT = 8
 
 
 class ModelIndex(GraphIndex):
-    """The main graph of a model, which does not change.
+    """Index of a model's main graph, which does not change.
 
     Args:
-        types: of the tensors, if they are inferred.
-        names: of the nodes, in place of those that they have.
-        folder: where the external tensors lie; without one their values are not known.
-        follows: the index of the same model in which all that follows from fixed shapes is a constant.
+        model: the `ModelProto`.
+        types: types of the tensors; inferred if omitted.
+        names: labels of the nodes, replacing the nodes' own.
+        folder: folder of the external tensors; without it their values are not known.
+        follows: index of the same model in which everything that follows from fixed shapes is a constant.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class ModelIndex(GraphIndex):
 
     @functools.cached_property
     def protos(self) -> list[Any]:
-        """The nodes as the model has them."""
+        """Nodes of the model as protobuf messages."""
         return list(self.graph.node)
 
     def ops(self) -> Iterator[str]:
@@ -89,52 +90,52 @@ class ModelIndex(GraphIndex):
         )
 
     def maker(self, name: str) -> Any | None:
-        """The node that makes a tensor."""
+        """Return the node that computes a tensor."""
         place = self.makers.get(name)
         return None if place is None else self.protos[place]
 
     def maker_of(self, name: str, *operators: str) -> Any | None:
-        """The node that makes a tensor, if it is one of these operators of ONNX, and no function of their name."""
+        """Return the node that computes a tensor if it is one of these ONNX operators, not a function."""
         maker = self.maker(name)
         is_one = maker is not None and maker.op_type in operators and maker.domain in graphs.ONNX_DOMAINS
         return maker if is_one else None
 
     def uses(self, name: str) -> list[Any]:
-        """The nodes of the main graph that take it as an input."""
+        """Return the nodes of the main graph that have a tensor as input."""
         return [self.protos[place] for place in self.users.get(name, ())]
 
     # --- names --------------------------------------------------------------------------------------------
 
     @functools.cached_property
     def weights(self) -> frozenset[str]:
-        """The names of the initializers."""
+        """Initializers, by name."""
         return frozenset(tensor.name for tensor in self.graph.initializer)
 
     @functools.cached_property
     def inputs(self) -> KeysView[str]:
-        """The inputs that a caller gives, in their order: weights are no inputs."""
+        """Inputs that a caller gives, in their order, without initializers."""
         return dict.fromkeys(value.name for value in self.graph.input if value.name not in self.weights).keys()
 
     @functools.cached_property
     def outputs(self) -> KeysView[str]:
-        """The outputs of the model, in their order."""
-        # The keys of a dict keep the order, which a set does not, and are searched as fast.
+        """Outputs of the model, in their order."""
+        # The keys of a dict keep their order, unlike a set, and are searched as fast.
         return dict.fromkeys(value.name for value in self.graph.output).keys()
 
     @functools.cached_property
     def captured(self) -> frozenset[str]:
-        """The names that subgraphs use."""
+        """Tensors that subgraphs read from the main graph."""
         return frozenset(name for node in self.protos for name in graphs.captured_by(node))
 
     def is_free(self, name: str) -> bool:
-        """Whether only nodes of the main graph use it: no output of the model, in no subgraph."""
+        """Return whether only nodes of the main graph use a tensor: not a subgraph, and not the model's outputs."""
         return name not in self.outputs and name not in self.captured
 
     # --- tensors ------------------------------------------------------------------------------------------
 
     @functools.cached_property
     def types(self) -> dict[str, graphs.TensorType]:
-        """What is known of all tensors."""
+        """Known types and shapes of all tensors."""
         return graphs.types_of(self.model)
 
     def _known(self, name: str) -> graphs.TensorType:
@@ -145,18 +146,18 @@ class ModelIndex(GraphIndex):
         return known
 
     def element(self, name: str) -> int:
-        """The TensorProto.DataType; 0 if it is not known."""
+        """Return the TensorProto.DataType of a tensor; 0 if it is not known."""
         return self._known(name)[0]
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """The shape if all of it is known."""
+        """Return the shape of a tensor if every size is known, else None."""
         dims = self._known(name)[1]
         if dims is None or None in dims:
             return None
         return tuple(dim for dim in dims if dim is not None)
 
     def dims(self, name: str) -> tuple[int | None, ...] | None:
-        """Its sizes, None for one that is not known; None if not even their number is."""
+        """Return the sizes of a tensor, None for an unknown size; None for an unknown rank."""
         return self._known(name)[1]
 
     def rank(self, name: str) -> int | None:
@@ -164,7 +165,7 @@ class ModelIndex(GraphIndex):
         return None if dims is None else len(dims)
 
     def is_empty(self, name: str) -> bool:
-        """Whether it is known to have no elements."""
+        """Return whether a tensor is known to be empty."""
         dims = self._known(name)[1] if name else None
         return dims is not None and 0 in dims and None not in dims
 
@@ -172,19 +173,19 @@ class ModelIndex(GraphIndex):
 
     @functools.cached_property
     def constants(self) -> dict[str, Any]:
-        """Initializers that no caller can override, and the tensors of Constant nodes."""
+        """Initializers that no caller can override, and tensors of Constant nodes."""
         found = graphs.constants(self.graph)
-        # From IR version 4 on an initializer that is also an input is a default, which a caller may override.
+        # Since IR version 4 an initializer that is also an input is a default that a caller may override.
         for value in self.graph.input if self.model.ir_version >= 4 else ():
             found.pop(value.name, None)
         return found
 
     def tensor(self, name: str) -> Any | None:
-        """The initializer, or the tensor of a Constant node."""
+        """Return the initializer, or the tensor of a Constant node."""
         return self.constants.get(name)
 
     def constant(self, name: str, limit: int | None = None) -> Array | None:
-        """The value of a constant; None for what is none, or is larger than `limit` elements."""
+        """Return the value of a constant; None if it is not a constant or has more than `limit` elements."""
         tensor = self.tensor(name)
         if tensor is None or tensor.data_type == _TEXT:
             return None
@@ -195,7 +196,7 @@ class ModelIndex(GraphIndex):
         if tensor.data_location == _EXTERNAL:
             if self._folder is None:
                 return None
-            # A copy, so that the model does not keep every weight that was looked at once.
+            # A copy, so that the model does not keep every weight that was read once.
             copy = type(tensor)()
             copy.CopyFrom(tensor)
             graphs.load_tensor(copy, self._folder)
@@ -204,7 +205,7 @@ class ModelIndex(GraphIndex):
 
     @functools.cached_property
     def sizes(self) -> dict[str, int]:
-        """Bytes of initializers and constants by name."""
+        """Sizes in bytes of initializers and constants, by name."""
         return {name: _bytes_of(tensor) for name, tensor in graphs.constants(self.graph).items()}
 
     # --- records ------------------------------------------------------------------------------------------
@@ -229,7 +230,7 @@ class ModelIndex(GraphIndex):
             return None
         try:
             value = self.constant(name)
-        except (ValueError, TypeError):  # fewer bytes than its shape says: ONNX Runtime will refuse the model
+        except (ValueError, TypeError):  # fewer bytes than the shape requires: ONNX Runtime will refuse the model
             return None
         return None if value is None else tuple(value.ravel().tolist())
 
@@ -250,48 +251,49 @@ INTEGERS = (2, 3, 4, 5, 6, 7, 12, 13)
 
 
 class Editor(ModelIndex):
-    """The main graph while it is rewritten.
+    """Index of the main graph while it is rewritten.
 
-    Each `add_*` gives the name of what it added.
+    Each `add_*` returns the name of what it added.
 
     Args:
-        folder: where the model's external tensors lie.
-        right_here: rows of the table of known-wrong operators that no rewrite has to cure.
+        model: the `ModelProto`.
+        folder: folder of the model's external tensors.
+        right_here: rows of the known-wrong table that no rewrite has to fix.
     """
 
     def __init__(self, model: Any, folder: Path, right_here: Collection[str] = ()) -> None:
         super().__init__(model, folder=folder)
         self.folder = folder
         self.right_here = frozenset(right_here)
-        # No cached property: `changed` must not drop it, as names of nodes count that are not in the graph yet.
+        # Not a cached property, because it includes nodes that are not in the graph yet: `changed` must keep it.
         self._taken: set[str] | None = None
-        # The last number that a hint got.
+        # Last number used for each hint.
         self._numbers: dict[str, int] = {}
 
     def changed(self, *, shapes: bool = False) -> None:
-        """To be called after nodes were put in or taken out. shapes: what is known of them is void, too."""
-        # `cached_property` keeps its value in `__dict__`. Deleted there, it is computed anew when it is asked for.
+        """Discard cached data after nodes were added or removed. shapes: discard types and shapes too."""
+        # `cached_property` stores its value in `__dict__`. Once deleted, the value is computed again on access.
         for name in [name for name in self.__dict__ if name != "types" or shapes]:
             if isinstance(getattr(type(self), name, None), functools.cached_property):
                 del self.__dict__[name]
 
     @functools.cached_property
     def op_types(self) -> frozenset[str]:
-        """The operators of the main graph, without their domains."""
+        """Operators of the main graph, without their domains."""
         return frozenset(node.op_type for node in self.protos)
 
     # --- changing -----------------------------------------------------------------------------------------
 
     def fresh(self, hint: str) -> str:
-        """A name that nothing has yet."""
+        """Return a name that is not in use yet."""
         if self._taken is None:
             self._taken = set()
-            # Names of subgraphs count, too: ONNX allows a name only once, in the main graph or in them.
+            # Includes subgraphs: a name may occur only once in the main graph and its subgraphs.
             for graph in graphs.subgraphs(self.graph):
                 self._taken.update(value.name for value in [*graph.input, *graph.output, *graph.initializer])
                 for node in graph.node:
                     self._taken.update((*node.input, *node.output, node.name))
-        # The count goes on where it stopped, since many nodes have the same hint.
+        # Continue the count of earlier calls, since many nodes have the same hint.
         name, number = hint, self._numbers.get(hint, 0)
         while name in self._taken:
             number += 1
@@ -301,8 +303,8 @@ class Editor(ModelIndex):
         return name
 
     def rename_result(self, node: Any, number: int, name: str) -> None:
-        """A node makes its result under another name."""
-        # Kept up by hand: `changed` would drop the whole index for one name.
+        """Rename the result of a node."""
+        # Updated here: `changed` would discard the whole index for one name.
         self.makers[name] = self.makers.pop(node.output[number])
         node.output[number] = name
 
@@ -310,20 +312,20 @@ class Editor(ModelIndex):
         from onnx import numpy_helper
 
         name = name or self.fresh(hint)
-        # `ascontiguousarray` gives a scalar one dimension, which the reshape takes away again.
+        # `ascontiguousarray` gives a scalar one dimension, which the reshape removes.
         self.graph.initializer.append(
             numpy_helper.from_array(np.ascontiguousarray(value).reshape(value.shape), name)
         )
-        # protobuf has appended a copy: the tensor in the graph is another object.
+        # Protobuf has appended a copy: the tensor in the graph is another object.
         tensor = self.graph.initializer[-1]
         self.constants[name] = tensor
-        # Asking for `types` would start the inference of the whole model.
+        # Access to `types` would start the inference of the whole model.
         if "types" in self.__dict__:
             self.types[name] = (tensor.data_type, tuple(value.shape))
         return name
 
     def like(self, name: str, value: Any, hint: str) -> str:
-        """A constant of the element type that tensor `name` has."""
+        """Add a constant of the element type of tensor `name`."""
         from onnx import helper
 
         dtype = helper.tensor_dtype_to_np_dtype(self.element(name))
@@ -332,7 +334,7 @@ class Editor(ModelIndex):
     def make(
         self, op: str, inputs: Sequence[str], after: Any, output: str | None = None, domain: str = "", **attrs: Any
     ) -> Any:
-        """A node, named after the node `after` that it stands for. It is not in the graph yet."""
+        """Create a node whose name derives from the node `after` that it replaces. Do not add it to the graph."""
         from onnx import helper
 
         base = after.name or after.output[0]
@@ -342,12 +344,14 @@ class Editor(ModelIndex):
     def map_nodes(
         self, change: Callable[[Any], Sequence[Any] | None], operators: Collection[str] | None = None
     ) -> int:
-        """Puts what `change` gives in place of each node, None keeps it; returns how many were changed.
+        """Replace each node by the nodes that `change` returns; None keeps it. Return the number of changed nodes.
 
-        The new nodes must make the outputs of the node that goes. Indexes stay those of before.
+        The new nodes must compute the outputs of the node that they replace. Node positions stay valid
+        until all nodes have been visited.
 
         Args:
-            operators: only their nodes are looked at, whatever their domain; default all.
+            change: returns the replacement of a node.
+            operators: only nodes of these operators are visited, in any domain; default: all.
         """
         if operators is not None and self.op_types.isdisjoint(operators):
             return 0
@@ -368,7 +372,7 @@ class Editor(ModelIndex):
         what_changed: str,
         domains: Sequence[str] = graphs.ONNX_DOMAINS,
     ) -> list[str]:
-        """`map_nodes` for the nodes of one operator or several; drops what is dead then."""
+        """Replace nodes of one operator or several as `map_nodes` does, then remove dead nodes. Return a report."""
         operators = (op,) if isinstance(op, str) else op
         count = self.map_nodes(lambda node: change(node) if node.domain in domains else None, operators)
         if count:
@@ -376,23 +380,23 @@ class Editor(ModelIndex):
         return [f"{count} {what_changed}"] if count else []
 
     def set_nodes(self, nodes: Sequence[Any]) -> None:
-        """All nodes at once. References to nodes from before are then to copies that are not in the graph."""
+        """Replace all nodes. References to earlier nodes then refer to copies outside of the graph."""
         kept = list(nodes)
         del self.graph.node[:]
         self.graph.node.extend(kept)
-        # Places are numbers of nodes, so each of them may be another one now.
+        # Positions are node numbers, so every position may have changed.
         self.changed()
 
     def drop_dead(self) -> int:
-        """Takes out nodes and constants that nothing uses; gives the number of nodes."""
-        # Uses are counted once and fall as nodes die. A node is looked at again only when the last use of one of
-        # its results has gone, so a long dead chain takes time in proportion to its length, and not to its square.
-        # What a subgraph takes from the main graph is a use of the node that has the subgraph.
+        """Remove nodes and constants that nothing uses; return the number of removed nodes."""
+        # Uses are counted once and decrease as nodes are removed. A node is visited again only when the last use of
+        # one of its results is gone, so a long dead chain takes linear, not quadratic time. A tensor that a
+        # subgraph reads from the main graph is used by the node that contains the subgraph.
         nodes = list(self.graph.node)
         reads = [graphs.reads(node) for node in nodes]
         counts = Counter(itertools.chain.from_iterable(reads))
         counts.update(self.outputs)
-        # The usual case: no node is dead.
+        # Fast path: no node is dead.
         if all(any(map(counts.__contains__, filter(None, node.output))) for node in nodes):
             self._drop_constants(set(counts))
             return 0
@@ -417,11 +421,11 @@ class Editor(ModelIndex):
         return len(dead)
 
     def _drop_constants(self, used: set[str]) -> None:
-        # The initializer of an input is its default: without that a caller would have to give the input.
+        # The initializer of an input is its default: without it a caller would have to give the input.
         used |= {value.name for value in self.graph.input}
         count = sum(tensor.name in used for tensor in self.graph.initializer)
         if count < len(self.graph.initializer):
-            # No tensor is copied, nor compared with others.
+            # Sorting moves tensors without copying or comparing their contents.
             self.graph.initializer.sort(key=lambda tensor: tensor.name not in used)
             del self.graph.initializer[count:]
             self.changed()

@@ -1,7 +1,7 @@
-"""Refuses models that no machine of this size can run: gigantic tensors, loops without an end.
+"""Refuse models that no machine of this size can run: gigantic tensors, infinite loops.
 
-For commands that run a model in their own process, where ONNX Runtime cannot be interrupted and takes memory until
-the system ends something. Takes time in proportion to the file.
+For commands that run a model in their own process, where ONNX Runtime cannot be interrupted and allocates memory
+until the system ends a process. Takes time in proportion to the file.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.bounds import overflows
 from qnnbridge_protocol.errors import InvalidGraph
 
-# Of one tensor; or half of the machine's memory, if that is less.
+# Limit for one tensor; half of the machine's memory if that is less.
 MAX_TENSOR_BYTES: Final = 8 * 2**30
 MAX_TRIPS: Final = 10**9
-# Of a convolution or pooling: all of it is looked at for each result, also what lies outside of the input.
+# Limit for a convolution or pooling: all elements of a window are visited for each result, also those outside of
+# the input.
 MAX_WINDOW: Final = 2**31
-# TensorProto.DataType; and what a text takes besides its letters.
+# TensorProto.DataType of strings; bytes that a string takes in addition to its characters.
 _TEXT: Final = 8
 _LEAST_TEXT_BYTES: Final = 32
 _UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 
 
 def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = None) -> None:
-    """Raises `InvalidGraph`. types: of the model's tensors, if they are known."""
+    """Raise `InvalidGraph` for a model that cannot be run here. types: types of the model's tensors, if known."""
     import psutil
 
     types = graphs.types_of(model) if types is None else types
@@ -43,7 +44,7 @@ def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = N
             if shape is None or None in shape or 0 in shape:
                 continue
             size = math.prod(shape) * (text_bytes if element == _TEXT else _element_bytes(element))  # type: ignore[arg-type]
-            # Before the run: Linux grants the memory at first and ends a process when it is used.
+            # Checked before the run: Linux grants the memory, and ends a process when the memory is used.
             if size > limit:
                 raise InvalidGraph(
                     f"The model computes a tensor of {_in_words(size)}.",
@@ -58,7 +59,7 @@ def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = N
             )
         if overflows(node, constants.get):
             raise InvalidGraph(
-                "The model divides the smallest number of a type by -1, and the type has no such result.",
+                "The model divides the smallest number of a type by -1, which overflows the type.",
                 cause=f"It is the node {node.name or node.output[0]} ({node.op_type}). It would end the process.",
                 fix="Export the model without this division.",
             )
@@ -69,23 +70,23 @@ def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = N
 
 
 def _check_loop(node: Any, known: Mapping[str, float]) -> None:
-    """known: constants of the graph around it."""
-    # The number of repetitions and the first condition. Both may be left out.
+    """Raise `InvalidGraph` if a Loop does not end in time. known: constants of the enclosing graph."""
+    # Number of repetitions and initial condition, both optional.
     first, begins = (*node.input, "", "")[:2]
     trips = known.get(first) if first else math.inf
     body = next((one.g for one in node.attribute if one.name == "body"), None)
-    # None: the number is computed, and nothing is known of it.
+    # None: the number is computed, so it is not known.
     if trips is None or trips <= MAX_TRIPS or body is None or len(body.input) < 2 or not body.output:
         return
     if begins and not known.get(begins):
-        return  # it may never begin
+        return  # the body may never run
     inner = _scalars(body)
-    # The second input of a body is the condition. A body that gives it back never ends by it.
+    # The second input of a body is the condition. A body that returns it unchanged never ends the loop.
     always = {body.input[1].name}
     for one in body.node:
         if one.op_type == "Identity" and one.input and (one.input[0] in always or inner.get(one.input[0])):
             always.add(one.output[0])
-    # The first result of a body is the condition of its next round.
+    # The first output of a body is the condition of its next repetition.
     goes_on = body.output[0].name
     if goes_on in always or inner.get(goes_on):
         times = "without an end" if trips == math.inf else f"{trips:,.0f} times"
@@ -97,7 +98,7 @@ def _check_loop(node: Any, known: Mapping[str, float]) -> None:
 
 
 def _scalars(graph: Any) -> dict[str, float]:
-    """Initializers and Constant nodes of one element. What is damaged is left out: ONNX Runtime refuses it."""
+    """Return initializers and Constant nodes with one element. Skip damaged ones, which ONNX Runtime refuses."""
     from onnx import numpy_helper
 
     found = {}

@@ -1,7 +1,7 @@
-"""Free dimensions of a model's inputs: which there are, which sizes they get, and fixing them in the `ModelProto`.
+"""Free dimensions of a model's inputs: finding them, deciding their sizes, and fixing them in the `ModelProto`.
 
-Axes that share a symbol (`batch`) must agree. Names that are no symbols ("?", which one exporter gives to every
-free axis) mean nothing and are not held to that.
+Axes with the same symbol (`batch`) must have the same size. Names that are not symbols ("?", which one exporter
+uses for every free axis) mean nothing and are exempt.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
 
 Shapes = Mapping[str, Sequence[int | None]]
-# Also an expression of names, such as `past + sequence`.
+# Includes expressions of symbols, such as `past + sequence`.
 _SYMBOL = re.compile(r"[^\W\d][\w.\-+*/ ()]*")
 _MEANINGLESS = frozenset({"none", "unk", "unknown", "dynamic", "n/a", "dim", "any"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dimensions:
-    """Sizes of free dimensions (`--dim`), by their name, or by input and axis."""
+    """Sizes of free dimensions (`--dim`), by dimension name, or by input and axis."""
 
     by_name: dict[str, int] = dataclasses.field(default_factory=dict)
     by_axis: dict[tuple[str, int], int] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, sizes: Mapping[str, int]) -> Dimensions:
-        """`{"batch": 1, "x:2": 48}`: by the dimension's name, or by input and axis."""
+        """Convert `{"batch": 1, "x:2": 48}`: a key is a dimension name, or an input and an axis."""
         dimensions = cls()
         for name, size in sizes.items():
             axis = re.fullmatch(r"(.+):(\d+)", name)
             if axis:
                 dimensions.by_axis[axis[1], int(axis[2])] = size
-            # A text like "x:0" may also be a name of a dimension.
+            # A key like "x:0" may also be the name of a dimension.
             dimensions.by_name[name] = size
         return dimensions
 
     def size_of(self, input_name: str, axis: int, declared: int | str | None) -> int | None:
-        """The size of one dimension; None if nothing says it."""
+        """Return the size of a dimension; None if it is not set."""
         if isinstance(declared, int) and declared >= 0:
             return declared
         if (input_name, axis) in self.by_axis:
@@ -51,8 +51,11 @@ class Dimensions:
 
 
 def refuse_unknown_names(free: Mapping[tuple[str, int], str | None], dimensions: Dimensions) -> None:
-    """`refuse_unknown`, for free dimensions by input and axis, with their names."""
-    # A text like "x:0" is kept by name and by axis: it may also be a name for a dimension.
+    """Raise `OptionError` for a key that is neither a free dimension nor an input and axis with one.
+
+    free: free dimensions by input and axis, with their symbols.
+    """
+    # A key like "x:0" is stored by name and by axis, because it may also be the name of a dimension.
     names = {f"{name}:{axis}" for name, axis in free} | {name for name in free.values() if name}
     there = dict.fromkeys(name or f"{given}:{axis}" for (given, axis), name in free.items())
     for name in dimensions.by_name:
@@ -60,13 +63,13 @@ def refuse_unknown_names(free: Mapping[tuple[str, int], str | None], dimensions:
             raise OptionError(
                 f'The model has no free dimension "{name}".',
                 cause=f"Its free dimensions: {', '.join(there) or 'none'}.",
-                fix="Name one of these, or an input and its axis: --dim x:0=1." if free else "Leave --dim away.",
+                fix="Give one of these, or an input and its axis: --dim x:0=1." if free else "Omit --dim.",
             )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FreeAxis:
-    """A dimension of an input without a size. name: None if it has none."""
+    """A free dimension of an input. name: its symbol, None if it has none."""
 
     input: str
     axis: int
@@ -74,23 +77,23 @@ class FreeAxis:
 
     @property
     def option(self) -> str:
-        """The text before `=SIZE` in `--dim`."""
+        """Text before `=SIZE` in `--dim`."""
         return self.name or f"{self.input}:{self.axis}"
 
 
 def as_dimensions(sizes: Mapping[str, int] | Dimensions | None) -> Dimensions:
-    """`{"batch": 1, "x:2": 48}` as what `--dim batch=1 --dim x:2=48` gives."""
+    """Convert `{"batch": 1, "x:2": 48}` to the result of `--dim batch=1 --dim x:2=48`."""
     if isinstance(sizes, Dimensions):
         return sizes
     for name, size in (sizes or {}).items():
-        # To Python `True` is the integer 1.
+        # In Python `True` is the integer 1.
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise OptionError(f"{size!r} is no size for {name!r}.", fix="Give whole numbers from 1 on.")
+            raise OptionError(f"{size!r} is not a valid size for {name!r}.", fix="Give integers from 1 on.")
     return Dimensions.of(sizes or {})
 
 
 def real_inputs(graph: Any) -> list[Any]:
-    """The inputs that a caller must give: not those that have an initializer as their default."""
+    """Return the inputs that a caller must give, without those that have an initializer as default."""
     defaults = {initializer.name for initializer in graph.initializer}
     return [value for value in graph.input if value.name not in defaults]
 
@@ -105,7 +108,7 @@ def free_dimensions(graph: Any) -> list[FreeAxis]:
 
 
 def declared(value: Any) -> NodeInfo:
-    """An input or output as sessions describe it."""
+    """Describe an input or output in the same form as a session."""
     kind = str(value.type.WhichOneof("value"))
     if value.type.HasField("tensor_type"):
         kind = f"tensor({text_of(value.type.tensor_type.elem_type) or 'undefined'})"
@@ -113,7 +116,7 @@ def declared(value: Any) -> NodeInfo:
 
 
 def dims_of(value: Any) -> tuple[int | str | None, ...] | None:
-    """The declared shape: a number, a name or None for each axis; None if there is none."""
+    """Return the declared shape: a number, a symbol or None for each axis; None without a declared shape."""
     if not has_shape(value):
         return None
     return tuple(
@@ -122,7 +125,7 @@ def dims_of(value: Any) -> tuple[int | str | None, ...] | None:
 
 
 def no_input(name: str, inputs: Iterable[str]) -> OptionError:
-    """The error for a name that no input has."""
+    """Return the error for an input that the model does not have."""
     return OptionError(f'The model has no input "{name}".', fix=f"Its inputs: {', '.join(inputs) or 'none'}.")
 
 
@@ -131,10 +134,10 @@ def has_shape(value: Any) -> bool:
 
 
 def fix(model: Any, dimensions: Dimensions) -> bool:
-    """Gives free dimensions their sizes, in place. Whether there was anything to fix.
+    """Set free dimensions to their sizes, in place. Return whether any was set.
 
-    A size by input and axis counts for that axis alone, also where another axis has the same name (real models
-    call two different axes "?"); a size by name counts wherever the name stands.
+    A size by input and axis applies to that axis only, even if another axis has the same symbol (real models use
+    "?" for two different axes); a size by symbol applies to every axis with that symbol.
     """
     free = free_dimensions(model.graph)
     refuse_unknown_names({(one.input, one.axis): one.name for one in free}, dimensions)
@@ -143,7 +146,7 @@ def fix(model: Any, dimensions: Dimensions) -> bool:
     inputs = {value.name: value.type.tensor_type.shape.dim for value in model.graph.input}
     places = {(dimension.input, dimension.axis) for dimension in free}
     fixed = False
-    # First by axis: such a dimension loses its name, so that a size by name does not change it again.
+    # Sizes by axis first: such a dimension loses its symbol, so a size by symbol does not change it again.
     for (name, axis), size in dimensions.by_axis.items():
         if (name, axis) in places:
             inputs[name][axis].Clear()
@@ -159,16 +162,16 @@ def fix(model: Any, dimensions: Dimensions) -> bool:
 
 
 def forget_inferred(graph: Any) -> list[Any]:
-    """Drops declared shapes that may be those of other sizes; without them all readers infer.
+    """Remove declared shapes that may belong to other sizes; without them every reader infers the shapes.
 
-    Gives the outputs of which an axis had no size.
+    Returns the outputs that had a free axis.
     """
     del graph.value_info[:]
     free = []
     for value in graph.output:
         if has_shape(value):
             open_axes = [dim for dim in value.type.tensor_type.shape.dim if not dim.HasField("dim_value")]
-            # Its name goes as well: the same name may have got a size at an input.
+            # Remove the symbol too: an input with the same symbol may have got a size.
             for dimension in open_axes:
                 dimension.Clear()
             free += [value] if open_axes else []
@@ -176,10 +179,10 @@ def forget_inferred(graph: Any) -> list[Any]:
 
 
 def options_text(free: Sequence[FreeAxis], sizes: Mapping[tuple[str, int], int] | None = None) -> str:
-    """The `--dim` options that would fix these, with the sizes where `sizes` knows them.
+    """Return the `--dim` options that fix these dimensions, with sizes as far as `sizes` contains them.
 
-    A name that would need two different sizes, or that says nothing ("?") and stands for several axes, is given by
-    input and axis instead.
+    A symbol that would need two different sizes, or that is meaningless ("?") and stands for several axes, is
+    replaced by input and axis.
     """
     known = sizes or {}
     by_name: dict[str, set[int]] = {}
@@ -199,11 +202,11 @@ def options_text(free: Sequence[FreeAxis], sizes: Mapping[tuple[str, int], int] 
 
 
 def _is_fixed(dimension: Any) -> bool:
-    return bool(dimension.HasField("dim_value") and dimension.dim_value >= 0)  # -1: how some exporters say free
+    return bool(dimension.HasField("dim_value") and dimension.dim_value >= 0)  # some exporters write -1 for free
 
 
 def _all_dimensions(graph: Any) -> Iterator[Any]:
-    # Commands read their options with this module, long before there is a model.
+    # Imported late: commands parse their options with this module long before they load a model.
     from qnnbridge_host.graph.graphs import subgraphs
 
     for inner in subgraphs(graph):
@@ -213,7 +216,7 @@ def _all_dimensions(graph: Any) -> Iterator[Any]:
 
 
 def is_symbol(name: str) -> bool:
-    """Whether a dimension's name says that all axes of this name are equally long."""
+    """Return whether a dimension's name is a symbol, so that all axes with this name have the same size."""
     return bool(_SYMBOL.fullmatch(name)) and name.lower() not in _MEANINGLESS
 
 
@@ -227,7 +230,7 @@ def options_of(graph: Any, decided: Dimensions) -> str:
 
 
 def decide(graph: Any, shapes: Shapes, dims: Dimensions) -> Dimensions:
-    """All sizes as `--dim` would have given them. Raises `OptionError` for what contradicts the model or itself."""
+    """Return all sizes in the form of `--dim`. Raise `OptionError` if they contradict the model or each other."""
     inputs = {value.name: value for value in real_inputs(graph)}
     for name, sizes in shapes.items():
         if name not in inputs:
@@ -258,21 +261,21 @@ def _decide_axis(
         there = value.type.tensor_type.shape.dim[axis].dim_value
         if there != size:
             raise OptionError(
-                f'Axis {axis} of input "{value.name}" is {there} in the model; --shape says {size}.',
-                fix=f"Give {there}, or ? to leave it. A fixed size cannot be changed: export the model again.",
+                f'Axis {axis} of input "{value.name}" is {there} in the model; --shape gives {size}.',
+                fix=f"Give {there}, or ? to keep it. A fixed size cannot be changed: export the model again.",
             )
         return
     if decided.by_axis.get(place, size) != size:
         raise OptionError(f'--shape and --dim give axis {axis} of input "{value.name}" different sizes.')
     symbol = free[place]
-    # A size by input and axis says that the model's name is wrong there, so it need not agree with the other axes.
+    # A size by input and axis overrides the model's symbol, so it need not agree with the other axes.
     if symbol is not None and is_symbol(symbol) and place not in decided.by_axis:
         other, where = said.setdefault(symbol, (size, f'axis {axis} of input "{value.name}"'))
         if other != size:
             raise OptionError(
                 f'Axis {axis} of input "{value.name}" would be {size}, but {where} is {other}.',
-                cause=f'The model says that they are equally long: both are named "{symbol}".',
-                fix=f'Give both the same size. If the names are wrong: --dim "{value.name}:{axis}={size}".',
+                cause=f'The model declares that they are equally long: both have the symbol "{symbol}".',
+                fix=f'Give both the same size. If the model is wrong: --dim "{value.name}:{axis}={size}".',
             )
         decided.by_name[symbol] = size
     decided.by_axis[place] = size
@@ -288,5 +291,5 @@ def _refuse_other_rank(value: Any, sizes: Sequence[int | None]) -> None:
     if rank != len(sizes):
         raise OptionError(
             f'Input "{value.name}" has {rank} dimensions, --shape gives {len(sizes)}.',
-            fix=f"Give {rank} sizes; ? leaves an axis as it is.",
+            fix=f"Give {rank} sizes; ? keeps an axis.",
         )

@@ -1,4 +1,4 @@
-"""Turns the walk through a model's protobuf into a `ModelScan`, with its EPContext nodes. Immutable results."""
+"""Collect a `ModelScan` with its EPContext nodes from the walk through a model's protobuf. Immutable results."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from qnnbridge_protocol.specs import NodeInfo
 OP_TYPE = "EPContext"
 DOMAIN = "com.microsoft"
 
-# Values of ``source`` for which the QNN provider takes a node.
+# Values of ``source`` with which the QNN provider accepts a node.
 QNN_SOURCES = frozenset({"QNNExecutionProvider", "QNN"})
 
 
 class EpContextNode(NamedTuple):
-    """One compiled part of a model, or (`ModelScan.lookalikes`) a node that only looks like one.
+    """A compiled part of a model, or (in `ModelScan.lookalikes`) a node that only resembles one.
 
-    where: the graph that holds it, as text ("the main graph", "then_branch of the If node 'if1'").
-    Attributes are as the file has them, ``None`` if it does not: see `owns_blob` and `embeds` for their defaults.
-    cache_path: the context binary's file, if there is one. embedded: where in the model file it is, if it is
-    inside; bytes if it is so short that it cannot be one.
+    where: the graph that contains the node, as text ("the main graph", "then_branch of the If node 'if1'").
+    Attributes are ``None`` if the file lacks them; `owns_blob` and `embeds` apply the defaults. cache_path: file of
+    the context binary, if it is not embedded. embedded: position of an embedded context binary in the model file,
+    or the bytes of a value too short to be one.
     """
 
     name: str
@@ -57,17 +57,17 @@ class EpContextNode(NamedTuple):
 
     @property
     def is_real(self) -> bool:
-        """ONNX Runtime takes it for a compiled part."""
+        """True if ONNX Runtime treats the node as a compiled part."""
         return self.op_type == OP_TYPE and self.domain == DOMAIN
 
     @property
     def embeds(self) -> bool:
-        """The context binary is inside of the model, also where the node does not say: so the operator's schema."""
+        """True if the context binary is inside of the model, which is the schema's default."""
         return self.embed_mode != 0
 
     @property
     def owns_blob(self) -> bool:
-        """It is a main node: it names or holds the context binary. Others are parts of one that a main node has."""
+        """True for a main node, which refers to a context binary or embeds it. Other nodes share a main node's."""
         return self.main_context in (None, 1)
 
     @property
@@ -76,20 +76,20 @@ class EpContextNode(NamedTuple):
 
     @property
     def provider(self) -> str:
-        """Which execution provider made it, for a person."""
+        """Execution provider that compiled the part, for messages."""
         return self.source or "an execution provider that it does not name"
 
 
-# Bytes in every node that names a file or is, or holds, a compiled part. A search for them is 15 times quicker
-# than to read the node.
+# Every node that refers to a file, or is or contains a compiled part, contains one of these byte strings. Searching
+# for them is 15 times faster than parsing the node.
 _WORDS: Final = (b"location", OP_TYPE.encode())
-# Before, initializers had to be listed as inputs too.
+# Before this IR version initializers had to be listed as inputs too.
 _LEAST_INITIALIZERS_ARE_INPUTS_IR: Final = 4
-# ONNX Runtime's for a model without one.
+# ONNX Runtime's value for a model without a version.
 _NO_VERSION: Final = 2**63 - 1
 
 
-# Of a number of bytes: 2**63 has 19.
+# Limit on the digits of a byte count: 2**63 has 19.
 _MOST_DIGITS: Final = 20
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -98,13 +98,13 @@ _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 class ModelScan(NamedTuple):
     """The contents of a model file.
 
-    format: "ort" is ONNX Runtime's own format; of such a file nothing but the size is known.
-    ep_contexts: the compiled parts, in order of the file. lookalikes: nodes that only look like one.
-    files: paths of other files as the model has them, each once, in order: of tensors and of context binaries;
-    external_files are those of tensors alone, with the bytes that each must have.
-    inputs: without initializers. node_count, ops: nodes in the file as `node_count` defines them, by operator (with
-    the domain, unless that is ONNX's own); 0 and empty if they were not counted. function_nodes: those in the
-    bodies of functions, each body once. properties: what the model says of itself by ONNX Runtime's names, and
+    format: "ort" is ONNX Runtime's own format; only the size of such a file is known.
+    ep_contexts: the compiled parts in file order. lookalikes: nodes that only resemble one.
+    files: paths of all other files as written in the model, without duplicates, in file order: of tensors and of
+    context binaries. external_files: paths of tensors only, with the number of bytes that each file needs.
+    inputs: without initializers. node_count, ops: nodes in the file as defined by `node_count`, by operator (with
+    the domain unless it is ONNX's own); 0 and empty if they were not counted. function_nodes: nodes in the bodies
+    of functions, each body counted once. properties: the model's description under ONNX Runtime's keys, and
     `metadata`.
     """
 
@@ -132,22 +132,33 @@ class ModelScan(NamedTuple):
 
     @property
     def is_compiled(self) -> bool:
-        """At least one part of the model is an EPContext node."""
+        """True if at least one part of the model is an EPContext node."""
         return bool(self.ep_contexts)
 
     @property
     def label(self) -> str:
-        """How messages call it."""
+        """Name of the model in messages."""
         return os.path.basename(self.path) if self.path else f"<{self.size_bytes} bytes>"
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The providers that made the compiled parts, each once."""
+        """Providers that compiled the parts, without duplicates."""
         return tuple(dict.fromkeys(node.provider for node in self.ep_contexts))
 
 
 def collect(file: BinaryIO, size: int, count_nodes: bool, *, until_eof: bool = False) -> ModelScan:
-    """Raises `Garbage`, and `OSError` as reading does. until_eof: an `EOFError` of `file` ends the scan early."""
+    """Scan a model.
+
+    Args:
+        file: the model, opened for reading in binary mode.
+        size: its size in bytes.
+        count_nodes: whether to count the nodes.
+        until_eof: return a partial scan if `file` raises `EOFError`.
+
+    Raises:
+        Garbage: the file is not an ONNX model.
+        OSError: reading failed.
+    """
     collector = _Collector(count_nodes)
     try:
         walk(file, size, schema.MODEL, schema.SCHEMA, collector)
@@ -158,12 +169,12 @@ def collect(file: BinaryIO, size: int, count_nodes: bool, *, until_eof: bool = F
     return collector.scan(size)
 
 
-# Nodes are looked at in three ways, the cheapest first. A search for two words finds those that may be a compiled
-# part or name a file. `_glance` reads the operator of the others, if nodes are counted at all. Only a node that
-# either of the two cannot decide is walked as a message. A word that stands in a name by chance costs that walk and
-# changes no result, since `close` decides by fields.
+# Nodes are checked in three ways, the cheapest first. A search for two byte strings finds the nodes that may be a
+# compiled part or refer to a file. `_glance` reads the operator of the others if nodes are counted. Only a node
+# that neither can decide is walked as a message. A byte string that occurs by chance costs such a walk but does not
+# change the result, because `close` decides by fields.
 class _Collector:
-    """The visitor; used for one walk."""
+    """Visitor of the messages of one walk."""
 
     def __init__(self, count_nodes: bool) -> None:
         self.looked = 0
@@ -179,7 +190,7 @@ class _Collector:
         self._functions: list[str] = []
         self._operators: dict[Operator, int] = {}
         self._bodies: dict[Operator, dict[Operator, int]] = {}
-        # Of the function that is being read, by the id of its message.
+        # Operators of the functions being read, by the id of the function's message.
         self._in_functions: dict[int, dict[Operator, int]] = {}
         self._initializers: set[str] = set()
         self._initializer_count = 0
@@ -202,10 +213,10 @@ class _Collector:
             return has_graph
         if kind is schema.TENSOR:
             if parent.kind is schema.GRAPH and parent.parent is not None and parent.parent.kind is schema.MODEL:
-                return True  # an initializer of the main graph, whose name matters
+                return True  # an initializer of the main graph: its name is needed
             return window.find(_WORDS[0], at, end) >= 0
         if kind is schema.VALUE:
-            # Those of a graph inside of a node are passed by the node; a caller of the session never sees them.
+            # The node skips the values of a graph inside of it; callers of a session never see them.
             return parent.parent is not None and parent.parent.kind is schema.MODEL
         return True
 
@@ -217,22 +228,22 @@ class _Collector:
             closing(self, message)
 
     def _glance(self, window: bytes, at: int, end: int) -> tuple[str, str, bool]:
-        """Operator and domain of a node that is whole in `window`, and whether it may hold a graph."""
+        """Return operator and domain of a node that is complete in `window`, and whether it may contain a graph."""
         op_type = domain = b""
         while at < end:
             self.looked += 1
             tag = window[at]
             number, wire = tag >> 3, tag & 7
-            # ONNX gives a node nothing but texts and messages, with numbers below 16: headers of one byte.
+            # All fields of a node are strings or messages with numbers below 16, so their tags have one byte.
             if tag & 0x80 or wire != 2 or not number:
-                return "", "", True  # unusual: to be read with all care
+                return "", "", True  # unusual: walk the node
             length, at = varint(window, at + 1)
             stop = at + length
             if stop > end:
                 raise Garbage("a field is longer than the node that it is part of")
             if number == schema.NODE_ATTRIBUTE:
                 if window.find(b"\x32", at, stop) >= 0 or window.find(b"\x5a", at, stop) >= 0:
-                    return "", "", True  # the headers of the fields that hold graphs, or only such a character
+                    return "", "", True  # tags of the fields that contain graphs, or the same bytes by chance
             elif number == schema.NODE_TYPE:
                 op_type = window[at:stop]
             elif number == schema.NODE_DOMAIN:
@@ -242,7 +253,7 @@ class _Collector:
 
     def _count(self, op_type: str, domain: str, parent: Message | None) -> None:
         function = _function_around(parent)
-        # By the message: the name of a function may stand behind its nodes.
+        # By message id: the name of a function may follow its nodes.
         counts = self._operators if function is None else self._in_functions.setdefault(id(function), {})
         operator = operator_of(op_type, domain)
         counts[operator] = counts.get(operator, 0) + 1
@@ -276,7 +287,7 @@ class _Collector:
             parent.notes[key] = entry.text(schema.ENTRY_VALUE)
 
     def _close_tensor(self, tensor: Message) -> None:
-        # ONNX Runtime goes by data_location: the path in a tensor that holds its own data counts for nothing.
+        # ONNX Runtime checks data_location: it ignores the path of a tensor that contains its own data.
         if tensor.number(schema.TENSOR_LOCATION) == schema.EXTERNAL:
             path = self._add_file(tensor.notes.get("location"))
             if path:
@@ -284,7 +295,7 @@ class _Collector:
                 self._external[path] = max(end, self._external.get(path, 0))
         parent = tensor.parent
         if parent is not None and parent.kind is schema.SPARSE_TENSOR:
-            parent.notes.setdefault("name", tensor.text(schema.TENSOR_NAME))  # values come first, and are named
+            parent.notes.setdefault("name", tensor.text(schema.TENSOR_NAME))  # the name is that of the values
         elif parent is not None and parent.kind is schema.GRAPH:
             self._add_initializer(parent, tensor.text(schema.TENSOR_NAME))
 
@@ -317,7 +328,7 @@ class _Collector:
         op_type, domain = node.text(schema.NODE_TYPE) or "", node.text(schema.NODE_DOMAIN) or ""
         if self._count_nodes:
             self._count(op_type, domain, node.parent)
-        # By its name alone a node is none. `inspect` lists it, so that nobody takes it for a compiled part.
+        # A node that has only the name EPContext is not a compiled part; `inspect` lists it to avoid confusion.
         if op_type != OP_TYPE and node.text(schema.NODE_NAME) != OP_TYPE:
             return
         found = _context_node(node, op_type, domain)
@@ -329,8 +340,8 @@ class _Collector:
         self._add_file(found.dlc_path)
 
     def _add_file(self, path: object) -> str:
-        """The path; "" if it is none."""
-        # No file has a name with a NUL, and `os.stat` raises ValueError for it instead of OSError.
+        """Record a path of another file and return it; return "" if `path` is not a valid path."""
+        # A file name cannot contain NUL, and `os.stat` would raise ValueError instead of OSError.
         if not isinstance(path, str) or not path or "\0" in path:
             return ""
         self._files[path] = None
@@ -360,7 +371,7 @@ class _Collector:
         model = self._model
         ir_version = model.number(schema.MODEL_IR_VERSION) if model is not None else None
         if model is None or ir_version is None or self._graph_name is None:
-            raise Garbage("it has no version or no graph")  # other bytes may by chance be a protobuf
+            raise Garbage("its version or its graph is missing")  # other data may be valid protobuf by chance
         ops = written_out(self._operators, self._bodies)
         weights_are_inputs = ir_version < _LEAST_INITIALIZERS_ARE_INPUTS_IR
         return ModelScan(
@@ -388,7 +399,7 @@ class _Collector:
         )
 
 
-# By kind, in place of a chain of comparisons: it is asked at the end of every message.
+# A table instead of a chain of comparisons, because it is used at the end of every message.
 _CLOSING: Final = {
     schema.MODEL: _Collector._close_model,
     schema.GRAPH: _Collector._close_graph,
@@ -406,7 +417,7 @@ _CLOSING: Final = {
 def _context_node(node: Message, op_type: str, domain: str) -> EpContextNode:
     notes = node.notes
     embed_mode, cache = _number(notes, "embed_mode"), notes.get("ep_cache_context")
-    # A Span here is a value longer than any path: a binary where the path should be.
+    # A Span is longer than any path: the value is a binary although embed_mode asks for a path.
     is_path = embed_mode == 0 and isinstance(cache, bytes)
     return EpContextNode(
         name=node.text(schema.NODE_NAME) or "",
@@ -438,7 +449,7 @@ def _number(notes: Mapping[str, object], name: str) -> int | None:
 
 
 def _count(text: object) -> int:
-    """Of bytes, as the file has it: a text; 0 for what is none, or larger than any file."""
+    """Parse a byte count; return 0 for anything that is not a number or is larger than any file."""
     return int(text) if isinstance(text, str) and text.isdecimal() and len(text) < _MOST_DIGITS else 0
 
 
@@ -449,7 +460,7 @@ def _function_around(message: Message | None) -> Message | None:
 
 
 def _where(node: Message) -> str:
-    """The graphs around a node, from the inside to the outside. A file written by protobuf has all names first."""
+    """Return the graphs around a node as text, the innermost first. Protobuf writes a name before the subgraphs."""
     words: list[str] = []
     message = node.parent
     while message is not None:

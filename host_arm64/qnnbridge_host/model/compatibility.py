@@ -1,15 +1,15 @@
-"""Origin and target of a compiled model, and whether it can run on a host.
+"""Origin and target of a compiled model, and the verdict on whether it can run on a host.
 
-Three places say it, and only one of them cannot be wrong: the context binary itself holds the SDK build and the
-chip that the compiler worked for. The compatibility text in the model's metadata mirrors the options, and the
-nodes' attributes can be edited; QNN checks neither. The text is there since ONNX Runtime 1.23 and has two forms;
-the fields are separated by colons:
+Three sources describe the origin. Only the context binary is reliable: it contains the SDK build and the chip that
+the compiler used. The compatibility text in the model's metadata repeats the options, and the nodes' attributes can
+be edited; QNN checks neither. The text exists since ONNX Runtime 1.23 and has two forms, with fields separated by
+colons:
 
     6:2.48.40:5.48.0:0.0.0:68:0     backend, SDK, backend API, context blob, architecture, runtime driver
     v2:6:2.51.0:5.51.0:0:60:0:0     backend, SDK, backend API, architectures, chips, VTCM, runtime driver
 
-In the second form architectures, chips and VTCM are lists of equal length, separated by commas; 0 means that none
-was named. Immutable data and pure functions.
+In the second form architectures, chips and VTCM are lists of equal length, separated by commas; 0 means that the
+options did not set the value. Immutable data and pure functions.
 """
 
 from __future__ import annotations
@@ -31,27 +31,28 @@ from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import ContextUnusable
 from qnnbridge_protocol.specs import QNN, ProviderSpec
 
-# A third part with more than six digits is the stamp of a build, and no part of the version.
+# A third part with more than six digits is a build stamp, not part of the version.
 _NUMBERS: Final = re.compile(r"v?(\d{1,4})\.(\d{1,6})(?:\.(\d{1,6})(?!\d))?")
 
 
 def sdk_numbers(text: str | None) -> tuple[int, ...] | None:
-    """``v2.51.0.260929181845`` -> (2, 51, 0), without the build stamp; ``None`` for a text that is no version.
+    """Parse a version without its build stamp: ``v2.51.0.260929181845`` -> (2, 51, 0). Return ``None`` if it is
+    invalid.
 
-    Lenient, unlike the version table's: this text comes from a stranger's model.
+    Lenient, unlike the parser of the version table, because the text comes from a model of unknown origin.
     """
     found = _NUMBERS.match(text.strip()) if text else None
     return tuple(int(part) for part in found.groups() if part is not None) if found else None
 
 
 def short_sdk(text: str | None) -> str:
-    """``2.51``, as people say it."""
+    """Return major and minor version for messages, such as ``2.51``."""
     numbers = sdk_numbers(text)
     return ".".join(map(str, numbers[:2])) if numbers else str(text or "unknown")
 
 
 def release_with_sdk(sdk: str | None) -> str | None:
-    """``onnxruntime-qnn 2.7.0``: the oldest release whose QNN SDK is as new; ``None`` if none is known."""
+    """Return the oldest release with at least this QNN SDK, as ``onnxruntime-qnn 2.7.0``; ``None`` without one."""
     wanted = sdk_numbers(sdk)
     if wanted is None:
         return None
@@ -59,7 +60,7 @@ def release_with_sdk(sdk: str | None) -> str | None:
         from qnnbridge_host.model.releases import load_releases, version_key
 
         releases = load_releases()
-    # The release is only a part of the advice: without the table the verdict is the same.
+    # The release is only part of the advice: without the table the verdict is the same.
     except (ImportError, OSError, ValueError, KeyError):
         return None
     fitting = [
@@ -78,7 +79,7 @@ _BACKENDS: Final = {HTP_BACKEND: "HTP backend"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompiledTarget:
-    """The target of a context binary. 0 means that the compiler got no target."""
+    """Target of a context binary. 0 means that the compiler options did not set the value."""
 
     arch: int = 0
     soc_model: int = 0
@@ -86,9 +87,9 @@ class CompiledTarget:
 
     @property
     def known_arch(self) -> int | None:
-        """The chip decides, where both were said and contradict each other."""
+        """Architecture of the chip, or `arch` if the chip is unknown; ``None`` without both."""
         chip = chip_of(self.soc_model)
-        # As QNN does it: with soc_model 60 and htp_arch 81 it compiles for V73.
+        # QNN gives the chip priority too: with soc_model 60 and htp_arch 81 it compiles for V73.
         return chip.arch if chip else self.arch or None
 
     @property
@@ -102,7 +103,10 @@ class CompiledTarget:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compatibility:
-    """form: 1 or 2. context_blob: only in the first form. user_driver: made on the runtime driver (HNRD)."""
+    """Parsed compatibility text.
+
+    form: 1 or 2. context_blob: only in the first form. user_driver: compiled on the runtime driver (HNRD).
+    """
 
     text: str
     form: int
@@ -115,7 +119,7 @@ class Compatibility:
 
     @property
     def words(self) -> tuple[str, str]:
-        """The fields as text for a person: origin and target."""
+        """Origin and target as text for messages."""
         backend = _BACKENDS.get(self.backend, f"backend {self.backend}")
         made_with = f"{backend}, QNN SDK {self.sdk}, backend API {self.backend_api}"
         if self.context_blob is not None:
@@ -127,7 +131,7 @@ class Compatibility:
 
 
 def parse(text: str) -> Compatibility | None:
-    """``None`` for a text of neither form."""
+    """Parse a compatibility text; return ``None`` if it has neither form."""
     fields = text.strip().split(":")
     try:
         if fields[0] == "v2" and len(fields) == 8:
@@ -139,14 +143,14 @@ def parse(text: str) -> Compatibility | None:
             backend, sdk, api, blob, arch, driver = fields
             targets = (CompiledTarget(_number(arch)),)
             return Compatibility(text, 1, int(backend), sdk, api, targets, driver == "1", blob)
-    # A field that is no number, or lists of different lengths.
+    # A field is not a number, or the lists differ in length.
     except ValueError:
         pass
     return None
 
 
 def _number(text: str) -> int:
-    """Architectures are also written with a letter ("v73")."""
+    """Parse a number; an architecture may have a leading letter ("v73")."""
     return int(text.strip().lstrip("vV") or "0")
 
 
@@ -159,9 +163,10 @@ def _target_words(target: CompiledTarget) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Made:
-    """sdk: the QNN SDK, ``None`` if nothing says it. targets: one, or several in a binary for several chips.
+    """Origin and targets of a compiled model.
 
-    multi: it is such a binary. user_driver: made on the system's runtime driver. notes: contradictions.
+    sdk: the QNN SDK, ``None`` if unknown. targets: several for a binary for several chips. multi: the binary is for
+    several chips. user_driver: compiled on the system's runtime driver. notes: contradictions between the sources.
     """
 
     sdk: str | None = None
@@ -174,14 +179,20 @@ class Made:
 
     @property
     def words(self) -> str:
-        """``compiled with QNN 2.51 for SoC 88 (V81)``."""
+        """Origin for messages: ``compiled with QNN 2.51 for SoC 88 (V81)``."""
         sdk = f"QNN {short_sdk(self.sdk)}" if self.sdk else "an unknown version of QNN"
         named = [target.label for target in self.targets if target.known_arch or target.soc_model]
         return f"compiled with {sdk}" + (f" for {', '.join(named)}" if named else "")
 
 
 def made(metadata: Mapping[str, str], nodes: Sequence[EpContextNode], blobs: Sequence[Blob]) -> Made:
-    """Of a compiled model: its metadata, its EPContext nodes, and its context binaries if they could be read."""
+    """Return the origin of a compiled model.
+
+    Args:
+        metadata: the model's metadata.
+        nodes: the model's EPContext nodes of QNN.
+        blobs: the context binaries, as far as they could be read.
+    """
     text = parse(metadata.get(METADATA_KEY, ""))
     facts = [blob.facts for blob in blobs]
     said = next((node.sdk_version for node in nodes if node.sdk_version), None)
@@ -200,7 +211,7 @@ def made(metadata: Mapping[str, str], nodes: Sequence[EpContextNode], blobs: Seq
     )
     recorded = tuple(dict.fromkeys(_target(t.soc, t.arch, fact.vtcm_mb) for fact in facts for t in fact.targets))
     declared = text.targets if text else ()
-    # In a binary for several chips only the beginning was read, so the metadata knows more of them.
+    # Only the beginning of a binary for several chips is read, so the metadata may list more targets.
     targets = declared if multi and len(declared) >= len(recorded) else recorded or declared
     return Made(
         sdk=sdk,
@@ -219,24 +230,25 @@ def _target(soc: str | None, arch: int, vtcm_mb: int | None) -> CompiledTarget:
 
 
 # --- the verdict on a host: ok, recompile recommended, or cannot run here ------------------------------
-# Nothing is loaded: the answer comes from the model file, the head of its context binary, its manifest and the
-# packages that are known of the host. The rules for NPUs are those of the QNN provider's own check, which the
-# simulator skips; those for the simulator are measured (onnxruntime-qnn 2.7.0).
+# Nothing is loaded: the verdict follows from the model file, the header of its context binary, its manifest and the
+# host's package versions. The rules for NPUs are those of the QNN provider's own check, which the simulator skips;
+# the rules for the simulator were measured (onnxruntime-qnn 2.7.0).
 
-# Below and from here on context binaries do not mix.
+# Context binaries of older architectures do not run on this one or newer ones, nor the reverse.
 _NEW_ARCH: Final = 73
-# Binaries for these do not load on the simulator when it simulates an older one; all others load everywhere.
+# Binaries for this or a newer architecture do not load on a simulator of an older chip; all others load.
 _SIMULATOR_REFUSES_FROM_ARCH: Final = 81
-# Release of onnxruntime-qnn in which an embedded model of several parts was seen to load (ONNX Runtime #31977).
+# Release of onnxruntime-qnn that was seen to load an embedded model of several parts (ONNX Runtime #31977).
 _EMBEDDED_PARTS_LOAD_SINCE: Final = (2, 7)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostTraits:
-    """versions as their packages say them; ``None``: not there, or not known.
+    """Properties of a host that decide whether a compiled model runs.
 
-    simulator: QNN computes on the CPU, for the chip `soc_model`. soc_model, htp_arch: of the NPU (73 for V73).
-    backend: of QNN; nothing but htp is judged.
+    Versions are those of the installed packages; ``None`` means absent or unknown. simulator: QNN computes on the
+    CPU and simulates the chip `soc_model`. soc_model, htp_arch: chip and architecture of the NPU (73 for V73).
+    backend: QNN's backend; only htp is judged.
     """
 
     onnxruntime: str | None = None
@@ -249,8 +261,8 @@ class HostTraits:
 
     @classmethod
     def of_hello(cls, peer: Hello, providers: Sequence[ProviderSpec] = ()) -> HostTraits:
-        """Of a host that has said hello, before it has loaded anything; for a session with these providers."""
-        # QNN is not loaded yet, so its wheel is known by the machine alone: those for x64 have the simulator.
+        """Return the traits of a host from its HELLO, before it loads QNN, for a session with these providers."""
+        # QNN is not loaded yet, so the machine decides which wheel is installed: the x64 wheels have the simulator.
         simulator = {"ARM64": False, "x64": True, "x86_64": True}.get(peer.machine)
         return cls.of_installation(peer.versions, simulator, _qnn_options(providers))
 
@@ -258,7 +270,7 @@ class HostTraits:
     def of_installation(
         cls, versions: Mapping[str, str], simulator: bool | None, options: Mapping[str, str]
     ) -> HostTraits:
-        """By the versions of the installed packages; options: QNN's, of a session."""
+        """Return the traits from the versions of installed packages and QNN's provider options of a session."""
         release = versions.get("onnxruntime_qnn")
         if simulator:
             number = simulated_chip(options.get("soc_model"), options.get("htp_arch"))
@@ -278,7 +290,7 @@ class HostTraits:
 
     @property
     def words(self) -> str:
-        """``QNN 2.51 on V73``, for messages with the needs of a compiled model."""
+        """QNN version and architecture for messages: ``QNN 2.51 on V73``."""
         sdk = f"QNN {short_sdk(self.qnn_sdk)}" if self.qnn_sdk else "a QNN of unknown version"
         if self.simulator and self.htp_arch:
             return f"{sdk} and simulates V{self.htp_arch} (soc_model={self.soc_model})"
@@ -290,7 +302,7 @@ def _qnn_options(providers: Sequence[ProviderSpec]) -> Mapping[str, str]:
 
 
 def backend_of(options: Mapping[str, str]) -> str:
-    """Which backend of QNN a provider's options choose: htp, gpu, cpu; else the name of its file."""
+    """Return QNN's backend for these provider options: htp, gpu, cpu, or the file name of another library."""
     library = os.path.basename(options.get("backend_path", "").replace("\\", "/")).removeprefix("lib")
     if library:
         name = library.partition(".")[0].lower()
@@ -299,7 +311,7 @@ def backend_of(options: Mapping[str, str]) -> str:
 
 
 def _sdk_of(release: str | None) -> str | None:
-    """Packages of the first generation do not say it."""
+    """Return the QNN SDK of a release from the version table: packages of the first generation do not report it."""
     if release is None:
         return None
     try:
@@ -318,17 +330,20 @@ def check_compiled(
     folder: str | None = None,
     hash_of: Hash | None = None,
 ) -> Verdict:
-    """Judge a compiled model, which `scan` is of.
+    """Judge a compiled model.
 
-    path: of the model, or its bytes; then `folder` is the base of its relative paths, default the current folder.
-    hash_of: where hashes of its files come from if they are known already. Raises nothing but what reading raises.
+    Args:
+        path: the model's path, or its bytes.
+        scan: the scan of the model.
+        folder: base of the relative paths in a model given as bytes; default: the current folder.
+        hash_of: returns the SHA-256 of a file, for callers that have it already.
     """
     return examine(path, scan, host, folder=folder, hash_of=hash_of).verdict
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Examination:
-    """The verdict and its evidence. broken: the fault that makes the model unusable on any host."""
+    """Verdict and its evidence. broken: the fault that makes the model unusable on any host."""
 
     verdict: Verdict
     broken: Verdict | None
@@ -346,7 +361,10 @@ def examine(
     hash_of: Hash | None = None,
     by_manifest: bool = True,
 ) -> Examination:
-    """`check_compiled`, with all that was found. by_manifest: False for a model that is to get another manifest."""
+    """Judge a compiled model as `check_compiled` does, and return the evidence too.
+
+    by_manifest: False to ignore the manifest next to the model, which the caller is about to replace.
+    """
     model = path if isinstance(path, bytes) else os.path.abspath(os.fsdecode(path))
     if folder is None:
         folder = os.curdir if isinstance(model, bytes) else os.path.dirname(model)
@@ -356,7 +374,7 @@ def examine(
     manifest, manifest_problem, notes = _manifest(model) if by_manifest else (None, None, ())
     problem = problem or manifest_problem
     qnn = [node for node in nodes if node.source in QNN_SOURCES]
-    # What Genie runs is in a DLC of its own, with neither header nor graphs of a context binary.
+    # Genie's parts are in a separate DLC file, which has neither the header nor the graphs of a context binary.
     found = look(model, folder, [node for node in qnn if node.dlc_path is None], manifest, hash_of or hash_file)
     was_made = made(scan.metadata, qnn, found.blobs)
     broken = problem or found.problem
@@ -368,10 +386,14 @@ def examine(
 def judge_apart(
     scan: ModelScan, host: HostTraits, header_of: Callable[[EpContextNode], BlobFacts | None]
 ) -> Verdict:
-    """Judge a compiled model whose files are elsewhere, as on a model hub, by their headers.
+    """Judge a compiled model that is not on this computer (such as on a model hub) by the headers of its files.
 
-    header_of: reads the header of the context binary that a main node names or holds; ``None`` if it is not there.
-    Damage shows only when the files are here: `examine` finds it.
+    Damage is not detected; `examine` detects it once the files are here.
+
+    Args:
+        scan: the scan of the model.
+        host: the traits of the host.
+        header_of: reads the header of a main node's context binary; ``None`` if the binary is missing.
     """
     nodes = scan.ep_contexts
     qnn = [node for node in nodes if node.source in QNN_SOURCES]
@@ -436,9 +458,9 @@ def _manifest(model: str | bytes) -> tuple[CompiledManifest | None, Verdict | No
 def _judge(nodes: tuple[EpContextNode, ...], blobs: tuple[Blob, ...], was: Made, host: HostTraits) -> Verdict:
     if host.backend != "htp":
         return Verdict(OK, notes=(f"The session asks for QNN's backend {host.backend}; fitness was not judged.",))
-    # All rules are asked, since the notes of each count. Of several verdicts of one level the user gets the first.
-    # So a missing QNN stands in front of its version, and the version in front of the chip, on which its own advice
-    # depends.
+    # Every rule runs because the notes of each are kept. Among verdicts of the same level the first one is shown:
+    # a missing QNN comes before its version, and the version before the chip, because the advice on the chip
+    # depends on the version.
     verdicts = [
         verdict
         for verdict in (
@@ -514,7 +536,7 @@ def _chip(was: Made, host: HostTraits) -> Verdict | None:
     if not was.targets or not any(target.known_arch for target in was.targets):
         return Verdict(OK, notes=("The model does not say which chip it was compiled for.",))
     verdicts = [_chip_on_npu(target, was, host, host.htp_arch) for target in was.targets if target.known_arch]
-    # A binary for several chips runs if one of its parts fits.
+    # A binary for several chips runs if one of its targets fits.
     return min(verdicts, key=_badness)
 
 
@@ -555,7 +577,7 @@ def _chip_on_simulator(was: Made, host: HostTraits) -> Verdict | None:
     newest = max((target.known_arch or 0 for target in was.targets), default=0)
     if newest < _SIMULATOR_REFUSES_FROM_ARCH or host.htp_arch is None or host.htp_arch >= newest:
         return None
-    # A binary may name its architecture alone. 88 is the V81 chip of PCs.
+    # A binary may record its architecture only. 88 is the V81 chip of PCs.
     chip = next((t.soc_model for t in was.targets if t.soc_model), 88)
     return cannot_run(
         f"{was.words}; this host has {host.words}",

@@ -1,7 +1,7 @@
-"""Checks before native code reads a model: a compiled one is complete, safe and can run here.
+"""Check a compiled model before native code reads it: complete, safe, and able to run here.
 
-For a model that is not compiled it costs nothing: the model was scanned when it was opened. Modules that only a
-compiled one needs are imported late: they would delay the first session of every other model. Any thread.
+A model that is not compiled costs nothing extra, because it was scanned when it was opened. Modules that only
+compiled models need are imported late, so that they do not delay the first session of other models. Any thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONTEXT_PATH: Final = "ep.context_file_path"
 
 _HEAD_BYTES: Final = 512
 
-# Environment variable: ``warn`` lets a compiled model through that cannot run by all that is known of it.
+# Environment variable: ``warn`` accepts a compiled model that presumably cannot run.
 CHECK_VARIABLE: Final = "QNNBRIDGE_CONTEXT_CHECK"
 
 
@@ -39,20 +39,23 @@ def before_session(
     folder: str = os.curdir,
     check: str | None = None,
 ) -> tuple[str, ...]:
-    """Judge a model before anything native is loaded: sentences that are worth a warning.
+    """Check a model before any native code is loaded.
 
     Args:
         source: the model.
-        providers: of the session; empty is QNN.
-        host: its HELLO, or its traits.
-        config_entries: of the session's options.
-        folder: where paths in a model given as bytes count from.
-        check: the value of `CHECK_VARIABLE`; default that of this process.
+        providers: the session's providers; empty means QNN.
+        host: HELLO of the host, or its traits.
+        config_entries: config entries of the session's options.
+        folder: base of the relative paths in a model given as bytes.
+        check: the value of `CHECK_VARIABLE`; default: that of this process.
+
+    Returns:
+        Warnings for the user, one sentence each.
 
     Raises:
-        ContextUnusable: a compiled model that cannot run there.
-        CompiledModelRefused: a compiled model where an original is needed.
-        InvalidProtobuf: a context binary in place of its model.
+        ContextUnusable: a compiled model that cannot run on the host.
+        CompiledModelRefused: a compiled model where the original is needed.
+        InvalidProtobuf: a context binary was given instead of its model.
     """
     scan = source.scan
     if scan is None or not scan.is_compiled:
@@ -67,26 +70,25 @@ def before_session(
         raise compiled_refused(scan, f"a session that compiles ({CONTEXT_ENABLE}=1)")
     names = [provider.name for provider in providers]
     if names and QNN not in names:
-        # ONNX Runtime would answer NOT_IMPLEMENTED and name the node, not what to do.
+        # ONNX Runtime would fail with NOT_IMPLEMENTED and report the node, without a fix.
         if set(names) == {CPU}:
             error = compiled_refused(scan, "a session on the CPU")
             error.fix = (
-                f"Ask for {QNN} (it is the default when providers is left out), "
-                f"or create the session {RUN_ON_THE_ORIGINAL}."
+                f"Ask for {QNN} (the default without providers), or create the session {RUN_ON_THE_ORIGINAL}."
             )
             raise error
-        return ()  # the host says whether it has this provider
+        return ()  # the host reports a provider that it lacks
     from qnnbridge_host.model.compatibility import HostTraits
 
     traits = HostTraits.of_hello(host, providers) if isinstance(host, Hello) else host
     if traits.onnxruntime_qnn is None:
-        return ()  # the host says why there is no QNN, and what to do
+        return ()  # the host reports why QNN is missing, and the fix
     return _judge(source, scan, traits, entries, folder, check)
 
 
 def _compare_with_manifest(source: ModelSource) -> None:
-    """A damaged byte can make a compiled model look like another kind of file: its manifest knows better."""
-    # One look in the folder is all that a model without a manifest pays.
+    """Detect a compiled model that damage made look like another kind of file, by its manifest."""
+    # A model without a manifest costs one check for the file.
     stem = os.path.splitext(source.path)[0] if source.path is not None else ""
     if not stem or not os.path.exists(stem + MANIFEST_SUFFIX):
         return
@@ -108,7 +110,7 @@ def _compare_with_manifest(source: ModelSource) -> None:
 
 
 def unchecked(source: ModelSource) -> str | None:
-    """That nothing can be compared with a compiled model's files, as text; ``None`` if it can, or need not."""
+    """Return a warning if a compiled model's files cannot be verified for lack of a manifest, else ``None``."""
     if source.binary is not None:
         return (
             f"{source.label} is a context binary without a manifest: a damaged byte in it cannot be found, and "
@@ -121,22 +123,22 @@ def unchecked(source: ModelSource) -> str | None:
     return (
         f"{source.label} is a compiled model without a manifest: a damaged byte in it cannot be found, and gives "
         "wrong numbers or ends the host. "
-        f"`qnnbridge compile --adopt {source.path}` writes a manifest of it as it is."
+        f"`qnnbridge compile --adopt {source.path}` writes a manifest for it."
     )
 
 
 def with_context_folder(
     source: ModelSource, config_entries: Mapping[str, str], folder: str = os.curdir
 ) -> Mapping[str, str]:
-    """The session's entries, with the folder in which QNN looks for the context binary of a model given as bytes.
+    """Return the config entries with the folder in which QNN searches the context binary of a model given as bytes.
 
-    By itself it looks in the current folder of the host, which is not always `folder`, that of the application.
+    By default QNN searches the host's current folder, which may differ from `folder`, the application's.
     """
     scan = source.scan
     beside = scan is not None and any(node.cache_path for node in scan.ep_contexts)
     if source.path is not None or not beside or CONTEXT_PATH in config_entries:
         return config_entries
-    # Only the folder of this path counts. A name without a suffix would be refused as that of a folder.
+    # Only the folder of this path counts, but a name without a suffix would be refused as a folder.
     return {**config_entries, CONTEXT_PATH: os.path.join(os.path.abspath(folder), "model.onnx")}
 
 
@@ -150,8 +152,8 @@ def _judge(
 ) -> tuple[str, ...]:
     from qnnbridge_host.model.compatibility import check_compiled
 
-    # Each file was hashed when the model was opened, and gigabytes are not read twice. A manifest has forward
-    # slashes, and Windows makes no difference between capitals and small letters.
+    # Each file was hashed when the model was opened; do not read gigabytes twice. Paths are normalised because a
+    # manifest has forward slashes, and Windows ignores case.
     known = {os.path.normcase(os.path.normpath(file.path)): file.sha256 for file in source.known}
 
     def hash_of(path: str) -> str:
@@ -188,7 +190,7 @@ def _only_warns(check: str | None) -> bool:
 
 
 def _refuse_blob(source: ModelSource) -> None:
-    """The wrong one of a compiled model's two files, or a DLC; what else is no model, the host explains."""
+    """Refuse a context binary given instead of its model, or a DLC. The host reports other files."""
     if source.path is None:
         return
     from qnnbridge_host.model.context_binary import looks_like_blob, looks_like_container
@@ -203,9 +205,11 @@ def _refuse_blob(source: ModelSource) -> None:
 
 
 def path_for_qnn(source: ModelSource) -> str | None:
-    """The model's path, by which QNN finds the context binary beside it; ``None`` for a model given as bytes.
+    """Return a path of the model by which QNN finds the context binary next to it; ``None`` for a model given as
+    bytes.
 
-    Raises `ContextUnusable` if it could not.
+    Raises:
+        ContextUnusable: QNN cannot open the context binary by any path.
     """
     path, scan = source.path, source.scan
     named = [node.cache_path for node in scan.ep_contexts if node.cache_path] if scan is not None else []
@@ -213,7 +217,7 @@ def path_for_qnn(source: ModelSource) -> str | None:
         return path
     folder, name = os.path.split(path)
     try:
-        # The short name of the folder helps the folder alone; the file in it keeps the name that the model has.
+        # A short name replaces the folder only; the binary keeps its name, to which the model refers.
         if BY_CODE_PAGE and not all(blob.isascii() for blob in named):
             raise OSError(f"QNN cannot open a file of this name on Windows: {named[0]}")
         return os.path.join(native_path(folder), name)

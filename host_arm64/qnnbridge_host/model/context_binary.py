@@ -1,9 +1,9 @@
-"""What a QNN context binary says of itself: in its header, and by QNN's own library. Nothing is loaded here.
+"""Read the header of a QNN context binary, and define the records of its full description. Nothing is loaded here.
 
-The format is Qualcomm's and not published. The fields used here are alike in all binaries that SDK 2.51 made
-(13 chips, one and several graphs, embedded and not): a header that gives the size of the whole, the names of the
-graphs, the SDK build, and in the compiler's own notes the chip and its architecture. A file with another header is
-called unknown, and nothing is concluded from it. Pure functions of the bytes; any thread.
+The format is Qualcomm's and not published. The fields read here are the same in all binaries of SDK 2.51 (13 chips,
+one and several graphs, embedded and not): the total size, the name of each graph, the SDK build, and, from the
+compiler's notes, the chip and its architecture. A file with any other header has the kind "unknown", and nothing is
+concluded from it. Pure functions of the bytes; any thread.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any, BinaryIO, Final, Literal
 
 from qnnbridge_protocol.field_types import read_document
 
-# The compiler's notes were found between 20 and 60 KB.
+# The compiler's notes were found between offsets of 20 and 60 KB.
 _HEAD_BYTES: Final = 256 * 1024
 _MAGIC: Final = bytes.fromhex("00000002000000030000000000000001")
-# Behind the magic: length of the description, offset of the payload, length of the payload.
+# After the magic number: length of the description, offset of the payload, length of the payload.
 _SIZES: Final = struct.Struct("<QQQ")
-# A binary for several chips is a ZIP archive of one for each.
+# A binary for several chips is a ZIP archive with one binary for each.
 _SEVERAL_MAGIC: Final = b"PK\x03\x04"
-# How the name of the first file in a DLC begins. It follows a header of this many bytes.
+# Prefixes of the name of the first file in a DLC, which follows a header of this many bytes.
 _CONTAINED: Final = (b"dlc.", b"htp.", b"model")
 _ENTRY_BYTES: Final = 30
 _BUILD: Final = re.compile(rb"v(\d+\.\d+\.\d+\.\d{6,})")
 _TARGET: Final = re.compile(rb"soc_type=([A-Za-z0-9_]{2,32});arch=(\d{2,3})")
 _VTCM: Final = re.compile(rb";vtcm_size=(\d{1,12});")
-# In the table of contents behind the description: the code of a graph, and weights that several graphs use.
+# Marks in the table of contents after the description: code of a graph, weights shared by several graphs.
 _CODE_MARK: Final = re.compile(rb"PICKLE/\d")
 _SHARED_MARK: Final = re.compile(rb"WEIGHTS/\d")
 _GRAPH: Final = re.compile(rb"QNN[A-Za-z]*_[A-Za-z0-9]+_[A-Za-z0-9_]*\d")
@@ -39,7 +39,7 @@ BlobKind = Literal["context", "several contexts", "unknown", "text", "empty"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BlobTarget:
-    """soc: Qualcomm's part name, ``None`` if the compiler was given none."""
+    """Target of a context binary. soc: Qualcomm's part name, ``None`` if the compiler options did not set it."""
 
     soc: str | None
     arch: int
@@ -47,11 +47,12 @@ class BlobTarget:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BlobFacts:
-    """size: in bytes. declared_size: of the header. is_whole: ``None`` if unknown.
+    """Facts from the header of a context binary.
 
-    graphs: names of those that ONNX Runtime's QNN made. described: the description was read whole, so a graph that
-    is not in `graphs` is not in the binary. shares_weights: graphs in it use the same weights, ``None`` if its
-    table of contents was not found. first_line: of a text.
+    size: in bytes. declared_size: size according to the header. is_whole: ``None`` if unknown. graphs: names of the
+    graphs that ONNX Runtime's QNN provider compiled. described: the whole description was read, so `graphs` is
+    complete. shares_weights: several graphs use the same weights; ``None`` if no table of contents was found.
+    first_line: of a text file.
     """
 
     kind: BlobKind
@@ -68,36 +69,36 @@ class BlobFacts:
 
 
 def read_blob(file: BinaryIO, start: int = 0, size: int | None = None) -> BlobFacts:
-    """Of a context binary that begins at `start` and is `size` bytes long, default to the end of the file."""
+    """Read the facts of a context binary of `size` bytes at `start`; default: up to the end of the file."""
     if size is None:
         size = file.seek(0, 2) - start
     file.seek(start)
     facts = blob_facts(file.read(min(size, _HEAD_BYTES)), size)
-    # Not of an embedded one: `is_zipfile` looks at the end of the file, and there the model ends, not the archive.
+    # Not for an embedded binary: `is_zipfile` reads the end of the file, which is the model's, not the archive's.
     if facts.kind == "several contexts" and not start:
         # The directory of a ZIP archive is at its end.
-        import zipfile  # with shutil and the compressions
+        import zipfile  # imported here: it imports shutil and the compression modules
 
         return dataclasses.replace(facts, is_whole=zipfile.is_zipfile(file))
     return facts
 
 
 def blob_facts(head: bytes, size: int) -> BlobFacts:
-    """`read_blob` of a binary of `size` bytes that begins with `head`."""
+    """Return the facts of a binary of `size` bytes that starts with `head`."""
     if not size:
         return BlobFacts("empty", 0)
     if is_text(head[:512]):
         lines = head[:512].decode("utf-8", "replace").strip().splitlines()
         return BlobFacts("text", size, first_line=lines[0][:120] if lines else "")
     targets, vtcm = _targets(head), _VTCM.search(head)
-    # The compiler notes bytes; chips and options have MB.
+    # The compiler records bytes; chips and options use MB.
     vtcm_mb = int(vtcm[1]) >> 20 if vtcm else None
     if head.startswith(_SEVERAL_MAGIC):
         return BlobFacts("several contexts", size, sdk=_sdk(head), targets=targets, vtcm_mb=vtcm_mb)
     if not head.startswith(_MAGIC) or len(head) < len(_MAGIC) + _SIZES.size:
         return BlobFacts("unknown", size)
     _, payload, length = _SIZES.unpack_from(head, len(_MAGIC))
-    # SDK and names count in here alone: weights and code behind it may hold such bytes by chance.
+    # Search SDK and graphs in the description only: weights and code may contain such bytes by chance.
     description = head[:payload]
     return BlobFacts(
         "context",
@@ -114,12 +115,12 @@ def blob_facts(head: bytes, size: int) -> BlobFacts:
 
 
 def looks_like_blob(head: bytes) -> bool:
-    """Whether a file that begins like this is a context binary of a single chip."""
+    """Return whether a file with this beginning is a context binary for a single chip."""
     return head.startswith(_MAGIC)
 
 
 def looks_like_container(head: bytes) -> bool:
-    """Whether a file that begins like this is a DLC: an archive of a model, or of binaries for several chips."""
+    """Return whether a file that begins so is a DLC, an archive of a model or of binaries for several chips."""
     return head.startswith(_SEVERAL_MAGIC) and head[_ENTRY_BYTES:].startswith(_CONTAINED)
 
 
@@ -140,24 +141,24 @@ def _targets(data: bytes) -> tuple[BlobTarget, ...]:
 
 
 def is_text(head: bytes) -> bool:
-    """Whether the first bytes of a file are those of a text, which no model and no context binary begins like."""
+    """Return whether the first bytes of a file are text. No model or context binary begins with text."""
     if not head.strip():
         return False
     try:
         text = head.decode("utf-8")
     except UnicodeDecodeError as error:
-        if error.start < len(head) - 3:  # else only the last character is cut
+        if error.start < len(head) - 3:  # otherwise only the last character is cut off
             return False
         text = head[: error.start].decode("utf-8")
     return all(character.isprintable() or character in "\t\r\n\f" for character in text)
 
 
-# --- what QNN's system library says of a binary --------------------------------------------------------
-# Names, inputs, outputs, data types and quantisation of its graphs. The format is not published, so the library
-# reads it, in a process of its own (`qnnbridge_host.wrap`). These are the records that come back.
+# --- the description of a binary by QNN's system library -----------------------------------------------
+# Names, inputs, outputs, data types and quantisation of the graphs. The format is not published, so QNN's library
+# reads it in a separate process (`qnnbridge_host.wrap`) and returns these records.
 
-# What `onnx.TensorProto` calls the type of an application's array, by QNN's number. Four bits have no array that
-# QNN's packed layout fits, and of strings and unknown types nothing is known.
+# Names in `onnx.TensorProto` of the array types, by QNN's type number. Types of four bits are missing because no
+# array type has QNN's packed layout; strings and unknown types are missing because their layout is unknown.
 ONNX_TYPES: Final[Mapping[int, str]] = {
     0x0008: "INT8",
     0x0016: "INT16",
@@ -179,22 +180,22 @@ ONNX_TYPES: Final[Mapping[int, str]] = {
     0x0508: "BOOL",
 }
 _KINDS: Final = {0: "int", 1: "uint", 2: "float", 3: "sfixed", 4: "ufixed", 5: "bool", 6: "string"}
-# Backends of QNN by their number, as far as binaries of them are met.
+# Names of QNN's backends by number, as far as binaries for them occur.
 BACKENDS: Final[Mapping[int, str]] = {3: "cpu", 4: "gpu", 6: "htp", 7: "htp on Linux without a driver", 5: "dsp"}
 
 
 def type_words(number: int) -> str:
-    """A data type for people: ``ufixed8``, ``float16``. The low byte has the bits in decimal digits."""
+    """Return a data type as text: ``ufixed8``, ``float16``. The low byte is the width in decimal digits."""
     kind = _KINDS.get(number >> 8)
     return f"{kind}{number & 0xFF:x}" if kind is not None and number <= 0xFFFF else f"type {number:#x}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Quantisation:
-    """``real = (stored + offset) * scale``. One scale and offset for all, or one for each index of `axis`.
+    """Quantisation ``real = (stored + offset) * scale``, for all elements or for each index of `axis`.
 
-    bits: used of the type's, ``None`` for all of them. encoding: QNN's number of another scheme, whose scales are
-    not read; the other fields are empty then.
+    bits: bits in use, ``None`` for all bits of the type. encoding: QNN's number of another scheme, whose scales are
+    not read; the other fields are then empty.
     """
 
     scales: tuple[float, ...] = ()
@@ -206,7 +207,7 @@ class Quantisation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorDescription:
-    """data_type, kind: QNN's. layout: 0 is a plain array. dynamic: a size may change from run to run."""
+    """Tensor of a graph. data_type, kind: QNN's numbers. layout: 0 for a plain array. dynamic: shape may vary."""
 
     name: str
     data_type: int
@@ -218,7 +219,7 @@ class TensorDescription:
 
     @property
     def onnx_type(self) -> str | None:
-        """``None``: an application has no array of this type."""
+        """Type in `onnx.TensorProto`, ``None`` if no array has this type."""
         return ONNX_TYPES.get(self.data_type)
 
     @property
@@ -227,13 +228,13 @@ class TensorDescription:
 
     @property
     def is_optional(self) -> bool:
-        """It may be left out of a run, which ONNX Runtime cannot do."""
+        """True if a run may omit the tensor, which ONNX Runtime does not support."""
         # The optional kinds of Qnn_TensorType_t: written, read, or both by the application.
         return 11 <= self.kind <= 13
 
     @property
     def words(self) -> str:
-        """``ufixed8[1,3,64,64] scale 0.0078 offset -128``."""
+        """Type, shape and quantisation as text: ``ufixed8[1,3,64,64] scale 0.0078 offset -128``."""
         text = f"{type_words(self.data_type)}[{','.join(map(str, self.dimensions))}]"
         given = self.quantisation
         if given is None:
@@ -248,7 +249,7 @@ class TensorDescription:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GraphDescription:
-    """updateable: how many tensors a client of QNN could exchange; ONNX Runtime leaves them as they are."""
+    """A graph of a binary. updateable: number of tensors that QNN could exchange; ONNX Runtime does not do so."""
 
     name: str
     inputs: tuple[TensorDescription, ...]
@@ -258,10 +259,11 @@ class GraphDescription:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BinaryDescription:
-    """backend, soc_model: QNN's numbers; 0 is unknown. build: of the SDK that made it.
+    """Description of a binary by QNN's system library.
 
-    library: version of the system library's interface that read it. layout: versions of the structures that it
-    answered with, for evidence.
+    backend, soc_model: QNN's numbers; 0 is unknown. build: the SDK build that compiled the binary. library:
+    interface version of the system library that read it. layout: versions of the structures that the library
+    returned.
     """
 
     graphs: tuple[GraphDescription, ...]
@@ -282,10 +284,10 @@ class BinaryDescription:
         return BACKENDS.get(self.backend, f"number {self.backend}")
 
     def to_plain(self) -> dict[str, Any]:
-        """In JSON's types."""
+        """Return the description in JSON types."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> BinaryDescription:
-        """Raises `ValueError` for what `to_plain` did not make."""
+        """Read the result of `to_plain`. Raise `ValueError` for other data."""
         return read_document(cls, plain, "description")

@@ -1,7 +1,7 @@
-"""The context binaries of a compiled model: there, its own, whole, and not outside of its folder.
+"""Check the context binaries of a compiled model: present, complete, of this model, and inside of its folder.
 
-QNN finds some of this out by itself, some by crashing, and some not at all: a binary of other weights loads and
-gives wrong numbers. Looks at files and changes none; any thread.
+QNN detects some of these faults, crashes on others and misses the rest: a context binary with other weights loads
+and gives wrong numbers. The functions read files and change none; any thread.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from qnnbridge_protocol.specs import QNN
 
 _COPY_AGAIN: Final = "Copy the compiled model again with all its files, or recompile from the original model."
 
-# SHA-256 in hex of the file with this absolute path. Raises `OSError`.
+# Returns the SHA-256 in hex of the file with this absolute path. Raises `OSError`.
 Hash = Callable[[str], str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Blob:
-    """A context binary as a model has it. name: its path in the model; ``None`` if it is inside of the model.
+    """A context binary of a model.
 
-    nodes: the parts of the model that are in it, the main ones first.
+    name: its path as in the model; ``None`` if it is embedded. nodes: the EPContext nodes that use the binary, the
+    main ones first.
     """
 
     name: str | None
@@ -47,34 +48,34 @@ class Blob:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of its graphs in the nodes."""
+        """Names of the binary's graphs according to the nodes."""
         return frozenset(name for node in self.nodes for name in (node.partition_name, node.name) if name)
 
     @property
     def is_of_another_model(self) -> bool:
-        """A part of the model is not among its graphs, as far as they can be read."""
+        """True if the binary lacks a graph of the model, as far as its graphs can be read."""
         facts = self.facts
         return (
             facts.described
             and bool(facts.graphs)
-            # One of the two is enough: QNN checks neither, and loads a model in which one was edited.
+            # Either name is enough: QNN checks neither, and loads a model in which one was edited.
             and not all({node.partition_name, node.name} & set(facts.graphs) for node in self.nodes)
         )
 
     @property
     def is_shared(self) -> bool:
-        """Its graphs use the same weights, whether this model has all of them or not."""
+        """True if several graphs use the same weights, including graphs that this model does not use."""
         if self.is_of_another_model:
             return False
         if self.facts.shares_weights is not None:
             return self.facts.shares_weights
-        # No table of contents was found. A graph that no part of this model names belongs to another model.
+        # No table of contents was found. A graph that no node of this model refers to belongs to another model.
         return not set(self.facts.graphs) <= self.names
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ContextFindings:
-    """blobs: those that could be looked at. problem: what makes the model unusable."""
+    """Result of the check. blobs: binaries that could be read. problem: why the model is unusable, or ``None``."""
 
     blobs: tuple[Blob, ...] = ()
     problem: Verdict | None = None
@@ -87,12 +88,17 @@ def look(
     manifest: CompiledManifest | None,
     hash_of: Hash,
 ) -> ContextFindings:
-    """Look at everything that the compiled parts of a model need.
+    """Check every file that the compiled parts of a model need.
 
-    model: its path or its bytes. folder: what paths in it count from. nodes: the real EPContext nodes.
+    Args:
+        model: the model's path, or its bytes.
+        folder: base of the relative paths in the model.
+        nodes: the EPContext nodes of QNN with a context binary.
+        manifest: the model's manifest, if it has one.
+        hash_of: returns the SHA-256 of a file.
     """
     try:
-        # First the hashes: they find every damaged byte, a header only some, and they name the file.
+        # Hashes first: they detect any damaged byte and identify the file, which a header does only in part.
         if manifest is not None:
             _check_manifest(manifest, folder, nodes, hash_of)
         blobs = tuple(_blobs(model, folder, nodes))
@@ -113,8 +119,8 @@ def _blobs(model: str | bytes, folder: str, nodes: Sequence[EpContextNode]) -> I
     parts = [node for node in nodes if not node.owns_blob]
     source = None if isinstance(model, bytes) else model
     for name, own in _by_file(owners).items():
-        # Which binary a secondary part is in is not said; there is only one, unless parts of several models were
-        # put together.
+        # A secondary node does not refer to its binary; there is only one binary, unless parts of several models
+        # were put together.
         inside = (*own, *parts) if len(_by_file(owners)) == 1 else tuple(own)
         if name is None:
             for node in own:
@@ -127,7 +133,7 @@ def _blobs(model: str | bytes, folder: str, nodes: Sequence[EpContextNode]) -> I
 def _by_file(owners: Sequence[EpContextNode]) -> Mapping[str | None, list[EpContextNode]]:
     found: dict[str | None, list[EpContextNode]] = {}
     for node in owners:
-        # An empty path has a key of its own, by which `path_problem` refuses it.
+        # An empty path gets a separate key, and `path_problem` refuses it.
         found.setdefault(None if node.embeds else node.cache_path or "", []).append(node)
     return found
 
@@ -138,10 +144,10 @@ def _by_file(owners: Sequence[EpContextNode]) -> Mapping[str | None, list[EpCont
 def _embedded(model: str | bytes, node: EpContextNode) -> BlobFacts:
     value = node.embedded
     if not isinstance(value, Span):
-        # Bytes were short enough to keep, so they are no binary: the smallest that was measured has 48 KB.
+        # Bytes instead of a span mean a short value, so not a binary: the smallest one measured has 48 KB.
         kept = value or b""
         raise _Unusable(
-            f"its node {node.label} has no context binary inside",
+            f"its node {node.label} contains no context binary",
             (
                 f"embed_mode is {'missing, which means 1' if node.embed_mode is None else node.embed_mode}, and "
                 f"what should be the binary is {_shown(kept)}."
@@ -156,27 +162,27 @@ def _shown(value: bytes) -> str:
     return repr(value[:60].decode("utf-8", "backslashreplace")) if value else "empty"
 
 
-# --- beside the model ------------------------------------------------------------------------------------
+# --- next to the model -----------------------------------------------------------------------------------
 
 
 def _external(folder: str, name: str, path: str, model: str | None) -> BlobFacts:
-    # Before the file is looked at: a path may lead to another computer.
+    # Check the path before the file: a path may lead to another computer.
     problem = path_problem(name)
     if problem is not None:
         raise _Unusable(
-            f"it names {name!r} as its context binary: {problem}",
+            f"it refers to {name!r} as its context binary: {problem}",
             "A compiled model may only use files in its own folder or below, on Windows and on Linux.",
-            "Rename the original model so that its name has no two dots in a row, and recompile it."
+            "Rename the original model so that its name does not contain two dots in a row, and recompile it."
             if "QNN" in problem
             else f"{RECOMPILE_FIX}, with the context binary beside the model.",
         )
-    # Before anything that follows a link is called; `os.stat` does.
+    # Check links before calling anything that follows them, as `os.stat` does.
     outside = leaves_folder(folder, name, model)
     if outside is not None:
         raise _Unusable(
             f"its context binary {name} is a link to {outside}, outside of the model's folder",
             "A compiled model may only use files in its own folder or below: it could read any file of the user.",
-            f"Copy {os.path.basename(name)} beside the model in place of the link.",
+            f"Copy {os.path.basename(name)} beside the model instead of the link.",
         )
     try:
         status = os.stat(path)
@@ -189,7 +195,7 @@ def _external(folder: str, name: str, path: str, model: str | None) -> BlobFacts
     except OSError as error:
         raise _unreadable(name, error) from None
     if not stat.S_ISREG(status.st_mode):
-        raise _Unusable(f"{name} is not a file", "The model names it as its context binary.", _COPY_AGAIN)
+        raise _Unusable(f"{name} is not a file", "The model refers to it as its context binary.", _COPY_AGAIN)
     try:
         with open(path, "rb") as file:
             return read_blob(file)
@@ -206,13 +212,13 @@ def _unreadable(name: str, error: OSError) -> _Unusable:
 # --- the header of a binary ------------------------------------------------------------------------------
 
 
-# An unknown header passes: the format is not published, and a later QNN may write another one.
+# An unknown header passes: the format is not published, and a later QNN may write another header.
 def _check_facts(blob: Blob) -> None:
     facts = blob.facts
     if facts.kind == "empty":
         raise _Unusable(
             f"its {blob.label} is empty",
-            "It was never written to its end: the compiler or a copy was interrupted, or the disk was full.",
+            "It was not written completely: the compiler or a copy was interrupted, or the disk was full.",
             _COPY_AGAIN,
         )
     if facts.kind == "text":
@@ -227,15 +233,11 @@ def _check_facts(blob: Blob) -> None:
         what = "is cut off or damaged"
         if facts.declared_size is not None:
             longer = facts.size > facts.declared_size
-            what = "has bytes behind its end" if longer else "is cut off"
+            what = "has bytes after its end" if longer else "is cut off"
         raise _Unusable(
             f"its {blob.label} {what}",
             f"It has {facts.size} bytes"
-            + (
-                f" and says of itself that it has {facts.declared_size}."
-                if facts.declared_size is not None
-                else "."
-            ),
+            + (f" and its header declares {facts.declared_size}." if facts.declared_size is not None else "."),
             _COPY_AGAIN,
         )
     if blob.is_of_another_model:
@@ -243,7 +245,7 @@ def _check_facts(blob: Blob) -> None:
             f"its {blob.label} belongs to another model",
             "Its graphs have other names than the parts of the model. Two models that are compiled to one file "
             "name leave one's model beside the other's binary; loaded, that crashes or gives wrong numbers.",
-            f"{RECOMPILE_FIX}, each model to a name of its own.",
+            f"{RECOMPILE_FIX}, each model to a different file name.",
             f"the model has {', '.join(sorted(blob.names))}",
             f"the binary has {', '.join(blob.facts.graphs)}",
         )
@@ -257,7 +259,7 @@ def _check_manifest(manifest: CompiledManifest, folder: str, nodes: Sequence[EpC
         _check_record(record, folder, hash_of)
     for node in nodes:
         name = node.cache_path
-        # A path that a model must not have is refused later, with a reason of its own.
+        # A forbidden path is refused later, with its own reason.
         if node.owns_blob and name and not path_problem(name) and manifest.record_of(name) is None:
             raise _Unusable(
                 f"its context binary {name} is not the one of its manifest",
@@ -270,7 +272,7 @@ def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
     path = os.path.join(folder, *record.name.split("/"))
     try:
         size = os.stat(path).st_size
-        # Only where the size does not decide: to hash gigabytes takes seconds.
+        # Hash only if the sizes are equal: hashing gigabytes takes seconds.
         sha256 = hash_of(path) if size == record.size else ""
     except (FileNotFoundError, NotADirectoryError):
         raise _Unusable(
@@ -295,18 +297,18 @@ def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
         )
 
 
-# --- a context binary in place of a model --------------------------------------------------------------
+# --- a context binary given as a model -----------------------------------------------------------------
 
-# Enough for the magic numbers, and for a look whether it is a text.
+# Enough for the magic numbers and for telling text from binary data.
 _MAGIC_BYTES: Final = 512
-# Metadata of a model that `wrap` gave float inputs and outputs, and what it puts around the compiled part.
+# Metadata key of models to which `wrap` added float inputs and outputs, and the operators added for that.
 FLOAT_IO: Final = "qnnbridge.float_io"
 _CONVERSIONS: Final = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast"})
 _COMPILED: Final = f"{DOMAIN}.{OP_TYPE}"
 
 
 def facts_of(path: str) -> BlobFacts | None:
-    """What the header of a context binary for one chip says; ``None`` for any other file."""
+    """Return the header's facts of a context binary for one chip; ``None`` for any other file."""
     try:
         with open_regular(path) as file:
             return read_blob(file) if looks_like_blob(file.read(_MAGIC_BYTES)) else None
@@ -315,16 +317,16 @@ def facts_of(path: str) -> BlobFacts | None:
 
 
 def look_at_binary(path: str) -> BlobFacts:
-    """What the header of an alleged context binary says. kind "unknown": perhaps of another format.
+    """Return the header's facts of a file given as context binary. Kind "unknown" may be a later format.
 
     Raises:
-        NoSuchFile: it cannot be read.
-        OptionError: it is an ONNX model.
-        InvalidProtobuf: it is empty, a text, or a DLC.
-        ContextUnusable: it is cut off, or has bytes behind its end.
+        NoSuchFile: the file cannot be read.
+        OptionError: the file is an ONNX model.
+        InvalidProtobuf: the file is empty, a text, or a DLC.
+        ContextUnusable: the binary is cut off, or has bytes after its end.
     """
     try:
-        # Windows answers to the opening of a folder that permission is denied.
+        # On Windows opening a folder fails with "permission denied".
         if os.path.isdir(path):
             raise OSError("It is a folder")
         with open_regular(path) as file:
@@ -333,10 +335,10 @@ def look_at_binary(path: str) -> BlobFacts:
             if facts.kind == "unknown" and _is_model(file):
                 raise OptionError(
                     f"{path} is an ONNX model, not a context binary.",
-                    fix="Use it as it is: a session, qnnbridge run and qnnbridge inspect take it.",
+                    fix="Use it directly: a session, qnnbridge run and qnnbridge inspect accept it.",
                 )
     except (OSError, ValueError) as error:
-        # It is a `ValueError`, too.
+        # `OptionError` is a `ValueError` too.
         if isinstance(error, OptionError):
             raise
         raise NoSuchFile(
@@ -347,13 +349,13 @@ def look_at_binary(path: str) -> BlobFacts:
         ) from None
     if facts.kind in ("empty", "text") or looks_like_container(head):
         refused = no_model(head, size, path)
-        refused.message = refused.message.replace("is not an ONNX model", "is no context binary")
+        refused.message = refused.message.replace("is not an ONNX model", "is not a context binary")
         raise refused
     if facts.is_whole is False:
         longer = facts.declared_size is not None and facts.size > facts.declared_size
         raise ContextUnusable(
-            f"The context binary {path} {'has bytes behind its end' if longer else 'is cut off'}.",
-            cause=f"It has {facts.size} bytes and says of itself that it has {facts.declared_size}.",
+            f"The context binary {path} {'has bytes after its end' if longer else 'is cut off'}.",
+            cause=f"It has {facts.size} bytes and its header declares {facts.declared_size}.",
             fix="Copy or download it again. Git and FTP damage binary files that they take for texts.",
             details={"path": path},
         )
@@ -361,12 +363,12 @@ def look_at_binary(path: str) -> BlobFacts:
 
 
 def only_converts(source: ModelSource) -> bool:
-    """Whether the nodes of a compiled model that run on the CPU are those of ``wrap --float-io``, and no others."""
+    """Return whether the only CPU nodes of a compiled model are the conversions of ``wrap --float-io``."""
     scan = source.scan
     if scan is None or not scan.is_compiled or scan.metadata.get(FLOAT_IO) != "1":
         return False
     given = source.data if source.path is None else source.path
-    # A second scan, because that of a session counts no nodes.
+    # Scan again, because the scan of a session counts no nodes.
     return set(scan_model(given or b"").ops) <= {*_CONVERSIONS, _COMPILED}
 
 
@@ -379,7 +381,7 @@ def _is_model(file: BinaryIO) -> bool:
 
 
 def sketch(path: str, facts: BlobFacts) -> ModelScan:
-    """A model around the binary as far as its header describes it: enough to judge SDK, chip and damage by."""
+    """Return the scan of a model around the binary: enough to judge SDK, chip and damage."""
     name = os.path.basename(path)
     nodes = tuple(
         EpContextNode(
@@ -394,7 +396,7 @@ def sketch(path: str, facts: BlobFacts) -> ModelScan:
             sdk_version=facts.sdk,
             partition_name=graph,
         )
-        # A header without names of graphs: one part stands for all.
+        # If the header lists no graph, one node stands for all of them.
         for number, graph in enumerate(facts.graphs or ("",))
     )
     return ModelScan(facts.size, ep_contexts=nodes, files=(name,), path=path)

@@ -1,4 +1,4 @@
-"""Find 64-bit inputs and outputs of a model. QNN fails with them; `qnnbridge_host.rewrite.doubles` converts them.
+"""Find 64-bit inputs and outputs of a model. QNN fails on them; `qnnbridge_host.rewrite.doubles` converts them.
 
 Reads the file without onnx, because every session needs the result. Pure functions; any thread.
 """
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 REWRITE: Final = "double-edges"
 DOUBLE: Final = "tensor(double)"
 _INT64: Final = "tensor(int64)"
-# QNN fails with int64 of this many dimensions at the edge of its graph.
+# QNN fails on int64 of this many dimensions at the edge of its graph.
 _WIDE: Final = 5
 _WITH_BODIES: Final = frozenset(("If", "Loop", "Scan"))
-# Their results are constants if shapes are fixed, as QNN requires.
+# With fixed shapes, which QNN requires, the results of these operators are constants.
 _OF_SHAPES: Final = frozenset(("Shape", "Size"))
-# The names of nodes that convert on the CPU end with it.
+# Suffix in the name of a node that converts doubles on the CPU.
 CONVERSION: Final = "/conversion of a double"
-# Those of the rewrite of int64 with five dimensions (`qnnbridge_host.rewrite.integers`).
+# Suffix for the rewrite of int64 with five dimensions (`qnnbridge_host.rewrite.integers`).
 CONVERSION_OF_INTEGERS: Final = "/conversion of integers"
-# ONNX Runtime names the Reshape that it makes of several after the first.
+# ONNX Runtime merges consecutive Reshapes into one with the name of the first and a suffix.
 _CONVERTS: Final = re.compile(f"({CONVERSION}|{CONVERSION_OF_INTEGERS})" + r"(_\d+)?(_new_reshape)*$")
 
 
@@ -41,11 +41,11 @@ def is_conversion(node_name: str) -> bool:
 
 
 def varying(nodes: Iterable[tuple[str, Iterable[str], Iterable[str]]], inputs: Iterable[str]) -> set[str]:
-    """Return the names of the tensors that do not depend on constants and shapes only.
+    """Return the tensors that depend on more than constants and shapes, by name.
 
     Args:
-        nodes: operator, input names and output names of each node, in topological order.
-        inputs: names of the model's inputs.
+        nodes: operator, inputs and outputs of each node by name, in topological order.
+        inputs: the model's inputs, by name.
     """
     found = set(inputs)
     for op, reads, makes in nodes:
@@ -59,8 +59,8 @@ def varying(nodes: Iterable[tuple[str, Iterable[str], Iterable[str]]], inputs: I
 class DoubleEdges(NamedTuple):
     """64-bit inputs and outputs of a model.
 
-    bare: names of doubles among inputs and outputs that QNN would compute. converted: whether the model converts
-    others on the CPU, doubles or int64 of five dimensions.
+    bare: double inputs and outputs that QNN would compute. converted: the model converts other inputs or outputs on
+    the CPU, doubles or int64 of five dimensions.
     """
 
     bare: frozenset[str] = frozenset()

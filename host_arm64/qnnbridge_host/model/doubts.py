@@ -1,7 +1,7 @@
-"""Operators of a model that QNN refuses by the tables, found without `onnx` and without QNN. Pure functions.
+"""Find operators that QNN refuses according to the operator tables, without `onnx` and without QNN. Pure functions.
 
-The tables alone refuse nothing: ONNX Runtime computes some nodes beforehand and QNN merges others, which the file
-does not show. The tables decide whether QNN is asked for the placement before minutes of compilation
+The tables alone refuse no model: ONNX Runtime computes some nodes beforehand and QNN merges others, which the file
+does not show. They decide whether QNN is asked for the placement of nodes before minutes of compilation
 (`qnnbridge_host.create.beforehand`).
 """
 
@@ -29,18 +29,19 @@ from qnnbridge_host.model.operator_tables import (
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_host.model.static_shapes import complete
 
-# They make no work on QNN by themselves, or hold what was judged with them.
+# Operators that QNN does not compute separately, or that are judged with the nodes around or inside of them.
 _NOT_JUDGED: Final = frozenset({*PAIRS, "Constant", "Dropout", "Identity", "If"})
-# QNN takes some equations only, and no table has them all.
+# QNN supports some equations only, and no table lists them.
 _BY_EQUATION: Final = frozenset({"Einsum"})
 
 
 def refused_operators(source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int]) -> frozenset[str]:
-    """Return the operators, without domains, of nodes that QNN refuses by type, attribute or name.
+    """Return the operators, without domains, that QNN refuses because of type, attribute or name.
 
     Args:
-        source: path of the model, or its bytes. A file that is no model gives nothing: others report it.
-        sizes: of free dimensions by name, as the session fixes them.
+        source: the model's path, or its bytes. The result is empty for a file that is not a model, which is
+            reported elsewhere.
+        sizes: sizes of free dimensions by name, as the session sets them.
     """
     try:
         if isinstance(source, bytes):
@@ -57,7 +58,7 @@ def _refused_in(file: BinaryIO, size: int, sizes: Mapping[str, int]) -> frozense
     found = set()
     nodes, known = _computed_by_session(graph)
     for node in nodes:
-        # A malformed node is reported by others.
+        # Malformed nodes are reported elsewhere.
         with contextlib.suppress(*DOES_NOT_FOLLOW):
             if _is_refused(node, graph, known):
                 found.add(node.op.rpartition(".")[2])
@@ -65,7 +66,7 @@ def _refused_in(file: BinaryIO, size: int, sizes: Mapping[str, int]) -> frozense
 
 
 def _computed_by_session(graph: FileGraph) -> tuple[list[GraphNode], set[str]]:
-    """Return the nodes that ONNX Runtime leaves to the session, and the names of the constants."""
+    """Return the nodes that ONNX Runtime does not compute beforehand, and all constants, by name."""
     known = {name for name, tensor in graph.known.items() if tensor.constant or tensor.values is not None}
     left = []
     for entry, node in zip(graph.entries, graph.nodes, strict=True):
@@ -79,7 +80,7 @@ def _computed_by_session(graph: FileGraph) -> tuple[list[GraphNode], set[str]]:
 
 def _is_refused(node: GraphNode, graph: GraphIndex, known: Collection[str]) -> bool:
     if is_missing(node.op):
-        # QNN takes a Gelu that is written out.
+        # QNN recognises a Gelu that is built from other operators.
         return node.op != "Erf" or not gelu_of(graph, node)
     if node.op in REFUSED_BY_HTP or node.op in _BY_EQUATION:
         return True

@@ -1,10 +1,10 @@
-"""The length of weights that lie outside of the model file, where the model does not give it.
+"""Add the missing length of weights stored outside of the model file.
 
-ONNX requires the name of the file only: `offset` is 0 without an entry, and `length` follows from type and shape.
-ONNX Runtime computes it so; QNN takes a missing length for 0, and fails or computes with other values. So a model
-for QNN gets the entries that it lacks. Other optional entries (`checksum`, `basepath`) are read by neither.
+ONNX requires only the file's location: `offset` defaults to 0, and `length` follows from type and shape. ONNX
+Runtime computes the length; QNN treats a missing length as 0, and fails or computes with other values. So a model
+for QNN gets the missing entries. Neither of the two reads the other optional entries (`checksum`, `basepath`).
 
-Nothing is decoded but the messages on the way to a tensor. Pure functions; any thread.
+Only the messages that lead to a tensor are decoded. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from qnnbridge_host.model import protobuf as schema
 from qnnbridge_host.model.protobuf import ENTRY, EXTERNAL, SCHEMA, TENSOR, Garbage, MessageKind, varint
 from qnnbridge_protocol.element_types import ElementType
 
-# Configuration entry of a session: the folder of the weight files of a model that is given as bytes.
+# Session config entry: the folder of the weight files of a model given as bytes.
 EXTERNAL_DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
 
-# The entry for the name of the file as every external tensor has it: field 1, 8 bytes.
+# The key of the location entry, as every external tensor contains it: field 1, 8 bytes.
 _ANY_ENTRY: Final = b"\x0a\x08location"
-# Fields of a tensor.
+# Field numbers of TensorProto.
 _DIMS, _TYPE, _ENTRIES = 1, 2, 13
 _VARINT, _BYTES, _WIDTHS = 0, 2, {1: 8, 5: 4}
-# Deeper subgraphs are left as they are; ONNX Runtime refuses such a model.
+# Deeper subgraphs are not changed; ONNX Runtime refuses such a model.
 _MAX_DEPTH: Final = 100
 
 
 def file_with_lengths(path: str) -> bytes | None:
-    """`with_lengths` of a file. ``None`` also for a file that cannot be read."""
-    import mmap  # which a session without QNN does not need
+    """Apply `with_lengths` to a file. Return ``None`` also if the file cannot be read."""
+    import mmap  # imported here: a session without QNN does not need it
 
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            # A model with its weights inside may be large, and has no such entry.
+            # A model with embedded weights may be large, and contains no such entry.
             return None if data.find(_ANY_ENTRY) < 0 else with_lengths(data[:])
     except (OSError, ValueError):  # absent, or empty
         return None
 
 
 def with_lengths(model: bytes) -> bytes | None:
-    """Return the model with the entries that its external tensors lack; ``None`` if they lack none.
+    """Return the model with all missing length entries; ``None`` if none is missing.
 
-    A model that is damaged is left to ONNX Runtime.
+    Also return ``None`` for a damaged model, which ONNX Runtime reports.
     """
     if _ANY_ENTRY not in model:
         return None
@@ -55,7 +55,7 @@ def with_lengths(model: bytes) -> bytes | None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield number, wire type, start of the field, start and end of its value."""
+    """Yield (number, wire type, start of the field, start of its value, end of its value) for each field."""
     at = 0
     while at < len(data):
         start = at
@@ -79,7 +79,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
 def _completed(kind: MessageKind, data: bytes, depth: int) -> bytes:
     children = SCHEMA[kind]
     parts: list[bytes] = []
-    kept = 0  # what is before it is in `parts`
+    kept = 0  # `parts` contains everything before this position
     for number, wire, start, begin, end in _fields(data):
         child = children.get(number) if wire == _BYTES else None
         if child is None or child is ENTRY or depth == _MAX_DEPTH or _ANY_ENTRY not in data[begin:end]:
@@ -94,7 +94,7 @@ def _completed(kind: MessageKind, data: bytes, depth: int) -> bytes:
 
 
 def _missing_entry(tensor: bytes) -> bytes:
-    """Return the field to add to a tensor, or nothing."""
+    """Return the encoded length entry to append to a tensor, or b"" if none is missing."""
     dims: list[int] = []
     element = location = 0
     names: set[str] = set()
@@ -115,7 +115,7 @@ def _missing_entry(tensor: bytes) -> bytes:
             names.update(_keys(tensor[begin:end]))
     if location != EXTERNAL or "length" in names or "location" not in names:
         return b""
-    from qnnbridge_protocol.elements import LAYOUTS, measure  # numpy, which making a session does not need
+    from qnnbridge_protocol.elements import LAYOUTS, measure  # imports numpy, which session creation avoids
 
     layout = LAYOUTS.get(ElementType(element))
     if layout is None:

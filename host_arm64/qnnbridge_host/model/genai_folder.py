@@ -1,8 +1,8 @@
-"""A model's folder as onnxruntime-genai reads it: genai_config.json, the stages and their files, the window.
+"""Read a model's folder as onnxruntime-genai does: genai_config.json, the stages and their files, the window.
 
-A *pipeline* is a model of several files (stages) that the config lists: embeddings, the stage that takes a prompt
-in windows of a fixed size, the one that takes a single token, the head. Its windows are what genai handles wrongly;
-see docs/genai.md. Nothing native is loaded here. Pure functions; any thread.
+A *pipeline* is a model of several files (stages) that the config lists: embeddings, the stage that reads a prompt
+in windows of a fixed size, the stage that reads a single token, the head. genai handles the windows wrongly; see
+docs/genai.md. No native code is loaded here. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from qnnbridge_protocol.specs import NodeInfo
 
 CONFIG: Final = "genai_config.json"
 QNN_NAMES: Final = ("qnn", "qnnexecutionprovider")
-# Sections of the config that name a model file outside of `pipeline`.
+# Sections of the config, other than `pipeline`, that contain the name of a model file.
 _SECTIONS: Final = ("encoder", "embedding", "vision", "speech", "decoder")
 
 Layout = Literal["dynamic", "window", "sliding"]
-# The calls that `qnnbridge.genai.Config` got, in order: name of the method, then its arguments.
+# Calls of `qnnbridge.genai.Config` in order: name of the method, then its arguments.
 ConfigSteps = Sequence[Sequence[Any]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PromptWindow:
-    """The fixed number of tokens that the stage for prompts takes at a time.
+    """Fixed number of tokens that the stage for prompts reads at a time.
 
     slides: genai moves the KV cache itself (the layout of AI Hub); otherwise the graph has the whole cache.
     """
@@ -46,7 +46,7 @@ class PromptWindow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GenaiStage:
-    """One model file. runs_on: for the prompt, for single tokens, or for both."""
+    """A model file of a folder. runs_on: whether the stage reads the prompt, single tokens, or both."""
 
     name: str
     path: str
@@ -55,7 +55,7 @@ class GenaiStage:
 
     @property
     def qnn_options(self) -> dict[str, str] | None:
-        """The options of QNN, ``None`` if it is not asked for."""
+        """QNN's options, ``None`` if the stage does not use QNN."""
         for name, options in self.providers:
             if name.lower() in QNN_NAMES:
                 return options
@@ -64,10 +64,11 @@ class GenaiStage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GenaiFolder:
-    """The facts of a model. search: the config's defaults of search options. bos: the token that begins a text.
+    """Properties of a model for generation.
 
-    files: those of the stages as they were when they were hashed; none if nobody asked for hashes. fingerprint: of
-    the config and of the contents of `files`; empty without hashes.
+    search: the config's defaults of search options. bos: the token that begins a text. files: the stages' files as
+    they were hashed; empty without hashing. fingerprint: hash of the config and of the contents of `files`; empty
+    without hashing.
     """
 
     path: str
@@ -104,12 +105,12 @@ def read_folder(
 
     Args:
         path: the folder.
-        steps: changes of the config.
-        given: names of files that travel as bytes, so need not be there.
-        look: hashes a file, which takes seconds for gigabytes that nobody remembers.
+            steps: changes of the config.
+            given: files whose contents are sent as bytes, by name; they may be missing in the folder.
+            look: hashes a file; without a remembered hash this takes seconds for gigabytes. ``None``: no hashing.
 
-    Raises:
-        GenerationFolderInvalid: there is no such folder or config, or a file is missing or cut off.
+        Raises:
+            GenerationFolderInvalid: the folder or its config does not exist, or a file is missing or cut off.
     """
     config = read_config(path)
     try:
@@ -131,11 +132,11 @@ def read_folder(
             window=window,
             search=dict(config.get("search") or {}),
         )
-    # Any field of a stranger's config may have any type; infinity is a number to Python's JSON.
+    # Any field of a foreign config may have any type; Python's JSON parser accepts infinity as a number.
     except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
         raise _invalid(path, f"{CONFIG} is not understood: {error}.", "Export the model again.") from None
     if not stages:
-        raise _invalid(path, f"{CONFIG} names no model file.", "Export the model again.")
+        raise _invalid(path, f"{CONFIG} contains no model file.", "Export the model again.")
     paths = _check_files(folder, set(given))
     if look is None:
         return folder
@@ -144,7 +145,7 @@ def read_folder(
 
 
 def stage_files(stage: GenaiStage) -> dict[str, int]:
-    """The files of a stage with their sizes, as far as they are there."""
+    """Return the existing files of a stage with their sizes in bytes."""
     sizes = {}
     with contextlib.suppress(BridgeError, OSError):
         names = scan_model(stage.path, count_nodes=False).files
@@ -154,30 +155,31 @@ def stage_files(stage: GenaiStage) -> dict[str, int]:
 
 
 def filler(folder: GenaiFolder) -> int | None:
-    """The token for genai to fill windows with: no prompt has it. ``None``: it is the config's own pad token.
+    """Return a token that genai can pad windows with and that no prompt contains; ``None`` for the config's pad
+    token.
 
-    genai takes each pad token of a prompt for filling, wherever it is: its answers are wrong then, in silence. Many
-    models have their end token as pad token, which every chat template writes between messages.
+    genai treats each pad token of a prompt as padding, at any position, and silently gives wrong answers. Many
+    models use their end token as pad token, and every chat template writes the end token between messages.
     """
-    # Every chat template writes these into the prompt.
+    # Every chat template writes these tokens into the prompt.
     ends = {*folder.eos, folder.bos}
     if folder.pad is not None and folder.pad not in ends and 0 <= folder.pad < folder.vocab_size:
         return None
     tokens, template = _tokenizer(folder.path)
     for token in tokens:
         number, text = token.get("id"), str(token.get("content"))
-        # A special token comes from its own text alone, so plain prompts have none. The template's are left out.
+        # A special token comes only from its own text, so plain prompts contain none. Skip those of the template.
         if not token.get("special") or not isinstance(number, int) or not 0 <= number < folder.vocab_size:
             continue
         if number not in {*ends, folder.pad} and text not in template:
             return number
-    # Without a free special token any other one is taken, and a prompt that has it is refused.
+    # Without a free special token use any other token; a prompt that contains it is refused.
     return next((n for n in range(folder.vocab_size - 1, 0, -1) if n not in {*ends, folder.pad}), None)
 
 
 def _tokenizer(path: str) -> tuple[list[Mapping[str, Any]], str]:
-    """Added tokens and chat template, as far as they can be read."""
-    # Newer exports keep the template in a file of its own, older ones in the config of the tokenizer.
+    """Return the added tokens and the chat template, as far as they can be read."""
+    # Newer exports have the template in a separate file, older ones in the tokenizer's config.
     configured, template = "", _text(path, "chat_template.jinja")
     added: Any = None
     with contextlib.suppress(ValueError, AttributeError, RecursionError):
@@ -191,7 +193,7 @@ def _tokenizer(path: str) -> tuple[list[Mapping[str, Any]], str]:
 
 def _text(folder: str, name: str) -> str:
     try:
-        # With a byte order mark or without one.
+        # With or without a byte order mark.
         with open(os.path.join(folder, name), encoding="utf-8-sig") as file:
             return file.read()
     except (OSError, ValueError):
@@ -216,23 +218,23 @@ def read_config(path: str) -> dict[str, Any]:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise _invalid(path, f"{CONFIG} cannot be read: {error}.", "Check its rights and its encoding.") from None
-    # RecursionError: thousands of brackets inside of each other.
+    # RecursionError: thousands of nested brackets.
     except (ValueError, RecursionError) as error:
-        raise _invalid(path, f"{CONFIG} is no JSON: {error}.", "Copy or download it again.") from None
+        raise _invalid(path, f"{CONFIG} is not valid JSON: {error}.", "Copy or download it again.") from None
     if not isinstance(config, dict):
-        raise _invalid(path, f"{CONFIG} is no JSON object.", "Copy or download it again.")
+        raise _invalid(path, f"{CONFIG} is not a JSON object.", "Copy or download it again.")
     return config
 
 
 def changed(config: dict[str, Any], steps: ConfigSteps) -> dict[str, Any]:
-    """The config after the steps, as far as stages and limits depend on them."""
+    """Apply the steps to the config, as far as they affect stages and limits."""
     for name, *arguments in steps:
         if name == "overlay":
             try:
                 config = _merged(config, json.loads(arguments[0]))
             except (ValueError, RecursionError) as error:
                 raise GenerationFolderInvalid(
-                    "The overlay of the config is no JSON.", cause=f"{error}.", fix="Give a JSON object."
+                    "The overlay of the config is not valid JSON.", cause=f"{error}.", fix="Give a JSON object."
                 ) from None
             continue
         decoder = config.setdefault("model", {}).setdefault("decoder", {})
@@ -273,7 +275,7 @@ def _stages(folder: str, model: Mapping[str, Any]) -> list[GenaiStage]:
 
 
 def _pipeline(listed: Any) -> list[dict[str, Any]]:
-    """A list of maps with one stage each, or one map of stages."""
+    """Normalise a pipeline: a list of maps with one stage each, or one map of stages."""
     return [listed] if isinstance(listed, dict) else list(listed)
 
 
@@ -297,9 +299,9 @@ def _providers(options: Any) -> tuple[tuple[str, dict[str, str]], ...]:
 
 def _window(decoder: Mapping[str, Any], stages: Sequence[GenaiStage]) -> PromptWindow | None:
     sliding = decoder.get("sliding_window")
-    # genai uses one name for two things: how many tokens attention looks back at, and the window of a pipeline.
+    # genai uses one name for two settings: how far attention looks back, and the window of a pipeline.
     if not isinstance(sliding, dict) or len(stages) < 2:
-        return None  # of a single model it only limits attention
+        return None  # in a single model it only limits attention
     size = int(sliding.get("window_size") or 0)
     return PromptWindow(size, bool(sliding.get("slide_key_value_cache", True))) if size > 0 else None
 
@@ -309,7 +311,7 @@ def _ints(given: Any) -> list[int]:
 
 
 def _check_files(folder: GenaiFolder, given: set[str]) -> list[tuple[GenaiStage, str]]:
-    """Refuse a stage whose files cannot be used. Return every file of every stage that is not given."""
+    """Return every file of every stage that is not given as bytes. Raise an error for an unusable file."""
     found = []
     for stage in folder.stages:
         if os.path.basename(stage.path) in given:
@@ -333,7 +335,7 @@ def _checked(folder: GenaiFolder, stage: GenaiStage, path: str) -> tuple[GenaiSt
     try:
         if not os.stat(path).st_size:
             raise OSError(0, "it is empty")
-    except (OSError, ValueError) as error:  # ValueError: a name with a character 0
+    except (OSError, ValueError) as error:  # ValueError: a name that contains NUL
         raise _unreadable(folder, stage, path, error) from None
     return stage, path
 
@@ -358,7 +360,8 @@ def _unreadable(folder: GenaiFolder, stage: GenaiStage, path: str, error: Except
 def _fingerprint(folder: str, config: Mapping[str, Any], files: Sequence[KnownFile]) -> str:
     """Return the hash of the config and of the name and contents of each file.
 
-    Not of dates: archives give all their files one date, and the weights of two trainings have the same size.
+    Dates are not included: archives give all their files one date, and the weights of two trainings have equal
+    sizes.
     """
     contents = [(os.path.relpath(file.path, os.path.abspath(folder)), file.sha256) for file in files]
     plain = json.dumps([config, contents], sort_keys=True, default=str)
@@ -370,7 +373,7 @@ def _invalid(path: str, cause: str, fix: str, *evidence: str, stage: str | None 
     if stage is not None:
         details["stage"] = stage
     return GenerationFolderInvalid(
-        f"The folder {path} is no model for onnxruntime-genai.",
+        f"The folder {path} is not a model for onnxruntime-genai.",
         cause=cause,
         fix=fix,
         evidence=evidence,
@@ -379,13 +382,12 @@ def _invalid(path: str, cause: str, fix: str, *evidence: str, stage: str | None 
 
 
 # --- releases of onnxruntime-genai ---------------------------------------------------------------------
-# Which run which layout of a model. A row is a fact that was tried with the release itself;
-# `tests/labs/test_genai_releases.py` repeats some. A release that no row refuses is tried: what it refuses is
-# reported when it refuses it.
+# Layouts of models that each release runs. Each row was tried with the release itself; some are repeated by
+# `tests/labs/test_genai_releases.py`. A release without a refusal in the table is used, and reports its own errors.
 
-# Distributions that bring the module, the plain one first.
+# Distributions that contain the module, the plain one first.
 DISTRIBUTIONS: Final = ("onnxruntime-genai", "onnxruntime-genai-directml", "onnxruntime-genai-winml")
-# Older ones lack functions that the host calls.
+# Older releases lack functions that the host calls.
 OLDEST: Final = (0, 13, 0)
 TRIED: Final = ("0.13.2", "0.15.0", "0.15.2", "0.16.0", "0.17.0", "0.17.1", "0.18.0")
 # The newest release that runs every layout.
@@ -393,8 +395,11 @@ EVERY_LAYOUT: Final = "0.15.2"
 
 
 class LayoutSupport(NamedTuple):
-    """refused: the first and the last release, of those tried, that does not run the layout; ``None``: all do.
-    reason: what is wrong with it there."""
+    """Support of a layout. refused: first and last tried release that does not run the layout; ``None``: all run
+    it.
+
+    reason: the fault of these releases.
+    """
 
     layout: Layout
     what: str
@@ -437,17 +442,17 @@ def standing_of(version: str) -> Standing:
 
 
 def beside_table(version: str) -> str:
-    """Return the release's position as text: "newer than this table (0.18.0)"."""
+    """Return the release's relation to the tried ones as text: "newer than this table (0.18.0)"."""
     return f"{STANDING_WORDS[standing_of(version)]} ({TRIED[-1]})"
 
 
 def is_untried(version: str | None) -> bool:
-    """Return whether the host must not call this release before a worker has tried it."""
+    """Return whether the release must be tried in a worker before the host calls it."""
     return version is not None and standing_of(version) in AFTER_THE_TABLE
 
 
 def version_of(text: str | None) -> tuple[int, ...]:
-    """The numbers of a version's text; empty if there are none."""
+    """Parse the numbers of a version; return an empty tuple if there are none."""
     found = re.match(r"\d+(?:\.\d+)*", text or "")
     return tuple(map(int, found[0].split("."))) if found else ()
 
@@ -458,7 +463,7 @@ def is_too_old(version: str | None) -> bool:
 
 
 def refusal(layout: Layout, version: str | None) -> str | None:
-    """Why this release of genai does not run the layout; ``None`` if it does, or if that is not known."""
+    """Return why this release of genai does not run the layout; ``None`` if it does or this is unknown."""
     row = next(one for one in LAYOUTS if one.layout == layout)
     numbers = version_of(version)
     if row.refused is None or not numbers:
@@ -468,11 +473,11 @@ def refusal(layout: Layout, version: str | None) -> str | None:
 
 
 def releases_of(layout: Layout) -> str:
-    """The tried releases that run the layout, as text."""
+    """Return the tried releases that run the layout, as text."""
     return ", ".join(version for version in TRIED if refusal(layout, version) is None)
 
 
-# --- the KV cache: type of its numbers, memory of one generation ---------------------------------------
+# --- the KV cache: element types, memory of one generation ---------------------------------------------
 
 # past_key_values.0.key, past_keys_0, past_value_0_in, key_cache_0
 _NAME: Final = re.compile(r"past.*(?:key|value)|(?:key|value)s?_cache", re.IGNORECASE)
@@ -481,8 +486,11 @@ _BYTES: Final = {"float16": 2, "bfloat16": 2, "float": 4, "double": 8, "uint8": 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KvCache:
-    """types: of its tensors, as ONNX Runtime names them. tensors: how many. size_bytes: of one generation with a
-    full context."""
+    """KV cache of a model.
+
+    types: element types in ONNX Runtime's notation. tensors: number of tensors. size_bytes: size for one
+    generation with a full context.
+    """
 
     types: tuple[str, ...]
     tensors: int
@@ -490,7 +498,7 @@ class KvCache:
 
 
 def kv_cache(folder: GenaiFolder) -> KvCache | None:
-    """The cache of the stages for single tokens; ``None`` if there is none. Raises what `scan_model` raises."""
+    """Return the KV cache of the stages for single tokens, or ``None``. Raise the errors of `scan_model`."""
     found = list(_inputs(folder))
     if not found:
         return None
@@ -500,7 +508,7 @@ def kv_cache(folder: GenaiFolder) -> KvCache | None:
 
 def _inputs(folder: GenaiFolder) -> Iterator[NodeInfo]:
     for stage in folder.stages:
-        if stage.runs_on != "prompt" and os.path.isfile(stage.path):  # else it came as bytes
+        if stage.runs_on != "prompt" and os.path.isfile(stage.path):  # a missing file was given as bytes
             for one in scan_model(stage.path, count_nodes=False).inputs:
                 if _NAME.search(one.name) and one.shape is not None and len(one.shape) > 2:
                     yield one
@@ -511,7 +519,7 @@ def _element(one: NodeInfo) -> str:
 
 
 def _size(one: NodeInfo, context: int) -> int:
-    """A free first dimension is the batch, any other one the context."""
+    """Return the size of a tensor in bytes. A free first dimension is the batch, any other one is the context."""
     size = _BYTES.get(_element(one), 1)
     for axis, dim in enumerate(one.shape or ()):
         size *= dim if isinstance(dim, int) and dim > 0 else context if axis else 1

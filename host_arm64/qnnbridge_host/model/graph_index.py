@@ -1,8 +1,8 @@
-"""One index of a model's main graph: its nodes with their attributes, who makes and who takes each tensor, what is
-known of it before the model runs.
+"""Index of a model's main graph: nodes with attributes, producer and readers of each tensor, and known tensor
+facts.
 
-`FileGraph` is the index of a file; `qnnbridge_host.graph.model_index` has that of a `ModelProto`. All
-rules about operators look at its records. Nodes inside of If, Loop and Scan count with their node.
+`FileGraph` is the index of a file; `qnnbridge_host.graph.model_index` contains the index of a `ModelProto`. All
+rules about operators use these records. Nodes inside of If, Loop and Scan count with the node that contains them.
 """
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ Sizes = tuple[int, ...]
 
 
 class Unknown(Exception):
-    """A shape or a value does not follow from what is known of a model before it runs."""
+    """A shape or a value does not follow from what is known of the model before it runs."""
 
 
-# What rules about nodes raise: a malformed node makes Python raise any of the others.
+# Exceptions of rules about nodes: a malformed node can make Python raise any of these.
 DOES_NOT_FOLLOW: Final = (Unknown, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
 
 
 class OperatorRule(Protocol):
-    """What QNN computes wrong, refuses or traps: a check of a node, which gives the evidence or nothing."""
+    """A check of a node for what QNN computes wrong, refuses or fails on. Returns evidence or nothing."""
 
     @property
     def operators(self) -> Collection[str] | None:
-        """Of which nodes alone it is about; None for all."""
+        """Operators that the rule applies to; None for all."""
 
 
 AnyRule = TypeVar("AnyRule", bound=OperatorRule)
 
 
 def rules_about(rules: Iterable[AnyRule], op: str) -> tuple[AnyRule, ...]:
-    """The rules that may object to nodes of an operator, in their order."""
+    """Return the rules that apply to an operator, in their order."""
     return tuple(rule for rule in rules if rule.operators is None or op in rule.operators)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GraphTensor:
-    """One tensor.
+    """A tensor of the graph.
 
     Args:
         type: `float`; "" if it is not known.
         shape: None if the rank is not known; None for an axis without a fixed size.
-        values: of a small constant, in the order of the memory; also small numbers that follow from shapes.
+        values: elements of a small constant in memory order; also small tensors computed from shapes.
     """
 
     name: str
@@ -83,7 +83,7 @@ class GraphTensor:
 
     @property
     def fixed(self) -> Sizes | None:
-        """The shape if every axis has a size."""
+        """The shape if every axis has a size, else None."""
         if self.shape is None or None in self.shape:
             return None
         return cast("Sizes", self.shape)
@@ -99,22 +99,22 @@ class GraphTensor:
 
 
 def sizes_of(tensor: GraphTensor) -> Sizes:
-    """Its shape, of which every axis has a size. Raises `Unknown`."""
+    """Return the shape of a tensor. Raise `Unknown` if an axis has no fixed size."""
     sizes = tensor.fixed
     if sizes is None:
         raise Unknown
     return sizes
 
 
-# Without slots: `cached_property` keeps its values in `__dict__`, past the `__setattr__` that a frozen class has.
+# Without slots: `cached_property` stores values in `__dict__`, bypassing the `__setattr__` of a frozen class.
 @dataclasses.dataclass(frozen=True, eq=False)
 class GraphNode:
-    """One node of the main graph.
+    """A node of the main graph.
 
     Args:
-        op: `Conv`, or with its domain if that is not ONNX's own.
-        inputs: None where one is left out.
-        inner_ops: operators inside of it, each once.
+        op: `Conv`, with the domain unless it is ONNX's own.
+        inputs: None for an omitted input.
+        inner_ops: operators inside of the node, without duplicates.
     """
 
     index: int
@@ -127,10 +127,10 @@ class GraphNode:
 
     @property
     def label(self) -> str:
-        """How messages call it."""
+        """Name of the node in messages."""
         return self.name or (self.made[0].name if self.made else f"#{self.index}")
 
-    # Kept: the rules ask dozens of times for each node.
+    # Cached: the rules read these dozens of times for each node.
     @functools.cached_property
     def given(self) -> tuple[GraphTensor, ...]:
         return tuple(tensor for tensor in self.inputs if tensor is not None)
@@ -147,46 +147,46 @@ class GraphNode:
 
 
 class GraphIndex(abc.ABC):
-    """A graph by the names of its tensors and the places of its nodes. Records are made when one is asked for."""
+    """A graph, indexed by tensor name and node position. Node records are created on first access."""
 
     @abc.abstractmethod
     def ops(self) -> Iterable[str]:
-        """The operator of each node, in the order of the file."""
+        """Return the operator of each node in file order."""
 
     @abc.abstractmethod
     def _reads(self) -> Iterable[Iterable[str]]:
-        """The inputs of each node."""
+        """Return the inputs of each node."""
 
     @abc.abstractmethod
     def _makes(self) -> Iterable[Iterable[str]]:
-        """The outputs of each node."""
+        """Return the outputs of each node."""
 
     @abc.abstractmethod
     def _record(self, place: int) -> GraphNode: ...
 
     @abc.abstractmethod
     def about(self, name: str) -> GraphTensor:
-        """What is known of a tensor."""
+        """Return the known facts of a tensor."""
 
     @property
     @abc.abstractmethod
     def outputs(self) -> Collection[str]:
-        """The outputs of the model, in their order."""
+        """Outputs of the model, in their order."""
 
     @functools.cached_property
     def operators(self) -> frozenset[str]:
-        """As nodes name them: with their domains."""
+        """Operators of all nodes, with their domains."""
         return frozenset(self.ops())
 
     @functools.cached_property
     def makers(self) -> dict[str, int]:
-        """The place of the node that makes a tensor."""
-        # Of a damaged model that makes a name twice, the last maker counts.
+        """Position of the node that computes each tensor."""
+        # If a damaged model computes a tensor twice, the last node counts.
         return {name: place for place, names in enumerate(self._makes()) for name in names if name}
 
     @functools.cached_property
     def users(self) -> dict[str, list[int]]:
-        """The places of the nodes that take a tensor, each once."""
+        """Positions of the nodes that read each tensor, without duplicates."""
         found: dict[str, list[int]] = {}
         for place, names in enumerate(self._reads()):
             for name in dict.fromkeys(names):
@@ -198,7 +198,7 @@ class GraphIndex(abc.ABC):
         return {}
 
     def node(self, place: int) -> GraphNode:
-        """The record of a node."""
+        """Return the record of the node at a position."""
         found = self._records.get(place)
         if found is None:
             found = self._records[place] = self._record(place)
@@ -206,21 +206,21 @@ class GraphIndex(abc.ABC):
 
     @functools.cached_property
     def nodes(self) -> tuple[GraphNode, ...]:
-        """All records, in the order of the file."""
+        """All records in file order."""
         return tuple(self.node(place) for place, _ in enumerate(self.ops()))
 
     def origin(self, name: str) -> GraphNode | None:
-        """The node that makes a tensor; None for inputs and initializers."""
+        """Return the node that computes a tensor; None for inputs and initializers."""
         place = self.makers.get(name)
         return None if place is None else self.node(place)
 
     def readers(self, name: str) -> tuple[GraphNode, ...]:
-        """The nodes that take a tensor, each once."""
+        """Return the nodes that read a tensor, without duplicates."""
         return tuple(map(self.node, self.users.get(name, ())))
 
     @functools.cached_property
     def links(self) -> tuple[list[tuple[int, ...]], list[list[int]]]:
-        """Places of the makers of what each node takes, and of the users of what it makes, each once."""
+        """Positions of the nodes that each node reads from, and of those that read from it, without duplicates."""
         makers = self.makers
         before = [tuple(dict.fromkeys(makers[name] for name in names if name in makers)) for names in self._reads()]
         behind: list[list[int]] = [[] for _ in before]
@@ -230,21 +230,21 @@ class GraphIndex(abc.ABC):
         return before, behind
 
     def tensors(self, names: Sequence[str]) -> tuple[GraphTensor | None, ...]:
-        """Those of a node, None for "", which is one that is left out."""
+        """Return the tensors of a node's inputs or outputs; None for "", an omitted one."""
         return tuple([self.about(name) if name else None for name in names])
 
 
 # --- the index of a file, without onnx -----------------------------------------------------------------
-# For checks that must be quick and need no package: a session's creation looks for known-wrong operators with it.
-# Nodes of both branches of an If and of the bodies of functions stand in front of the node that has them, since QNN
-# takes an If whole, and ONNX Runtime writes functions out. Bodies of loops stay on the CPU. Weights are skipped
-# unread.
+# For checks that must be fast and need no package: session creation searches known-wrong operators with it. Nodes
+# of both branches of an If and of function bodies precede the node that contains them, because QNN receives an If
+# as a whole, and ONNX Runtime inlines functions. Bodies of loops stay on the CPU. Weights are skipped without
+# reading.
 
-# Kept: dims, data_type, float_data, int32_data, int64_data, name, raw_data, data_location.
+# Kept fields: dims, data_type, float_data, int32_data, int64_data, name, raw_data, data_location.
 _INITIALIZER = MessageKind("initializer", frozenset((1, 2, 4, 5, 7, 8, 9, 14)), frozenset((1, 4, 5, 7)))
-# Kept: name, f, i, s, floats, ints, strings, ref_attr_name.
+# Kept fields: name, f, i, s, floats, ints, strings, ref_attr_name.
 _ATTRIBUTE = MessageKind("node attribute", frozenset((1, 2, 3, 4, 7, 8, 9, 21)), frozenset((7, 8, 9)))
-# Kept: name, input, output, domain.
+# Kept fields: name, input, output, domain.
 _FUNCTION = MessageKind("function", frozenset((1, 4, 5, 10)), frozenset((4, 5)))
 _GRAPH_VALUE_INFO: Final = 13
 _SCHEMA: Final = {
@@ -259,25 +259,26 @@ _SCHEMA: Final = {
         _GRAPH_VALUE_INFO: schema.VALUE,
     },
     schema.NODE: {schema.NODE_ATTRIBUTE: _ATTRIBUTE},
-    # The tensor of a Constant, a branch of an If.
+    # The tensor of a Constant; a branch of an If.
     _ATTRIBUTE: {5: _INITIALIZER, schema.ATTRIBUTE_GRAPH: schema.GRAPH},
     _INITIALIZER: {},
 }
-# Constants of more elements are no axes, sizes, pads or scales.
+# Axes, sizes, pads and scales have fewer elements than this.
 _MOST_VALUES: Final = 64
-# Codes of `struct` by TensorProto.DataType.
-# `struct` has no bfloat16. Values of a type that is not listed stay unknown.
-# Types that have numbers in int32_data. Others have the bits of a small float there, or several numbers in one.
+# Types whose int32_data contains one number per element. For other types it contains the bits of small floats, or
+# several numbers in one element.
 _OF_INT32: Final = frozenset((2, 3, 4, 5, 6, 9))
+# `struct` codes by TensorProto.DataType. `struct` lacks bfloat16; values of other types stay unknown.
 _RAW: Final = {1: "f", 2: "B", 3: "b", 6: "i", 7: "q", 9: "?", 10: "e", 11: "d"}
 _OWN_DOMAINS: Final = ("", "ai.onnx")
 
 
 class NodeEntry(NamedTuple):
-    """A node as the file has it. op: with its domain if that is not ONNX's own.
+    """A node of the file. op: with the domain unless it is ONNX's own.
 
-    inside: of what, "" at the top. top: the place of the node of the main graph that it is, or is inside of.
-    always_taken: of each If around it this is the branch that it takes; True at the top.
+    inside: the branch or function that contains the node; "" in the main graph. top: position of the node in the
+    main graph that it is or is inside of. always_taken: True if every If around the node always takes its branch,
+    and in the main graph.
     """
 
     op: str
@@ -291,19 +292,19 @@ class NodeEntry(NamedTuple):
 
 
 class _Reference(NamedTuple):
-    """An attribute in the body of a function: that of the call."""
+    """An attribute in a function body that refers to an attribute of the call."""
 
     name: str
 
 
 class _Body:
-    """The contents of a graph or function. names: inputs and outputs of a function; defaults: of its attributes."""
+    """Contents of a graph or function. inputs, outputs: of a function. defaults: of its attributes."""
 
     def __init__(self) -> None:
         self.nodes: list[NodeEntry] = []
         self.types: dict[str, tuple[str, Shape | None]] = {}
         self.constants: dict[str, GraphTensor] = {}
-        # A caller may give any input, also one that has an initializer as its default.
+        # Inputs: a caller may set each of them, also one with an initializer as its default.
         self.overridable: set[str] = set()
         # Outputs of the model, in their order.
         self.shown: dict[str, None] = {}
@@ -313,7 +314,7 @@ class _Body:
 
 
 class FileGraph(GraphIndex):
-    """The main graph of a model file. known: what is known of its tensors; `static_shapes` adds to it."""
+    """Main graph of a model file. known: facts of its tensors, completed by `static_shapes`."""
 
     def __init__(
         self, entries: Sequence[NodeEntry], known: dict[str, GraphTensor], outputs: Collection[str] = ()
@@ -345,16 +346,16 @@ class FileGraph(GraphIndex):
 
 
 def read_graph(file: BinaryIO, size: int, sizes: Mapping[str, int] | None = None) -> FileGraph:
-    """Reads the main graph of a model file.
+    """Read the main graph of a model file.
 
     Args:
-        file: open for reading bytes, seekable.
-        size: of the file in bytes.
-        sizes: of free dimensions by name, as a session fixes them.
+        file: seekable file, opened for reading in binary mode.
+        size: size of the file in bytes.
+        sizes: sizes of free dimensions by name, as the session sets them.
 
     Raises:
-        Garbage: it is no model.
-        OSError: as reading does.
+        Garbage: the file is not a model.
+        OSError: reading failed.
     """
     reader = _Reader(sizes or {})
     walk(file, size, schema.MODEL, _SCHEMA, reader)
@@ -366,20 +367,20 @@ def read_model(source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int] 
     with contextlib.suppress(Garbage, OSError):
         if isinstance(source, bytes):
             return read_graph(io.BytesIO(source), len(source), sizes)
-        # Unbuffered: `walk` reads windows of its own.
+        # Unbuffered: `walk` reads large blocks itself.
         with open(source, "rb", buffering=0) as file:
             return read_graph(file, os.fstat(file.fileno()).st_size, sizes)
     return None
 
 
-# In `Message.notes`, beside attributes by their names.
+# Key in `Message.notes`; the key of an attribute is its name.
 _BODY: Final = " body"
-# Nodes of branches and functions at most: functions that call each other twice, forty deep, have a billion.
+# Limit on the nodes of branches and functions: functions that call each other twice, forty deep, have a billion.
 _MOST_WRITTEN_OUT: Final = 20_000
 
 
 class _Reader:
-    """The visitor; used for one walk."""
+    """Visitor of the messages of one walk."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.looked = 0
@@ -395,7 +396,7 @@ class _Reader:
         return True
 
     def close(self, message: Message) -> None:
-        # Children are closed before their parents: an attribute leaves its value in the notes of its node.
+        # Children are closed before their parents: an attribute stores its value in the notes of its node.
         kind, parent = message.kind, message.parent
         if kind is schema.NODE:
             self._close_node(message)
@@ -410,7 +411,7 @@ class _Reader:
                 _body_of(parent).constants[tensor.name] = tensor
         elif kind is schema.VALUE:
             name, (element, shape) = message.text(schema.VALUE_NAME) or "", type_of_value(message)
-            # An output may be declared without a type; then it follows from its node.
+            # An output may be declared without a type; its type then follows from the node that computes it.
             known = "" if element == schema.UNKNOWN else element.removeprefix("tensor(").removesuffix(")")
             _body_of(parent).types[name] = (known, self._fixed(shape))
             if message.field == schema.GRAPH_INPUT:
@@ -454,9 +455,9 @@ class _Reader:
 
     def graph(self) -> FileGraph:
         known = {name: GraphTensor(name, *one) for name, one in self._main.types.items()}
-        # Before IR version 4 each initializer had to be an input as well, so being one means nothing.
+        # Before IR version 4 each initializer had to be an input as well, so all initializers are constant.
         fixed = self._ir_version < 4
-        # After the declared types: an initializer's shape is certain, a declared one may have free axes.
+        # Applied after the declared types: an initializer's shape is certain, a declared one may have free axes.
         constants = self._main.constants
         known |= {name: one for name, one in constants.items() if fixed or name not in self._main.overridable}
         self._known = known
@@ -465,7 +466,7 @@ class _Reader:
         return FileGraph(self._entries, known, self._main.shown.keys())
 
     def _add(self, entry: NodeEntry, depth: int) -> None:
-        """A node behind those that are inside of it. Those of a function stand in its place."""
+        """Add a node after the nodes inside of it. The nodes of a function replace its call."""
         body = self._functions.get(entry.op)
         if body is not None and depth < _MOST_DEPTH and self._written_out < _MOST_WRITTEN_OUT:
             names = dict(zip(body.inputs, entry.inputs, strict=False))
@@ -486,7 +487,7 @@ class _Reader:
             taken = not known or name.startswith("then") == bool(known[0])
             if isinstance(branch, _Body) and taken and depth < _MOST_DEPTH:
                 self._write_out(branch, {}, {}, owner, depth)
-        # Known under the name of its result. The node stays: places count all nodes of the file.
+        # Record the value under the result's name. The node stays, because positions count all nodes of the file.
         if entry.op == "Constant" and entry.outputs:
             made = entry.outputs[0]
             self._known[made] = dataclasses.replace(_of_constant_node(entry.attributes), name=made)
@@ -524,15 +525,15 @@ class _Reader:
             self._add(inner, depth + 1)
 
 
-# Branches and functions inside of each other. ONNX Runtime gives up long before.
+# Limit on nested branches and functions. ONNX Runtime fails at much smaller depths.
 _MOST_DEPTH: Final = 50
 
 
 def _body_of(message: Message | None) -> _Body:
-    """Of a graph or function that is being read."""
+    """Return the body of the graph or function being read."""
     if message is None:
         return _Body()
-    # To protobuf a second graph of the model is the rest of the first.
+    # Protobuf merges a second graph of the model into the first.
     if message.kind is schema.GRAPH and message.parent is not None and message.parent.kind is schema.MODEL:
         message = message.parent
     found = message.notes.get(_BODY)
@@ -542,7 +543,7 @@ def _body_of(message: Message | None) -> _Body:
 
 
 def _value_of(attribute: Message) -> Any:
-    """int, float, text, tensor, or a list of them; None for what is not read (graphs, lists that are too long)."""
+    """Return the value as int, float, text, tensor or list; None for a graph or a list that is too long."""
     for inner in ("tensor", _BODY):
         if inner in attribute.notes:
             return attribute.notes[inner]
@@ -560,7 +561,7 @@ def _value_of(attribute: Message) -> Any:
         return [one.decode("utf-8", "replace") for one in lists[9] if isinstance(one, bytes)]
     if 2 in values:
         single = values[2]
-        # A single float has a fixed width; four bytes are all that there can be.
+        # A float field has four bytes; anything shorter is cut off.
         return _floats(single)[0] if isinstance(single, bytes) and len(single) == 4 else None
     if 3 in values:
         return attribute.number(3)
@@ -568,7 +569,7 @@ def _value_of(attribute: Message) -> Any:
 
 
 def _whole_numbers(values: Iterable[Any]) -> list[int]:
-    """Of a repeated field, packed or not."""
+    """Decode the integers of a repeated field, packed or not."""
     found: list[int] = []
     for value in values:
         if isinstance(value, int):
@@ -592,11 +593,11 @@ def _constant_of(tensor: Message) -> GraphTensor:
 
 
 def _values_of(tensor: Message, element: int, dims: tuple[int, ...]) -> tuple[Any, ...] | None:
-    # Also the number of dimensions is limited: a hostile tensor has thousands.
+    # The number of dimensions is limited too: a hostile tensor has thousands.
     count = math.prod(dims) if len(dims) <= _MOST_VALUES else -1
     if not 0 <= count <= _MOST_VALUES or tensor.number(schema.TENSOR_LOCATION) == schema.EXTERNAL:
         return None
-    # A tensor has its values either in raw_data (9) or in the list of its type, never in both.
+    # A tensor's values are either in raw_data (9) or in the list of its type.
     raw = tensor.values.get(9)
     found: tuple[Any, ...] = ()
     if isinstance(raw, bytes) and element in _RAW:
@@ -607,7 +608,7 @@ def _values_of(tensor: Message, element: int, dims: tuple[int, ...]) -> tuple[An
         found = tuple(number for one in tensor.lists[4] if isinstance(one, bytes) for number in _floats(one))
     elif 7 in tensor.lists or (5 in tensor.lists and element in _OF_INT32):
         found = tuple(_whole_numbers(tensor.lists.get(7) or tensor.lists[5]))
-    # With more or fewer values than its shape says a tensor is damaged: nothing follows from it.
+    # A tensor with more or fewer values than its shape requires is damaged; ignore its values.
     return found if len(found) == count else None
 
 
@@ -626,5 +627,5 @@ def _of_constant_node(attributes: Mapping[str, Any]) -> GraphTensor:
             listed = isinstance(given, list)
             values = tuple(given) if listed else (given,)
             return GraphTensor("", kind, (len(values),) if listed else (), True, values)
-    # Of a text or a sparse tensor it is only known that it is constant.
+    # Of a string or a sparse tensor only the fact that it is constant is known.
     return GraphTensor("", constant=True)

@@ -1,8 +1,8 @@
-"""Puts the values of ``SessionOptions.add_initializer`` into an ONNX model in place of those that its file holds.
+"""Replace initializers in an ONNX model by the values of ``SessionOptions.add_initializer``.
 
-ONNX Runtime gives such values to the CPU's kernels only. QNN, and ONNX Runtime's fusions of weights (a
-BatchNormalization into a Conv), compute with those of the file. The model is rewritten as bytes: its fields
-are copied, and those of the named tensors replaced. Weights in files of their own stay there. Pure functions.
+ONNX Runtime passes such values to the CPU's kernels only. QNN, and ONNX Runtime's fusions of weights (a
+BatchNormalization into a Conv), compute with the values of the file. The model is rewritten as bytes: all fields
+are copied, except those of the replaced tensors. Weights in separate files stay there. Pure functions.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from qnnbridge_host.model.protobuf import BYTES, FIXED32, FIXED64, VARINT, Garba
 from qnnbridge_host.model.writing import bytes_field, header_of, number_field
 from qnnbridge_protocol.records import NamedTuple
 
-# protobuf reads no longer message.
+# Protobuf reads no longer message.
 MAX_MODEL_BYTES: Final = 2**31 - 1
 _DEEPEST: Final = 100
 
-# Numbers of the fields: of ModelProto, GraphProto, NodeProto, AttributeProto, TensorProto, SparseTensorProto.
+# Field numbers of ModelProto, GraphProto, NodeProto, AttributeProto, TensorProto, SparseTensorProto.
 _GRAPH: Final = 7
 _NODE, _INITIALIZER, _SPARSE_INITIALIZER = 1, 5, 15
 _OUTPUT, _OPERATOR, _ATTRIBUTE = 2, 4, 5
@@ -32,9 +32,9 @@ _Change = Callable[[memoryview], bytes | None]
 
 
 class WithValues(NamedTuple):
-    """The model with other tensors.
+    """A model with replaced tensors.
 
-    replaced: names of the tensors that it has. misfits: names of those that have another type or shape in the file.
+    replaced: given tensors that the model contains, by name. misfits: those with another type or shape in the file.
     """
 
     model: bytes
@@ -43,16 +43,17 @@ class WithValues(NamedTuple):
 
 
 def with_values(model: bytes, tensors: Mapping[str, bytes]) -> WithValues:
-    """Return the model with other tensors.
+    """Return the model with replaced tensors.
 
-    As ONNX Runtime does, it replaces initializers and the results of Constant nodes, in the bodies of If and Loop,
-    too. A name that the model does not have changes nothing.
+    As ONNX Runtime does, replace initializers and the results of Constant nodes, also in the bodies of If and Loop.
+    A name that the model does not contain changes nothing.
 
     Args:
+        model: the model's bytes.
         tensors: TensorProto messages by name.
 
     Raises:
-        Garbage: it is not an ONNX model.
+        Garbage: the bytes are not an ONNX model.
     """
     found = _Found(tensors, set(), set())
     made = _each(memoryview(model), {_GRAPH: lambda graph: _graph(graph, found, 0)})
@@ -65,7 +66,7 @@ class _Found(NamedTuple):
     misfits: set[str]
 
     def take(self, name: str, before: memoryview | None) -> bytes | None:
-        """Return the tensor for one of the file, None if it stays."""
+        """Return the new tensor for a tensor of the file, None if it is not replaced."""
         given = self.tensors.get(name)
         if given is not None:
             self.replaced.add(name)
@@ -75,7 +76,7 @@ class _Found(NamedTuple):
 
 
 class _Fields:
-    """The fields of one message: (number, value without header or None, the whole field)."""
+    """Iterator over a message's fields: (number, value or None if it is not bytes, whole field with tag)."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -84,7 +85,7 @@ class _Fields:
         data, at = self._data, 0
         while at < len(data):
             start = at
-            # `varint` indexes bytes; ten of them are enough for a number.
+            # `varint` indexes bytes; a number has at most ten.
             tag, size = varint(bytes(data[at : at + 10]), 0)
             at += size
             number, wire, value = tag >> 3, tag & 7, None
@@ -102,12 +103,12 @@ class _Fields:
             else:
                 raise Garbage("it has a group, which ONNX does not use")
             if at > len(data):
-                raise Garbage("a field is longer than what it is part of")
+                raise Garbage("a field is longer than the message that contains it")
             yield number, value, data[start:at]
 
 
 def _each(data: memoryview, changes: Mapping[int, _Change]) -> bytes:
-    """Return a message in which the function of a field's number replaces its value; None keeps it."""
+    """Rewrite a message. changes: by field number, functions that return a new value, or None to keep the field."""
     made: list[bytes | memoryview] = []
     for number, value, whole in _Fields(data):
         changed = changes[number](value) if value is not None and number in changes else None
@@ -117,7 +118,7 @@ def _each(data: memoryview, changes: Mapping[int, _Change]) -> bytes:
 
 def _graph(data: memoryview, found: _Found, depth: int) -> bytes:
     if depth > _DEEPEST:
-        raise Garbage(f"more than {_DEEPEST} graphs are inside of each other")
+        raise Garbage(f"more than {_DEEPEST} graphs are nested")
 
     made: list[bytes | memoryview] = []
     for number, value, whole in _Fields(data):
@@ -136,7 +137,7 @@ def _graph(data: memoryview, found: _Found, depth: int) -> bytes:
 
 
 def _node(data: memoryview, found: _Found, depth: int) -> bytes | None:
-    """Return the changed node, None for the same."""
+    """Return the changed node, None if it is unchanged."""
     if _text(data, _OPERATOR) == "Constant":
         value = next((one for field, one, _ in _Fields(data) if field == _ATTRIBUTE and one is not None), None)
         held = () if value is None else _Fields(value)
@@ -177,13 +178,13 @@ def _type_and_shape(tensor: memoryview) -> tuple[int, tuple[int, ...]]:
 
 
 def _last_number(field: memoryview) -> int:
-    """Return the value of a field with a number."""
+    """Return the value of a numeric field."""
     data = bytes(field)
     return varint(data, varint(data, 0)[1])[0]
 
 
 def _text(data: memoryview, field: int) -> str:
-    """Return the last value of a text field, "" for none."""
+    """Return the last value of a string field, "" if it is absent."""
     found = b""
     for number, value, _ in _Fields(data):
         if number == field and value is not None:

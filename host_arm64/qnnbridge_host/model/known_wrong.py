@@ -1,8 +1,8 @@
-"""Operators that QNN is known to compute wrong: the table, and the search for them in a model. Nothing is run.
+"""Table of operators that QNN is known to compute wrong, and the search for them in a model. Nothing is run.
 
-The table is `known_wrong.json`; `python -m lab.sweep` measures it. A row matches a node only if all that its
-condition asks for is known: a shape that depends on the input never gives an alarm. The second part has the names
-that a condition may use. Pure functions; any thread.
+The table is `known_wrong.json`; `python -m lab.sweep` measures it. A row matches a node only if everything in its
+condition is known: a shape that depends on the input never raises an alarm. The second part of this module defines
+the names that a condition may use. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 CODE: Final = "known-wrong"
 _DATA: Final = os.path.join(os.path.dirname(__file__), "known_wrong.json")
-# Kinds of faults that a warning names, and operators of each, so that it stays one sentence.
+# Limit on the kinds of faults in a warning, and on the operators of each, so that the warning stays one sentence.
 _SHOWN: Final = 3
 _FIRST_HALF_FLOAT_ARCH: Final = 69
 _QUANTISED: Final = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
@@ -65,17 +65,17 @@ class WrongOperator:
     """A row of the table.
 
     Args:
-        operators: that the row is about.
-        form: "float" or "quantised", the models that it was seen in; "" for both.
-        when: expressions that are all true of a node that is computed wrong.
-        says: the condition as text.
-        least_arch: of the chip, 73 for V73.
-        first, last: releases of onnxruntime-qnn that were found wrong; newer ones than those that were tried count
-            as wrong, too.
+        operators: operators that the row applies to.
+        form: "float" or "quantised", the kind of models in which the fault was seen; "" for both.
+        when: expressions that are all true for a node that is computed wrong.
+        says: the fault as text.
+        least_arch: first architecture with the fault, 73 for V73.
+        first, last: releases of onnxruntime-qnn that were found wrong; releases newer than all tested ones count as
+            wrong, too.
         snr: decibels of the worst case that was measured.
-        rewrite: of `qnnbridge fix`, "" if there is none.
-        advice: what to do where no rewrite cures it.
-        on_cpu: the rewrite leaves the operator to the CPU, so a session has to allow that (`fallback="cpu"`).
+        rewrite: name of the rewrite of `qnnbridge fix`, "" if there is none.
+        advice: what to do if no rewrite fixes the fault.
+        on_cpu: the rewrite moves the operator to the CPU, which a session must allow (`fallback="cpu"`).
     """
 
     name: str
@@ -98,20 +98,19 @@ class WrongOperator:
 
     @property
     def remedy(self) -> str:
-        """What to do, as text."""
+        """Remedy as text."""
         then = ", and a session that allows the CPU" if self.on_cpu else ""
         return f"qnnbridge fix ({self.rewrite}){then}" if self.rewrite else self.advice
 
     @property
     def fails(self) -> bool:
-        """Whether the fault is an error, of the session or of each run; elsewhere an error says nothing about the
-        numbers."""
+        """True if the fault is an error of the session or of each run. Failures then show nothing about numbers."""
         return "no session is made" in self.says or "each run fails" in self.says
 
     def applies(self, arch: int, release: str) -> bool:
-        """Whether the chip and the release have the fault. release: "" if it is not known."""
-        # Of a text that is not a version nothing is known either.
-        # Without `last`: a release that nobody has measured yet is presumed to have the fault.
+        """Return whether a chip and a release have the fault. release: "" if it is not known."""
+        # A text that is not a version counts as unknown. `last` is ignored: a release that has not been measured is
+        # presumed to have the fault.
         number = numbers_of(release)
         return arch >= self.least_arch and (not number or number >= numbers_of(self.first))
 
@@ -121,9 +120,9 @@ class KnownWrong:
     """A node that a row matches.
 
     Args:
-        inside: the branch or function that has it, "" for a node of the main graph.
-        top: the place of the node of the main graph that it is, or is inside of; `find_in_model` fills it.
-        before: rewrites without which the one of the fault does not reach the node.
+        inside: the branch or function that contains the node, "" for a node of the main graph.
+        top: position in the main graph of the node, or of the node that contains it; set by `find_in_model`.
+        before: rewrites that must run first, so that the rewrite of the fault reaches the node.
     """
 
     fault: WrongOperator
@@ -136,18 +135,18 @@ class KnownWrong:
 
     @property
     def rewrites(self) -> tuple[str, ...]:
-        """The rewrites of `qnnbridge fix` that cure it, in their order."""
+        """Rewrites of `qnnbridge fix` that fix the node, in their order."""
         return (*self.before, self.fault.rewrite) if self.fault.rewrite else ()
 
     @property
     def text(self) -> str:
-        """One sentence for a person, with the remedy."""
+        """Fault and remedy as one sentence."""
         return f"{self.op} {self.node}: {self.fault.says}; remedy: {self.fault.remedy}"
 
 
 @functools.cache
 def table() -> tuple[WrongOperator, ...]:
-    """All rows."""
+    """Return all rows of the table."""
     with open(_DATA, encoding="utf-8") as file:
         rows = json.load(file)["rows"]
     return tuple(
@@ -157,30 +156,25 @@ def table() -> tuple[WrongOperator, ...]:
 
 @functools.cache
 def operators() -> frozenset[str]:
-    """The operators that a row is about."""
+    """Return all operators of the table."""
     return frozenset(op for fault in table() for op in fault.operators)
 
 
 @functools.cache
 def rewrites_of_failures() -> frozenset[str]:
-    """The rewrites that only cure faults with which no session is made."""
+    """Return the rewrites that only fix faults that prevent a session."""
     rewrites = {fault.rewrite for fault in table()}
     return frozenset(rewrites - {fault.rewrite for fault in table() if "no session is made" not in fault.says})
 
 
 def rows_for(arch: int, release: str = "") -> tuple[WrongOperator, ...]:
-    """The rows of the table for a chip and a release.
-
-    Args:
-        arch: of the chip, 73 for V73.
-        release: of onnxruntime-qnn; "" if it is not known.
-    """
+    """Return the rows for an architecture (73 for V73) and a release of onnxruntime-qnn ("" if it is not known)."""
     return tuple(fault for fault in table() if fault.applies(arch, release))
 
 
 def find(graph: GraphIndex, faults: Sequence[WrongOperator]) -> tuple[KnownWrong, ...]:
-    """The nodes that one of the rows matches, each once."""
-    # Once for each operator, not for each node.
+    """Return the nodes that match one of the rows, without duplicates."""
+    # Select the rows once for each operator instead of for each node.
     about = functools.cache(lambda op: rules_about(faults, op))
     found = []
     for place, op in enumerate(graph.ops()):
@@ -200,18 +194,20 @@ def find_in_model(
     sizes: Mapping[str, int] | None = None,
     rows: Sequence[WrongOperator] | None = None,
 ) -> tuple[KnownWrong, ...]:
-    """Of a model file, or a model's bytes. A file that is no model gives nothing: others say so.
+    """Search a model for nodes that match the table. The result is empty for a file that is not a model.
 
     Args:
-        sizes: of free dimensions by name, as a session fixes them.
-        rows: those that count; default those of the table for the chip and the release.
+        source: the model's path, or its bytes.
+        arch, release: as for `rows_for`.
+        sizes: sizes of free dimensions by name, as the session sets them.
+        rows: rows to search for; default: those of the table for the chip and the release.
     """
     if rows is None:
         rows = rows_for(arch, release)
     graph = read_model(source, sizes)
     if graph is None:
         return ()
-    # The quick answer: without an operator of the table no shapes are needed.
+    # Fast path: without an operator of the table no shapes are needed.
     wanted = operators()
     if not any(op in wanted for op in graph.ops()):
         return ()
@@ -219,15 +215,15 @@ def find_in_model(
     return tuple(_where_it_is(one, graph.entries[one.index]) for one in find(graph, rows))
 
 
-# They put the branch that an If always takes in its place.
+# Rewrites that replace an If by the branch that it always takes.
 BRANCH_REWRITES: Final = ("shape-computations", "untaken-branches")
 
 
 def _where_it_is(found: KnownWrong, entry: NodeEntry) -> KnownWrong:
-    """Rewrites change the main graph alone."""
+    """Complete a match with its position; drop the fix if no rewrite reaches it (outside of the main graph)."""
     if not entry.inside:
         return dataclasses.replace(found, top=entry.top)
-    # Names inside begin with a prefix of the index.
+    # The name of an inner node begins with a prefix that the index adds.
     node = entry.name or found.node.partition("/")[2]
     found = dataclasses.replace(found, node=node, inside=entry.inside, top=entry.top)
     if entry.always_taken and found.fault.rewrite:
@@ -243,7 +239,7 @@ def warning_of(
     path: str | None = None,
     evidence: Callable[[Sequence[str]], str] = lambda rows: "",
 ) -> str:
-    """The sentences for a person about a model, "" for nothing found. evidence: says where rows were measured."""
+    """Return a warning about a model, "" without matches. evidence: returns where the given rows were measured."""
     if not found:
         return ""
     measured = evidence(list(dict.fromkeys(one.fault.name for one in found)))
@@ -251,8 +247,8 @@ def warning_of(
 
 
 def fault_text(found: Sequence[KnownWrong]) -> str:
-    """Return what QNN is known to do with operators of a model, as a sentence."""
-    # A model of many layers has one fault in each: its text stands once.
+    """Return the known faults of a model's operators as a sentence."""
+    # Group by fault: a model of many layers has the same fault in each.
     by_fault: dict[tuple[str, str], list[str]] = {}
     for one in found:
         by_fault.setdefault((one.op, one.fault.says), []).append(one.node)
@@ -272,7 +268,7 @@ def _names(nodes: Sequence[str]) -> str:
 
 
 def cure_text(found: Sequence[KnownWrong], path: str | None) -> str:
-    """Return what to do about them, without a full stop."""
+    """Return what to do about the matches, without a full stop."""
     rewrites = list(dict.fromkeys(name for one in found if one.fault.rewrite for name in one.rewrites))
     only = " ".join(f"--only {name}" for name in rewrites)
     advice = list(dict.fromkeys(one.fault.advice for one in found if not one.fault.rewrite and one.fault.advice))
@@ -291,18 +287,19 @@ def find_for_session(
     soc_model: str | None = None,
     rows: Callable[[int, str], Sequence[WrongOperator]] = rows_for,
 ) -> tuple[KnownWrong, ...]:
-    """`find_in_model` for a session of a model; nothing for one without the HTP of QNN.
+    """Run `find_in_model` for a session of a model. The result is empty if the session does not use QNN's HTP.
 
     Args:
-        spec: its providers, and the sizes of free dimensions.
-        versions: of the packages on the host.
-        soc_model: the chip, if another part has found out which.
-        rows: gives those that count for a chip and a release.
+        source: the model.
+        spec: the session's providers and sizes of free dimensions.
+        versions: versions of the host's packages.
+        simulator: whether QNN computes on the simulator.
+        soc_model: the chip, if the caller has determined it.
     """
     if not computes_on_htp(spec):
         return ()
     options = [provider.options for provider in spec.providers if provider.name == QNN]
-    # The options of the first QNN provider win.
+    # The options of the first QNN provider take precedence.
     given = {name: text for one in reversed(options) for name, text in one.items()}
     arch = arch_of(soc_model or given.get("soc_model"), given.get("htp_arch"), simulator=simulator)
     release = versions.get("onnxruntime_qnn", "")
@@ -311,7 +308,7 @@ def find_for_session(
 
 
 def computes_on_htp(spec: SessionSpec) -> bool:
-    """Return whether a session asks for QNN with its HTP, as one without providers does."""
+    """Return whether a session uses QNN's HTP, which is the default without providers."""
     from qnnbridge_host.model.compatibility import backend_of
 
     options = [provider.options for provider in spec.providers if provider.name == QNN]
@@ -319,24 +316,24 @@ def computes_on_htp(spec: SessionSpec) -> bool:
 
 
 def arch_of(soc_model: str | None, htp_arch: str | None = None, *, simulator: bool) -> int:
-    """The architecture that a session computes for: of its chip, else of this computer's or the simulator's.
+    """Return the architecture that a session computes for: of its chip, else of this computer or of the simulator.
 
-    A chip that is not known counts as the first that computes in half floats.
+    An unknown chip counts as the first architecture that computes in half floats.
     """
     if simulator:
         number = simulated_chip(soc_model, htp_arch)
         chip = chip_of(number) if number else None
     else:
         first = (soc_model or "").split(",")[0]
-        # To QNN 0 means that no chip was named.
+        # For QNN 0 means that no chip is set.
         chip = chip_named(first) if first.strip(" 0") else chip_of_this_computer()
     return chip.arch if chip is not None else _FIRST_HALF_FLOAT_ARCH
 
 
 def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
-    """Whether a row is about this node. What is not known of the node makes no match."""
+    """Return whether a row matches a node. Unknown facts of the node prevent a match."""
     first = node.inputs[0] if node.inputs else None
-    # In a QDQ model the operators are the same as in a float one. What makes the input shows which of both it is.
+    # Operators have the same types in QDQ models as in float models; the producer of the input shows which it is.
     quantised = first is not None and maker_of(first, graph) in _QUANTISED
     if fault.form and (fault.form == "quantised") != quantised:
         return False
@@ -344,27 +341,26 @@ def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
 
 
 # --- conditions ------------------------------------------------------------------------------------------
-# Expressions over attributes, shapes and constants of a node. Names are the node's attributes, and for windows
-# `sizes`, `kernel`, `strides`, `dilations`, `before` and `after`: the pads, also those of auto_pad; of poolings
-# `made`: the sizes of the result. `users` are the operators that take the result, `beside` the inputs of each,
-# `output` is the result's name, `node_name` the node's own; of reductions `reduced`: their axes. Functions take
-# the number of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`,
-# `quantised(0)`, and `least(0)`, `most(0)`: the limits that a Max, Min or Clip in front of it sets; `fed(1)` gives
-# the type of the model input whose values input 1 has, "" if something computes them; `way(1, 0)` gives the
-# operator that makes input 1, and the one that makes input 0 of that, as far as there are any;
-# `merged_gelu()` and the like ask what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an
-# expression, after a look that it has nothing but arithmetic, comparisons, calls of these functions and loops in
-# it: a table of data runs no code of its own.
+# Expressions over attributes, shapes and constants of a node. Names: the node's attributes; for windows `sizes`,
+# `kernel`, `strides`, `dilations`, `before` and `after` (the pads, also those of auto_pad); for poolings `made`,
+# the sizes of the result; `users`, the operators that read the result, and `beside`, the inputs of each; `output`,
+# the result's name; `node_name`, the node's own name; for reductions `reduced`, their axes. Functions of the index
+# of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`, `quantised(0)`;
+# `least(0)` and `most(0)`, the limits that a Max, Min or Clip in front of the input sets; `fed(1)`, the type of the
+# model input whose values input 1 has, "" if they are computed; `way(1, 0)`, the operator that computes input 1 and
+# the operator that computes input 0 of that one, as far as they exist. `merged_gelu()` and similar functions return
+# what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an expression after a check that it contains
+# only arithmetic, comparisons, calls of these functions and comprehensions, so that the table cannot run code.
 
 _POOLS: Final = frozenset({"AveragePool", "MaxPool", "LpPool"})
 _WINDOWS: Final = _POOLS | {"Conv", "ConvTranspose"}
 _WEIGHTED: Final = ("Conv", "ConvTranspose")
-# Of a Resize in one direction, to be looked at one by one. No picture has more; a hostile model may.
+# Limit on the output size of a Resize in one direction. No image is larger, but a hostile model may be.
 _MOST_PLACES: Final = 2**14
 
 
 def all_true(expressions: Sequence[str], node: GraphNode, graph: GraphIndex) -> bool:
-    """Whether every expression is true of a node. What is unknown is not true."""
+    """Return whether every expression is true for a node. An unknown fact makes an expression false."""
     names = _Facts(node, graph)
     try:
         return all(eval(_parsed(text), names) for text in expressions)  # noqa: S307 - `_parsed` lets nothing else in
@@ -373,10 +369,10 @@ def all_true(expressions: Sequence[str], node: GraphNode, graph: GraphIndex) -> 
 
 
 class _Facts(dict[str, Any]):
-    """The names that an expression may use, computed when they are asked for."""
+    """Names that an expression may use, computed on access."""
 
-    # As Python looks names up: here, then among the built-in functions. A loop looks only where `eval` was given a
-    # dict, whose `__missing__` it asks as well.
+    # `eval` looks a name up here and then among the built-in functions. Comprehensions look up only globals, so
+    # `eval` gets this dict as globals; its `__missing__` is called for them as well.
     def __init__(self, node: GraphNode, graph: GraphIndex) -> None:
         super().__init__(__builtins__=_PLAIN)
         self._node = node
@@ -394,10 +390,10 @@ class _Facts(dict[str, Any]):
             return self._window[name]
         if node.op in _POOLS and name == "made":
             return slid_sizes([_input(node, 0)], node.attributes)
-        # Last, since exporters leave out an attribute that has ONNX's default.
+        # Defaults come last: exporters omit an attribute with ONNX's default.
         return _DEFAULTS[node.op, name]
 
-    # Kept: a condition asks for most of it.
+    # Cached: a condition uses most of its values.
     @functools.cached_property
     def _window(self) -> Mapping[str, list[int]]:
         return window_of_node(self._node)
@@ -418,23 +414,23 @@ def _values(node: GraphNode, number: int) -> tuple[Any, ...]:
 
 
 def maker_of(tensor: GraphTensor, graph: GraphIndex) -> str:
-    """The operator that makes it, "" for an input or a constant."""
+    """Return the operator that computes a tensor, "" for an input or a constant."""
     maker = None if tensor.constant else graph.origin(tensor.name)
     return "" if maker is None else maker.op
 
 
-# Between an input of the model and a node these leave the values where they are.
+# Operators that do not change the values between an input of the model and a node.
 _ONLY_SHAPES: Final = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
-# int32 and int64, as `to` of a Cast has them.
+# int32 and int64, as numbers in `to` of a Cast.
 _WHOLE: Final = (6, 7)
-# A damaged model has circles.
+# Limit on the nodes to follow: a damaged model may contain cycles.
 _MOST_BETWEEN: Final = 64
 
 
 def _fed(graph: GraphIndex, node: GraphNode, number: int) -> str:
-    """Return the type of the model input whose values an input has, "" if something computes them.
+    """Return the type of the model input whose values an input has, "" if the values are computed.
 
-    Casts between int32 and int64 count as nothing: QNN computes both in 32 bits.
+    Casts between int32 and int64 are ignored: QNN computes both in 32 bits.
     """
     tensor = _input(node, number)
     for _ in range(_MOST_BETWEEN):
@@ -448,14 +444,14 @@ def _fed(graph: GraphIndex, node: GraphNode, number: int) -> str:
 
 
 def _least(graph: GraphIndex, node: GraphNode, number: int) -> float:
-    """What an input is at least, by a Max or Clip with a constant in front of it."""
+    """Return the lower bound that a constant Max or Clip sets for an input."""
     found = _limits(graph, node, number, "Max", "min", 1)
-    # Of a constant with several values only the smallest holds for all elements. Of several constants all hold.
+    # Only the smallest value of a constant is a bound for all elements; of several bounds the largest counts.
     return max(map(min, found), default=-math.inf)
 
 
 def _most(graph: GraphIndex, node: GraphNode, number: int) -> float:
-    """What an input is at most, by a Min or Clip with a constant in front of it."""
+    """Return the upper bound that a constant Min or Clip sets for an input."""
     found = _limits(graph, node, number, "Min", "max", 2)
     return min(map(max, found), default=math.inf)
 
@@ -466,7 +462,7 @@ def _limits(
     maker = graph.origin(_input(node, number).name)
     if maker is None or maker.op not in (op, "Clip"):
         return []
-    # The constant of a Max or Min is any of its inputs; a Clip has the least second and the most third.
+    # The constant of a Max or Min may be any input; a Clip has its minimum second and its maximum third.
     given = maker.inputs if maker.op == op else maker.inputs[place : place + 1]
     found = [one.values for one in given if one is not None and one.constant and one.values]
     # Before opset 11 the limits of a Clip are attributes.
@@ -481,7 +477,7 @@ def _way(graph: GraphIndex, node: GraphNode, *numbers: int) -> list[str]:
         tensor = node.input(number)
         maker = graph.origin(tensor.name) if tensor is not None else None
         if maker is None:
-            break  # at an input or a constant
+            break  # an input of the model or a constant
         node = maker
         found.append(node.op)
     return found
@@ -491,7 +487,7 @@ def _quantised(graph: GraphIndex, node: GraphNode, number: int) -> str:
     maker = graph.origin(_input(node, number).name)
     if maker is None:
         raise Unknown
-    # A DequantizeLinear, whose zero point has the type of the stored integers.
+    # The zero point of a DequantizeLinear has the type of the stored integers.
     stored = maker.input(2) or maker.input(0)
     if stored is None or not stored.type:
         raise Unknown
@@ -499,7 +495,7 @@ def _quantised(graph: GraphIndex, node: GraphNode, number: int) -> str:
 
 
 def _users(graph: GraphIndex, node: GraphNode) -> tuple[GraphNode, ...]:
-    """Of its result. A damaged model makes one many times; to look at its users each time takes too long."""
+    """Return the readers of a node's result. Raise `Unknown` if a damaged model computes it several times."""
     result = node.outputs[0]
     if result is None or graph.makers[result.name] != node.index:
         raise Unknown
@@ -507,13 +503,13 @@ def _users(graph: GraphIndex, node: GraphNode) -> tuple[GraphNode, ...]:
 
 
 def window_of_node(node: GraphNode) -> dict[str, list[int]]:
-    """`window_of` of a convolution or pooling. Raises `Unknown` where its sizes are not known."""
+    """Return `window_of` of a convolution or pooling. Raise `Unknown` if a size is not known."""
     weights = node.inputs[1] if node.op in _WEIGHTED else None
     return window_of(sizes_of(_input(node, 0))[2:], node.attributes, weights)
 
 
 def reduced_axes(node: GraphNode) -> list[int]:
-    """Return the dimensions that a reduction takes together. Raise `Unknown` where they are computed."""
+    """Return the dimensions that a reduction reduces. Raise `Unknown` if the axes are computed."""
     rank = len(sizes_of(_input(node, 0)))
     if "axes" in node.attributes:
         axes = list(node.attributes["axes"])
@@ -525,10 +521,12 @@ def reduced_axes(node: GraphNode) -> list[int]:
 
 
 def nearest_places(node: GraphNode) -> list[tuple[list[int], list[int]]]:
-    """Of a Resize to nearest values: for each direction the places that it takes, and those that QNN takes.
+    """Return the source indices of a nearest Resize, for each direction: by ONNX's definition, and those of QNN.
 
-    QNN rounds half up, and of asymmetric coordinates takes the floor; pytorch_half_pixel is computed as asymmetric.
-    Raises an error where a size is not known.
+    QNN rounds half up, and for asymmetric coordinates rounds down; it computes pytorch_half_pixel as asymmetric.
+
+    Raises:
+        Unknown: a size is not known; malformed nodes raise other errors of `DOES_NOT_FOLLOW`.
     """
     attributes, shape = node.attributes, sizes_of(_input(node, 0))
     coordinate = attributes.get("coordinate_transformation_mode", "half_pixel")
@@ -552,20 +550,20 @@ def nearest_places(node: GraphNode) -> list[tuple[list[int], list[int]]]:
         made = list(scaled_sizes(shape, scales))
     if max(made, default=0) > _MOST_PLACES:
         raise Unknown
-    # ONNX Runtime copies what keeps its sizes, whatever the scales are.
+    # ONNX Runtime copies the data if no size changes, for any scales.
     if made == list(shape):
         return [(list(range(size)), list(range(size))) for size in shape[2:]]
     found = []
     for size, out, scale in zip(shape[2:], made[2:], scales[2:], strict=True):
         ours = [_ROUNDING[rounding](_coordinate(coordinate, place, scale, size, out)) for place in range(out)]
-        # QNN has the sizes only, so its scale is their quotient, whatever the model's is.
+        # QNN receives the sizes only, so its scale is their quotient, not the model's scale.
         theirs = [_as_qnn(coordinate, place, out / size, size, out) for place in range(out)]
         found.append(([min(max(one, 0), size - 1) for one in ours], [min(max(one, 0), size - 1) for one in theirs]))
     return found
 
 
 def _coordinate(mode: str, place: int, scale: float, size: int, out: int) -> float:
-    # In 32 bits, as ONNX Runtime computes: a place that comes out a little below a whole number is that number.
+    # 32 bits, as in ONNX Runtime: a coordinate slightly below an integer is rounded to it.
     if mode == "asymmetric":
         return in_float32(place / scale)
     if mode == "align_corners":
@@ -583,15 +581,15 @@ def _as_qnn(mode: str, place: int, scale: float, size: int, out: int) -> int:
 
 _COORDINATES: Final = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _ROUNDING: Final[Mapping[str, Callable[[float], int]]] = {
-    # Not `round`, which takes a half to the even neighbour.
+    # Not `round`, which rounds a half to the even neighbour.
     "round_prefer_floor": lambda place: math.ceil(place - 0.5),
     "round_prefer_ceil": lambda place: math.floor(place + 0.5),
     "floor": math.floor,
     "ceil": math.ceil,
 }
-# Of an input by its number.
+# Functions that take the index of an input.
 _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
-    # All sizes, known for sure; the values of a small constant.
+    # Sizes, all known; values of a small constant.
     "shape": lambda _, node, number: sizes_of(_input(node, number)),
     "values": lambda _, node, number: _values(node, number),
     "type": lambda _, node, number: _input(node, number).type,
@@ -605,9 +603,9 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "fed": _fed,
     "least": _least,
     "most": _most,
-    # The type of the integers of a quantised input.
+    # Type of the integers of a quantised input.
     "quantised": _quantised,
-    # Of no input: whether QNN takes other places than a Resize to nearest values means; what QNN merges, or moves.
+    # Without an input: whether a nearest Resize differs from ONNX's definition; what QNN merges or moves.
     "nearest_differs": lambda _, node: any(ours != theirs for ours, theirs in nearest_places(node)),
     "merged_gelu": gelu_of,
     "merged_factor": softmax_factor,
@@ -628,7 +626,7 @@ _OF_NODE: Final[Mapping[str, Callable[[GraphIndex, GraphNode], Any]]] = {
     ],
     "output": lambda _, node: node.made[0].name,
     "node_name": lambda _, node: node.name,
-    # The dimensions that a reduction takes together.
+    # Dimensions that a reduction reduces.
     "reduced": lambda _, node: reduced_axes(node),
 }
 _PLAIN: Final[Mapping[str, Any]] = {
@@ -637,7 +635,7 @@ _PLAIN: Final[Mapping[str, Any]] = {
     "max": max,
     "sum": sum,
     "prod": math.prod,
-    # Of a list: one place of which something is unknown makes all of it unknown.
+    # Evaluate all items first: one unknown item makes the result unknown.
     "any": lambda found: any([*found]),
     "all": lambda found: all([*found]),
     "zip": zip,
@@ -661,12 +659,12 @@ _DEFAULTS: Final[Mapping[tuple[str, str], Any]] = {
     ("Resize", "nearest_mode"): "round_prefer_floor",
     **{(op, "axis"): 0 for op in ("ArgMin", "Gather", "GatherElements", "ScatterElements")},
     **{(op, "axis"): -1 for op in ("Softmax", "LogSoftmax", "RMSNormalization", "LayerNormalization", "OneHot")},
-    # Opset 16 has the same default and calls it bilinear.
+    # Opset 16 has the same default under the name bilinear.
     ("GridSample", "mode"): "linear",
     ("GridSample", "padding_mode"): "zeros",
     ("GridSample", "align_corners"): 0,
 }
-# No attribute of a value and no function of its own: with these an expression could reach all of Python.
+# Neither attribute access nor function definitions, with which an expression could reach all of Python.
 _ALLOWED: Final = (
     *(ast.Expression, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Call, ast.Constant, ast.Name),
     *(ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.GeneratorExp, ast.comprehension),
@@ -674,10 +672,10 @@ _ALLOWED: Final = (
 )
 
 
-# The table has some dozens of conditions, and each is asked for every node of its operators.
+# Cached: the table has dozens of conditions, and each is evaluated for every node of its operators.
 @functools.cache
 def _parsed(text: str) -> CodeType:
     tree = ast.parse(text, mode="eval")
     if not all(isinstance(node, _ALLOWED) for node in ast.walk(tree)):
-        raise ValueError(f"{text!r} is no condition")
+        raise ValueError(f"{text!r} is not a valid condition")
     return compile(tree, "known_wrong.json", "eval")

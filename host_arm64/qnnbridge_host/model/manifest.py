@@ -1,7 +1,7 @@
-"""The manifest beside a compiled model: its files, its origin, the versions that made it, and its target.
+"""Manifest of a compiled model: its files, its origin, the versions that compiled it, and its target.
 
-A context binary has no checksum: one changed byte crashes the host, hangs it or gives wrong numbers. The manifest
-gives it one. It is written last, whole or not at all, as `m_ctx.qnnbridge.json` beside `m_ctx.onnx`. Any thread.
+A context binary lacks a checksum: one changed byte crashes the host, hangs it or gives wrong numbers. The manifest
+adds one. It is written last and atomically, as `m_ctx.qnnbridge.json` next to `m_ctx.onnx`. Any thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SUFFIX: Final = ".qnnbridge.json"
 SCHEMA: Final = 1
-# In `extra`: what came of comparing it with the CPU, by `prepare` and by `compile`.
+# Keys in `extra`: results of the comparison with the CPU by `prepare` and by `compile`.
 VERIFIED: Final = "verified"
 VALIDATION: Final = "validation"
 _LARGEST_BYTES: Final = 1024 * 1024
@@ -34,7 +34,10 @@ _CHUNK_BYTES: Final = 1024 * 1024
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileRecord:
-    """name: relative to the manifest's folder, with forward slashes. size: in bytes. sha256: in hex."""
+    """A file of a compiled model.
+
+    name: relative to the manifest's folder, with forward slashes. size: in bytes. sha256: in hex.
+    """
 
     name: str
     size: int
@@ -42,7 +45,7 @@ class FileRecord:
 
     @classmethod
     def of(cls, folder: str | os.PathLike[str], name: str) -> FileRecord:
-        """Of a file as it is now. Raises `OSError`."""
+        """Return the record of a file in its present state. Raise `OSError` if it cannot be read."""
         import hashlib
 
         digest, size = hashlib.sha256(), 0
@@ -55,11 +58,12 @@ class FileRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompiledManifest:
-    """model: file name of the compiled .onnx. files: all files of it, that one first.
+    """Contents of a manifest.
 
-    source_name, source_sha256: the original; the latter is `ModelSource.fingerprint`, so external data count.
-    versions: of onnxruntime, onnxruntime_qnn, qnn_sdk, qnnbridge. soc_models, htp_arch: its target.
-    options: of the provider. created: the time in UTC, for people only. extra: anything else, in JSON's types.
+    model: file name of the compiled .onnx. files: all its files, the model first.
+    source_name, source_sha256: the original; the latter is `ModelSource.fingerprint`, which includes external data.
+    versions: of onnxruntime, onnxruntime_qnn, qnn_sdk, qnnbridge. soc_models, htp_arch: the target.
+    options: the provider's options. created: time in UTC, for information only. extra: other data in JSON types.
     """
 
     model: str
@@ -79,7 +83,7 @@ class CompiledManifest:
 
 
 def manifest_path(model: str | os.PathLike[str]) -> str:
-    """Where the manifest of a compiled model is, or would be."""
+    """Return the path of a compiled model's manifest, which need not exist."""
     return os.path.splitext(os.fsdecode(model))[0] + SUFFIX
 
 
@@ -96,9 +100,16 @@ def write_manifest(
     options: Mapping[str, str] | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> CompiledManifest:
-    """Hash `model` and the files `beside` it (names in `folder`) and write the manifest, whole or not at all.
+    """Hash a compiled model and its other files, and write the manifest atomically.
 
-    Raises `OSError`.
+    Args:
+        folder: the folder of all files.
+        model: name of the compiled .onnx.
+        beside: the other files, by name.
+        source_name, source_sha256, versions, soc_models, htp_arch, options, extra: fields of `CompiledManifest`.
+
+    Raises:
+        OSError: a file cannot be read, or the manifest cannot be written.
     """
     import datetime
 
@@ -119,24 +130,25 @@ def write_manifest(
 
 
 def _write(manifest: CompiledManifest, model: str) -> None:
-    # ASCII escapes lone surrogates of names, which UTF-8 refuses. NaN is no JSON, though Python writes it.
+    # ASCII escapes lone surrogates in a name; UTF-8 refuses them. Python would write NaN, which is not valid JSON.
     document = {"schema": SCHEMA, **dataclasses.asdict(manifest)}
     text = json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
     write_whole(manifest_path(model), text.encode("ascii"), durable=True)
 
 
 def add_verdict(model: str | os.PathLike[str], verified: Mapping[str, Any]) -> bool:
-    """Put what `prepare` found about the numbers into the manifest of a compiled model.
+    """Add the verdict of `prepare` on the numbers to the manifest of a compiled model.
 
     Args:
         model: path of the compiled model.
         verified: a `NumbersReport` as JSON.
 
     Returns:
-        Whether it was not there yet.
+        Whether the manifest was changed; False if it has this verdict already, or does not exist.
 
     Raises:
-        OSError, ContextUnusable: the manifest cannot be read or written.
+        OSError: the manifest cannot be written.
+        ContextUnusable: the manifest cannot be read.
     """
     manifest = read_manifest(model)
     if manifest is None or manifest.extra.get(VERIFIED) == verified:
@@ -146,7 +158,7 @@ def add_verdict(model: str | os.PathLike[str], verified: Mapping[str, Any]) -> b
 
 
 def shipped_numbers(model: str) -> NumbersReport | None:
-    """What is known of a compiled model's numbers by its manifest; ``None`` for nothing."""
+    """Return the report on a compiled model's numbers from its manifest; ``None`` if it contains none."""
     from qnnbridge_protocol.model_records import NumbersReport, Validation
 
     try:
@@ -165,16 +177,17 @@ def shipped_numbers(model: str) -> NumbersReport | None:
 
 
 def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
-    """The manifest of a compiled model (or the manifest file itself); ``None`` if there is none.
+    """Read the manifest of a compiled model, by path of either; return ``None`` if there is none.
 
-    Raises `ContextUnusable` for one that cannot be understood: it may be all that shows a damaged binary.
+    Raises:
+        ContextUnusable: the manifest is unreadable. It is not ignored, because only it may reveal a damaged binary.
     """
     file = os.fsdecode(path)
     if not file.endswith(SUFFIX):
         file = manifest_path(file)
     try:
         with io.BufferedReader(open_regular(file)) as stream:
-            # One byte more than allowed shows that it is too long.
+            # One byte more than allowed reveals a manifest that is too long.
             data = stream.read(_LARGEST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -185,7 +198,7 @@ def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
             raise ValueError("it is too long")
         document = json.loads(data)
         schema = document["schema"]
-        # `isinstance` would let `true` pass.
+        # `isinstance` would accept `true`.
         if type(schema) is not int:
             raise ValueError(f"schema {schema!r}")
         if schema > SCHEMA:
@@ -201,9 +214,9 @@ def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
 
 def _from_document(document: Mapping[str, Any]) -> CompiledManifest:
     manifest = read_document(CompiledManifest, document, "manifest")
-    # Other tools print hashes in capitals, too.
+    # Other tools print hashes in upper case, too.
     files = tuple(dataclasses.replace(record, sha256=record.sha256.lower()) for record in manifest.files)
-    # These names come with the model, so they are checked before one of them is opened.
+    # The model's author chose each file name, so check all of them before opening a file.
     for record in files:
         problem = path_problem(record.name)
         if problem is not None:

@@ -1,8 +1,8 @@
-"""Find patterns of operators that QNN merges or computes in another order, although the result is another.
+"""Find patterns of operators that QNN merges or reorders in a way that changes the result.
 
-The provider's `qnn_node_group` (onnxruntime-qnn 2.7) merges Gelu, Softmax and L2 normalization. ONNX Runtime's
-own fault with vectors between transposes is here, too: it shows only where QNN asks for another layout. The
-functions are pure; they take a graph's index and raise what `DOES_NOT_FOLLOW` lists where something is not known.
+The provider's `qnn_node_group` (onnxruntime-qnn 2.7) merges Gelu, Softmax and L2 normalization. A fault of ONNX
+Runtime itself, vectors between transposes, is here too because it occurs only where QNN asks for another layout.
+The functions are pure; they take a graph's index and raise one of `DOES_NOT_FOLLOW` if a size or value is unknown.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, GraphTensor,
 from qnnbridge_host.model.operator_tables import refused_at_the_end
 from qnnbridge_protocol.records import NamedTuple
 
-# Relative difference of a constant that costs less than half floats do: 48 dB.
+# A relative difference of a constant up to this costs less accuracy than half floats do: 48 dB.
 _CLOSE: Final = 0.004
 
 
 class _Product(NamedTuple):
-    """x * factor * (shift + Erf(x * scale or x / scale)).
+    """The product x * factor * (shift + Erf(x * scale or x / scale)).
 
-    shared: another node reads a tensor inside of it, which is gone after the merge.
+    shared: a node outside of the product reads one of its inner tensors, which the merge removes.
     """
 
     scale: GraphTensor
@@ -37,8 +37,9 @@ class _Product(NamedTuple):
 def gelu_of(graph: GraphIndex, erf: GraphNode) -> Literal["", "gelu", "other", "shared"]:
     """Return what QNN merges into a Gelu around an Erf.
 
-    "": nothing. "gelu": a Gelu. "other": another function, for which QNN computes Gelu. "shared": another node
-    reads a part of the Gelu, and QNN cannot compose the graph.
+    Returns:
+        "" if nothing is merged; "gelu" for a Gelu; "other" for another function, for which QNN computes Gelu;
+        "shared" if a node outside reads a part of the Gelu, so QNN cannot compose the graph.
     """
     found = next(_products(graph, erf), None)
     if found is None:
@@ -54,7 +55,7 @@ def _products(graph: GraphIndex, erf: GraphNode) -> Iterator[_Product]:
     scaled = graph.origin(_name(erf.input(0)))
     if scaled is None or scaled.op not in ("Div", "Mul") or len(scaled.given) != 2:
         return
-    # QNN takes the first operand as the tensor, whatever the second is.
+    # QNN uses the first operand as the tensor, whatever the second operand is.
     root, scale = scaled.given
     many = len(graph.readers(scaled.made[0].name)) > 1
     first = _only_reader(graph, erf)
@@ -86,13 +87,13 @@ def _products(graph: GraphIndex, erf: GraphNode) -> Iterator[_Product]:
 
 
 def softmax_factor(graph: GraphIndex, softmax: GraphNode) -> float:
-    """Return the number that QNN merges with a Softmax: the scalar constant of the Mul in front of it."""
+    """Return the number that QNN merges into a Softmax: the scalar constant of the Mul in front of the Softmax."""
     given = softmax.given[0]
     product = graph.origin(given.name)
     if product is None or product.op != "Mul" or len(graph.readers(given.name)) != 1:
         raise Unknown
     left, right = product.given
-    # QNN looks at the second operand first. It merges no half floats.
+    # QNN checks the second operand first. It merges no half floats.
     number = right if right.shape == () else left
     if number.shape != () or not number.constant or number.type != "float" or not number.values:
         raise Unknown
@@ -100,13 +101,13 @@ def softmax_factor(graph: GraphIndex, softmax: GraphNode) -> float:
 
 
 def l2_offset(graph: GraphIndex, norm: GraphNode) -> float:
-    """Return the number that QNN drops: e of x / (ReduceL2(x) + e)."""
+    """Return the number that QNN drops: e in x / (ReduceL2(x) + e)."""
     added = _only_reader(graph, norm)
     divided = _only_reader(graph, added) if added is not None and added.op == "Add" else None
     if added is None or divided is None or divided.op != "Div" or norm.attributes.get("keepdims", 1) != 1:
         raise Unknown
     if not (norm.attributes.get("axes") or (norm.input(1) or GraphTensor("")).constant):
-        raise Unknown  # it is not merged without axes
+        raise Unknown  # without axes QNN does not merge the pattern
     if [tensor.name for tensor in divided.given] != [norm.given[0].name, added.made[0].name]:
         raise Unknown
     number = _other(added, norm)
@@ -115,16 +116,17 @@ def l2_offset(graph: GraphIndex, norm: GraphNode) -> float:
     return float(number.values[0])
 
 
-# Operators that repeated rows pass on their way to one of `_READERS_OF_ROWS`. Sub and Relu were measured right.
+# Operators that pass repeated rows on to one of `_READERS_OF_ROWS`. Sub and Relu were measured to be right.
 _PASS_ROWS: Final = frozenset(("Add", "Mul", "MatMul", "Gelu", "Identity", "Reshape", "Transpose"))
 _READERS_OF_ROWS: Final = frozenset(("LayerNormalization", "RMSNormalization", "Sigmoid"))
 _MOST_STEPS: Final = 3
 
 
 def repeats_rows(graph: GraphIndex, node: GraphNode) -> bool:
-    """Return whether QNN takes wrong rows of an operand that a sum or product repeats along dimension -3.
+    """Return whether QNN reads wrong rows of an operand that a sum or product repeats along dimension -3.
 
-    Raise an error if a size is not known.
+    Raises:
+        Unknown: a size is not known.
     """
     left, right = (sizes_of(tensor) for tensor in node.given)
     rank = max(len(left), len(right))
@@ -149,21 +151,22 @@ def _reaches(graph: GraphIndex, node: GraphNode, steps: int) -> bool:
     return steps > 0 and any(_reaches(graph, reader, steps - 1) for reader in readers if reader.op in _PASS_ROWS)
 
 
-# They change the shape alone; QNN has one operator for all of them, and ONNX Runtime takes an Identity out.
+# Operators that change the shape only; QNN has one operator for all of them, and ONNX Runtime removes an Identity.
 _RESHAPES: Final = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"))
-# Behind these the merged graph can be finalized, and its numbers are wrong.
+# In front of these operators the merged graph can be finalized, and its results are wrong.
 _MERGED_BEHIND: Final = frozenset(("Relu", "Sigmoid", "Tanh"))
-# Of five dimensions all was measured right.
+# With five dimensions all results were measured to be right.
 _MOST_MERGED: Final = 4
 
 
 def loses_reshapes(graph: GraphIndex, product: GraphNode) -> Literal["", "wrong", "fails"]:
-    """Return what QNN does with a MatMul by a constant matrix between reshapes.
+    """Return what happens to a MatMul by a constant matrix between reshapes.
 
-    QNN leaves out reshapes that together change only the last size, although each row of the product has another
-    length than the last size in front of them.
+    QNN drops reshapes that together change only the last size, although the rows of the product and the last size
+    in front of the reshapes differ in length.
 
-    "": nothing. "wrong": the numbers are wrong. "fails": the graph cannot be finalized.
+    Returns:
+        "" if the result is right; "wrong" if it is wrong; "fails" if the graph cannot be finalized.
     """
     left, right = product.given
     if not right.constant or len(sizes_of(right)) != 2:
@@ -174,8 +177,8 @@ def loses_reshapes(graph: GraphIndex, product: GraphNode) -> Literal["", "wrong"
     before, length = sizes_of(source), sizes_of(right)[0]
     if source.name == left.name or not 0 < len(before) <= _MOST_MERGED or before[-1] == length:
         return ""
-    # Dimensions of 1 in front do not count. Of one or two dimensions it is right if the number of rows differs by a
-    # factor of 2 or 4.
+    # Leading dimensions of 1 do not count. With one or two dimensions the result is right if the number of rows
+    # differs by a factor of 2 or 4.
     rows, products = math.prod(before[:-1]), math.prod(sizes_of(left)) // length
     if sum(size > 1 for size in before[:-1]) < 2 and not _is_long(before) and _is_near(rows, products):
         return ""
@@ -184,7 +187,7 @@ def loses_reshapes(graph: GraphIndex, product: GraphNode) -> Literal["", "wrong"
 
 
 def _is_long(sizes: tuple[int, ...]) -> bool:
-    """Return whether more than two dimensions are left without those of 1 in front."""
+    """Return whether more than two dimensions remain without leading dimensions of 1."""
     return len(sizes) - next((place for place, size in enumerate(sizes) if size > 1), len(sizes)) > 2
 
 
@@ -194,7 +197,7 @@ def _is_near(one: int, other: int) -> bool:
 
 
 def _reshaped(graph: GraphIndex, product: GraphNode) -> Iterator[GraphTensor]:
-    """Yield the last tensors of all chains of reshapes behind a node."""
+    """Yield the last tensor of each chain of reshapes behind a node."""
     waiting = [(product.made[0], 0)]
     while waiting:
         tensor, steps = waiting.pop()
@@ -213,10 +216,10 @@ def _kept(graph: GraphIndex, end: GraphTensor, before: tuple[int, ...]) -> Liter
 
 
 def joins_edges(graph: GraphIndex, product: GraphNode) -> bool:
-    """Return whether a product of half floats stands alone between reshapes of an input and an output of the model.
+    """Return whether reshapes alone connect a product of half floats to an input and an output of the model.
 
-    If the input has four dimensions, of which the reshape joins the first two and the last two, and the output has
-    the first two again, QNN leaves the reshapes out, and its numbers are wrong.
+    If the input has four dimensions, the reshape joins the first two and the last two, and the output has the first
+    two again, then QNN drops the reshapes and its results are wrong.
     """
     source = product.given[0]
     while (maker := graph.origin(source.name)) is not None and maker.op in _RESHAPES:
@@ -230,18 +233,18 @@ def joins_edges(graph: GraphIndex, product: GraphNode) -> bool:
     return any(sizes_of(end)[:-1] == before[:2] or sizes_of(end) == before for end in ends)
 
 
-# TensorProto's numbers of float, half float and bfloat16.
+# Type numbers of TensorProto: float, float16, bfloat16.
 _FLOATS: Final = frozenset((1, 10, 16))
-# Those of uint8, int32, int64 and uint32.
+# Type numbers: uint8, int32, int64, uint32.
 _WHOLE: Final = frozenset((2, 6, 7, 12))
-# ONNX Runtime takes these out with such a constant: as any operand, or as the second.
+# ONNX Runtime removes these operators with this constant: (constant, index of the first operand that may be it).
 _DOES_NOTHING: Final[Mapping[str, tuple[int, int]]] = {"Add": (0, 0), "Mul": (1, 0), "Sub": (0, 1), "Div": (1, 1)}
 
 
 def cancels_casts(graph: GraphIndex, cast: GraphNode) -> bool:
-    """Return whether a Cast to float follows a Cast, behind reshapes, other casts and what ONNX Runtime takes out.
+    """Return whether a Cast to float follows a Cast, with only reshapes, casts and removable operators in between.
 
-    QNN leaves these casts out, and with them the rounding to whole numbers.
+    QNN drops such a pair of casts, and with it the rounding to integers.
     """
     waiting, seen = [cast], {cast.index}
     while waiting and len(seen) <= _MOST_BETWEEN:
@@ -256,14 +259,14 @@ def cancels_casts(graph: GraphIndex, cast: GraphNode) -> bool:
     return False
 
 
-# Their results are values of their input.
+# Operators whose results are values of their input.
 _MOVES_VALUES: Final = _RESHAPES | frozenset(("Expand", "Gather", "Slice", "Tile", "Transpose"))
 
 
 def may_be_negative(graph: GraphIndex, node: GraphNode) -> bool:
-    """Return whether whole numbers come from a Cast of floats, a Neg or a Sub, directly or behind moves alone.
+    """Return whether integers come from a Cast of floats, a Neg or a Sub, directly or through moves of values.
 
-    Those of an input of the model are mostly masks and indices, and count as not negative.
+    Integer inputs of the model are mostly masks and indices; they count as not negative.
     """
     for _ in range(_MOST_BETWEEN):
         maker = graph.origin(node.given[0].name)
@@ -281,13 +284,13 @@ def _does_nothing(node: GraphNode) -> bool:
     return any(one.constant and one.values == (number,) for one in node.given[first:])
 
 
-# ONNX Runtime puts a Transpose in front of these and behind them, since QNN computes them in another layout.
+# ONNX Runtime puts a Transpose before and after these, because QNN computes them in another layout.
 _LAYOUT_NAMES: Final = """
 AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool
 GlobalMaxPool GridSample InstanceNormalization LpPool LRN MaxPool Resize SpaceToDepth Transpose Upsample
 """
 _LAYOUTS: Final = frozenset(_LAYOUT_NAMES.split())
-# ONNX Runtime moves a Transpose past these.
+# ONNX Runtime moves a Transpose past these operators.
 _MOVES_PAST_NAMES: Final = """
 Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh BitShift Cast CastLike Ceil Celu Clip Concat
 Cos Cosh DequantizeLinear Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish
@@ -298,24 +301,25 @@ Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tan Tanh ThresholdedR
 Xor
 """
 _MOVES_PAST: Final = frozenset(_MOVES_PAST_NAMES.split())
-# All their inputs are data. Of the others the first alone is: pads, sizes and indices are no way of a Transpose.
+# Operators whose inputs are all data. Of the others only the first input is; no Transpose passes through pads,
+# sizes or indices.
 _ALL_DATA_NAMES: Final = """
 Add And BitShift Concat Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or Pow PRelu Sub Sum
 Where Xor
 """
 _ALL_DATA: Final = frozenset(_ALL_DATA_NAMES.split())
-# Two Reshapes behind each other become one. Gather takes part behind the vector since ONNX Runtime 1.28.
+# Consecutive Reshapes are merged. Since ONNX Runtime 1.28 a Transpose also moves past a Gather behind the vector.
 _MOVES_PAST_IN_FRONT: Final = (_MOVES_PAST | {"Reshape"}) - {"Concat"}
 _MOVES_PAST_BEHIND: Final = _MOVES_PAST | {"Gather"}
-# More nodes are no longer looked at in each direction.
+# Limit on the nodes that are visited in each direction.
 _MOST_BETWEEN: Final = 64
 
 
 def parts_transposes(graph: GraphIndex, node: GraphNode) -> bool:
-    """Return whether a node stands between two transposes, with operators in between that ONNX Runtime moves a
-    Transpose past.
+    """Return whether a node stands between two transposes, separated from them only by operators that ONNX Runtime
+    moves a Transpose past.
 
-    A Reshape to a vector there ends the process: the optimizer for layouts takes the vector for a tensor that has
+    A Reshape to a vector at this position ends the process: the layout optimizer treats the vector as a tensor with
     the dimensions of the Transpose (ONNX Runtime 1.24 to 1.32).
     """
 
@@ -327,24 +331,25 @@ def parts_transposes(graph: GraphIndex, node: GraphNode) -> bool:
     return in_front and _leads_to(node, readers, _LAYOUTS, _MOVES_PAST_BEHIND)
 
 
-# TensorProto.INT64.
+# Type number of int64 in TensorProto.
 _INT64: Final = 7
 _MOST_CURED: Final = 4
 _PASSED_BY_TRANSPOSES: Final = frozenset({"Identity", "Squeeze", "Unsqueeze"})
 _INT64_MAKERS: Final = _PASSED_BY_TRANSPOSES | {"ArgMax", "ArgMin", "Cast", "Transpose"}
-# Smaller results have the same layout after a Conv, whatever ONNX Runtime asks for.
+# Results of lower rank keep their layout after a Conv, even if ONNX Runtime requests another.
 _FEWEST_MOVED: Final = 3
 
 
 def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
-    """Return whether an output of the model, of int64, comes from a Transpose: of the model, or of ONNX Runtime.
+    """Return whether an int64 output of the model comes from a Transpose of the model or one that ONNX Runtime
+    inserts.
 
-    QNN computes 64-bit integers in 32 bits, and the provider does not count such an output as one of 64.
+    QNN computes 64-bit integers in 32 bits, and the provider does not treat such an output as a 64-bit one.
     """
-    # One of five dimensions ends the process with a Flatten in front of it, too.
+    # An output with five dimensions also ends the process with a Flatten in front of it.
     if graph.readers(node.made[0].name) or len(sizes_of(node.made[0])) > _MOST_CURED:
         return False
-    # ONNX Runtime moves a Transpose past them.
+    # ONNX Runtime moves a Transpose past these operators.
     squeezed = False
     while node.op in _PASSED_BY_TRANSPOSES:
         maker = graph.origin(node.given[0].name)
@@ -360,7 +365,7 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
         keeps = node.attributes.get("keepdims", 1) == 1
         rank = len(sizes_of(node.given[0]))
         axis = int(node.attributes.get("axis", 0)) % rank
-        # Without the channels the rest is in the same order.
+        # Without the channel axis the order of the other axes is the same.
         moves, rank = (keeps and not squeezed) or axis != 1, rank - (not keeps)
     layouts = _LAYOUTS - {"Transpose"}
     return (
@@ -370,7 +375,7 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
     )
 
 
-# With five dimensions QNN takes and computes these for int64, in 32 bits; it refuses Transpose and Tile.
+# With five dimensions QNN supports these operators for int64, in 32 bits; it refuses Transpose and Tile.
 WIDE_ON_QNN: Final[Mapping[str, tuple[int, ...] | None]] = {
     **dict.fromkeys(("Abs", "Cast", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze"), (0,)),
     **dict.fromkeys(("Flatten", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Unsqueeze"), (0,)),
@@ -379,17 +384,17 @@ WIDE_ON_QNN: Final[Mapping[str, tuple[int, ...] | None]] = {
     "Where": (1, 2),
 }
 _WIDE: Final = 5
-# Operators between a tensor and the constants that it follows from.
+# Limit on the operators between a tensor and the constants it is computed from.
 _MOST_KNOWN: Final = 8
 
 
 def is_wide(graph: GraphIndex, tensor: GraphTensor) -> bool:
-    """Return whether a tensor is one of int64 with five dimensions that is computed in each run."""
+    """Return whether a tensor is int64, has five dimensions and is computed in each run."""
     return tensor.type == "int64" and tensor.rank == _WIDE and not _is_known(graph, tensor, _MOST_KNOWN)
 
 
 def _is_known(graph: GraphIndex, tensor: GraphTensor, steps: int) -> bool:
-    """Return whether ONNX Runtime computes a tensor once, when the session is made."""
+    """Return whether ONNX Runtime computes a tensor only once, when the session is created."""
     if tensor.constant or tensor.values is not None:
         return True
     maker = graph.origin(tensor.name)
@@ -397,12 +402,14 @@ def _is_known(graph: GraphIndex, tensor: GraphTensor, steps: int) -> bool:
 
 
 def fails_with_wide_integers(graph: GraphIndex, node: GraphNode) -> Literal["", "input", "output"]:
-    """Return on which side of a node int64 of five dimensions enters or leaves what QNN computes.
+    """Return the side of a node on which int64 of five dimensions enters or leaves QNN's graph.
 
-    "output": it ends the process. "input": the graph cannot be finalized. "": neither. A tensor between two
-    operators that QNN takes does no harm.
+    A tensor between two operators that QNN supports does no harm.
+
+    Returns:
+        "output" if such an output ends the process; "input" if the graph cannot be finalized; else "".
     """
-    # The quick answer for nearly all nodes.
+    # Fast path for nearly all nodes.
     if not any(tensor.type == "int64" and tensor.rank == _WIDE for tensor in (*node.given, *node.made)):
         return ""
     if not takes_wide_integers(graph, node):
@@ -421,8 +428,8 @@ def fails_with_wide_integers(graph: GraphIndex, node: GraphNode) -> Literal["", 
 
 
 def takes_wide_integers(graph: GraphIndex, node: GraphNode) -> bool:
-    """Return whether QNN takes an operator of int64 with five dimensions."""
-    # It takes nothing of six dimensions.
+    """Return whether QNN supports an operator on int64 with five dimensions."""
+    # QNN supports no operator with six dimensions.
     wider = any((tensor.rank or 0) > _WIDE for tensor in (*node.given, *node.made))
     at_the_end = node.op == "Cast" and refused_at_the_end(node, graph.outputs)
     return node.op in WIDE_ON_QNN and not wider and not at_the_end
@@ -443,7 +450,7 @@ def _leads_to(
     wanted: frozenset[str],
     passed: frozenset[str],
 ) -> bool:
-    """Return whether one of the wanted operators follows a node, directly or behind operators that are passed."""
+    """Return whether one of the `wanted` operators is reachable from a node through `passed` operators only."""
     waiting, seen = following(node), {node.index}
     while waiting and len(seen) <= _MOST_BETWEEN:
         one = waiting.pop()
@@ -465,14 +472,14 @@ def _reads(node: GraphNode, tensor: GraphTensor) -> bool:
 
 
 def _other(node: GraphNode, operand: GraphNode) -> GraphTensor:
-    """Return the other operand of a node that has two."""
+    """Return the other operand of a node with two."""
     left, right = node.given
     return right if left.name == operand.made[0].name else left
 
 
 def _is_number(tensor: GraphTensor, number: float) -> bool:
-    """Return whether a tensor is a constant whose values all equal the number, or nearly."""
-    # A constant of many elements has no values here, and is no number of an exporter.
+    """Return whether a tensor is a constant whose values all equal the number, within `_CLOSE`."""
+    # The index keeps no values of a constant with many elements; an exporter writes such a number as a scalar.
     values = tensor.values if tensor.constant else None
     return bool(values) and all(abs(float(value) / number - 1) < _CLOSE for value in values or ())
 

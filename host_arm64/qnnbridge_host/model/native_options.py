@@ -1,11 +1,12 @@
 """Options of a genai_config.json that load native code, write files, or read models of other folders.
 
-The config of a folder for generation comes from the author of the model. ONNX Runtime loads each library and writes
-each file that the config names, with the rights of the user. Such options are refused unless the caller has allowed
-them by name. The caller's own changes of the config (`qnnbridge.genai.Config`) are not checked.
+The author of the model writes the config of a folder for generation. ONNX Runtime loads each library and writes
+each file in the config, with the rights of the user. Such options are refused unless the caller has allowed them by
+name. Changes that the caller makes to the config (`qnnbridge.genai.Config`) are not checked.
 
-The file is checked as onnxruntime-genai reads it: of a key that occurs twice in an object it uses both values, and
-Python's JSON only the last one. Nothing native is loaded here. Pure functions; any thread.
+The config is parsed as onnxruntime-genai parses it: if a key occurs twice in an object, onnxruntime-genai uses both
+values, while Python's JSON parser keeps the last one only. No native code is loaded here. Pure functions; any
+thread.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from qnnbridge_host.model.paths import path_problem
 from qnnbridge_protocol.errors import NativeCodeRefused
 from qnnbridge_protocol.records import NamedTuple
 
-# Sections whose texts are options of ONNX Runtime or of an execution provider.
+# Sections whose string values are options of ONNX Runtime or of an execution provider.
 _SECTIONS: Final = frozenset(("session_options", "run_options", "provider_options"))
-# Options that are refused with every value, wherever in the config they are.
+# Options that are refused with every value, at any position in the config.
 _LOADS: Final = frozenset(
     ("custom_ops_library", "library_path", "op_packages", "qnn_saver_path", "qnn_ir_backend_path")
 )
@@ -44,9 +45,9 @@ _WRITES_IF_ON: Final = frozenset(
     )
 )
 _BACKEND: Final = "backend_path"
-# Libraries of QNN by their bare names: ONNX Runtime loads those that came with the execution provider.
+# Names of QNN's libraries without a path: ONNX Runtime loads the copies that came with the execution provider.
 _OWN_BACKEND: Final = re.compile(r"(lib)?(QnnHtp|QnnGpu|QnnCpu|QnnSaver|QnnIr|Genie)(\.dll|\.so)?", re.IGNORECASE)
-# A session option with this prefix is a provider option by another name.
+# A session option with this prefix sets the provider option of that name.
 _PREFIX: Final = "ep.qnnexecutionprovider."
 _LIBRARY: Final = re.compile(r"\.(dll|so|dylib|pyd|exe)[\d.]*\s*$", re.IGNORECASE)
 
@@ -54,7 +55,8 @@ _LIBRARY: Final = re.compile(r"\.(dll|so|dylib|pyd|exe)[\d.]*\s*$", re.IGNORECAS
 class NativeOption(NamedTuple):
     """An option that needs the caller's permission.
 
-    key: its name in the config. place: the keys above it, and its own. does: what it would make ONNX Runtime do.
+    key: the option's name in the config. place: the keys that lead to the option, including its own.
+    does: the effect in ONNX Runtime, a verb phrase such as "loads native code".
     """
 
     key: str
@@ -67,8 +69,8 @@ def refuse_native(folder: str, allowed: Collection[str], own_libraries: str | No
     """Raise `NativeCodeRefused` for the first option of the folder's config that the caller has not allowed.
 
     Args:
-        folder: the model's folder. A config that cannot be read is left to `read_folder`.
-        allowed: names of options, as `NativeOption.key` has them.
+        folder: the model's folder. A config that cannot be read is ignored here; `read_folder` reports it.
+        allowed: options, by name as in `NativeOption.key`.
         own_libraries: the folder of the host's QNN libraries; a `backend_path` in it needs no permission.
     """
     for option in native_options(folder, own_libraries):
@@ -96,7 +98,7 @@ def native_options(folder: str, own_libraries: str | None = None) -> Iterator[Na
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object of the JSON with every occurrence of a key."""
+    """A JSON object as a list of pairs that keeps every occurrence of a key."""
 
 
 def _in(node: Any, place: tuple[str, ...], is_option: bool, own: str | None) -> Iterator[NativeOption]:
@@ -105,7 +107,7 @@ def _in(node: Any, place: tuple[str, ...], is_option: bool, own: str | None) -> 
             inside = is_option or key.lower() in _SECTIONS
             if isinstance(value, list):
                 yield from _in(value, (*place, key), inside, own)
-            # A list of values counts as each of them; objects have been looked into.
+            # Each value of a list is checked; the recursion above has checked the objects in it.
             values = value if isinstance(value, list) else [value]
             for one in () if isinstance(value, _Pairs) else values:
                 does = None if isinstance(one, list) else _effect(key, one, is_option, own)
@@ -117,7 +119,7 @@ def _in(node: Any, place: tuple[str, ...], is_option: bool, own: str | None) -> 
 
 
 def _effect(key: str, value: Any, is_option: bool, own: str | None) -> str | None:
-    """What an option would make ONNX Runtime do; ``None`` for one that needs no permission."""
+    """Return what an option would make ONNX Runtime do, or ``None`` if the option needs no permission."""
     name = key.lower().removeprefix(_PREFIX)
     if value is None or value is False:
         return None
@@ -133,14 +135,14 @@ def _effect(key: str, value: Any, is_option: bool, own: str | None) -> str | Non
         return None if _is_own_backend(str(value), own) else "loads native code"
     if not isinstance(value, str):
         return None
-    # onnxruntime-genai 0.18 reads initializers that stages share from `data_file`.
+    # onnxruntime-genai 0.18 reads initializers shared by several stages from `data_file`.
     if name in ("filename", "data_file") or name.endswith("_filename"):
         problem = path_problem(value)
-        return None if problem is None else f"names a file outside of the folder: {problem}"
+        return None if problem is None else f"refers to a file outside of the folder: {problem}"
     if is_option and _LIBRARY.search(value):
         return "may load native code"
     if is_option and ("/" in value or "\\" in value):
-        return "names a file or a folder"
+        return "refers to a file or a folder"
     return None
 
 

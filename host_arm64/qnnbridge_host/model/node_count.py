@@ -1,11 +1,11 @@
-"""The nodes in a model file: the definition that `inspect`, `analyze`, `fix` and `optimize` share.
+"""Count the nodes in a model file, with the definition that `inspect`, `analyze`, `fix` and `optimize` share.
 
 A node in the file is a node of the main graph or of a graph inside of an If, Loop or Scan. A call of a function
 that the model defines counts as the nodes of the function's body, which is what ONNX Runtime runs. Constant nodes
 count.
 
 A session reports other nodes: those after optimisation (`Placement`). ONNX Runtime computes nodes beforehand,
-merges some and inserts others before it places them.
+merges some and inserts others before it assigns them to providers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 ONNX_DOMAINS = ("", "ai.onnx")
-# Domain, operator.
+# (domain, operator)
 Operator = tuple[str, str]
 
 
@@ -22,18 +22,18 @@ def operator_of(op_type: str, domain: str) -> Operator:
     return "" if domain in ONNX_DOMAINS else domain, op_type
 
 
-# Functions that call each other twice, a thousand deep, have more nodes than JSON has digits for.
+# Limit on counts: functions that call each other twice, a thousand deep, exceed the exact integers of JSON.
 _MOST = 2**53
 
 
 def written_out(
     nodes: Mapping[Operator, int], functions: Mapping[Operator, Mapping[Operator, int]]
 ) -> dict[str, int]:
-    """Return the number of nodes of each operator, by its name with the domain unless that is ONNX's own.
+    """Return the number of nodes of each operator, by its name, with the domain unless it is ONNX's own.
 
     Args:
-        nodes: of the main graph and of the graphs inside of it.
-        functions: the nodes of each body.
+        nodes: node counts of the main graph and of the graphs inside of it.
+        functions: node counts of each function's body.
     """
     bodies: dict[Operator, Counter[str]] = {}
     for function in functions:
@@ -42,7 +42,7 @@ def written_out(
         entered: set[Operator] = set()
         while waiting:
             current = waiting[-1]
-            # A function that calls itself has no end, and no runtime takes it: the inner call counts as a node.
+            # A recursive function has no end, and no runtime accepts it: count the inner call as a node.
             called = [] if current in entered else [one for one in functions[current] if one in functions]
             entered.add(current)
             missing = [one for one in called if one not in bodies and one not in entered]

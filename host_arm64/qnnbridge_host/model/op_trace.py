@@ -1,4 +1,4 @@
-"""The trace of onnxruntime-qnn (2.4 and later): a file with what became of each node, and why QNN refused some."""
+"""Read the trace file of onnxruntime-qnn (2.4 and later): placement of each node, and why QNN refused some."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from typing import Any, Final
 
 TRACE_FILE: Final = "qnn_op_trace.json"
-# The provider writes it behind each reason, without a space: it only repeats the node and its place.
+# The provider appends this text to each reason without a space; it only repeats the node and its placement.
 _REPEATED: Final = re.compile(r"(?<=\.)\w+ node `[^`]*` will not be assigned to QNN EP\.")
 
 
@@ -18,7 +18,7 @@ def tracing(folder: str) -> dict[str, str]:
 
 
 def read_trace(folder: str) -> dict[str, Any]:
-    """Return the trace in a folder; empty if there is none, or if it cannot be read."""
+    """Return the trace in a folder; empty if it does not exist or cannot be read."""
     try:
         with open(os.path.join(folder, TRACE_FILE), encoding="utf-8") as file:
             found = json.load(file)
@@ -28,5 +28,5 @@ def read_trace(folder: str) -> dict[str, Any]:
 
 
 def reason_of(refused: Any) -> str:
-    """Return QNN's reason of one of `unsupported_nodes`."""
+    """Return QNN's reason for one of the trace's `unsupported_nodes`."""
     return _REPEATED.sub("", str(refused.get("reason", ""))).strip()

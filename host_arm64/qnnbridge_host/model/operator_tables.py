@@ -1,10 +1,10 @@
-# ruff: noqa: SIM905 - words in a text are read more easily than a hundred quoted ones
-"""Operators, types and sizes that QNN takes, as data: measured with onnxruntime-qnn 2.7 and its HTP simulator, one
-operator at a time.
+# ruff: noqa: SIM905 - one string of words is easier to read than a hundred quoted ones
+"""Tables of operators, types and sizes that QNN supports, measured with onnxruntime-qnn 2.7 and its HTP simulator,
+one operator at a time.
 
-Every table speaks of float and integer tensors as they are; quantised operators have their own
-(`qnnbridge_models.analyze.predict`). How often the rules are right is in docs/dev/verification.md. The look-ups
-at the end are pure functions; any thread.
+The tables describe float and integer tensors that are not quantised; `qnnbridge_models.analyze.predict` has those
+of quantised operators. docs/dev/verification.md reports how often the rules are right. The functions at the end are
+pure; any thread.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from typing import Any, Final
 from qnnbridge_host.model.graph_index import GraphNode, GraphTensor, rules_about
 from qnnbridge_host.model.qnn_operators import REGISTERED, REPLACED
 
-# Operators that the provider knows and the NPU does not have, and what to do instead.
+# Operators that the provider accepts and the NPU lacks, and the alternative.
 REFUSED_BY_HTP: Final[Mapping[str, str]] = {
     "ReduceProd": "use Log, ReduceSum and Exp if all values are positive",
     "IsInf": "compare the absolute value with the largest number instead",
     "Asin": "",
 }
 
-# Operators that end the process if one of these inputs is no constant.
-# frame_step and frame_length.
-# With onnxruntime-qnn 2.7 it is a SIGSEGV when the session is made.
+# Operators that end the process if one of these inputs (frame_step and frame_length) is not a constant: SIGSEGV at
+# the creation of the session with onnxruntime-qnn 2.7.
 CRASHES: Final[Mapping[str, tuple[int, ...]]] = {"STFT": (1, 3)}
 
-# Operators that chips before V73 do not have for float: QNN fails with error 1002 when it finishes the graph.
+# Operators that chips before V73 lack for float: QNN fails with error 1002 when it finalizes the graph.
 NEEDS_V73: Final = frozenset(
     """
     ArrayFeatureExtractor Atan CumSum Elu GRU Gather GatherElements Gelu GridSample GroupNormalization HardSigmoid
@@ -40,9 +39,9 @@ NEEDS_V73: Final = frozenset(
 )
 
 FIRST_FLOAT_ARCH: Final = 73
-# Of rank 6 and 7 QNN refuses every operator that was tried (error 3110).
+# With rank 6 and 7 QNN refuses every operator that was tried (error 3110).
 MOST_DIMENSIONS: Final = 5
-# The newest ONNX Runtime that was tried, and the newest models that it loads.
+# Newest ONNX Runtime that was tried, and newest model versions that it loads.
 NEWEST_ORT: Final = "1.32"
 NEWEST_OPSET: Final = 28
 NEWEST_IR_VERSION: Final = 14
@@ -51,7 +50,7 @@ _FLOATS = ("float", "float16")
 _INTS = (*_FLOATS, "int32", "int64")
 _MOVED = (*_INTS, "uint32", "bool")
 
-# Operator -> types of its data. Those that are not here take float and float16.
+# Supported types of an operator's data. Operators that are not listed support float and float16.
 TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(
         ("Abs", "Add", "Clip", "CumSum", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Sub"),
@@ -78,7 +77,7 @@ TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "EyeLike": _INTS,
 }
 
-# Where it is less than `MOST_DIMENSIONS`.
+# Operators that support fewer dimensions than `MOST_DIMENSIONS`.
 MOST_DIMENSIONS_OF: Final[Mapping[str, int]] = dict.fromkeys(
     """
     And ArgMax ArgMin Atan BatchNormalization Ceil Cos CumSum Elu Floor GatherND GlobalMaxPool HardSigmoid HardSwish
@@ -89,7 +88,7 @@ MOST_DIMENSIONS_OF: Final[Mapping[str, int]] = dict.fromkeys(
     4,
 )
 
-# Operators that are taken with more dimensions than this, and then make the whole session fail.
+# Operators that QNN accepts with more dimensions than this, and that then make the whole session fail.
 FAILS_BEYOND: Final[Mapping[str, int]] = {
     "Sign": 4,
     "Tan": 4,
@@ -100,17 +99,16 @@ FAILS_BEYOND: Final[Mapping[str, int]] = {
     "GroupNormalization": 4,
 }
 
-# Operators that ONNX Runtime rearranges for QNN before QNN refuses the type; it cannot give them back then.
-# The error names the NHWC format. It comes with a fallback to the CPU as well.
+# Operators that ONNX Runtime transforms for QNN before QNN refuses the type; then the CPU cannot run them any more.
+# The error message contains NHWC. The session fails even if it allows the CPU.
 FAILS_UNLESS_FLOAT: Final = frozenset({"DepthToSpace", "SpaceToDepth", "Resize", "Upsample", "MaxPool"})
 
 LEAST_DIMENSIONS: Final[Mapping[str, int]] = {"GlobalAveragePool": 3, "Pad": 1, "Tile": 1}
 
-# Which input has the type that counts, if it is not the first.
-# Input 0 of Where is the condition.
+# Index of the input whose type counts, if it is not the first. Input 0 of Where is the condition.
 DATA_INPUT: Final[Mapping[str, int]] = {"Where": 1}
 
-# From -> to.
+# Supported target types of a Cast by source type.
 CASTS: Final[Mapping[str, tuple[str, ...]]] = {
     "float": ("float", "float16", "int64", "int32", "uint8", "uint32", "bool"),
     "float16": ("float", "float16", "int64", "int32", "bool"),
@@ -121,10 +119,10 @@ CASTS: Final[Mapping[str, tuple[str, ...]]] = {
     "bool": ("float", "float16", "int64", "int32", "uint8", "uint32", "bool"),
     "int16": ("int32",),
 }
-# A Cast of these to int64 stays on the CPU if its result is an output of the model.
+# A Cast from these types to int64 stays on the CPU if its result is an output of the model.
 NOT_INT64_AT_THE_END: Final = frozenset({"float", "float16", "uint8", "bool"})
 
-# Operator -> inputs that must be constants. `qnnbridge fix` makes them so where they follow from fixed shapes.
+# Inputs that must be constants. `qnnbridge fix` makes them constants if they follow from fixed shapes.
 CONSTANT_INPUTS: Final[Mapping[str, tuple[int, ...]]] = {
     "BatchNormalization": (1, 2, 3, 4),
     "Clip": (1, 2),
@@ -158,7 +156,7 @@ MOST_OUTPUTS: Final[Mapping[str, int]] = {"LayerNormalization": 1, "MaxPool": 1,
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AttributeRule:
-    """An attribute that may only have certain values. allowed: of a list, every element."""
+    """An attribute with restricted values. allowed: values, for a list attribute of every element."""
 
     operators: tuple[str, ...]
     name: str
@@ -173,14 +171,14 @@ ATTRIBUTES: Final = (
         ("ArgMax", "ArgMin"), "select_last_index", 0, (0,), "of equal values QNN finds the first, not the last"
     ),
     AttributeRule(("AveragePool", "MaxPool", "LpPool"), "dilations", 1, (1,), "pooling is not dilated on QNN"),
-    AttributeRule(("LpPool",), "p", 2, (1, 2), "only p of 1 and 2 are there"),
-    AttributeRule(("LpNormalization",), "p", 2, (2,), "only p of 2 is there"),
+    AttributeRule(("LpPool",), "p", 2, (1, 2), "QNN supports only p of 1 and 2"),
+    AttributeRule(("LpNormalization",), "p", 2, (2,), "QNN supports only p of 2"),
     AttributeRule(("ConvTranspose",), "dilations", 1, (1,), "transposed convolutions are not dilated on QNN"),
-    AttributeRule(("RoiAlign",), "mode", "avg", ("avg",), "only the mode avg is there"),
+    AttributeRule(("RoiAlign",), "mode", "avg", ("avg",), "QNN supports only the mode avg"),
     AttributeRule(
-        ("GridSample",), "mode", "linear", ("linear", "bilinear", "nearest"), "the mode cubic is not there"
+        ("GridSample",), "mode", "linear", ("linear", "bilinear", "nearest"), "QNN does not support the mode cubic"
     ),
-    AttributeRule(("Mod",), "fmod", 0, (0,), "only fmod of 0 is there"),
+    AttributeRule(("Mod",), "fmod", 0, (0,), "QNN supports only fmod of 0"),
     AttributeRule(
         ("Gemm",), "alpha", 1.0, (1.0,), "alpha must be 1", "qnnbridge fix (gemm-scale) moves it into the constants"
     ),
@@ -193,28 +191,28 @@ ATTRIBUTES: Final = (
         "qnnbridge fix (gemm-scale) moves it into the constants",
     ),
     AttributeRule(
-        ("ScatterND",), "reduction", "none", ("none", "add", "mul"), "of reductions only add and mul are there"
+        ("ScatterND",), "reduction", "none", ("none", "add", "mul"), "QNN supports only the reductions add and mul"
     ),
-    AttributeRule(("ScatterElements",), "reduction", "none", ("none", "mul"), "this reduction is not there"),
-    AttributeRule(("Resize",), "antialias", 0, (0,), "it does not smooth (antialias)"),
+    AttributeRule(("ScatterElements",), "reduction", "none", ("none", "mul"), "this reduction is not supported"),
+    AttributeRule(("Resize",), "antialias", 0, (0,), "QNN does not support antialias"),
     AttributeRule(
         ("Resize",),
         "coordinate_transformation_mode",
         "half_pixel",
         ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"),
-        "this coordinate_transformation_mode is not there",
+        "QNN does not support this coordinate_transformation_mode",
         "export with half_pixel, asymmetric or align_corners",
     ),
-    AttributeRule(("CumSum",), "exclusive", 0, (0,), "only exclusive of 0 is there"),
-    AttributeRule(("CumSum",), "reverse", 0, (0,), "only reverse of 0 is there"),
-    AttributeRule(("GRU", "LSTM"), "layout", 0, (0,), "only layout 0 is there"),
+    AttributeRule(("CumSum",), "exclusive", 0, (0,), "QNN supports only exclusive of 0"),
+    AttributeRule(("CumSum",), "reverse", 0, (0,), "QNN supports only reverse of 0"),
+    AttributeRule(("GRU", "LSTM"), "layout", 0, (0,), "QNN supports only layout 0"),
     AttributeRule(
         ("GRU", "LSTM"),
         "activations",
         (),
         (),
         "its activations must not be stated, even if they are the defaults",
-        "qnnbridge fix (default-activations) takes the defaults away",
+        "qnnbridge fix (default-activations) removes the defaults",
     ),
 )
 
@@ -223,29 +221,29 @@ PAIRS: Final = (
     *("QuantizeLinear", "DequantizeLinear"),
     *("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear"),
 )
-# They take every type, and then fail with some.
+# Operators that QNN accepts with every type, and then fails on with some.
 WIDE: Final = ("Bernoulli", "Mod", "RandomNormalLike", "RandomUniformLike")
-# They have checks of their own.
+# Operators with separate checks.
 _OWN_TYPES: Final = frozenset({*PAIRS, *WIDE, "QLinearConv", "QLinearMatMul", "Shape", "Cast", "CastLike"})
 
-# By operator: a model has thousands of nodes, and few operators.
+# Cached by operator: a model has thousands of nodes, but few operators.
 _attribute_rules = functools.cache(functools.partial(rules_about, ATTRIBUTES))
 
 
 def most_dimensions(op: str, element: str) -> int:
-    """Return how many dimensions QNN takes of an operator with data of this type."""
+    """Return the largest number of dimensions that QNN supports for an operator with data of this type."""
     if op == "Transpose" and element in ("int32", "int64", "uint32"):
         return MOST_DIMENSIONS - 1
     return MOST_DIMENSIONS_OF.get(op, MOST_DIMENSIONS)
 
 
 def is_missing(op: str) -> bool:
-    """Return whether QNN has no such operator."""
+    """Return whether QNN lacks an operator."""
     return op not in REGISTERED and op not in REFUSED_BY_HTP and op not in REPLACED
 
 
 def refused_type(node: GraphNode) -> tuple[GraphTensor, tuple[str, ...]] | None:
-    """Return the tensor whose type the operator does not take, and the types that it takes."""
+    """Return the tensor whose type an operator does not support, and the supported types."""
     if node.op in _OWN_TYPES:
         return None
     data = node.input(DATA_INPUT.get(node.op, 0))
@@ -256,12 +254,12 @@ def refused_type(node: GraphNode) -> tuple[GraphTensor, tuple[str, ...]] | None:
 
 
 def _as_qnn_has_it(element: str) -> str:
-    """QNN computes doubles in 32 bits. Those at the edges of the model have a rule of their own."""
+    """Return the type in which QNN computes: 32 bits for doubles. Doubles at the model's edges have other rules."""
     return "float" if element == "double" else element
 
 
 def refused_at_the_end(node: GraphNode, outputs: Container[str]) -> bool:
-    """Return whether a Cast gives an output of the model in int64, and QNN takes it only inside of a graph."""
+    """Return whether a node is a Cast to an int64 output of the model that QNN supports only inside of a graph."""
     source, made = node.input(0), node.made[0] if node.made else None
     if source is None or made is None or made.type != "int64" or made.name not in outputs:
         return False
@@ -269,7 +267,7 @@ def refused_at_the_end(node: GraphNode, outputs: Container[str]) -> bool:
 
 
 def refused_cast(node: GraphNode) -> tuple[str, str] | None:
-    """Return the two types between which QNN does not convert."""
+    """Return source and target type of a Cast that QNN does not support."""
     source, made = node.input(0), node.made[0] if node.made else None
     if source is None or made is None or not source.type or not made.type:
         return None
@@ -278,14 +276,14 @@ def refused_cast(node: GraphNode) -> tuple[str, str] | None:
 
 
 def refused_attribute(node: GraphNode) -> tuple[AttributeRule, Any] | None:
-    """Return the rule that an attribute breaks, and the value of the attribute."""
+    """Return the rule that an attribute violates, and the attribute's value."""
     for one in _attribute_rules(node.op):
         value = node.get(one.name, one.default)
         if any(part not in one.allowed for part in (value if isinstance(value, (list, tuple)) else [value])):
             # beta multiplies C: without C it does nothing.
             if one.name == "beta" and node.input(2) is None:
                 continue
-            # Texts in a list are bytes.
+            # Strings in a list are bytes.
             texts = (
                 [part.decode("utf-8", "replace") if isinstance(part, bytes) else part for part in value]
                 if isinstance(value, (list, tuple))

@@ -1,8 +1,8 @@
-"""ONNX Runtime's graph optimizers by name, and the search for those that harm a model.
+"""List ONNX Runtime's graph optimizers, and search for those that harm a model.
 
-ONNX Runtime rewrites a graph before any provider computes it. QNN's nodes get the graph of level 1 ("basic");
-nodes on the CPU also get levels 2 and 3. `InferenceSession(disabled_optimizers=...)` leaves single optimizers out.
-It ignores names that it does not know, so one table serves all releases. Pure functions.
+ONNX Runtime rewrites a graph before any provider computes it. QNN's nodes get the graph of level 1 ("basic"); nodes
+on the CPU also get levels 2 and 3. `InferenceSession(disabled_optimizers=...)` disables single optimizers. ONNX
+Runtime ignores unknown optimizers, so one table serves all releases. Pure functions.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-# Option of a session, and its values "nothing" and "basic"; the configuration entry that sets the same.
+# Session option with its values for "nothing" and "basic", and the config entry with the same effect.
 OPTIMIZATION_LEVEL: Final = "graph_optimization_level"
 LEVEL_ENTRY: Final = "session.graph_optimization_level"
-# With "0" a session is made at once: nothing is proven of its model. For parts of a model that was proven.
+# With "0" a session is created without checking its model's optimizers. For parts of a model that was checked.
 PROVE_ENTRY: Final = "qnnbridge.prove_optimizers"
 LEVEL_OFF: Final = 0
 LEVEL_BASIC: Final = 1
 LEVEL_ALL: Final = 99
 
-# The first are those that a model loses least without: the search takes the first set that helps. Not listed:
-# FreeDimensionOverrideTransformer and EnsureUniqueDQForNodeUnit, which QNN's provider needs.
-# Of 7,862 small graphs (onnxruntime 1.32) level 1 changed the results of 126 and broke 33: by the first three, and
-# by TransposeOptimizer where DequantizeLinear reads int32.
+# Ordered by cost, the cheapest to lose first: the search returns the first set that helps. Not listed:
+# FreeDimensionOverrideTransformer and EnsureUniqueDQForNodeUnit, which QNN's provider needs. Of 7,862 small graphs
+# (onnxruntime 1.32) level 1 changed the results of 126 and broke 33: by the first three, and by TransposeOptimizer
+# where DequantizeLinear reads int32.
 BASIC_OPTIMIZERS: Final = (
     *("DoubleQDQPairsRemover", "DivMulFusion", "QDQPropagationTransformer", "NotWhereFusion"),
     *("GemmSumFusion", "GemmTransposeFusion", "LabelEncoderFusion"),
@@ -35,7 +35,7 @@ BASIC_OPTIMIZERS: Final = (
     *("CommonSubexpressionElimination", "EliminateIdentity", "TransposeOptimizer"),
     *("ConstantFoldingDQ", "ConstantFolding", "Level1_RuleBasedTransformer"),
 )
-# Of nodes on the CPU. They changed 212 of the same graphs (LayerNormalization, 8-bit activations) and broke 36.
+# For nodes on the CPU. They changed 212 of the same graphs (LayerNormalization, 8-bit activations) and broke 36.
 FURTHER_OPTIMIZERS: Final = (
     *("LayerNormFusionL2", "SimplifiedLayerNormFusion", "QDQSelectorActionTransformer"),
     *("QDQS8ToU8Transformer", "GeluFusionL2", "FastGeluFusion", "QuickGeluFusion", "BiasGeluFusion"),
@@ -50,29 +50,29 @@ FURTHER_OPTIMIZERS: Final = (
     *("QDQFinalCleanupTransformer", "Avx2WeightS8ToU8Transformer", "NchwcTransformer"),
     *("NhwcTransformer", "Level2_RuleBasedTransformer"),
 )
-# More of them: the results change by chance.
+# With more culprits than this the results vary at random.
 MOST_CULPRITS: Final = 6
 
 
 def optimizers_of(level: int) -> tuple[str, ...]:
-    """Return the names that can be left out at a level of ONNX Runtime."""
+    """Return the optimizers that can be disabled at an optimization level of ONNX Runtime."""
     if level <= LEVEL_OFF:
         return ()
     return BASIC_OPTIMIZERS if level == LEVEL_BASIC else (*BASIC_OPTIMIZERS, *FURTHER_OPTIMIZERS)
 
 
 def harmful(is_right: Callable[[Sequence[str]], bool], names: Sequence[str]) -> tuple[str, ...] | None:
-    """Search for few optimizers without which a model is right.
+    """Search for a small set of optimizers without which a model is right.
 
     The search bisects: one culprit of 40 takes seven attempts.
 
     Args:
-        is_right: whether the model is right without these optimizers.
+        is_right: returns whether the model is right without these optimizers.
         names: the candidates, the most dispensable first.
 
     Returns:
-        The culprits; empty if the model is right with all of them; ``None`` if it is wrong without all of them, or
-        there are more than `MOST_CULPRITS`.
+        The culprits; empty if the model is right with all optimizers; ``None`` if it is wrong without all of them,
+        or has more than `MOST_CULPRITS` culprits.
     """
     if is_right(()):
         return ()
@@ -80,7 +80,7 @@ def harmful(is_right: Callable[[Sequence[str]], bool], names: Sequence[str]) -> 
         return None
     found: list[str] = []
     while True:
-        # The shortest beginning of the list that cures it, with those that were found: its last name is needed.
+        # Find the shortest beginning of the list that helps together with `found`: its last name is a culprit.
         low, high = 0, len(names)
         while high - low > 1:
             middle = (low + high) // 2
@@ -97,10 +97,10 @@ def harmful(is_right: Callable[[Sequence[str]], bool], names: Sequence[str]) -> 
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the names as the object of a sentence."""
+    """Return the optimizers as the object of a sentence."""
     return f"ONNX Runtime's optimizer{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
 
 def harm_of(names: Sequence[str], does: str, model: str) -> str:
-    """Return the sentence, without a full stop, that they do this ("changes", "breaks") to a model."""
+    """Return a sentence without full stop: the optimizers do this ("changes", "breaks") to a model."""
     return f"{listed(names)} {does.removesuffix('s') if len(names) > 1 else does} {model}"

@@ -1,7 +1,7 @@
-"""Which release of onnxruntime-qnn reads which option, on which system, as its libraries show.
+"""Table of provider options: the first release of onnxruntime-qnn that reads each, by system.
 
-The data is `option_names.json` beside this file, made by ``python -m scripts.makers.option_names`` from the wheels.
-An option's name is a text inside the provider library. Immutable; any thread.
+The data is `option_names.json` next to this file; ``python -m scripts.makers.option_names`` creates it from the
+wheels. An option that a release reads is a string inside of its provider library. Immutable; any thread.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 Release = tuple[int, int]
 
-# Compilers for Linux keep the first 16 bytes of a text as one constant and the rest inside the code. Of a shorter
-# name nothing may be left in one piece, so its absence shows nothing.
+# Compilers for Linux store the first 16 bytes of a string as one constant and the rest in the code. A shorter
+# string may not be stored in one piece, so its absence proves nothing.
 WHOLE_BYTES: Final = 16
 
 _PART_OF_A_NAME: Final = re.compile(rb"[\w.]")
 
-# In the data: every release that was read has it. Those before are not in question.
+# Value in the data: all releases that were read have the option. Older releases are not supported.
 ALL: Final = "all"
 
 SYSTEMS: Final = ("windows", "linux")
@@ -33,7 +33,7 @@ _LIBRARIES: Final = ("onnxruntime_providers_qnn.dll", "libonnxruntime_providers_
 
 
 def contains(library: bytes | mmap.mmap, name: str) -> bool:
-    """Return whether the bytes of a provider library contain the name of an option, and not only a longer name."""
+    """Return whether a provider library contains the name of an option as a whole word."""
     text = name.encode()
     return _has_word(library, text) or (len(text) > WHOLE_BYTES and _has_word(library, text[:WHOLE_BYTES]))
 
@@ -49,8 +49,8 @@ def _has_word(library: bytes | mmap.mmap, word: bytes) -> bool:
 
 
 def library_contains(folder: str | None, name: str) -> bool:
-    """Return whether the provider library in ``folder`` contains the name. False if no library can be read."""
-    import mmap  # needed for names that are not in the tables only
+    """Return whether the provider library in ``folder`` contains a name. False if no library can be read."""
+    import mmap  # imported here: needed only for an option that the tables lack
 
     for path in (os.path.join(folder, file) for file in _LIBRARIES) if folder else ():
         try:
@@ -70,7 +70,7 @@ def first_releases(name: str) -> Mapping[str, Release]:
 
 
 def newest_release() -> str:
-    """Return the newest release of onnxruntime-qnn whose option names were read."""
+    """Return the newest release of onnxruntime-qnn whose options were read."""
     return str(_document()["newest"])
 
 

@@ -1,12 +1,13 @@
-"""Paths: which ones a compiled model may name, and by which one QNN opens a context binary.
+"""Check the paths in a compiled model, and find the path by which QNN can open a context binary.
 
-A path must stay in the model's own folder, by the rules of Windows and of POSIX at once: a model that is refused on
-one must not be loaded on the other. QNN itself checks less (a drive-relative or root-relative path passes) and, in
-one point, more: it refuses two dots anywhere, also in a plain name. On Windows QNN opens a context binary by a path
-in the system's code page; one with other characters ends the process (0xC0000409, seen with 2.7.0). There the
-folder's short name replaces it.
+A path must stay in the model's own folder by the rules of both Windows and POSIX: a model that one system refuses
+must not load on the other. QNN's own check is weaker (a drive-relative or root-relative path passes) and in one
+point stricter: QNN refuses two dots anywhere, also inside of a file name. On Windows QNN opens a context binary by
+a path in the system's code page; a path with other characters ends the process (0xC0000409, seen with 2.7.0). There
+the folder's short name is used instead.
 
-Of a folder that cannot be written to: what is seen of the disk, and what ONNX Runtime's words say. Any thread.
+The module also explains why a folder cannot be written to, from the state of the disk and from ONNX Runtime's error
+message. Any thread.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from typing import Final
 
 from qnnbridge_protocol.errors import BridgeError, CompileFailed
 
-# Windows takes the superscript digits 1 to 3 for digits here.
+# Windows accepts the superscript digits 1 to 3 as digits here.
 _DEVICES: Final = r"(?i:CON|PRN|AUX|NUL|COM[0-9\u00b9\u00b2\u00b3]|LPT[0-9\u00b9\u00b2\u00b3]|CONIN\$|CONOUT\$)"
 
 
 def path_problem(path: str) -> str | None:
-    """Why a path is refused, as a sentence without full stop ("it is empty"); ``None`` for one that may be used."""
-    # Here, because most models name no other file.
+    """Return why a path is refused, as a sentence without full stop ("it is empty"); ``None`` if it is allowed."""
+    # Imported here because most models refer to no other file.
     import ntpath
     import re
 
@@ -42,28 +43,31 @@ def path_problem(path: str) -> str | None:
     if rest.startswith(("\\", "/")):
         return "it is an absolute path"
     if drive or ":" in path:
-        return "it names a drive, or has a colon in it"
+        return "it contains a drive or a colon"
     parts = re.split(r"[/\\]", path)
     if ".." in parts:
         return "it leads out of the model's folder with '..'"
     if ".." in path:
-        # `context_files` chooses its advice by the name QNN in this reason.
+        # `context_files` chooses its advice by the word QNN in this reason.
         return "it has two dots in a row, which QNN takes for a way out of the folder"
     for part in parts:
-        # Windows 10 opens the device also for NUL.bin, and with blanks behind the name.
+        # Windows 10 also opens the device for NUL.bin, and for a name followed by blanks.
         if re.fullmatch(_DEVICES, part.split(".")[0].rstrip()):
             return f"{part!r} is the name of a device on Windows"
     return None
 
 
 def leaves_folder(folder: str, path: str, model: str | None = None) -> str | None:
-    """Where `path` really is, if a link leads it out of `folder`; QNN follows links.
+    """Return the real location of `path` if a link leads out of `folder`, else ``None``. QNN follows links.
 
-    model: the model's file. Where it is a link itself, as in the caches of model hubs, which keep all files in one
-    folder and link to them, the folder of the real file is as good.
+    Args:
+        folder: the folder that contains the model.
+        path: path relative to `folder`.
+        model: the model's file. If it is a link, the folder of the real file is allowed too: the caches of model
+            hubs keep all files in one folder and link to them.
     """
     real = os.path.realpath(os.path.join(folder, path))
-    # The folder is resolved, too: it may itself be reached by a link, which leads out of nothing.
+    # Resolve the folder too: a link on the way to the folder itself does not lead out of it.
     homes = {os.path.realpath(folder)} | ({os.path.dirname(os.path.realpath(model))} if model else set())
     for home in homes:
         try:
@@ -86,22 +90,26 @@ BY_CODE_PAGE = os.name == "nt"
 
 
 def native_path(path: str | os.PathLike[str]) -> str:
-    """The short name of an existing folder. Raises `OSError` if it has none."""
+    """Return a path that QNN can open on Windows: the short name if the path is not ASCII.
+
+    Raises:
+        OSError: the folder has no short name.
+    """
     text = os.fspath(path)
     if not BY_CODE_PAGE or text.isascii():
         return text
     short = short_path(text)
     if not short.isascii():
-        raise OSError(f"QNN cannot open files in {text} on Windows: the volume keeps no short names for it")
+        raise OSError(f"QNN cannot open files in {text} on Windows: the volume has no short names")
     return short
 
 
 def open_regular(path: str | os.PathLike[str]) -> io.FileIO:
-    """Open a file for reading. What has no end, or never begins (a pipe, a device), raises `OSError`."""
-    # Named pipes of Windows have a name space of their own; no folder holds one.
+    """Open a regular file for reading. Raise `OSError` for a pipe, a device or a folder."""
+    # Named pipes of Windows have a separate namespace; no folder contains one.
     if sys.platform == "win32":
         return io.FileIO(path)
-    # Without O_NONBLOCK a pipe in place of a file would be waited for.
+    # Without O_NONBLOCK, opening a named pipe would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):
@@ -109,12 +117,12 @@ def open_regular(path: str | os.PathLike[str]) -> io.FileIO:
     os.close(descriptor)
     if stat.S_ISDIR(kind):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-    raise OSError(errno.EINVAL, "It is no regular file", os.fspath(path))
+    raise OSError(errno.EINVAL, "It is not a regular file", os.fspath(path))
 
 
-# --- the error of a folder that cannot be written to ---------------------------------------------------
+# --- errors of a folder that cannot be written to ------------------------------------------------------
 
-# With less than this free the disk counts as full. ONNX Runtime does not say.
+# With less free space than this the disk counts as full. ONNX Runtime does not report the reason.
 LITTLE_BYTES: Final = 16 * 1024 * 1024
 
 # The numbers are ENOSPC, EFBIG, EROFS, EACCES and EDQUOT of Linux.
@@ -125,7 +133,7 @@ _NOT_WRITTEN: Final = re.compile(
 
 
 def cannot_write(folder: str, reason: str, evidence: str = "") -> CompileFailed:
-    """The common error of these cases. reason: a sentence, if known."""
+    """Return the error for compiled files that cannot be written. reason: a sentence."""
     return CompileFailed(
         f"The compiled model cannot be written to {folder}.",
         cause=reason,
@@ -136,7 +144,7 @@ def cannot_write(folder: str, reason: str, evidence: str = "") -> CompileFailed:
 
 
 def seen_from(error: CompileFailed, folder: str, target: str) -> CompileFailed:
-    """The error with `target`, which its reader has named, in place of the hidden `folder` inside of it."""
+    """Replace the hidden `folder` in the error by `target`, the folder that the caller asked for."""
     error.message = error.message.replace(folder, target)
     error.evidence = tuple(line.replace(folder, target) for line in error.evidence)
     error.args = (error.message,)
@@ -146,31 +154,31 @@ def seen_from(error: CompileFailed, folder: str, target: str) -> CompileFailed:
 
 
 def from_os(error: OSError, folder: str) -> CompileFailed:
-    """The error for an error of the operating system on this side."""
+    """Return the error for an `OSError` raised in this process."""
     return cannot_write(folder, reason_of(error, folder))
 
 
 def reason_of(error: OSError, folder: str) -> str:
-    """Why a file could not be written, as a sentence."""
+    """Return why a file could not be written, as a sentence."""
     return _full(folder) if error.errno == errno.ENOSPC else f"{error.strerror or error}."
 
 
 def from_host(error: BridgeError, folder: str) -> BridgeError:
-    """`error`, or its cause if ONNX Runtime could not write its files to `folder`."""
+    """Return a clearer error if ONNX Runtime could not write its files to `folder`, else `error` itself."""
     if not is_about_writing(error):
         return error
     return cannot_write(folder, why_not_written(folder), error.message)
 
 
 def is_about_writing(error: BridgeError) -> bool:
-    """Whether ONNX Runtime could not write a file, by its words."""
+    """Return whether ONNX Runtime's error message reports that a file could not be written."""
     text = "\n".join((error.message, error.cause or "", *error.evidence))
-    # A model too large for one message cannot be serialised either, and has its own error text.
+    # A model too large for one protobuf message cannot be serialised either, and has another error message.
     return _NOT_WRITTEN.search(text) is not None and "2GB" not in text
 
 
 def why_not_written(folder: str) -> str:
-    """A sentence about a visible fault of the folder."""
+    """Return why the folder cannot be written to, as a sentence, from the state of the disk."""
     free = _free(folder)
     if free is not None and free < LITTLE_BYTES:
         return _full(folder)

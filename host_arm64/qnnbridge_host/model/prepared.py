@@ -1,16 +1,16 @@
-"""Choose the model file of a folder with several: one of `qnnbridge prepare`, or a model package of ONNX Runtime.
+"""Choose a model file from a folder with several: one of `qnnbridge prepare`, or a model package of ONNX Runtime.
 
 A prepared folder contains a compiled model for each chip, for each bucket if it has buckets, and the model that was
 compiled. `choose` returns the compiled model that can run on the host, judged offline as `qnnbridge inspect` judges
 it, and the reason. If none can run, it returns the model that was compiled, unless the session forbids compiling.
 
-Compiled models are judged in the order of their chips: the host's own chip first. The first one with the verdict
-`ok` is chosen, so the others are neither hashed nor judged. A damaged compiled model that is met on the way is an
-error: without it the folder would silently work worse.
+Compiled models are judged in the order of their chips: the host's own chip first. The first model with the verdict
+`ok` is chosen, so the remaining ones are neither hashed nor judged. A damaged compiled model found on the way
+raises an error: skipping it would silently make the folder slower.
 
-A model package is read by ONNX Runtime's own reader (1.32 and later), which resolves its paths and refuses unknown
-fields. With `prepare --package` a folder is both: its `manifest.json` is that of a package and has the document of
-`prepare` in its metadata. Pure functions; any thread.
+ONNX Runtime's own reader (1.32 and later) reads a model package; it resolves the paths and refuses unknown fields.
+With `prepare --package` a folder is both: its `manifest.json` is the manifest of a package and contains the
+document of `prepare` in its metadata. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from qnnbridge_protocol.model_records import PREPARED_MANIFEST, folder_refused
 from qnnbridge_protocol.specs import CPU, QNN, ProviderSpec
 
 SCHEMA: Final = 1
-# Of the document of `prepare`, in the metadata of a model package.
+# Key of the document of `prepare` in the metadata of a model package.
 METADATA_KEY: Final = "qnnbridge"
 _LARGEST_BYTES: Final = 16 * 1024 * 1024
-# From this architecture on a context binary also runs on newer ones.
+# Context binaries of this architecture and newer ones also run on architectures after their own.
 _NEW_ARCH: Final = 73
 
 
 class CompiledVariant(NamedTuple):
-    """One compiled model of the folder.
+    """A compiled model of the folder.
 
-    compiled: path relative to the folder; empty if it could not be compiled, then `problem` is the reason.
-    soc_model: number of its chip, ``None`` for the chip of the computer that compiled it. sizes: of its bucket.
-    model: path of the model that it was compiled from; empty in folders of versions before 0.2.
+    compiled: path relative to the folder; empty if compilation failed, then `problem` is the reason.
+    soc_model: number of its chip, ``None`` for the chip of the computer that compiled it. sizes: those of its
+    bucket. model: path of the model it was compiled from; empty in folders made before version 0.2.
     """
 
     compiled: str
@@ -60,9 +60,9 @@ class CompiledVariant(NamedTuple):
 
 
 class PackageVariant(NamedTuple):
-    """One variant of a model package, as ONNX Runtime's reader describes it.
+    """A variant of a model package, as ONNX Runtime's reader describes it.
 
-    ep: its execution provider, "" for any. folder: absolute. settings: ``model_file``, ``session_options``,
+    ep: its execution provider, "" for any. folder: absolute path. settings: ``model_file``, ``session_options`` and
     ``provider_options``.
     """
 
@@ -75,11 +75,11 @@ class PackageVariant(NamedTuple):
 
 
 class FolderManifest(NamedTuple):
-    """The contents of `manifest.json`.
+    """Contents of `manifest.json`.
 
-    model: what is compiled here if nothing fits; empty if there is none. on_cpu: what other providers than QNN run.
-    files: empty for a package. made_by: for each file, the step that made it; its files belong together.
-    settings: those of a package, by the model's path.
+    model: the model to compile if no compiled one fits; empty if there is none. on_cpu: the model for providers
+    other than QNN. files: empty for a package. made_by: for each file, the step that made it; files of one step
+    belong together. settings: the options of a package by the path of the model.
     """
 
     folder: str
@@ -91,15 +91,16 @@ class FolderManifest(NamedTuple):
     settings: Mapping[str, Mapping[str, Any]] = {}
 
     def belonging_to(self, name: str) -> list[FileRecord]:
-        """Return the records of a file and of those that the same step made."""
+        """Return the records of a file and of all files that the same step made."""
         step = self.made_by.get(name)
         return [record for other, record in self.files.items() if self.made_by[other] == step]
 
 
 class Chosen(NamedTuple):
-    """path: absolute. reason: for `Placement.variant`. compiles: whether no compiled model could be used.
+    """The chosen model file.
 
-    settings: options of the session and of its provider that a package gives to this file.
+    path: absolute. reason: for `Placement.variant`. compiles: no compiled model could be used. settings: options
+    that a package sets for the session and its provider.
     """
 
     path: str
@@ -109,11 +110,11 @@ class Chosen(NamedTuple):
 
 
 def read_folder(folder: str) -> FolderManifest | None:
-    """Read the manifest of a prepared folder; ``None`` for a model package that `qnnbridge prepare` did not make.
+    """Read the manifest of a prepared folder; return ``None`` for a model package not made by `qnnbridge prepare`.
 
     Raises:
-        InvalidProtobuf: the folder is neither.
-        ContextUnusable: its manifest is missing, damaged or newer.
+        InvalidProtobuf: the folder is neither a prepared folder nor a model package.
+        ContextUnusable: the manifest is missing, damaged or of a newer version.
     """
     path = os.path.join(folder, PREPARED_MANIFEST)
     try:
@@ -131,7 +132,7 @@ def read_folder(folder: str) -> FolderManifest | None:
             document = (document.get("additional_metadata") or {}).get(METADATA_KEY)
             if document is None:
                 return None
-        # Many programs write a file of this name.
+        # Many programs write a file with this name.
         if not isinstance(document, dict) or "source_sha256" not in document:
             raise InvalidProtobuf(
                 f"{folder} is a folder, not a model.",
@@ -162,7 +163,7 @@ def _from_document(folder: str, document: Mapping[str, Any]) -> FolderManifest:
             compiled=str(row["compiled"] or ""),
             soc_model=None if row["soc_model"] is None else int(row["soc_model"]),
             sizes=_sizes(row["bucket"]),
-            # The folder's own model is that of the first bucket.
+            # The folder's own model belongs to the first bucket.
             model=str(row.get("model") or (model if row["bucket"] == first else "")),
             problem=str(row["problem"] or ""),
         )
@@ -180,7 +181,7 @@ def _from_document(folder: str, document: Mapping[str, Any]) -> FolderManifest:
         {record.name: record for record, _ in records},
         {record.name: step for record, step in records},
     )
-    # These names come with the folder, so they are checked before one of them is opened.
+    # The folder's author chose each file name, so check all of them before opening a file.
     for name in (model, *prepared.files, *(name for one in variants for name in (one.compiled, one.model) if name)):
         problem = path_problem(name)
         if problem is not None:
@@ -195,7 +196,7 @@ def from_package(folder: str, rows: Sequence[PackageVariant]) -> FolderManifest:
 
     Raises:
         OptionError: the package has several components.
-        ContextUnusable: a variant names no model, or one outside of the folder.
+        ContextUnusable: a variant has no model file, or one outside of the folder.
     """
     components = list(dict.fromkeys(row.component for row in rows))
     if len(components) > 1:
@@ -231,7 +232,7 @@ def from_package(folder: str, rows: Sequence[PackageVariant]) -> FolderManifest:
 
 
 def _sizes(bucket: str | None) -> dict[str, int]:
-    """Sizes of ``seq=16, batch=2``."""
+    """Parse ``seq=16, batch=2``."""
     pairs = (part.rpartition("=") for part in bucket.split(", ")) if bucket else ()
     return {name: int(size) for name, _, size in pairs}
 
@@ -246,21 +247,21 @@ def choose(
     may_compile: bool,
     read_package: Callable[[str], Sequence[PackageVariant]],
 ) -> Chosen:
-    """Choose the file of a prepared folder or a model package that a session is made from.
+    """Choose the model file for a session from a prepared folder or a model package.
 
     Args:
         folder: absolute path.
-        host: of the session.
-        providers: of the session; empty is QNN.
-        sizes: of free dimensions, which choose the bucket.
+        host: traits of the session's host.
+        providers: the session's providers; empty means QNN.
+        sizes: sizes of free dimensions, which select the bucket.
         hash_of: returns the SHA-256 of a file.
-        may_compile: whether the model may be compiled where no compiled one can run.
+        may_compile: whether the model may be compiled if no compiled one can run.
         read_package: ONNX Runtime's reader of model packages.
 
     Raises:
-        InvalidProtobuf: the folder is neither.
+        InvalidProtobuf: the folder is neither a prepared folder nor a model package.
         ContextUnusable: a file of the folder is damaged, missing, or a link to a file outside.
-        OptionError: the folder has buckets, and the sizes choose none; the package has several components.
+        OptionError: the sizes select none of the folder's buckets, or the package has several components.
         ModelRequiresCompilation: no compiled model can run on the host, and `may_compile` is false.
     """
     prepared = read_folder(folder) or from_package(folder, read_package(folder))
@@ -324,14 +325,15 @@ def _of_bucket(prepared: FolderManifest, sizes: Mapping[str, int]) -> tuple[Comp
 
 
 def _rank(variant: CompiledVariant, host: HostTraits) -> tuple[int, int]:
-    """Order in which compiled models are judged: that of the host's chip, those of its architecture, older ones
-    from the newest down, the others."""
+    """Return the sort key of a compiled model: the host's chip first, then its architecture, then older
+    architectures from the newest down, then the others.
+    """
     chip = chip_of(variant.soc_model) if variant.soc_model else None
     arch, ours = (chip.arch if chip else 0), host.htp_arch
     if variant.soc_model and variant.soc_model == host.soc_model:
         return 0, 0
     if ours is None:
-        # The chip of the host is not known: the oldest of the architectures that are compatible runs on most chips.
+        # Unknown host chip: of the architectures that are compatible with each other the oldest runs on most chips.
         return (1, arch) if arch >= _NEW_ARCH else (2, -arch)
     if arch == ours or variant.soc_model is None:
         return 1, 0
@@ -341,14 +343,15 @@ def _rank(variant: CompiledVariant, host: HostTraits) -> tuple[int, int]:
 def _judged(
     prepared: FolderManifest, variant: CompiledVariant, host: HostTraits, hash_of: Hash
 ) -> tuple[Verdict, str] | str:
-    """Return the verdict on a compiled model and its origin as text, or why there is none to judge.
+    """Return the verdict on a compiled model with its origin as text, or the reason why it cannot be judged.
 
-    Raises `ContextUnusable` for a damaged one.
+    Raises:
+        ContextUnusable: the compiled model is damaged.
     """
     if not variant.compiled:
         return f"{variant.label}: not compiled ({variant.problem})"
     path = os.path.join(prepared.folder, variant.compiled)
-    # The folders of other chips need not be shipped.
+    # The folders of other chips may be missing from the copy.
     if variant.soc_model != host.soc_model and not os.path.lexists(os.path.dirname(path)):
         return f"{variant.label}: not in this folder"
     _check_files(prepared, variant.compiled, hash_of)
@@ -360,7 +363,7 @@ def _judged(
 
 
 def _check_files(prepared: FolderManifest, name: str, hash_of: Hash) -> None:
-    """Compare a file, and those that belong to it, with the manifest. A package has no hashes."""
+    """Compare a file and the files that belong to it with the manifest. A package's manifest contains no hashes."""
     own = os.path.join(prepared.folder, PREPARED_MANIFEST)
     records = prepared.belonging_to(name)
     for one in [record.name for record in records] or [name]:

@@ -1,11 +1,11 @@
-"""Reads the wanted fields of a protobuf file, and skips all others unread.
+"""Read the wanted fields of a protobuf file and skip all others without reading them.
 
-One forward pass reads field headers only: the contents of a field are skipped unless its value is wanted, so a
-model of two gigabytes of weights costs a few reads. The file is read, never mapped: a mapped file that is
-cut off meanwhile would kill the application with SIGBUS, and a 32-bit application has no room to map a large one.
-It takes what protobuf itself takes (unknown fields, groups) and refuses what protobuf refuses. Its work is limited
-(`MOST_FIELDS`), whatever is in the file. The second part has the fields of an ONNX file, and needs no onnx. Pure
-functions.
+One forward pass reads field tags and lengths only; the contents of a field are skipped unless its value is wanted,
+so a model with two gigabytes of weights costs a few reads. The file is read, not mapped: if a mapped file is
+truncated meanwhile, SIGBUS kills the application, and a 32-bit application lacks the address space for a large one.
+The reader accepts what protobuf itself accepts (unknown fields, groups) and refuses what protobuf refuses.
+`MOST_FIELDS` limits its work for any file. The second part of this module defines the fields of an ONNX file and
+needs no onnx. Pure functions.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 WINDOW_BYTES: Final = 8192
-# The number of a field and its value or length, two variable-length integers.
+# A field's tag and its value or length: two varints.
 _LONGEST_HEADER_BYTES: Final = 20
-# Names, paths and short texts are shorter; of longer values only place and size are kept.
+# Names, paths and short texts are shorter; for longer values only position and size are kept.
 MAX_KEPT_BYTES: Final = 4096
-# Of a repeated field one value more is kept, which shows that the list is not whole.
+# One value more is kept for a repeated field, to show that the list is incomplete.
 MAX_KEPT_VALUES: Final = 4096
-# The default of protobuf itself.
+# Protobuf's own default.
 _MAX_DEPTH: Final = 100
-# Of a walk: with 0.2 to 0.4 us a field and 1 to 3 us a message at most half a minute, whatever is in the file. To
-# read half a million nodes with three attributes each and the types of their results takes 60 million.
+# Limit on the fields of a walk: at 0.2 to 0.4 us per field and 1 to 3 us per message at most half a minute for any
+# file. Half a million nodes with three attributes each and the types of their results take 60 million.
 MOST_FIELDS: Final = 2**26
 _MESSAGE_COST: Final = 8
-# A list of numbers that nobody wants (a forest of trees has 100 million) is skipped by a regular expression, 100 MB
-# a second: from this many equal headers on, at one field for this many bytes. 2 GiB cost half of `MOST_FIELDS`.
+# An unwanted list of numbers (a forest of trees has 100 million) is skipped by a regular expression at 100 MB per
+# second, from this many equal tags on. It counts one field per this many bytes: 2 GiB cost half of `MOST_FIELDS`.
 _RUN_FIELDS: Final = 64
 _RUN_BYTES_A_FIELD: Final = 64
 
@@ -43,9 +43,9 @@ VARINT, FIXED64, BYTES, _GROUP_BEGIN, _GROUP_END, FIXED32 = range(6)
 
 
 class Garbage(Exception):
-    """This is no protobuf, or it is cut off.
+    """The data is not protobuf, or is cut off.
 
-    why: what is wrong, one sentence without full stop. at: where in the file. zeros: number of zero bytes there.
+    why: the fault as a sentence without full stop. at: position in the file. zeros: number of zero bytes there.
     """
 
     def __init__(self, why: str = "a number has no end", at: int | None = None, zeros: int = 0) -> None:
@@ -56,11 +56,11 @@ class Garbage(Exception):
 
 
 class TooMuch(Garbage):
-    """It may be one, but to read it would take minutes."""
+    """The data may be protobuf, but reading it would take minutes."""
 
 
 class MessageKind(NamedTuple):
-    """A kind of message. kept: fields whose values are wanted. repeated: those of them of which all are wanted."""
+    """A kind of message. kept: fields whose values are wanted. repeated: those of which every value is wanted."""
 
     name: str
     kept: frozenset[int] = frozenset()
@@ -68,7 +68,7 @@ class MessageKind(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Stands for a value that was too long to keep: where in the file it is, and its size in bytes."""
+    """Position and size in bytes of a value that is too long to keep."""
 
     start: int
     length: int
@@ -78,9 +78,10 @@ Value = int | bytes | Span
 
 
 class Message:
-    """A message that is being read. values: of its kept fields, the last of each. lists: all of repeated ones.
+    """A message being read.
 
-    notes is for the visitor: the results of the children.
+    values: last value of each kept field. lists: all values of repeated fields. notes: results of the children, for
+    the visitor.
     """
 
     __slots__ = ("children", "end", "field", "kept", "kind", "lists", "notes", "parent", "start", "values")
@@ -106,7 +107,7 @@ class Message:
         self.notes: dict[str, object] = {}
 
     def keep(self, number: int, value: Value) -> None:
-        # Of a field that is not repeated protobuf takes the last value.
+        # For a field that is not repeated, protobuf uses the last value.
         self.values[number] = value
         if number in self.kind.repeated:
             values = self.lists.setdefault(number, [])
@@ -114,17 +115,17 @@ class Message:
                 values.append(value)
 
     def wants(self, number: int) -> bool:
-        """Whether another value of a field is to be kept."""
+        """Return whether another value of a field is to be kept."""
         return number in self.kept and len(self.lists.get(number, ())) <= MAX_KEPT_VALUES
 
     def text(self, number: int) -> str | None:
-        """A field as text; ``None`` if it is not there or too long."""
-        # Other bytes than UTF-8 stay as lone surrogates, as in `os.fsdecode`; `check_travels` refuses such a path.
+        """Return a field as text; ``None`` if it is absent or too long."""
+        # Bytes that are not UTF-8 become lone surrogates, as in `os.fsdecode`; `check_travels` refuses such a path.
         value = self.values.get(number)
         return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else None
 
     def number(self, number: int) -> int | None:
-        """A field as a signed number; ``None`` if it is not there."""
+        """Return a field as a signed number; ``None`` if it is absent."""
         value = self.values.get(number)
         return signed(value) if isinstance(value, int) else None
 
@@ -136,31 +137,31 @@ class Message:
         )
 
 
-# Unknown to ONNX and out of date, but protobuf reads over it.
+# ONNX does not use groups, and they are obsolete, but protobuf skips them.
 _GROUP: Final = MessageKind("group")
 
 
 class FieldVisitor(Protocol):
-    """Decides about each message of a walk, and is called at its end. looked: the fields that `wants` read; `walk`
-    counts them and sets it back."""
+    """Decides about each message of a walk, and is called at its end.
+
+    looked: number of fields that `wants` read; `walk` adds it to its count and resets it.
+    """
 
     looked: int
 
     def wants(self, kind: MessageKind, parent: Message, window: bytes, at: int, length: int) -> bool:
-        """Whether to read the fields of a message, which is complete in `window`. Longer messages are always
-        read.
-        """
+        """Return whether to read the fields of a message that is complete in `window`; longer ones always are."""
 
     def close(self, message: Message) -> None:
-        """The message has been read to its end; its children were closed before."""
+        """Process a message that has been read completely, after its children."""
 
 
-# How the walk moves. `window` holds the bytes of the file from `base` on, `at` counts inside of it. To skip a value
-# only moves `at`. Where that passes the end of the window, the next window begins behind the value, so what was
-# skipped is never read. `top` is the innermost open message and `parent` the one around it: these links are the
-# stack, so deep nesting costs a counter and no recursion of Python. Protobuf has no mark for the end of a message;
-# it ends where the length in front of it says. Every length is compared with the end of the message around it, so
-# a false one can neither leave its parent nor make the walk read behind the file.
+# How the walk moves: `window` contains the bytes of the file from `base` on, and `at` is an offset into it.
+# Skipping a value only increases `at`. If `at` passes the end of the window, the next window begins after the
+# value, so skipped bytes are never read. `top` is the innermost open message and `parent` the message around it:
+# these links are the stack, so deep nesting costs a counter instead of recursion. Protobuf does not mark the end of
+# a message; it follows from the length in front of it. Every length is compared with the end of the enclosing
+# message, so a false one can neither leave its parent nor make the walk read past the end of the file.
 def walk(
     file: BinaryIO,
     size: int,
@@ -168,32 +169,40 @@ def walk(
     schema: Mapping[MessageKind, Mapping[int, MessageKind]],
     visitor: FieldVisitor,
 ) -> None:
-    """Walk the whole file, whose size is `size`.
+    """Walk through a whole file.
 
-    schema: for each kind the fields (by number) that hold messages to look into, and their kinds.
-    Raises `Garbage`, and `OSError` as reading does.
+    Args:
+        file: seekable file, opened for reading in binary mode.
+        size: size of the file in bytes.
+        root: kind of the outermost message.
+        schema: for each kind the numbers of the fields that contain messages to read, and their kinds.
+        visitor: decides about messages and processes them.
+
+    Raises:
+        Garbage: the data is not protobuf, or is cut off.
+        OSError: reading failed.
     """
     top: Message | None = Message(root, schema[root], None, 0, 0, size)
     depth = 0
-    base = at = position = 0  # of the window, of the next byte in the window, and of the field, in the file
+    base = at = position = 0  # file offset of the window, offset in the window, file offset of the current field
     window = b""
     fields = last = repeats = 0
-    # Local: it is compared for every field.
+    # A local variable, because it is compared for every field.
     most = MOST_FIELDS
     try:
         while top is not None:
             position = base + at
-            # Also at the very end of a file: each turn closes one message, up to the outermost.
+            # Also at the end of the file: each iteration closes one message, up to the outermost.
             if position >= top.end:
-                # Fixed-width values are stepped over unchecked, so an overrun shows only here.
-                # A group ends by its tag alone.
+                # Fixed-width values are skipped without a check, so an overrun is detected here. A group ends only
+                # with its end tag.
                 if position > top.end or top.kind is _GROUP:
                     raise Garbage(_OVER)
                 visitor.close(top)
                 top = top.parent
                 depth -= 1
                 continue
-            # Read on early, so that a header is never cut by the end of the window.
+            # Read the next window early, so that a tag is never cut at the end of the window.
             if at + _LONGEST_HEADER_BYTES > len(window) and base + len(window) < size:
                 base, at = position, 0
                 window = _read(file, base, WINDOW_BYTES)
@@ -207,7 +216,7 @@ def walk(
             if wire == BYTES:
                 length, at = varint(window, at)
                 start = base + at
-                # Before anything is read: the length is whatever the file says.
+                # Check before reading: a damaged file may contain any length.
                 if start + length > top.end:
                     raise Garbage(_past_end(start, length, size))
                 inside = at + length <= len(window)
@@ -239,27 +248,27 @@ def walk(
                     top.keep(number, window[at : at + 4])
                 at += 4
             elif wire == _GROUP_BEGIN:
-                # A group has no length: until its end tag comes it may reach as far as the message around it.
+                # A group has no length: until its end tag it may extend to the end of the enclosing message.
                 top = Message(_GROUP, {}, top, number, base + at, top.end)
                 depth += 1
                 if depth > _MAX_DEPTH:
                     raise Garbage(_DEEP)
-            # The end has its group's number. protobuf refuses another number, and an end outside of a group.
+            # The end tag has the group's number. Protobuf refuses other numbers, and end tags outside of groups.
             elif wire == _GROUP_END and top.kind is _GROUP and top.field == number:
                 top = top.parent
                 depth -= 1
             else:
-                raise Garbage(f"a field is of the kind {wire}, which there is not here")
+                raise Garbage(f"a field is of the kind {wire}, which is not allowed here")
             repeats = repeats + 1 if tag == last else 0
             last = tag
             if repeats >= _RUN_FIELDS and tag in _RUN_TAGS and top is not None and not top.wants(number):
-                # Bounded by the message: behind it the same bytes may be fields of the one around it.
+                # Limit to the message: after it the same bytes may be fields of the enclosing one.
                 run = _run_of(tag).match(window, at, top.end - base) if at < len(window) else None
                 if run is not None:
                     fields += len(run[0]) // _RUN_BYTES_A_FIELD
                     at = run.end()
             if at > len(window):
-                # After the bytes read so far: the skipped bytes are never read.
+                # Continue after the skipped bytes, which are never read.
                 base, at, window = base + at, 0, b""
     except Garbage as found:
         if found.at is None:
@@ -267,15 +276,15 @@ def walk(
         raise
 
 
-_OVER: Final = "a field is longer than what it is part of"
-_DEEP: Final = f"more than {_MAX_DEPTH} messages are inside of each other"
-# Headers of one byte of numbers, of which lists are made.
+_OVER: Final = "a field is longer than the message that contains it"
+_DEEP: Final = f"more than {_MAX_DEPTH} messages are nested"
+# One-byte tags of numeric fields, of which lists consist.
 _RUN_TAGS: Final = frozenset(tag for tag in range(8, 0x80) if tag & 7 in (VARINT, FIXED64, FIXED32))
 
 
 def _no_field(rest: bytes) -> Garbage:
     zeros = len(rest) - len(rest.lstrip(b"\0"))
-    return Garbage("a field has the number 0, which none has", zeros=zeros)
+    return Garbage("a field has the invalid number 0", zeros=zeros)
 
 
 def _past_end(start: int, length: int, size: int) -> str:
@@ -285,19 +294,19 @@ def _past_end(start: int, length: int, size: int) -> str:
 
 @functools.cache
 def _run_of(tag: int) -> re.Pattern[bytes]:
-    """Fields with this header, one after the other. At most one pattern for each of `_RUN_TAGS`."""
+    """Return a pattern for consecutive fields with this tag. The cache has at most one for each of `_RUN_TAGS`."""
     import re  # only large models need it
 
-    # Ten bytes at most, as in `varint`. DOTALL below: a fixed-width value may hold the byte of a line feed.
+    # At most ten bytes, as in `varint`. DOTALL: a fixed-width value may contain a line feed.
     value = {VARINT: rb"[\x80-\xff]{0,9}[\x00-\x7f]", FIXED64: rb".{8}", FIXED32: rb".{4}"}[tag & 7]
     return re.compile(b"(?:" + re.escape(bytes([tag])) + value + b")*", re.DOTALL)
 
 
 def signed(value: int) -> int:
-    """A variable-length integer as the int64 that it stands for."""
-    # Ten bytes hold 70 bits, of which protobuf drops the upper six. A length keeps them, and is too long then.
+    """Convert a varint to the int64 that it encodes."""
+    # Ten bytes contain 70 bits, of which protobuf drops the upper six. A length keeps them, and is too long then.
     value &= (1 << 64) - 1
-    # protobuf writes a negative int32, too, as 64 bits in two's complement: ten bytes.
+    # Protobuf encodes a negative int32 too as 64 bits in two's complement: ten bytes.
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
@@ -307,14 +316,14 @@ def _read(file: BinaryIO, position: int, length: int) -> bytes:
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at `at` and where it ends. Raises `Garbage`."""
+    """Return the number at `at` and the position after it. Raise `Garbage` if it is cut off or too long."""
     try:
-        # One byte is the usual case: headers, and lengths of names.
+        # One byte is the usual case: a tag, or the length of a name.
         byte = data[at]
         if byte < 0x80:
             return byte, at + 1
         value, shift = byte & 0x7F, 7
-        # Ten bytes at most, as in protobuf.
+        # At most ten bytes, as in protobuf.
         while shift < 70:
             at += 1
             byte = data[at]
@@ -322,15 +331,15 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
             if byte < 0x80:
                 return value, at + 1
             shift += 7
-    # The data ends inside of the number. In a walk that is the end of the file: windows are read on in time.
+    # The data ends inside of the number. In a walk this is the end of the file, because windows are read early.
     except IndexError:
         pass
     raise Garbage
 
 
 # --- the messages of an ONNX file ----------------------------------------------------------------------
-# Types of inputs and outputs are in ONNX Runtime's words: tensor(float), seq(tensor(int64)). Each message of a
-# type, when it has been read, informs the one around it.
+# Types of inputs and outputs are written as in ONNX Runtime: tensor(float), seq(tensor(int64)). When a message of a
+# type has been read, it passes its result to the enclosing message.
 
 MODEL_IR_VERSION, MODEL_PRODUCER, MODEL_PRODUCER_VERSION, MODEL_DOMAIN, MODEL_VERSION = 1, 2, 3, 4, 5
 MODEL_DOC = 6
@@ -369,7 +378,7 @@ DIMENSION = MessageKind("dimension", frozenset((1, 2)))
 # ``TensorProto.DataLocation``.
 EXTERNAL: Final = 1
 
-# Fields (by number) that hold messages worth a look. The training graphs of a model are not run, so not here.
+# Fields (by number) that contain messages to read. Training graphs are not run, so they are not included.
 SCHEMA: Final[Mapping[MessageKind, Mapping[int, MessageKind]]] = {
     # graph, opset_import, metadata_props, functions.
     MODEL: {7: GRAPH, 8: OPSET, 14: ENTRY, 25: FUNCTION},
@@ -380,11 +389,11 @@ SCHEMA: Final[Mapping[MessageKind, Mapping[int, MessageKind]]] = {
         GRAPH_OUTPUT: VALUE,
         GRAPH_SPARSE_INITIALIZER: SPARSE_TENSOR,
     },
-    # Without 9, the opsets that a function imports for its body: `ModelScan.opsets` is the model's.
+    # Without field 9, the opsets that a function imports for its body: `ModelScan.opsets` lists the model's.
     FUNCTION: {7: NODE, 11: ATTRIBUTE},
     NODE: {NODE_ATTRIBUTE: ATTRIBUTE},
     ATTRIBUTE: {
-        # One of a kind, and a list of them: tensors 5 and 10, graphs 6 and 11, sparse tensors 22 and 23.
+        # Single values and lists: tensors 5 and 10, graphs 6 and 11, sparse tensors 22 and 23.
         5: TENSOR,
         ATTRIBUTE_GRAPH: GRAPH,
         10: TENSOR,
@@ -416,7 +425,7 @@ _TYPE, _SHAPE, _DIMENSIONS = "type", "shape", "dimensions"
 
 
 def close_type(message: Message) -> None:
-    """A message inside of a type has been read to its end."""
+    """Pass the result of a completed message inside of a type to its parent."""
     parent = message.parent
     if parent is None:
         return
@@ -425,25 +434,25 @@ def close_type(message: Message) -> None:
         size = message.number(DIMENSION_VALUE)
         dimension: int | str | None = message.text(DIMENSION_NAME) or None
         if size is not None:
-            dimension = size if size >= 0 else None  # -1 is how some exporters say free
+            dimension = size if size >= 0 else None  # some exporters write -1 for a free dimension
         found = parent.notes.setdefault(_DIMENSIONS, [])
         if isinstance(found, list):
             found.append(dimension)
     elif kind is SHAPE:
         sizes = message.notes.get(_DIMENSIONS)
         parent.notes[_SHAPE] = tuple(sizes) if isinstance(sizes, list) else ()
-    # A TypeProto only wraps one kind of type, so it hands on what that left.
+    # A TypeProto only wraps another type, so it passes that one's notes on.
     elif kind is TYPE:
         parent.notes |= message.notes
     else:
         parent.notes[_TYPE] = _text(message)
-        # The shape inside of a sequence is that of its elements, so only tensors hand theirs on.
+        # The shape inside of a sequence is that of its elements, so only tensors pass theirs on.
         if kind in (TENSOR_TYPE, SPARSE_TYPE):
             parent.notes[_SHAPE] = message.notes.get(_SHAPE)
 
 
 def type_of_value(value: Message) -> tuple[str, Shape | None]:
-    """Type and shape of an input or output; no shape where it has none or does not say."""
+    """Return type and shape of an input or output; ``None`` for an undeclared shape."""
     shape = value.notes.get(_SHAPE)
     return str(value.notes.get(_TYPE, UNKNOWN)), shape if isinstance(shape, tuple) else None
 

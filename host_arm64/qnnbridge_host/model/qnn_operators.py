@@ -1,7 +1,7 @@
-# ruff: noqa: SIM905 - words in a text are read more easily than a hundred quoted ones
-"""The operators that QNN has, as data: measured with onnxruntime-qnn 2.7 and its HTP simulator, one at a time.
+# ruff: noqa: SIM905 - one string of words is easier to read than a hundred quoted ones
+"""Operators that QNN supports, measured with onnxruntime-qnn 2.7 and its HTP simulator, one at a time.
 
-Names are those of ONNX, with the domain unless that is ONNX's own.
+Names are those of ONNX, with the domain unless it is ONNX's own.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ REGISTERED: Final = frozenset(
     """.split()
 )
 
-# Operators that QNN never sees: ONNX Runtime has no kernel for them, and replaces them by ONNX's definition.
+# Operators that never reach QNN: ONNX Runtime has no kernel for them and replaces them by ONNX's definition.
 REPLACED: Final = frozenset({"Mish", "Swish", "SwiGLU", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})
 
-# QNN takes an Erf only as part of a Gelu.
+# QNN supports an Erf only as part of a Gelu.
 _IN_PATTERNS: Final = frozenset({"Erf"})
 _STANDARD: Final = ("", "ai.onnx", "ai.onnx.ml")
 
 
 def nothing_for_qnn(operators: Iterable[str]) -> bool:
-    """Return whether QNN has none of these operators, so that neither sizes nor types of a model matter."""
+    """Return whether QNN lacks all of these operators, so that sizes and types of the model do not matter."""
     computing = set(operators) - {"Constant"}
     return bool(computing) and len(lacking(computing)) == len(computing)
 
 
 def lacking(operators: Iterable[str]) -> list[str]:
-    """Return the standard operators that QNN does not have, whatever their sizes and types, each once.
+    """Return the standard operators that QNN lacks for all sizes and types, without duplicates.
 
-    Operators of other domains do not count: ONNX Runtime makes some of them of standard ones.
+    Operators of other domains do not count: ONNX Runtime replaces some of them by standard ones.
     """
     return [
         name

@@ -1,7 +1,7 @@
-"""The steps in which a model's tensors are quantised: the scale of the DequantizeLinear that makes each.
+"""Find the quantisation step of a model's tensors: the scale of the DequantizeLinear that computes each.
 
-A value that falls between two steps may be rounded to either, so a difference of one step between two computations
-is no error of either.
+A value between two steps may be rounded to either, so a difference of one step between two computations is not an
+error of either.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from qnnbridge_host.model.graph_index import FileGraph, read_graph
 from qnnbridge_host.model.protobuf import Garbage
 
 _DEQUANTIZE: Final = frozenset(("DequantizeLinear", "com.microsoft.DequantizeLinear"))
-# Operators that move values and change none.
+# Operators that move values without changing them.
 _MOVES: Final = frozenset(
     ("Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 )
 
 
 def quantised_steps(source: str | bytes) -> Mapping[str, float]:
-    """Return the step of each tensor that has one step for all of its values, by name.
+    """Return the step of each tensor with a single step for all of its values, by name.
 
     Args:
-        source: path of a model file, or its bytes. A file that is no model has no steps.
+        source: path of a model file, or its bytes. The result is empty for a file that is not a model.
     """
     try:
         if isinstance(source, bytes):
             return _steps_in(read_graph(io.BytesIO(source), len(source)))
-        # Unbuffered: the reader has windows of its own.
+        # Unbuffered: the reader reads large blocks itself.
         with open(source, "rb", buffering=0) as file:
             return _steps_in(read_graph(file, os.fstat(file.fileno()).st_size))
     except (OSError, Garbage):
@@ -44,7 +44,7 @@ def _steps_in(graph: FileGraph) -> dict[str, float]:
             continue
         if entry.op in _DEQUANTIZE and len(entry.inputs) > 1:
             scale = graph.about(entry.inputs[1]).values
-            # A scale for each channel is a step for none of the others.
+            # Per-channel scales give no single step for the tensor.
             if scale is not None and len(scale) == 1:
                 found[entry.outputs[0]] = abs(float(scale[0]))
         elif entry.op in _MOVES and entry.inputs[0] in found:

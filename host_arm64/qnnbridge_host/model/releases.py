@@ -1,9 +1,9 @@
-"""The version table: the contents of every onnxruntime-qnn wheel, read from the wheels; and comparison of versions.
+"""Version table with the contents of every onnxruntime-qnn wheel, and comparison of versions.
 
-The data is `releases.json` beside this file. It is made and checked by ``python -m
-scripts.makers.releases``, never edited by hand. A package's version is PEP 440's, as far as onnxruntime
-and onnxruntime-qnn use it: numbers, ``rc``, ``post`` and ``dev``; the base install has no library for that.
-Everything here is immutable; any thread may use it.
+The data is `releases.json` next to this file. ``python -m scripts.makers.releases`` creates and checks it from the
+wheels; it is never edited by hand. Package versions follow PEP 440, as far as onnxruntime and onnxruntime-qnn use
+it: numbers, ``rc``, ``post`` and ``dev``. They are parsed here because the base install has no library for that.
+Everything is immutable and can be used from any thread.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Key = tuple[tuple[int, ...], int, int]
 _VERSION = re.compile(
     r"v?(\d+(?:\.\d+)*)(?:(a|b|rc)(\d+))?(?:[.-]?post(\d+))?(?:[.-]?dev(\d+))?(?:\+.*)?", re.IGNORECASE
 )
-# Older libraries have one more number behind the stamp: 2.27.0.240926142112_100894.
+# Older libraries have one more number after the build stamp: 2.27.0.240926142112_100894.
 _SDK = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.\d+)?(?:[_-].*)?", re.IGNORECASE)
-# A development build, with 0, comes before all of these.
+# A development build has 0 and precedes all of these.
 _PRE = {"a": 1, "b": 2, "rc": 3}
 _FINAL, _POST = 4, 5
 
 
 def version_key(text: str) -> Key:
-    """Sorts in the order of releases. Raises `ValueError` for a text that is no version."""
+    """Return a sort key in release order. Raise `ValueError` for a text that is not a version."""
     found = _VERSION.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text!r} is not a version number")
@@ -51,14 +51,15 @@ def numbers_of(text: str | None) -> tuple[int, ...]:
 
 
 def is_final(text: str) -> bool:
-    """Neither a development build nor a candidate."""
+    """Return whether a version is neither a development build nor a candidate."""
     return version_key(text)[1] >= _FINAL
 
 
 def sdk_numbers(text: str) -> tuple[int, ...]:
-    """``v2.51.0.260929181845`` is (2, 51, 0): a fourth number says when, not which. ``2.40`` is (2, 40).
+    """Parse an SDK version: ``v2.51.0.260929181845`` is (2, 51, 0), without the build stamp; ``2.40`` is (2, 40).
 
-    Raises `ValueError` for a text that is no SDK version.
+    Raises:
+        ValueError: the text is not an SDK version.
     """
     found = _SDK.fullmatch(text.strip())
     if found is None:
@@ -67,16 +68,17 @@ def sdk_numbers(text: str) -> tuple[int, ...]:
 
 
 def sdk_is_newer(sdk: str, than: str) -> bool:
-    """Whether `sdk` is newer, judged by as many numbers as both have: 2.40.1 is not newer than "2.40"."""
+    """Return whether `sdk` is newer, compared by as many numbers as both have: 2.40.1 is not newer than "2.40"."""
     left, right = sdk_numbers(sdk), sdk_numbers(than)
     shared = min(len(left), len(right))
     return left[:shared] > right[:shared]
 
 
 def satisfies(version: str, specifier: str) -> bool:
-    """Whether a version meets ``>=1.24.2,<2``. Knows ``>= <= > < == !=`` without wildcards.
+    """Return whether a version meets ``>=1.24.2,<2``. Supports ``>= <= > < == !=`` without wildcards.
 
-    Raises `ValueError` for a specifier that it cannot judge.
+    Raises:
+        ValueError: the version or the specifier is invalid or not supported.
     """
     key = version_key(version)
     return all(_meets(key, clause) for clause in specifier.split(",") if clause.strip())
@@ -97,10 +99,10 @@ def _meets(key: Key, clause: str) -> bool:
     }[found[1]]
 
 
-# The position of a version beside a table. "unlisted": between two versions of the table, as a development build
-# may be. "unreadable": its text is not a version.
+# Relation of a version to a table. "unlisted": between two versions of the table, as a development build may be.
+# "unreadable": the text is not a version.
 Standing = Literal["listed", "newer", "older", "unlisted", "unreadable"]
-# Nothing is known of such a version: it may differ from every version of the table.
+# Versions that may differ from every version of the table in any way.
 AFTER_THE_TABLE: Final[frozenset[Standing]] = frozenset(("newer", "unreadable"))
 STANDING_WORDS: Final[Mapping[Standing, str]] = {
     "listed": "in this table",
@@ -135,10 +137,10 @@ Layout = Literal["1.x builtin", "2.x plugin"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wheel:
-    """One file of the index.
+    """A wheel in the package index.
 
-    python: the interpreter tag, such as "cp313". requires: what pip installs with it. own_libraries: libraries
-    that the wheels for other Pythons do not have, and their machine types, by path.
+    python: the interpreter tag, such as "cp313". requires: packages that pip installs with it. own_libraries:
+    machine types by path of the libraries that wheels for other Pythons lack.
     """
 
     file: str
@@ -155,12 +157,12 @@ class Wheel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LibrarySet:
-    """One folder of QNN libraries in a wheel; they belong together and must come from one build.
+    """A folder of QNN libraries in a wheel; they belong together and must come from one build.
 
-    folder: inside the wheel. qnn_sdk: the build, as in "2.51.0.260929181845". core_api, backend_api: what
-    QnnHtp announces ("2.40.0", "5.51.0"); ``None`` where the file does not show it. stubs, skels, catalogs: the
-    Hexagon versions that have such a file. backends: "htp", "gpu", "cpu" ... machines: machine type by file name,
-    as `qnnbridge._launch.executable_machine` names them, and "ARM64X".
+    folder: path inside of the wheel. qnn_sdk: the build, as in "2.51.0.260929181845". core_api, backend_api: API
+    versions that QnnHtp reports ("2.40.0", "5.51.0"); ``None`` if the file does not contain them. stubs, skels,
+    catalogs: Hexagon versions with such a file. backends: "htp", "gpu", "cpu" ... machines: machine type by file
+    name, with the same texts as `qnnbridge._launch.executable_machine`, and "ARM64X".
     """
 
     folder: str
@@ -176,23 +178,23 @@ class LibrarySet:
 
     @property
     def machine(self) -> str:
-        """What QnnHtp was built for: "ARM64", "ARM64X", "x64", "aarch64" or "x86_64"."""
+        """Machine type of QnnHtp: "ARM64", "ARM64X", "x64", "aarch64" or "x86_64"."""
         return next(machine for file, machine in self.machines.items() if is_backend(file, "Htp"))
 
     @property
     def is_simulator(self) -> bool:
-        """Computes on the CPU: no stub, so no way to an NPU."""
+        """True if the libraries compute on the CPU: without a stub they cannot reach an NPU."""
         return not self.stubs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Release:
-    """One version for one platform: what all its wheels have in common.
+    """A version for one platform, with the data that all its wheels share.
 
-    platform: the wheel's platform tag, as in "win_arm64" or "manylinux_2_35_x86_64". ort_requirement: which
-    onnxruntime it needs ("==1.23.2" for 1.x, which is one; ">=1.24.2" for 2.x, as its metadata says).
-    library_sets: several in those for win_amd64 that serve x64 PCs and Arm machines; none in the oldest, which rely
-    on an installed SDK. machines: machine types of the libraries outside of the sets.
+    platform: the wheel's platform tag, as in "win_arm64" or "manylinux_2_35_x86_64". ort_requirement: the
+    onnxruntime that it needs ("==1.23.2" for 1.x, which contains it; ">=1.24.2" for 2.x, from its metadata).
+    library_sets: several in win_amd64 wheels that serve both x64 PCs and Arm machines; none in the oldest wheels,
+    which rely on an installed SDK. machines: machine types of the libraries outside of the sets.
     """
 
     version: str
@@ -213,7 +215,7 @@ class Release:
 
     @property
     def npu_set(self) -> LibrarySet | None:
-        """The libraries that reach an NPU."""
+        """Libraries that drive an NPU, ``None`` if there are none."""
         return next((libraries for libraries in self.library_sets if not libraries.is_simulator), None)
 
     @property
@@ -226,7 +228,7 @@ class Release:
 
     @property
     def qnn_sdk(self) -> str | None:
-        """The bundled build; all sets of a release are of the same one. ``None`` without libraries."""
+        """The bundled SDK build, which all sets of a release share; ``None`` without libraries."""
         return self._main_set.qnn_sdk if self._main_set else None
 
     @property
@@ -239,7 +241,7 @@ class Release:
 
     @property
     def stubs(self) -> tuple[int, ...]:
-        """The Hexagon versions whose NPU it can drive."""
+        """Hexagon versions whose NPU the release can drive."""
         return self.npu_set.stubs if self.npu_set else ()
 
     @property
@@ -255,23 +257,23 @@ class Release:
 
 
 def is_backend(file: str, name: str) -> bool:
-    """Whether a file is QNN's library of that name: QnnHtp.dll or libQnnHtp.so for "Htp"."""
+    """Return whether a file is QNN's library of that name: QnnHtp.dll or libQnnHtp.so for "Htp"."""
     return file in (f"Qnn{name}.dll", f"libQnn{name}.so")
 
 
 @functools.cache
 def load_releases() -> tuple[Release, ...]:
-    """The whole table, newest version first."""
+    """Return the whole table, newest version first."""
     return read_table(_document())
 
 
 def generated_on() -> str:
-    """The day on which the index was read, as in "2026-11-21"."""
+    """Return the day on which the package index was read, as in "2026-11-21"."""
     return str(_document()["generated"])
 
 
 def read_table(document: dict[str, Any]) -> tuple[Release, ...]:
-    """The releases of a parsed data file. Raises `ValueError` for a file of another schema."""
+    """Return the releases of a parsed data file. Raise `ValueError` for a file of another schema."""
     if document.get("schema") != SCHEMA_VERSION:
         raise ValueError(f"the version table has schema {document.get('schema')!r}, not {SCHEMA_VERSION}")
     releases = [_release(entry) for entry in document["releases"]]
@@ -289,7 +291,7 @@ def newest_final() -> str:
 
 
 def for_version(version: str, platform: str | None = None) -> tuple[Release, ...]:
-    """The releases of one version, of all platforms or those whose platform begins with the given text."""
+    """Return the releases of a version, for all platforms or those whose tag begins with the given text."""
     wanted = version_key(version)
     return tuple(
         release

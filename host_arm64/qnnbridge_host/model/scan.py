@@ -1,10 +1,10 @@
-"""The contents of a model file, without loading it: compiled parts, other files, inputs, outputs, versions,
+"""Read the contents of a model file without loading it: compiled parts, other files, inputs, outputs, versions,
 operators.
 
-`scan_model` reads a file of any size in one pass and never loads weights or context binaries (2 GB: some 10 ms and
-a few hundred kilobytes). It is deep: the main graph, the graphs inside of nodes (If, Loop, Scan) and the bodies of
-the model's own functions. It is exact: a compiled part is a node of the operator EPContext in the domain
-com.microsoft; a node with only that name, or in a foreign domain, is distinguished. Pure functions; any thread.
+`scan_model` reads a file of any size in one pass and never reads weights or context binaries (2 GB: some 10 ms and
+a few hundred kilobytes). The scan covers the main graph, the graphs inside of nodes (If, Loop, Scan) and the bodies
+of the model's own functions. A compiled part is a node with the operator EPContext in the domain com.microsoft; a
+node that only has this name, or is in another domain, is listed separately. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from qnnbridge_protocol.shell import model_command
 
 _HEAD_BYTES: Final = 512
 _LFS_MARK: Final = b"version https://git-lfs"
-# At offset 4 of the flatbuffer that ONNX Runtime's own format is.
+# Mark at offset 4 of the flatbuffer of ONNX Runtime's own format.
 _ORT_MARK: Final = b"ORTM"
-# One zero is a damaged byte; this many are a place that was never written.
+# A single zero is a damaged byte; this many zeros are a part of the file that was never written.
 _MANY_ZEROS: Final = 16
 
 
@@ -33,15 +33,20 @@ def scan_model(
 ) -> ModelScan:
     """Scan a model file, or a model's bytes.
 
-    count_nodes: also look at every node, for `node_count` and `ops`; without that a model of 100,000 nodes is some
-    ten times quicker. Raises `NoSuchFile`, and `InvalidProtobuf` for a file that is no model or is cut off, with
-    the reason as text.
+    Args:
+        source: the model's path, or its bytes.
+        count_nodes: whether to count the nodes for `node_count` and `ops`; without counting, a model of 100,000
+            nodes takes about a tenth of the time.
+
+    Raises:
+        NoSuchFile: the file cannot be read.
+        InvalidProtobuf: the file is not a model, or is cut off.
     """
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _scan(io.BytesIO(source), len(source), None, count_nodes)
     path = os.fsdecode(source)
     try:
-        # Windows answers to the opening of a folder that permission is denied.
+        # On Windows opening a folder fails with "permission denied".
         if os.path.isdir(path):
             raise InvalidProtobuf(f"{path} is a folder, not a model.", fix="Give the path of the .onnx file in it.")
         with open_regular(path) as file:
@@ -57,15 +62,18 @@ def scan_model(
 
 
 def scan_open(file: BinaryIO, *, path: str | None = None, count_nodes: bool = False) -> ModelScan:
-    """`scan_model` of a seekable file that is open for reading bytes. Raises `InvalidProtobuf` and `OSError`."""
+    """Scan a model from a seekable file opened in binary mode. Raise `InvalidProtobuf` and `OSError`."""
     return _scan(file, file.seek(0, io.SEEK_END), path, count_nodes)
 
 
 def scan_start(file: BinaryIO, size: int) -> ModelScan:
-    """Scan a model until reading raises `EOFError`, and return the nodes that were found until then.
+    """Scan a model until reading raises `EOFError`, and return the nodes found until then.
 
-    Writers put the nodes before the weights, so the operators of a distant model are known after its first bytes.
-    Raises `InvalidProtobuf` and `OSError`.
+    Writers put the nodes before the weights, so the first bytes of a remote model contain its operators.
+
+    Raises:
+        InvalidProtobuf: the file is not a model.
+        OSError: reading failed.
     """
     file.seek(0)
     head = file.read(_HEAD_BYTES)
@@ -80,7 +88,7 @@ def scan_start(file: BinaryIO, size: int) -> ModelScan:
 def _scan(file: BinaryIO, size: int, path: str | None, count_nodes: bool) -> ModelScan:
     file.seek(0)
     head = file.read(_HEAD_BYTES)
-    # Before the walk, which would call a sound flatbuffer a damaged protobuf.
+    # Check before the walk, which would report a sound flatbuffer as damaged protobuf.
     if head[4:8] == _ORT_MARK:
         return ModelScan(size, "ort", path)
     try:
@@ -90,22 +98,26 @@ def _scan(file: BinaryIO, size: int, path: str | None, count_nodes: bool) -> Mod
 
 
 def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = None) -> InvalidProtobuf:
-    """The error for a file that is no ONNX model, with the likely format.
+    """Return the error for a file that is not an ONNX model, with the likely format.
 
-    head: its first bytes. found: why and where it cannot be read on.
+    Args:
+        head: the file's first bytes.
+        size: the file's size in bytes.
+        path: the file's path; ``None`` for a model given as bytes.
+        found: reason and position at which reading failed.
     """
     from qnnbridge_host.model.context_binary import is_text, looks_like_blob, looks_like_container
 
-    name = f"The file {path}" if path else "What was given as a model"
+    name = f"The file {path}" if path else "The given model"
     words: tuple[str, str, str]
     evidence: list[str] = []
     if not size:
         words = (
             "is empty",
-            "It was never written to its end: a download or a program that writes it was interrupted.",
+            "It was not written completely: a download or the program that writes it was interrupted.",
             "Get or make the model again.",
         )
-    # In front of the check for a text: a pointer is one, too, and has a remedy of its own.
+    # Before the check for text: a pointer is a text too, and has another fix.
     elif head.startswith(_LFS_MARK):
         words = (
             "is not an ONNX model: it is a Git LFS pointer",
@@ -124,16 +136,16 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
             "is not an ONNX model: it is a QNN context binary",
             "It is the part of a compiled model that is kept beside its .onnx file; AI Hub and QAIRT also make it "
             "alone.",
-            "Give the .onnx file that names it, mostly the same name without _qnn.bin. If there is none: "
+            "Give the .onnx file that refers to it, mostly the same name without _qnn.bin. If there is none: "
             f"{model_command('wrap', path, '-o model_ctx.onnx')}",
         )
     elif looks_like_container(head):
         words = (
             "is not an ONNX model: it is a DLC, a container of Qualcomm's tools",
             "It holds a model for QAIRT and Genie, or context binaries for several chips. onnxruntime-genai hands "
-            "a DLC to Genie, which generates text by itself; ONNX Runtime has no sessions of one.",
-            "Give the .onnx file that names it (ep_dlc_context), or make a context binary for one chip of it with "
-            "QAIRT's qnn-context-binary-generator: qnnbridge wrap makes a model of that.",
+            "a DLC to Genie, which generates text by itself; ONNX Runtime cannot create a session from a DLC.",
+            "Give the .onnx file that refers to it (ep_dlc_context), or make a context binary for one chip of it "
+            "with QAIRT's qnn-context-binary-generator: qnnbridge wrap makes a model of that.",
         )
     else:
         return _unreadable(name, size, path, found)
@@ -147,19 +159,19 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
 
 
 def _unreadable(name: str, size: int, path: str | None, found: Garbage | None) -> InvalidProtobuf:
-    """The error for a file that may have been a model once."""
+    """Return the error for a file that may be a damaged model."""
     what = "is not an ONNX model, or it is cut off"
-    cause = "It cannot be read to its end as the protobuf that an ONNX model is."
+    cause = "It is not complete and valid protobuf, the format of ONNX models."
     evidence = [f"At byte {found.at} of {size}: {found.why}."] if found is not None and found.at is not None else []
     if found is not None and found.zeros >= _MANY_ZEROS:
         what = "is not an ONNX model: it " + (
             f"is zeros from byte {found.at} on" if found.at else "consists of zeros"
         )
-        cause = "A power cut or the end of a download left only the place for its contents, not the contents."
+        cause = "A power cut or an interrupted download left reserved space without contents."
         evidence = [f"From byte {found.at} of {size} on, at least {found.zeros} bytes are zero."]
     elif isinstance(found, TooMuch):
         what = "has too many fields for a model"
-        cause = "It is damaged, or it was made to keep its readers busy."
+        cause = "It is damaged, or was made to overload programs that read it."
     details: dict[str, object] = {"path": path, "size": size}
     # `source` reads `limit`: absent for another kind of file, false for damage, true for too many fields.
     if found is not None and found.at is not None:
@@ -174,10 +186,10 @@ def _unreadable(name: str, size: int, path: str | None, found: Garbage | None) -
 
 
 def lacking_weights(path: str) -> list[str]:
-    """What the files lack that hold weights of a model, one sentence each. Nothing for a model that cannot be read.
+    """Return what is missing in the weight files of a model, one sentence each. Empty for an unreadable model.
 
-    For the explanation of an error: ONNX Runtime names the file in some of its texts, and QNN refuses the operator
-    whose weights it could not read, as if it did not support that.
+    Explains errors of a session: some messages of ONNX Runtime contain the file's name, and QNN refuses an operator
+    whose weights could not be read as if the operator were not supported.
     """
     try:
         ends = scan_model(path, count_nodes=False).external_files
@@ -197,9 +209,9 @@ def lacking_weights(path: str) -> list[str]:
 
 
 # --- compiled models -----------------------------------------------------------------------------------
-# A compiled model (EPContext) holds no weights that a tool could read, only an opaque context binary. ONNX Runtime
-# and the quantizer find that out late, and say NOT_IMPLEMENTED or worse. Every command that works on a model's
-# graph or weights calls `refuse_compiled` first.
+# A compiled model (EPContext) contains no weights that a tool could read, only an opaque context binary. ONNX
+# Runtime and the quantizer detect that late, and fail with NOT_IMPLEMENTED or worse. Every command that works on a
+# model's graph or weights calls `refuse_compiled` first.
 
 Level = Literal["ok", "recompile recommended", "cannot run here"]
 
@@ -211,9 +223,10 @@ RECOMPILE_FIX: Final = "Recompile from the original model"
 
 
 class Verdict(NamedTuple):
-    """level and reason: `reason` continues the sentence of the level, without a full stop; empty for ok.
+    """Verdict on a compiled model.
 
-    cause, fix, evidence as in errors. notes: further facts, one sentence each; also of an ok.
+    level, reason: `reason` continues the sentence of the level, without a full stop; empty for ok. cause, fix,
+    evidence: as in errors. notes: further facts, one sentence each, for every level.
     """
 
     level: Level
@@ -229,11 +242,11 @@ class Verdict(NamedTuple):
 
     @property
     def message(self) -> str:
-        """``cannot run here: its context binary m_qnn.bin is missing``."""
+        """Level and reason: ``cannot run here: its context binary m_qnn.bin is missing``."""
         return f"{self.level}: {self.reason}" if self.reason else self.level
 
     def error(self, label: str, path: str | None = None) -> ContextUnusable:
-        """For a model called `label` that cannot run."""
+        """Return the error for a model that cannot run. label: its name in the message."""
         return ContextUnusable(
             f"{label} {self.message}.",
             cause=self.cause,
@@ -253,16 +266,22 @@ RUN_ON_THE_ORIGINAL: Final = "on the original ONNX model, the one before compila
 
 
 def refuse_compiled(source: str | os.PathLike[str] | bytes, command: str) -> None:
-    """Raises `CompiledModelRefused` for a compiled model. command: words for the user ("qnnbridge optimize").
+    """Raise `CompiledModelRefused` for a compiled model.
 
-    Also raises the errors of `scan_model` for a file that is no model, and `InvalidProtobuf` for ONNX Runtime's own
-    format, which cannot be looked into.
+    Args:
+        source: the model's path, or its bytes.
+        command: the command for the message ("qnnbridge optimize").
+
+    Raises:
+        CompiledModelRefused: the model is compiled.
+        InvalidProtobuf: the file is not a model, or is in ONNX Runtime's own format, which cannot be read here.
+        NoSuchFile: the file cannot be read.
     """
     refuse_scanned(scan_model(source, count_nodes=False), command)
 
 
 def refuse_scanned(scan: ModelScan, command: str) -> None:
-    """`refuse_compiled` of a model that has been scanned."""
+    """Raise `CompiledModelRefused` for a compiled model that has been scanned."""
     if scan.format == "ort":
         raise InvalidProtobuf(
             f"{scan.label} is in ONNX Runtime's own format (.ort), not an ONNX model.",
@@ -275,7 +294,7 @@ def refuse_scanned(scan: ModelScan, command: str) -> None:
 
 
 def compiled_refused(scan: ModelScan, command: str) -> CompiledModelRefused:
-    """The error; `scan` is of a compiled model."""
+    """Return the error for a command on a compiled model, whose scan is `scan`."""
     nodes = scan.ep_contexts
     return CompiledModelRefused(
         f"{scan.label} is a compiled EPContext artifact made by {' and '.join(scan.sources)}; "
@@ -298,6 +317,6 @@ def compiled_refused(scan: ModelScan, command: str) -> CompiledModelRefused:
 
 
 def describe(node: EpContextNode) -> str:
-    """One line about a compiled part: node, place, provider, SDK."""
+    """Describe a compiled part in one line: node, graph, provider, SDK."""
     sdk = f", QNN SDK {node.sdk_version}" if node.sdk_version else ""
     return f"EPContext node {node.label} in {node.where}, source {node.provider}{sdk}"

@@ -1,10 +1,10 @@
-"""The model that a session is made from: a file or bytes, the files beside it, and what proves them the same.
+"""The model of a session: a file or bytes, the files next to it, and the evidence that they have not changed.
 
-A model may keep its weights or its context binary in files of their own (`ModelScan.files`). They count as much as
-the .onnx file does: with other contents they give other numbers. A `FileStamp` is the file system's record of a
-file: size, times, identity. Two equal stamps prove equal contents only if the file had rested for a moment when the
-first one was taken: a file that is written twice within one tick of the file system's clock has the same times both
-times. Such a stamp is not `settled`, and nothing may rely on it. Immutable; any thread.
+A model may store its weights or its context binary in separate files (`ModelScan.files`). They matter as much as
+the .onnx file: other contents give other numbers. A `FileStamp` is the file system's record of a file: size, times,
+identity. Equal stamps prove equal contents only if the file had been unchanged for a while when the first stamp was
+taken: a file that is written twice within one tick of the file system's clock has the same times both times. Such a
+stamp is not `settled`, and nothing may rely on it. Immutable; any thread.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ else:
         return status.st_ctime_ns
 
 
-# The coarsest clock in use is that of FAT, which counts in steps of two seconds; memory cards have it.
+# FAT has the coarsest clock in use, with steps of two seconds; memory cards use FAT.
 RESTED_NS: Final = 2_500_000_000
 
 
 class FileStamp(NamedTuple):
-    """changed_ns: when anything of the file was changed last; no program can set it back as it can `modified_ns`.
+    """The file system's record of a file.
 
-    taken_ns: when the stamp was taken, on this machine's wall clock, before the file was read.
+    changed_ns: last change of anything about the file; programs cannot set it back, unlike `modified_ns`. taken_ns:
+    when the stamp was taken, on this machine's wall clock, before the file was read.
     """
 
     size: int
@@ -55,16 +56,16 @@ class FileStamp(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """Whether the file had rested, so that a later change shows. One from the future never has."""
+        """True if the file had rested, so that a later change is visible. False for times in the future."""
         return max(self.modified_ns, self.changed_ns) + RESTED_NS < self.taken_ns
 
     def proves(self, now: FileStamp) -> bool:
-        """Whether the file has the contents it had when this stamp was taken, if `now` is its stamp now."""
+        """Return whether the file's contents are unchanged since this stamp, if `now` is its stamp now."""
         return self.settled and self.same(now)
 
     def same(self, other: FileStamp) -> bool:
-        """Whether the two stamps show no change of the file. For data read between them."""
-        # Without the last number, the time of the look.
+        """Return whether two stamps show no change of the file. For data that was read between them."""
+        # Without the last number, the time at which the stamp was taken.
         return self.to_plain()[:-1] == other.to_plain()[:-1]
 
     def to_plain(self) -> tuple[int, ...]:
@@ -72,22 +73,23 @@ class FileStamp(NamedTuple):
 
     @classmethod
     def from_plain(cls, numbers: Sequence[Any]) -> FileStamp:
-        """Raises `ValueError` for data that `to_plain` did not make."""
+        """Read the result of `to_plain`. Raise `ValueError` for other data."""
         if len(numbers) != 6 or not all(type(number) is int for number in numbers):
             raise ValueError("not a file's stamp")
         return cls(*numbers)
 
 
 def take_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
-    """Of a regular file; ``None`` if there is none: whatever else has that name (a pipe, a device) might never end.
+    """Return the stamp of a regular file; ``None`` if there is none. Reading a pipe or a device might never end.
 
-    Raises `OSError` for an existing file without access.
+    Raises:
+        OSError: the file exists, and access to it is denied.
     """
     text = os.fspath(path)
-    # The clock first, then the file: a stamp may then count as not settled without need, but never the other way.
+    # Clock first, then the file: a stamp may then be "not settled" needlessly, but never "settled" wrongly.
     taken_ns = time.time_ns()
     try:
-        # It follows links: the stamp is that of the real file, as in the caches of model hubs.
+        # Follow links: the stamp is that of the real file, as in the caches of model hubs.
         status = os.stat(text)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -98,19 +100,19 @@ def take_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
 
 
 def are_same(before: Sequence[FileStamp | None], after: Sequence[FileStamp | None]) -> bool:
-    """Whether nobody wrote to any of the files between the two."""
+    """Return whether no file was written to between the two lists of stamps."""
     pairs = zip(before, after, strict=True)
-    # Identical only if both are None: a file that is missing before and after.
+    # A file that is missing both times has None in both lists.
     return all(then is now or (then is not None and now is not None and then.same(now)) for then, now in pairs)
 
 
 _CHUNK_BYTES = 1024 * 1024
-# `hashlib` loads OpenSSL, 3 ms of the start of a first session. Python has a SHA-256 that takes less for so few.
+# `hashlib` loads OpenSSL: 3 ms at the start of a first session. For few bytes Python's own SHA-256 is faster.
 _FEW_BYTES: Final = 256 * 1024
 
-# As `manifest.SUFFIX`, which is not imported for models that are not compiled.
+# Copy of `manifest.SUFFIX`: that module is not imported for models that are not compiled.
 MANIFEST_SUFFIX: Final = ".qnnbridge.json"
-# Instead of a hash. Not our error: initializers given as values may stand in for the file.
+# Replaces the hash of a missing file. Not an error here: initializers given as values may replace the file.
 MISSING = "missing"
 
 
@@ -125,16 +127,16 @@ class Looked(Protocol):
 
 
 class Memo(Protocol):
-    """Knows hashes of files that have not changed."""
+    """Hashes of files that have not changed."""
 
     def look(self, path: str) -> Looked | None:
-        """``None`` if there is no such file. Raises `OSError` if it cannot be read."""
+        """Return hash and stamp of a file; ``None`` if it does not exist. Raise `OSError` if it cannot be read."""
 
 
 class KnownFile(NamedTuple):
-    """A file as it was when the session was made.
+    """A file as it was when the session was created.
 
-    path: absolute. stamp: taken before it was hashed, ``None`` for one that was not there. sha256: in hex, or
+    path: absolute. stamp: taken before the file was hashed, ``None`` for a missing file. sha256: in hex, or
     `MISSING`.
     """
 
@@ -144,7 +146,7 @@ class KnownFile(NamedTuple):
 
     @classmethod
     def look(cls, path: str, memo: Memo | None = None) -> KnownFile:
-        """Raises `OSError` if it exists and cannot be read."""
+        """Stamp and hash a file. Raise `OSError` if it exists and cannot be read."""
         if memo is not None:
             known = memo.look(path)
             return cls(path, None, MISSING) if known is None else cls(path, known.stamp, known.sha256)
@@ -152,10 +154,12 @@ class KnownFile(NamedTuple):
         return cls(path, stamp, MISSING if stamp is None else hash_file(path))
 
     def changed(self) -> bool:
-        """Whether there is another file now than the one that was hashed.
+        """Return whether the file differs from the one that was hashed.
 
-        One that had not rested, or of which only the time of change is another (a new link does that), is hashed
-        again. Raises `OSError`.
+        Hash it again if it had not rested, or if only the time of change differs, which a new link causes too.
+
+        Raises:
+            OSError: the file cannot be read.
         """
         now, then = take_stamp(self.path), self.stamp
         if now is None or then is None:
@@ -170,20 +174,20 @@ class KnownFile(NamedTuple):
         return not (then.settled and now.changed_ns == then.changed_ns) and hash_file(self.path) != self.sha256
 
 
-# Native code opens a model's files by their paths, some time after they were hashed, and no lock keeps others from
-# writing to them meanwhile. So a caller takes `stamps` before native code reads, calls `check_unchanged` behind it,
-# and takes the stamps again. Both equal: what was read is what was hashed. A file that was only touched passes
-# `check_unchanged` by its hash, yet its stamps differ: a writer may have exchanged the contents and put them back.
-# Then the read is repeated, some times, and `never_rests` is the error.
+# Native code opens a model's files by path some time after they were hashed, and no lock prevents other programs
+# from writing to them meanwhile. So a caller takes `stamps` before native code reads, calls `check_unchanged`
+# afterwards, and takes the stamps again. If both are equal, native code read what was hashed. A file that was only
+# touched passes `check_unchanged` by its hash, but its stamps differ: a writer may have replaced the contents and
+# restored them. Then the caller repeats the read several times, and finally raises `never_rests`.
 class ModelSource(NamedTuple):
     """A model as the application gave it.
 
     path: absolute, or ``None`` for a model given as bytes, which are kept for a restart of the host.
-    fingerprint: SHA-256 in hex of the model's bytes; if it has files beside it, of all their hashes.
-    known: the model file (if it is one), then the files that it names.
-    scan: its contents, without a count of its nodes; ``None`` if it is not recognised as an ONNX model.
-    binary: absolute path of the context binary, if the model was made around a bare one (`qnnbridge_host.wrap`).
-    shown: label of the model that this is a copy of; "" for a model that is no copy.
+    fingerprint: SHA-256 in hex of the model's bytes; if it has more files, of all their hashes.
+    known: the model file (if it is one), then the other files that it refers to.
+    scan: the model's contents, without a count of its nodes; ``None`` if it is not recognised as an ONNX model.
+    binary: absolute path of the context binary, if the model was built around a bare one (`qnnbridge_host.wrap`).
+    shown: label of the model that this model is a copy of; "" for a model that is not a copy.
     """
 
     path: str | None
@@ -196,7 +200,7 @@ class ModelSource(NamedTuple):
 
     @property
     def label(self) -> str:
-        """How messages call it."""
+        """Name of the model in messages."""
         if self.shown:
             return self.shown
         if self.binary is not None:
@@ -207,18 +211,18 @@ class ModelSource(NamedTuple):
 
     @property
     def given(self) -> str | bytes:
-        """The path or the bytes."""
+        """Path or bytes of the model."""
         return self.path if self.path is not None else self.data or b""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Absolute paths of the files that the model names: external data, context binaries."""
+        """Absolute paths of the model's other files: external data, context binaries."""
         return tuple(file.path for file in self.known if file.path != self.path)
 
     def check_unchanged(self) -> None:
-        """Raises `ModelChanged` if a file was replaced or written to since it was hashed.
+        """Raise `ModelChanged` if a file was replaced or written to since it was hashed.
 
-        To be asked when native code has read the files: their hashes would be those of other contents.
+        Call this after native code has read the files: otherwise the hashes may belong to other contents.
         """
         for file in self.known:
             try:
@@ -235,18 +239,21 @@ class ModelSource(NamedTuple):
                 )
 
     def stamps(self) -> tuple[FileStamp | None, ...]:
-        """Of its files now. Where two of them are the same, no program wrote to the files between them: the time of
-        change cannot be set back. A new link to a file changes it, too."""
+        """Return the stamps of the model's files now.
+
+        Equal stamps prove that no program wrote to a file in between, because the time of change cannot be set
+        back. A new link to a file changes its stamp too.
+        """
         found: list[FileStamp | None] = []
         for file in self.known:
             try:
                 found.append(take_stamp(file.path))
             except OSError:
-                found.append(None)  # who reads it reports the fault
+                found.append(None)  # the next reader of the file reports the fault
         return tuple(found)
 
     def never_rests(self) -> ModelChanged:
-        """The error, if every attempt to read its files met a change of them."""
+        """Return the error for files that changed during every attempt to read them."""
         return ModelChanged(
             f"Something writes to the files of {self.label} again and again while it is loaded.",
             fix="Create the session again, when nothing writes to them any more.",
@@ -255,7 +262,7 @@ class ModelSource(NamedTuple):
 
     @property
     def identity(self) -> ModelIdentity:
-        """The identity for the application."""
+        """Identity of the model that is sent to the application."""
         stamps = [(file.path, file.stamp) for file in self.known if file.stamp is not None]
         return ModelIdentity(
             fingerprint=self.fingerprint,
@@ -266,30 +273,37 @@ class ModelSource(NamedTuple):
 
     @classmethod
     def open(cls, path_or_bytes: object, folder: str | None = None, memo: Memo | None = None) -> ModelSource:
-        """Look at the model and the files it names.
+        """Scan and hash a model and the files that it refers to.
 
-        folder: the base of relative paths inside of a model given as bytes; default the current folder, as for
-        ONNX Runtime itself. memo: spares hashing files that have not changed. Raises `NoSuchFile`,
-        `InvalidProtobuf` for a folder and for what is broken, `InvalidArgument` for a path that cannot travel,
-        `TypeError` for another type.
+        Args:
+            path_or_bytes: path of the model, or its bytes.
+            folder: base of relative paths inside of a model given as bytes; default: the current folder, as for
+                ONNX Runtime itself.
+            memo: returns the hashes of files that have not changed.
+
+        Raises:
+            NoSuchFile: a file cannot be read.
+            InvalidProtobuf: a folder or a broken model was given.
+            InvalidArgument: a path cannot be sent to the host.
+            TypeError: the model is neither a path nor bytes.
         """
         if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
             data = bytes(path_or_bytes)
-            scan = _scan(io.BytesIO(data), None)  # before it is hashed, as of a file
+            scan = _scan(io.BytesIO(data), None)  # before hashing, as for a file
             beside = _look_beside(scan, os.path.abspath(folder or os.curdir), memo)
             return cls(None, data, _fingerprint(_hash(data), beside), beside, scan)
         if not isinstance(path_or_bytes, (str, os.PathLike)):
-            # ONNX Runtime's own words.
+            # Same message as ONNX Runtime's.
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
         given = os.fsdecode(path_or_bytes)
         path = absolute_model_path(path_or_bytes)
         try:
             before = take_stamp(path)
-            scan = _scan_file(path)  # what is broken is not hashed, which takes seconds for gigabytes
+            scan = _scan_file(path)  # first, so that a broken model is not hashed: that takes seconds for gigabytes
             model = KnownFile.look(path, memo)
             if model.stamp is None:
-                raise OSError(errno.EINVAL, "It is no regular file")
-            # It was written to between the scan and the hash, so the scan is of other contents.
+                raise OSError(errno.EINVAL, "It is not a regular file")
+            # The file changed between scan and hash, so the scan describes other contents.
             if before is None or not before.same(model.stamp):
                 scan = _scan_file(path)
         except (OSError, ValueError) as error:
@@ -301,16 +315,16 @@ class ModelSource(NamedTuple):
 def open_again(
     path_or_bytes: object, folder: str | None, memo: Memo | None, fingerprint: str, files: Sequence[Sequence[Any]]
 ) -> ModelSource:
-    """`ModelSource.open` of a model whose session is made again.
+    """Open the model of a session that is created again.
 
     Args:
         path_or_bytes, folder, memo: as for `ModelSource.open`.
-        fingerprint: of the model as it was.
-        files: path, size and date of each file then (`ModelIdentity.files`).
+        fingerprint: fingerprint of the model when the session was first created.
+        files: path, size and date of each file at that time (`ModelIdentity.files`).
 
     Raises:
-        ModelChanged: a file differs from the one that the session was made from. A file that was missing then is
-        not needed.
+        ModelChanged: a file differs from the one that the session was created from. A file that was missing then is
+            not needed.
     """
     try:
         source = ModelSource.open(path_or_bytes, folder, memo)
@@ -325,8 +339,8 @@ def open_again(
     if source.fingerprint == fingerprint:
         return source
     then = {str(path): (size, date) for path, size, date in files}
-    # What was missing then counted as `MISSING` in the fingerprint, so it may be there now: with that put back, an
-    # otherwise untouched model has the old fingerprint.
+    # A file that was missing counted as `MISSING` in the fingerprint, and may exist now. With its hash replaced by
+    # `MISSING`, an otherwise unchanged model has the old fingerprint.
     needed = [file if file.path in then else file._replace(sha256=MISSING) for file in source.known]
     if source.path is None:
         own, beside = _hash(source.data or b""), tuple(needed)
@@ -335,14 +349,15 @@ def open_again(
     if _fingerprint(own, beside) == fingerprint:
         return source
     for file in source.known:
-        # A file that is gone is certain. Below, size and date only point at a file: the fingerprint is one hash
-        # over all of them and does not say which changed.
+        # A missing file is a certain cause. Size and date below only suggest a file, because the fingerprint is one
+        # hash over all files.
         if file.stamp is None and file.path in then:
             raise _changed(file.path, "cannot be read any more (it is not there)", source.label, source.path)
     touched = [
         file.path
         for file in source.known
-        # A file that was missing then is no suspect: that is put back above, and the fingerprint still differs.
+        # A file that was missing then is not the cause: with `MISSING` inserted above, the fingerprint still
+        # differs.
         if file.stamp is not None
         and file.path in then
         and then[file.path] != (file.stamp.size, file.stamp.modified_ns)
@@ -368,9 +383,10 @@ def _scan_file(path: str) -> ModelScan | None:
 
 
 def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
-    """``None`` for a file that is no model: ONNX Runtime or the checks before a session refuse it.
+    """Scan a model; return ``None`` for a file that is not a model, which ONNX Runtime or later checks refuse.
 
-    Raises `InvalidProtobuf` in ONNX Runtime's words for what it would refuse after reading all of it.
+    Raises:
+        InvalidProtobuf: ONNX Runtime would refuse the file after reading all of it; with ONNX Runtime's message.
     """
     try:
         return scan_open(file, path=path)
@@ -378,7 +394,7 @@ def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
         limited = error.details.get("limit")  # None: another kind of file
         if limited:
             raise
-        # With a manifest beside it, the checks before a session name the damage better.
+        # If the model has a manifest, the checks before a session report the damage better.
         if limited is None or (path is not None and os.path.exists(os.path.splitext(path)[0] + MANIFEST_SUFFIX)):
             return None
         failed = "Failed to load model because protobuf parsing failed."
@@ -396,7 +412,7 @@ def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
 def _look_beside(scan: ModelScan | None, folder: str, memo: Memo | None) -> tuple[KnownFile, ...]:
     if scan is None:
         return ()
-    # A path that a compiled model must not have is refused later; it is not even looked at, it may be a network's.
+    # Skip a path that a compiled model must not have: it is refused later, and may lead to a network.
     named = [name for name in scan.files if name in scan.external_files or path_problem(name) is None]
     paths = dict.fromkeys(os.path.join(folder, name) for name in named)
     known = []
@@ -415,15 +431,15 @@ def _look_beside(scan: ModelScan | None, folder: str, memo: Memo | None) -> tupl
 
 
 def _fingerprint(model: str, beside: tuple[KnownFile, ...]) -> str:
-    """Without the names: the same files elsewhere are the same model."""
-    # A model alone has the SHA-256 that other tools print for its file.
+    """Combine the hashes without the paths: the same files at another location are the same model."""
+    # A model without other files has the SHA-256 that other tools print for its file.
     if not beside:
         return model
-    # In the order in which the model names its files: two weight files exchanged are another model.
+    # In the model's order of its files: exchanging two weight files gives another model.
     return _hash("\n".join((model, *(file.sha256 for file in beside))).encode())
 
 
-# Of each thread: several requests hash at once, and each is withdrawn by itself.
+# Per thread: several requests hash at once, and each can be cancelled separately.
 class _OfThisThread(threading.local):
     check: Callable[[], None] | None = None
 
@@ -433,11 +449,11 @@ _of_this_thread = _OfThisThread()
 
 @contextlib.contextmanager
 def interruptible(check: Callable[[], None]) -> Iterator[None]:
-    """While the block runs, `hash_file` in this thread asks `check` after every chunk, which may raise.
+    """Make `hash_file` in this thread call `check` after every chunk while the block runs. `check` may raise.
 
-    A model of many gigabytes on a slow disk takes minutes.
+    Hashing a model of many gigabytes from a slow disk takes minutes.
     """
-    # Put back at the end, not cleared: blocks may be nested.
+    # Restore instead of clearing: blocks may be nested.
     before, _of_this_thread.check = _of_this_thread.check, check
     try:
         yield
@@ -446,13 +462,13 @@ def interruptible(check: Callable[[], None]) -> Iterator[None]:
 
 
 def hash_file(path: str | os.PathLike[str]) -> str:
-    """SHA-256 in hex. Raises `OSError`, and what the check of `interruptible` raises."""
+    """Return the SHA-256 of a file in hex. Raise `OSError`, and any error of the `interruptible` check."""
     check = _of_this_thread.check
 
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         digest = _new_sha256(size)
-        # A little more than the file: one read takes all, and one finds the end.
+        # A little larger than the file: one read gets all bytes, and the next one finds the end.
         buffer = memoryview(bytearray(min(size + 4096, _CHUNK_BYTES)))
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
@@ -468,7 +484,7 @@ def _hash(data: bytes) -> str:
 
 
 def _new_sha256(size: int) -> Any:
-    """A SHA-256 for about this many bytes."""
+    """Return a SHA-256 object for about this many bytes."""
     if size <= _FEW_BYTES and "hashlib" not in sys.modules:
         for name in ("_sha2", "_sha256"):  # since Python 3.12, and before
             # Python can be built without these modules (--with-builtin-hashlib-hashes).

@@ -1,7 +1,7 @@
-"""Shapes that follow from the inputs' sizes and the constants, without onnx: the common operators, nothing else.
+"""Infer shapes from input sizes and constants without onnx, for common operators only.
 
-Sizes that a model computes from shapes count: the second part follows the values of small tensors. A shape that
-this does not know stays unknown. Pure functions; any thread.
+Sizes that a model computes from shapes are included: the second part of this module follows the values of small
+tensors. Shapes that cannot be inferred stay unknown. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ Values = tuple[Any, ...]
 
 
 def complete(graph: FileGraph) -> None:
-    """Adds shapes, types and small values that follow to the tensors of the graph. What the file says stays."""
-    # In the order of the file: ONNX demands that a tensor is made before it is taken.
+    """Add all shapes, types and small values that follow to the graph's tensors; keep declared ones."""
+    # In file order: ONNX requires that a node follows the nodes whose results it reads.
     for op, _, inputs, outputs, attributes, *_ in graph.entries:
-        # Nothing follows without inputs; what a Constant makes was recorded when the file was read.
+        # Without inputs nothing follows; the value of a Constant was recorded when the file was read.
         if not inputs or not outputs:
             continue
         given = [graph.about(name) for name in inputs]
         for number, name in enumerate(outputs):
             made = graph.about(name)
-            # A malformed node must not hide the shapes of all others.
+            # A malformed node must not prevent inference of all other shapes.
             with contextlib.suppress(*DOES_NOT_FOLLOW):
                 if made.fixed is None:
                     if op not in _SEVERAL:
@@ -62,10 +62,11 @@ def complete(graph: FileGraph) -> None:
 def empty_tensors(
     source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int] | None = None
 ) -> tuple[list[str], list[str]]:
-    """Return the inputs and the results of nodes that have no elements: "x (1x0x4)".
+    """Return the inputs and the node outputs that have no elements, as texts such as "x (1x0x4)".
 
     Args:
-        sizes: of free dimensions by name, as a session fixes them.
+        source: the model's path, or its bytes.
+        sizes: sizes of free dimensions by name, as the session sets them.
     """
     given: dict[str, None] = {}
     made: dict[str, None] = {}
@@ -74,7 +75,7 @@ def empty_tensors(
         complete(graph)
         for node in graph.nodes:
             for tensor in (*node.given, *node.made):
-                # An empty constant is a list of sizes or axes that was left out.
+                # An empty constant is an omitted list of sizes or axes.
                 if tensor.is_empty and not tensor.constant:
                     text = f"{tensor.name} ({'x'.join(map(str, tensor.shape or ()))})"
                     (made if tensor.name in graph.makers else given)[text] = None
@@ -92,7 +93,7 @@ def _type_of(op: str, number: int, given: Inputs, attributes: Attributes) -> str
 
 
 def _known(given: Inputs, number: int = 0) -> Values:
-    """The values of an input."""
+    """Return the values of an input. Raise `Unknown` if they are not known."""
     values = given[number].values
     if values is None:
         raise Unknown
@@ -100,26 +101,38 @@ def _known(given: Inputs, number: int = 0) -> Values:
 
 
 def _whole(given: Inputs, number: int) -> list[int]:
-    """The values of an input that has sizes, axes or places."""
+    """Return the values of an input that contains sizes, axes or indices."""
     return [int(value) for value in _known(given, number)]
 
 
 def _has(given: Inputs, number: int) -> bool:
-    """Whether the node has this input; an optional one may be left out by an empty name, too."""
+    """Return whether the node has this input. An empty name also means that an optional input is absent."""
     return len(given) > number and bool(given[number].name)
 
 
 def _broadcast(*shapes: Sizes) -> Shape:
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    # Sizes that contradict each other are not looked for: ONNX Runtime refuses such a model.
+    # Contradicting sizes are not checked: ONNX Runtime refuses such a model.
     return tuple(next((size for size in column if size != 1), 1) for column in zip(*padded, strict=True))
 
 
 def window_of(sizes: Sizes, attributes: Attributes, weights: GraphTensor | None) -> dict[str, list[int]]:
-    """kernel, strides, dilations, before and after (the pads) of a convolution or pooling, for each direction."""
+    """Return the window of a convolution or pooling, one value per spatial dimension in each list.
+
+    Args:
+        sizes: spatial sizes of the input.
+        attributes: the node's attributes.
+        weights: the weights of a convolution; ``None`` for a pooling.
+
+    Returns:
+        sizes, kernel, strides, dilations, before and after (the padding at both ends), in this order.
+
+    Raises:
+        Unknown: the window does not follow from the attributes and weights.
+    """
     dims = len(sizes)
-    # A convolution may leave it out. Weights begin with two axes of channels.
+    # A convolution may omit kernel_shape. The first two axes of its weights are channels.
     kernel = attributes.get("kernel_shape") or (list(sizes_of(weights)[2:]) if weights is not None else None)
     if not kernel or len(kernel) != dims:
         raise Unknown
@@ -127,18 +140,18 @@ def window_of(sizes: Sizes, attributes: Attributes, weights: GraphTensor | None)
     pads = list(attributes.get("pads") or [0] * 2 * dims)
     auto = attributes.get("auto_pad", "NOTSET")
     if auto.startswith("SAME"):
-        # ONNX Runtime counts the dilations of a pooling in another way than ONNX says.
+        # For a pooling, ONNX Runtime treats dilations differently from the ONNX specification.
         if weights is None and max(dilations) > 1:
             raise Unknown
         wanted = [
-            # As ONNX defines SAME: the result has ceil(size / step) places.
+            # ONNX defines SAME so that the result has ceil(size / step) elements.
             max(0, (-(-size // step) - 1) * step + (k - 1) * d + 1 - size)
             for size, step, k, d in zip(sizes, strides, kernel, dilations, strict=True)
         ]
-        # Of an odd number UPPER puts the larger half behind, LOWER in front.
+        # An odd padding is split unevenly: UPPER puts the larger half at the end, LOWER at the beginning.
         less, more = [one // 2 for one in wanted], [one - one // 2 for one in wanted]
         pads = less + more if auto == "SAME_UPPER" else more + less
-    # Pads that a model gives beside auto_pad do not count.
+    # With auto_pad, explicit pads are ignored.
     elif auto == "VALID":
         pads = [0] * 2 * dims
     return {
@@ -146,23 +159,23 @@ def window_of(sizes: Sizes, attributes: Attributes, weights: GraphTensor | None)
         "kernel": list(kernel),
         "strides": strides,
         "dilations": dilations,
-        # ONNX lists all beginnings, then all ends.
+        # ONNX lists all beginnings first, then all ends.
         "before": pads[:dims],
         "after": pads[dims:],
     }
 
 
 def slid_sizes(given: Inputs, attributes: Attributes) -> list[int]:
-    """The sizes of the result of a convolution or pooling. Raises `Unknown`."""
+    """Return the spatial sizes of the result of a convolution or pooling. Raise `Unknown` if they do not follow."""
     window = window_of(sizes_of(given[0])[2:], attributes, given[1] if len(given) > 1 else None)
     found = []
     for size, kernel, step, dilation, before, after in zip(*window.values(), strict=True):
         room = size + before + after - (kernel - 1) * dilation - 1
-        # Not even one window: ONNX Runtime refuses the model or computes something of its own.
+        # The input is smaller than one window: ONNX Runtime refuses the model or computes a result outside of ONNX.
         if room < 0:
             raise Unknown
         found.append((-(-room // step) if attributes.get("ceil_mode") else room // step) + 1)
-        # A window that would begin in the padding at the end does not count.
+        # A window that would begin in the padding at the end is not counted.
         if attributes.get("ceil_mode") and (found[-1] - 1) * step >= size + before:
             found[-1] -= 1
     return found
@@ -170,20 +183,20 @@ def slid_sizes(given: Inputs, attributes: Attributes) -> list[int]:
 
 def _transposed(given: Inputs, attributes: Attributes) -> Shape:
     head, sizes, weights = sizes_of(given[0])[:1], sizes_of(given[0])[2:], sizes_of(given[1])
-    # Unlike those of Conv, these weights have the inputs first, then the results of one group.
+    # Unlike the weights of Conv, these have the input channels first, then the output channels of one group.
     channels = weights[1] * int(attributes.get("group", 1))
     if attributes.get("output_shape"):
         return (*head, channels, *attributes["output_shape"][-len(sizes) :])
     window = window_of(sizes, {**attributes, "auto_pad": "NOTSET"}, given[1])
     more = attributes.get("output_padding") or [0] * len(sizes)
-    # The formula of a convolution, solved for its input; output_padding is what its rounding loses.
+    # The formula of a convolution solved for its input; output_padding adds what the rounding loses.
     made = [
         (size - 1) * step + (kernel - 1) * dilation + 1 - before - after + extra
         for (size, kernel, step, dilation, before, after), extra in zip(
             zip(*window.values(), strict=True), more, strict=True
         )
     ]
-    # SAME of a transposed convolution means: the input's size times the stride, or less where no window reaches.
+    # For a transposed convolution SAME means: input size times stride, or less where no window reaches.
     if str(attributes.get("auto_pad", "NOTSET")).startswith("SAME"):
         made = [min(most, size * step) for most, size, step in zip(made, sizes, window["strides"], strict=True)]
     return (*head, channels, *made)
@@ -191,7 +204,7 @@ def _transposed(given: Inputs, attributes: Attributes) -> Shape:
 
 def _matmul(given: Inputs, attributes: Attributes) -> Shape:
     left, right = sizes_of(given[0]), sizes_of(given[1])
-    # ONNX treats a vector as a matrix of one row or column and drops that axis again, which is not done here.
+    # ONNX treats a vector as a matrix with one row or column and drops that axis afterwards; not implemented here.
     if len(left) < 2 or len(right) < 2:
         raise Unknown
     return (*_broadcast(left[:-2], right[:-2]), left[-2], right[-1])
@@ -210,27 +223,26 @@ def _concat(given: Inputs, attributes: Attributes) -> Shape:
 
 def _flatten(given: Inputs, attributes: Attributes) -> Shape:
     shape = sizes_of(given[0])
-    # The axis may be the rank itself: then all sizes are in front of it. A slice counts a negative one from
-    # the end.
+    # If the axis equals the rank, all sizes are in front of it. A negative axis counts from the end, as in a slice.
     axis = attributes.get("axis", 1)
     return (math.prod(shape[:axis]), math.prod(shape[axis:]))
 
 
 def _reshape(given: Inputs, attributes: Attributes) -> Shape:
     wanted = _whole(given, 1)
-    # Without a 0 or -1 the result is known even where the input is not.
+    # Without a 0 or -1 the result is known even if the input's shape is not.
     shape = sizes_of(given[0]) if 0 in wanted or -1 in wanted else ()
     found = [
         shape[axis] if size == 0 and not attributes.get("allowzero") else size for axis, size in enumerate(wanted)
     ]
-    # The product has the -1 in it, hence the minus sign.
+    # The product contains the -1, hence the minus sign.
     if -1 in found:
         found[found.index(-1)] = math.prod(shape) // -math.prod(found)
     return tuple(found)
 
 
 def _axes(given: Inputs, attributes: Attributes, number: int) -> list[int] | None:
-    # An attribute in older opsets, an input in newer ones: since 13, of most reductions since 18.
+    # Attribute in older opsets, input in newer ones: since 13, for most reductions since 18.
     if "axes" in attributes:
         return list(attributes["axes"])
     return _whole(given, number) if _has(given, number) else None
@@ -244,7 +256,7 @@ def _squeeze(given: Inputs, attributes: Attributes) -> Shape:
 
 def _unsqueeze(given: Inputs, attributes: Attributes) -> Shape:
     shape, axes = list(sizes_of(given[0])), _axes(given, attributes, 1) or []
-    # Axes count in the result's shape, so the lower ones have to be in place first.
+    # Axes refer to the shape of the result, so the lower ones must be inserted first.
     for axis in sorted(axis % (len(shape) + len(axes)) for axis in axes):
         shape.insert(axis, 1)
     return tuple(shape)
@@ -252,7 +264,7 @@ def _unsqueeze(given: Inputs, attributes: Attributes) -> Shape:
 
 def _reduce(given: Inputs, attributes: Attributes) -> Shape:
     shape, axes = sizes_of(given[0]), _axes(given, attributes, 1)
-    # No axes, or an empty list of them: all, unless the node says that this means none.
+    # Missing or empty axes mean all axes, unless noop_with_empty_axes is set.
     if not axes and attributes.get("noop_with_empty_axes"):
         return shape
     gone = [axis % len(shape) for axis in axes] if axes else range(len(shape))
@@ -264,7 +276,7 @@ _TO_THE_END: Final = (2**31 - 1, 2**63 - 1)
 
 
 def _slices(given: Inputs, attributes: Attributes) -> Iterator[tuple[int, slice]]:
-    """The axes that a Slice cuts, with the part of each that it takes."""
+    """Yield each axis that a Slice cuts, with the slice taken from it."""
     # Attributes up to opset 9, inputs since 10.
     named = "starts" in attributes
     found: list[Any] = [
@@ -275,8 +287,8 @@ def _slices(given: Inputs, attributes: Attributes) -> Iterator[tuple[int, slice]
     for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
         axis, step = axes[number] if axes else number, steps[number] if steps else 1
         if step < 0:
-            # From a place in front of the axis Python takes nothing, ONNX the first element. To ONNX Runtime the
-            # two largest numbers mean the axis' other end, also backwards.
+            # For a start before the beginning of the axis Python yields nothing, ONNX the first element. ONNX
+            # Runtime reads the two largest numbers as the other end of the axis, also backwards.
             start, end = max(start, -sizes_of(given[0])[axis]), None if end in _TO_THE_END else end
         yield axis, slice(start, end, step)
 
@@ -284,17 +296,17 @@ def _slices(given: Inputs, attributes: Attributes) -> Iterator[tuple[int, slice]
 def _slice(given: Inputs, attributes: Attributes) -> Shape:
     shape = list(sizes_of(given[0]))
     for axis, part in _slices(given, attributes):
-        # Exporters write 2**63 - 1 for "to the end"; `indices` cuts that to the size.
+        # Exporters write 2**63 - 1 for "to the end"; `indices` limits it to the size.
         shape[axis] = len(range(*part.indices(shape[axis])))
     return tuple(shape)
 
 
 def _pad(given: Inputs, attributes: Attributes) -> Shape:
     shape = sizes_of(given[0])
-    # An attribute up to opset 10, an input since 11.
+    # Attribute up to opset 10, input since 11.
     pads = attributes.get("pads") or _whole(given, 1)
     if len(pads) != 2 * len(shape) or _has(given, 3):
-        raise Unknown  # of chosen axes
+        raise Unknown  # only some axes are padded
     return tuple(size + pads[axis] + pads[axis + len(shape)] for axis, size in enumerate(shape))
 
 
@@ -303,7 +315,7 @@ def _resize(given: Inputs, attributes: Attributes) -> Shape:
         raise Unknown
     if _has(given, 3):
         return tuple(_whole(given, 3))
-    # Since opset 11 the inputs are data, roi, scales and sizes; before, and of Upsample, data and scales.
+    # Inputs since opset 11: data, roi, scales, sizes. Before, and for Upsample: data, scales.
     values = given[2 if len(given) > 2 else 1].values
     if not values:
         raise Unknown
@@ -311,12 +323,12 @@ def _resize(given: Inputs, attributes: Attributes) -> Shape:
 
 
 def scaled_sizes(sizes: Sizes, scales: Sequence[float]) -> Sizes:
-    """The sizes of a Resize by scales: rounded down, of products in 32 bits (10 times 3.3 is 33)."""
+    """Return the sizes after a Resize by scales: 32-bit products, rounded down (10 times 3.3 is 33)."""
     return tuple(int(in_float32(size * scale)) for size, scale in zip(sizes, scales, strict=True))
 
 
 def in_float32(value: float) -> float:
-    """The nearest number that 32 bits have."""
+    """Round a number to the nearest 32-bit float."""
     (found,) = struct.unpack("<f", struct.pack("<f", value))
     return float(found)
 
@@ -333,7 +345,7 @@ def _space_to_depth(given: Inputs, attributes: Attributes) -> Shape:
 
 def _range(given: Inputs, attributes: Attributes) -> Shape:
     (start,), (limit,), (step,) = (_known(given, number) for number in range(3))
-    # Rounded up: a last step that does not reach the limit counts. The numbers may be floats.
+    # Round up: a last partial step counts. The numbers may be floats.
     return (max(0, -int((start - limit) // step)),)
 
 
@@ -342,7 +354,7 @@ def _split(given: Inputs, attributes: Attributes) -> list[Shape]:
     axis = attributes.get("axis", 0) % len(shape)
     parts = attributes.get("split") or (_whole(given, 1) if _has(given, 1) else None)
     if parts is None:
-        # With num_outputs the last part may be the smaller one.
+        # With num_outputs the last part may be smaller than the others.
         each = -(-shape[axis] // count)
         parts = [*(each for _ in range(count - 1)), shape[axis] - each * (count - 1)]
     return [(*shape[:axis], size, *shape[axis + 1 :]) for size in parts]
@@ -356,10 +368,10 @@ def _top_k(given: Inputs, attributes: Attributes) -> list[Shape]:
 
 def _recurrent(given: Inputs, attributes: Attributes) -> list[Shape]:
     (length, batch, _), (directions, _, hidden) = sizes_of(given[0]), sizes_of(given[2])
-    # Layout 1 has the batch first. QNN takes only 0, so no rule needs it.
+    # Layout 1 has the batch first. QNN supports layout 0 only, so no rule needs layout 1.
     if attributes.get("layout", 0):
         raise Unknown
-    # The results of all steps, the last one, and of an LSTM its cell.
+    # Outputs: all steps, the last hidden state, and for an LSTM the last cell state.
     return [(length, directions, batch, hidden), *[(directions, batch, hidden)] * 2]
 
 
@@ -417,7 +429,7 @@ _RULES: Final[Mapping[str, Callable[[Inputs, Attributes], Shape | None]]] = {
     "Upsample": _resize,
     "Gather": _gather,
     "GatherElements": lambda given, _: given[1].shape,
-    # In both directions: a 1 in the wanted sizes keeps the input's size.
+    # Broadcasting goes both ways: a 1 in the wanted sizes keeps the input's size.
     "Expand": lambda given, _: _broadcast(sizes_of(given[0]), tuple(_whole(given, 1))),
     "Tile": lambda given, _: tuple(
         size * times for size, times in zip(sizes_of(given[0]), _whole(given, 1), strict=True)
@@ -430,19 +442,19 @@ _RULES: Final[Mapping[str, Callable[[Inputs, Attributes], Shape | None]]] = {
     "ConstantOfShape": lambda given, attributes: tuple(_whole(given, 0)),
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
-    # Like a reduction along one axis, the first unless it says which.
+    # Like a reduction along one axis, by default the first.
     **dict.fromkeys(
         ("ArgMax", "ArgMin"),
         lambda given, attributes: _reduce(given[:1], {**attributes, "axes": [attributes.get("axis", 0)]}),
     ),
 }
-# Of all results, the first included.
+# Rules of operators with several outputs: the shapes of all outputs.
 _SEVERAL: Final[Mapping[str, Callable[[Inputs, Attributes], list[Shape]]]] = {
     "Split": _split,
     "TopK": _top_k,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
 }
-# The result that is of 64-bit integers whatever the inputs are.
+# Index of the output that is int64 for any input type.
 _INTEGERS: Final = {"Shape": 0, "Size": 0, "ArgMax": 0, "ArgMin": 0, "TopK": 1}
 # The first input of Where is its condition, which is boolean.
 _DATA_INPUT: Final = {"Where": 1}
@@ -455,25 +467,25 @@ _KEEPING_TYPE: Final = frozenset({*_RULES, *_SEVERAL}.difference(_OTHER_TYPE))
 
 # --- values of small tensors -----------------------------------------------------------------------------
 # Sizes and paddings that a model computes. PyTorch's older exporter writes `x.view(x.shape[0], -1)` as Shape,
-# Gather, Unsqueeze and Concat. ONNX Runtime computes these once when it loads a model of fixed sizes, so QNN gets
-# what follows here.
+# Gather, Unsqueeze and Concat. ONNX Runtime folds these when it loads a model of fixed sizes, so QNN gets the
+# results that are computed here.
 
-# Larger ones are no sizes, axes, pads or scales.
+# Sizes, axes, pads and scales have fewer elements than this.
 _MOST: Final = 64
-# Of 64 bits. A hostile model squares a number until it fills the memory.
+# Range of a signed 64-bit integer. A hostile model squares a number until memory is exhausted.
 _LIMIT: Final = 2**63
 _WHOLE: Final = frozenset({2, 3, 4, 5, 6, 7, 12, 13})
 _FLOATS: Final = frozenset({1, 10, 11})
 
 
 def _values_of(op: str, given: Inputs, attributes: Attributes, shape: Sizes | None) -> Values:
-    """The values of a node's first result, in order. shape: of the result."""
+    """Return the values of a node's first output in order. shape: the shape of that output."""
     rule = _VALUE_RULES.get(op)
     count = _MOST + 1 if shape is None else math.prod(shape)
     if rule is None or shape is None or count > _MOST:
         raise Unknown
     found = tuple(rule(given, attributes, shape))
-    # A product that is a little less than a whole number is rounded up to it, before a Floor or Cast sees it.
+    # Round to 32 bits: a product slightly below an integer becomes that integer before a Floor or Cast.
     if all(one.type != "double" for one in given):
         found = tuple(in_float32(value) if isinstance(value, float) else value for value in found)
     if len(found) != count or any(isinstance(value, int) and not -_LIMIT <= value < _LIMIT for value in found):
@@ -491,7 +503,7 @@ def _shape_values(given: Inputs, attributes: Attributes, shape: Sizes) -> Values
 def _cast(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
     values, kind = _known(given), attributes["to"]
     if kind in _WHOLE:
-        # Both ONNX's Cast and `int` cut towards zero.
+        # Both ONNX's Cast and `int` truncate towards zero.
         return tuple(int(value) for value in values)
     if kind in _FLOATS:
         return tuple(float(value) for value in values)
@@ -499,7 +511,7 @@ def _cast(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
 
 
 def _rows(tensor: GraphTensor) -> list[Values]:
-    """The parts along the first axis."""
+    """Split the values along the first axis."""
     values, sizes = _known([tensor]), tensor.shape
     if not sizes or not sizes[0]:
         raise Unknown
@@ -516,7 +528,7 @@ def _gathered(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
 
 
 def _sliced(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
-    # `_rows` knows the first axis only.
+    # `_rows` splits the first axis only.
     ((axis, part),) = _slices(given, attributes)
     if axis != 0:
         raise Unknown
@@ -547,7 +559,7 @@ def _counted(given: Inputs, attributes: Attributes, shape: Sizes) -> Sequence[An
 
 
 def _as_long(values: Values, count: int) -> Values:
-    """One value for all, or as many as there are; other ways to broadcast are not known."""
+    """Repeat a single value `count` times, or return `count` values as given. Other broadcasts raise `Unknown`."""
     if len(values) not in (1, count):
         raise Unknown
     return values if len(values) == count else values * count
@@ -563,7 +575,7 @@ def _each(change: Callable[..., Any]) -> Callable[[Inputs, Attributes, Sizes], V
 
 
 def _divided(left: Any, right: Any) -> Any:
-    """Of integers cut off towards zero, as ONNX does."""
+    """Divide; truncate integers towards zero, as ONNX does."""
     if isinstance(left, int) and isinstance(right, int):
         return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
     return left / right
@@ -572,7 +584,7 @@ def _divided(left: Any, right: Any) -> Any:
 _VALUE_RULES: Final[Mapping[str, Callable[[Inputs, Attributes, Sizes], Sequence[Any]]]] = {
     "Shape": _shape_values,
     "Size": lambda given, attributes, shape: (math.prod(_shape_values(given, {}, shape)),),
-    # Their order in memory stays, whatever the shape becomes.
+    # The order in memory does not change.
     **dict.fromkeys(("Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten"), lambda given, *_: _known(given)),
     "Cast": _cast,
     "Gather": _gathered,

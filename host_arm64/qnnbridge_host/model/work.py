@@ -1,4 +1,4 @@
-"""The work of nodes and of a whole model, estimated from shapes. Pure functions; any thread."""
+"""Estimate the work of nodes and of a whole model from shapes. Pure functions; any thread."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from qnnbridge_host.model.graph_index import GraphNode, read_graph
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_host.model.static_shapes import complete
 
-# Processor time of one call on the simulator of onnxruntime-qnn 2.7.0, fitted to five float models of 0.01 to 1.5
-# billion products; it was right within a factor of 1.6 (docs/performance.md).
+# Processor time of a call on the simulator of onnxruntime-qnn 2.7.0, fitted to five float models of 0.01 to 1.5
+# billion products; right within a factor of 1.6 (docs/performance.md).
 _S_FOR_1E9_PRODUCTS: Final = 3.5
 _S_FOR_A_NODE: Final = 0.005
 _QUANTISED: Final = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLinear"})
 
 
 def products_of(node: GraphNode) -> int | None:
-    """Return the number of multiplications with addition; None for another operator or unknown shapes."""
-    # Without the domain: com.microsoft.Attention costs what Attention costs.
+    """Return the number of multiply-adds of a node; None for an operator without a formula or unknown shapes."""
+    # Without the domain: com.microsoft.Attention costs the same as Attention.
     formula = _FORMULAS.get(node.op.rpartition(".")[2])
     return formula(node) if formula else None
 
 
 def makes_products(node: GraphNode) -> bool:
-    """Return whether its work are products, whose number follows from shapes."""
+    """Return whether the work of a node consists of multiply-adds, whose number follows from shapes."""
     return node.op.rpartition(".")[2] in _FORMULAS
 
 
 def seconds_on_simulator(model: str | bytes, sizes: Mapping[str, int]) -> float | None:
-    """Return the processor time, in seconds, that one call of a float model takes on the simulator, estimated.
+    """Estimate the processor time in seconds of one call of a float model on the simulator.
 
-    None for a quantised model, whose rate is not known, and for one whose shapes do not follow from its file.
+    Returns ``None`` for a quantised model, whose rate is not known, and if shapes do not follow from the file.
 
     Args:
-        model: path, or bytes.
-        sizes: of free dimensions by name, as the session fixes them.
+        model: the model's path, or its bytes.
+        sizes: sizes of free dimensions by name, as the session sets them.
     """
     try:
         with io.BytesIO(model) if isinstance(model, bytes) else open(model, "rb", buffering=0) as file:
@@ -60,7 +60,8 @@ def _convolution(node: GraphNode) -> int | None:
     weight, made = node.input(1), node.made[0]
     if weight is None or weight.fixed is None or made.elements is None:
         return None
-    # Weights of Conv: outputs, inputs of a group, kernel. Each result takes one product for each of the latter two.
+    # Weights of Conv: outputs, inputs of a group, kernel. Each result takes one product per input and kernel
+    # element.
     return made.elements * math.prod(weight.fixed[1:])
 
 
@@ -68,7 +69,7 @@ def _transposed(node: GraphNode) -> int | None:
     data, weight = node.input(0), node.input(1)
     if data is None or weight is None or data.elements is None or weight.fixed is None:
         return None
-    # Weights of ConvTranspose begin with the inputs: each element that goes in is multiplied with all the rest.
+    # Weights of ConvTranspose begin with the inputs: each input element is multiplied by all the rest.
     return data.elements * math.prod(weight.fixed[1:])
 
 
@@ -100,7 +101,7 @@ def _attention(node: GraphNode) -> int | None:
     query, key = node.input(0), node.input(1)
     if query is None or key is None or query.elements is None or not key.fixed or len(key.fixed) < 2:
         return None
-    # Two products: query with key gives the scores, and the scores are multiplied with the values.
+    # Two products: query with key gives the scores, and scores with values the result.
     return 2 * query.elements * key.fixed[-2]
 
 

@@ -1,4 +1,4 @@
-"""Writes the messages of an ONNX file, without the package onnx: fields of protobuf, tensors. Pure functions."""
+"""Write the messages of an ONNX file without the package onnx: protobuf fields and tensors. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 
 from qnnbridge_host.model.protobuf import BYTES, FIXED32, VARINT
 
-# Of a TensorProto.
+# Field numbers of TensorProto.
 _DIMENSIONS, _TYPE, _TEXTS, _NAME, _RAW = 1, 2, 6, 8, 9
 _NUMBER_BITS: Final = (1 << 64) - 1
 
 
 def encoded_varint(number: int) -> bytes:
-    """Return a number as protobuf writes it; a negative one takes ten bytes."""
+    """Encode a number as a protobuf varint; a negative number takes ten bytes."""
     number &= _NUMBER_BITS
     made = bytearray()
     while number > 0x7F:
@@ -25,45 +25,45 @@ def encoded_varint(number: int) -> bytes:
 
 
 def header_of(field: int, length: int) -> bytes:
-    """Return what stands in front of `length` bytes of a field."""
+    """Return the tag and the length prefix of a field with `length` bytes."""
     return encoded_varint(field << 3 | BYTES) + encoded_varint(length)
 
 
 def bytes_field(field: int, value: bytes | str) -> bytes:
-    """Return a field with bytes, a text or a message."""
+    """Return a field that contains bytes, a string or an encoded message."""
     data = value.encode() if isinstance(value, str) else value
     return header_of(field, len(data)) + data
 
 
 def number_field(field: int, value: int) -> bytes:
-    """Return a field with a whole number."""
+    """Return a field that contains an integer."""
     return encoded_varint(field << 3 | VARINT) + encoded_varint(value)
 
 
 def float_field(field: int, value: float) -> bytes:
-    """Return a field with a 32-bit float."""
+    """Return a field that contains a 32-bit float."""
     return encoded_varint(field << 3 | FIXED32) + struct.pack("<f", value)
 
 
 def tensor_message(name: str, element: int, shape: Sequence[int], raw: bytes) -> bytes:
-    """Return a TensorProto. raw: the elements as they lie in memory, little-endian."""
+    """Return a TensorProto. raw: the elements in C order, little-endian."""
     sizes = b"".join(number_field(_DIMENSIONS, size) for size in shape)
     return sizes + number_field(_TYPE, element) + bytes_field(_NAME, name) + bytes_field(_RAW, raw)
 
 
 def text_tensor_message(name: str, element: int, shape: Sequence[int], texts: Sequence[bytes]) -> bytes:
-    """Return a TensorProto of texts."""
+    """Return a TensorProto of strings."""
     sizes = b"".join(number_field(_DIMENSIONS, size) for size in shape)
     elements = b"".join(bytes_field(_TEXTS, text) for text in texts)
     return sizes + number_field(_TYPE, element) + elements + bytes_field(_NAME, name)
 
 
-# Of an AttributeProto: field and number of the type, for one value and for a list.
+# For each Python type of an AttributeProto: field and type number of a single value, then of a list.
 _KINDS: Final = {int: (3, 2, 8, 7), float: (2, 1, 7, 6), str: (4, 3, 9, 8)}
 
 
 def attribute_message(name: str, value: object) -> bytes:
-    """Return an AttributeProto of a number, a text, or a list of one of them."""
+    """Return an AttributeProto that contains a number, a string, or a list of either."""
     listed = isinstance(value, (list, tuple))
     values = value if isinstance(value, (list, tuple)) else [value]
     numbers = [one for one in values if isinstance(one, (int, float))]

@@ -1,1 +1,1 @@
-"""Whether two computations of a model agree: values for its inputs, comparison of its outputs, and the verdict."""
+"""Check whether two computations of a model agree: values for its inputs, comparison of its outputs, verdict."""

@@ -1,7 +1,7 @@
-"""A case: a tiny graph in a form that JSON can hold, from which any process builds the same model and inputs.
+"""Define test cases: tiny graphs in a JSON form from which any process builds the same model and inputs.
 
-The form is what the table of known-wrong operators keeps as the way to reproduce a row. Models are bytes that are
-written without the package onnx; their outputs have no types, which ONNX Runtime infers. No threads, no files.
+The known-wrong table stores this form to reproduce a row. Models are written as bytes without the package onnx;
+their outputs have no types, which ONNX Runtime infers. No threads, no files.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "bool": np.dtype(np.bool_),
 }
 FLOATS: Final = ("float", "float16")
-# The newest that every ONNX Runtime of the sweep loads.
+# The newest IR version that every ONNX Runtime of the sweep loads.
 IR_VERSION: Final = 10
 MICROSOFT: Final = "com.microsoft."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SweepTensor:
-    """A tensor that no node makes.
+    """A tensor that is not the result of a node.
 
-    values: how it is filled, as `filled` takes it. constant: it is part of the model.
+    values: its contents, as defined by `filled`. constant: it is part of the model.
     """
 
     shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class SweepTensor:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SweepNode:
-    """One node. Its first output is called `y` and its number; an input that is left out is ""."""
+    """A node. Its first output is `y` with the node's number; an omitted input is ""."""
 
     op: str
     inputs: tuple[str, ...]
@@ -66,7 +66,7 @@ class SweepNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """One case. form: float, float16, or qdq8, qdq16 with all float tensors quantised to that many bits."""
+    """A test case. form: float, float16, or qdq8, qdq16 with all float tensors quantised to that many bits."""
 
     tensors: Mapping[str, SweepTensor]
     nodes: tuple[SweepNode, ...]
@@ -76,7 +76,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The operators and a hash of the words."""
+        """Operators and a hash of the case."""
         digest = hashlib.sha256(json.dumps(self.to_words(), sort_keys=True).encode()).hexdigest()
         return f"{'+'.join(node.op for node in self.nodes)}-{self.form}-{digest[:10]}"
 
@@ -92,7 +92,7 @@ class Case:
 
     @classmethod
     def from_words(cls, words: Mapping[str, Any]) -> Case:
-        """Return the case that `to_words` described."""
+        """Return the case from the form of `to_words`."""
         return cls(
             {name: SweepTensor(tuple(shape), *rest) for name, (shape, *rest) in words["tensors"].items()},
             tuple(SweepNode(op, tuple(inputs), dict(attrs), many) for op, inputs, attrs, many in words["nodes"]),
@@ -103,10 +103,10 @@ class Case:
 
 
 def filled(tensor: SweepTensor, seed: int) -> Array:
-    """The values of a tensor, exact in half floats.
+    """Return the values of a tensor, exact in half floats.
 
-    `tensor.values`: a list; "normal"; ["normal", scale]; ["uniform", low, high]; ["grid", step, largest] for whole
-    multiples of a step; ["ints", low, high] (high excluded); "ramp"; "permutation".
+    `tensor.values`: a list; "normal"; ["normal", scale]; ["uniform", low, high]; ["grid", step, largest] for
+    integer multiples of a step; ["ints", low, high] (high excluded); "ramp"; "permutation"; "fan".
     """
     rng = np.random.default_rng(seed)
     listed = isinstance(tensor.values, (list, tuple))
@@ -128,7 +128,7 @@ def filled(tensor: SweepTensor, seed: int) -> Array:
         values = np.arange(np.prod(tensor.shape, dtype=int)).reshape(tensor.shape)
     elif kind == "permutation":
         values = rng.permutation(int(np.prod(tensor.shape))).reshape(tensor.shape)
-    elif kind == "fan":  # weights that keep the size of the values
+    elif kind == "fan":  # weights that preserve the magnitude of the values
         values = rng.normal(0, 1, tensor.shape) / np.sqrt(max(1, math.prod(tensor.shape[1:])))
     else:
         raise ValueError(f"values {tensor.values!r}")
@@ -139,7 +139,7 @@ def filled(tensor: SweepTensor, seed: int) -> Array:
 
 
 def feeds_of(case: Case) -> dict[str, Array]:
-    """The inputs of the model."""
+    """Return the inputs of a case's model."""
     found = {}
     for number, (name, tensor) in enumerate(case.tensors.items()):
         if not tensor.constant:
@@ -149,7 +149,7 @@ def feeds_of(case: Case) -> dict[str, Array]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CaseNode:
-    """A node of a case's model, with the names of its tensors."""
+    """A node of a case's model with its tensors."""
 
     op: str
     inputs: tuple[str, ...]
@@ -159,11 +159,11 @@ class CaseNode:
     domain: str = ""
 
     def to_message(self) -> bytes:
-        """Return the NodeProto."""
+        """Return the encoded NodeProto."""
         fields = [bytes_field(1, one) for one in self.inputs] + [bytes_field(2, one) for one in self.outputs]
         fields += [bytes_field(3, self.name)] if self.name else []
         fields.append(bytes_field(4, self.op))
-        # In the order of their names, as onnx writes them.
+        # Sorted by name, as onnx writes them.
         fields += [bytes_field(5, attribute_message(name, one)) for name, one in sorted(self.attributes.items())]
         fields.append(bytes_field(7, self.domain))
         return b"".join(fields)
@@ -171,7 +171,7 @@ class CaseNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CaseModel:
-    """A model as parts, which `to_bytes` writes."""
+    """Parts of a model, which `to_bytes` encodes."""
 
     nodes: Sequence[CaseNode]
     inputs: Mapping[str, SweepTensor]
@@ -180,7 +180,7 @@ class CaseModel:
     opset: int
 
     def to_bytes(self) -> bytes:
-        """Return the model."""
+        """Return the encoded model."""
         graph = [bytes_field(1, node.to_message()) for node in self.nodes]
         graph.append(bytes_field(2, "case"))
         graph += [bytes_field(5, _constant(name, value)) for name, value in self.constants.items()]
@@ -192,7 +192,7 @@ class CaseModel:
 
 
 def float_model(case: Case, *, every_output: bool = False) -> CaseModel:
-    """Return the model without quantisation. every_output: of all nodes, not of the last alone."""
+    """Return the model without quantisation. every_output: output the results of all nodes, not just the last."""
     nodes = []
     for number, node in enumerate(case.nodes):
         domain = "com.microsoft" if node.op.startswith(MICROSOFT) else ""
@@ -217,10 +217,10 @@ def _in_form(tensor: SweepTensor, form: str) -> SweepTensor:
 
 
 def quantised_model(case: Case, ranges: Mapping[str, tuple[float, float]]) -> CaseModel:
-    """Return the model with a pair of QuantizeLinear and DequantizeLinear behind every float tensor, as exported.
+    """Return the model with a QuantizeLinear and DequantizeLinear pair after every float tensor, as exporters do.
 
-    ranges: smallest and largest value of every float tensor that is no constant. Constants get 8 bits with a sign,
-    a bias (third input of Conv and the like) 32.
+    ranges: smallest and largest value of every float tensor that is not constant. Constants get 8 bits with a sign,
+    and a bias (third input of Conv and similar) 32 bits.
     """
     plain = float_model(case)
     bits = 16 if case.form == "qdq16" else 8

@@ -1,9 +1,9 @@
-"""Compares two results of a model, and a changed model with its original.
+"""Compare two results of a model, and a changed model with its original.
 
-Differences are the largest one, the same relative to the values, and the cosine. Sequences and maps are compared
-leaf by leaf and reported as one output. NaN agrees with NaN and an infinity with the same infinity, since two
-correct computations have them at the same places. A changed model runs on the CPU beside the original, on the same
-made-up inputs.
+Reported are the largest difference, the largest difference relative to the values, and the cosine. Sequences and
+maps are compared element by element and reported as one output. NaN agrees with NaN and an infinity with the same
+infinity, because two correct computations have them at the same positions. A changed model is compared with its
+original on the CPU, on the same generated inputs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from qnnbridge_host.graph import graphs
 from qnnbridge_host.numerics.sampling import DeclaredInput, Feeds, NotMade, Samples, make_samples
 from qnnbridge_protocol.errors import OrtError
 
-# 8- and 16-bit integers are mostly quantised values: they may be rounded the other way.
+# 8- and 16-bit integers are mostly quantised values, which may be rounded to the other neighbour.
 SMALL_STEPS = 1.0
-# Below this a value counts as zero: differences are not reported relative to it.
+# Smaller values count as zero: differences are not reported relative to them.
 _TINY = 1e-6
 
-# Relative to the largest value of an output. Fusing and folding in float32 moves results by some 1e-6 of it.
+# Relative to the largest value of an output. Fusing and folding in float32 changes results by about 1e-6 of that.
 FLOAT32_TOLERANCE = 1e-3
-# For float16 and quantised models, whose rounding steps are that large and may fall the other way.
+# For float16 and quantised models, whose rounding steps are that large and may go either way.
 LOW_PRECISION_TOLERANCE = 2e-2
 _ROUNDED_OPS = ("QuantizeLinear", "DynamicQuantizeLinear", "com.microsoft.QuantizeLinear")
 _FLOAT16 = 10
@@ -37,15 +37,15 @@ OpenSession = Callable[[], Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputComparison:
-    """One output over all samples.
+    """Comparison of an output over all samples.
 
     Args:
-        elements: the number that was compared.
+        elements: number of compared elements.
         max_abs: largest difference.
-        max_relative: the same, relative to the largest magnitude of the expected values.
-        cosine: of the worst sample; None if it is no floating point output.
-        different: elements that must be equal and are not (integers, text, truth values, NaN at different places).
-        mismatch: the reason why no comparison is possible, like a different shape.
+        max_relative: largest difference relative to the largest magnitude of the expected values.
+        cosine: of the worst sample; None for an output that is not floating point.
+        different: elements that must be equal and are not (integers, text, booleans, NaN at different positions).
+        mismatch: why no comparison is possible, such as a different shape.
     """
 
     name: str
@@ -58,7 +58,7 @@ class OutputComparison:
     mismatch: str | None = None
 
     def within(self, relative: float) -> bool:
-        """Whether this is rounding and not an error. relative: allowed for floating point."""
+        """Return whether the differences are rounding, not an error. relative: tolerance for floating point."""
         if self.mismatch is not None or self.different:
             return False
         return self.kind != "float" or self.max_relative <= relative
@@ -70,7 +70,7 @@ class OutputComparison:
 def compare(
     names: Sequence[str], expected: Sequence[Sequence[Any]], found: Sequence[Sequence[Any]]
 ) -> tuple[OutputComparison, ...]:
-    """Differences of every output; `expected` and `found` hold the outputs of each sample."""
+    """Compare every output; `expected` and `found` contain the outputs of each sample."""
     return tuple(
         _of_samples(name, [(sample[number], other[number]) for sample, other in zip(expected, found, strict=True)])
         for number, name in enumerate(names)
@@ -123,7 +123,7 @@ def _of_parts(name: str, kind: str, expected: Sequence[Any], found: Sequence[Any
 
 
 def _of_arrays(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> OutputComparison:
-    # V: bfloat16 and the like, which numpy has from ml_dtypes and which convert to float64.
+    # V: bfloat16 and similar types, which numpy has from ml_dtypes and which convert to float64.
     kind = "float" if expected.dtype.kind in "fcV" else "integer" if expected.dtype.kind in "biu" else "text"
     if expected.shape != found.shape:
         return OutputComparison(name, kind, mismatch=f"shape {found.shape} instead of {expected.shape}")
@@ -162,7 +162,7 @@ def _of_floats(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -
 
 
 def cosine(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
-    """1 for the same direction. Scaled first, so that nothing over- or underflows; two zero vectors agree."""
+    """Return the cosine of two vectors, scaled first against over- and underflow. Two zero vectors agree."""
     scale_a, scale_b = float(np.abs(a).max(initial=0.0)), float(np.abs(b).max(initial=0.0))
     if not scale_a or not scale_b:
         return 1.0 if scale_a == scale_b else 0.0
@@ -172,12 +172,12 @@ def cosine(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelCheck:
-    """The comparison of a changed model with the original.
+    """Result of comparing a changed model with the original.
 
     Args:
-        compared: False if nothing could be compared; `reason` says why.
-        agrees: within the tolerance.
-        sizes: of free dimensions, for the check.
+        compared: False if nothing could be compared; `reason` is then set.
+        agrees: all differences are within the tolerance.
+        sizes: sizes of free dimensions that were used for the check.
     """
 
     compared: bool
@@ -205,7 +205,7 @@ class ModelCheck:
 
 
 def tolerance_of(model: Any, ops: Mapping[str, int]) -> float:
-    """The difference that rounding may cause in this model, relative to the largest value."""
+    """Return the difference that rounding may cause in a model, relative to the largest value."""
     rounded = any(op in ops for op in _ROUNDED_OPS) or any(
         ".QLinear" in op or op.startswith("QLinear") for op in ops
     )
@@ -216,7 +216,7 @@ def tolerance_of(model: Any, ops: Mapping[str, int]) -> float:
     return LOW_PRECISION_TOLERANCE if rounded or float16 else FLOAT32_TOLERANCE
 
 
-# Their results differ from run to run. Two runs may agree by chance, as with the few bits of a Bernoulli.
+# Operators whose results vary from run to run. Two runs may agree by chance, as with the few bits of a Bernoulli.
 _RANDOM_OPS = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
@@ -228,20 +228,20 @@ def is_random(ops: Mapping[str, int]) -> bool:
 
 
 class Reference:
-    """The results of an original on the CPU for made-up inputs, to compare changed models with.
+    """Results of an original on the CPU for generated inputs, as a reference for changed models.
 
-    The original runs once, when this is made: a large model need not be in memory twice. `reason` says why nothing
-    can be compared, if so.
+    The original runs only in the constructor, so that a large model need not be in memory twice. `reason` is set if
+    nothing can be compared.
 
     Args:
         open_original: opens a session of the original.
-        tolerance: of differences, relative to the largest value of an output.
-        seed: of the made-up inputs.
-        declared: the inputs as the changed models have them, for an original with free dimensions.
-        constants: values of inputs that the changed models do not have.
+        tolerance: allowed difference, relative to the largest value of an output.
+        seed: seed of the generated inputs.
+        declared: the inputs of the changed models, for an original with free dimensions.
+        constants: values of inputs that the changed models lack.
         quantised: integer inputs that the model dequantises.
-        random: whether the model draws random numbers (`is_random`), so that there is nothing to compare.
-        changed: what becomes of each set of made-up inputs.
+        random: whether the model draws random numbers (`is_random`), so that nothing can be compared.
+        changed: applied to each set of generated inputs.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class Reference:
         self._samples = Samples((), {})
         self._expected: list[list[Any]] = []
         try:
-            # A local name: the original is freed before a changed model is loaded.
+            # A local variable, so that the original is freed before a changed model is loaded.
             session = open_original()
             self._names = [output.name for output in session.get_outputs()]
 
@@ -282,16 +282,16 @@ class Reference:
         except NotMade as error:
             self.reason = str(error)
         except OrtError as error:
-            self.reason = f"the CPU provider does not take the original ({error.cause})"
+            self.reason = f"the CPU provider cannot run the original ({error.cause})"
         else:
-            # `make_samples` has run the first inputs once to see whether the model takes them: two runs of
-            # one input must agree, or nothing can be compared (random operators).
+            # `make_samples` has run the first inputs to check that the model accepts them. Two runs of the same
+            # inputs must agree, otherwise nothing can be compared (random operators).
             same = compare(self._names, self._expected[:1], tried)
             if random or not all(output.within(tolerance) for output in same):
                 self.reason = "the model gives another result every time it runs"
 
     def check(self, open_changed: OpenSession, allowed: float = 0.0) -> ModelCheck:
-        """Raises `OrtError` if the changed model does not load or run. allowed: a tolerance, if it is larger."""
+        """Compare a changed model. Raise `OrtError` if it fails to load or run. allowed: a larger tolerance."""
         tolerance = max(self._tolerance, allowed)
         sizes = self._samples.sizes
         if self.reason:
@@ -307,7 +307,7 @@ class Reference:
 
 
 def check_lines(check: ModelCheck | None, head: str = "") -> list[str]:
-    """A check for a person: a line for each output, below `head`."""
+    """Format a check: `head`, then a line for each output."""
     if check is None:
         return ["none: --no-check"]
     if not check.compared:
@@ -316,7 +316,7 @@ def check_lines(check: ModelCheck | None, head: str = "") -> list[str]:
 
 
 def evidence(check: ModelCheck) -> list[str]:
-    """A line for each output that differs too much."""
+    """Return a line for each output that differs too much."""
     return [difference_text(output) for output in check.outputs if not output.within(check.tolerance)]
 
 

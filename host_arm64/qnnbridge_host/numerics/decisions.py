@@ -1,16 +1,17 @@
-"""What a task reads from an output: classes, sides of a threshold, objects of a mask, detections in a table.
+"""Decisions of a task that depend on an output: classes, sides of a threshold, objects of a mask, detections in a
+table.
 
-An error in decibels says how far values are; a decision says whether the result of the task is another one. A
+An error in decibels measures how far values are off; a decision shows whether the result of the task changes. A
 detector's map of 15 dB, wrong at the edges of its objects, shows the same objects; a table of 20 dB may have lost
 its detections.
 
-A table mixes scales in its columns: boxes in pixels beside scores of 0 to 1, joined by a Concat. The large columns
-hold nearly all of the energy, so an SNR of the whole says nothing of the small ones. Such columns are groups, and
-each group is judged by its own values. Differences up to the noise of the number format count as none there: most
-scores are nearly 0, and their noise together would be more than the few that are not.
+A table mixes scales in its columns: boxes in pixels next to scores of 0 to 1, joined by a Concat. The large columns
+contain nearly all of the energy, so the SNR of the whole reveals nothing about the small ones. Such columns are
+grouped, and each group is judged by its own values. Differences up to the noise of the number format are ignored
+there: most scores are nearly 0, and their noise together would exceed the few scores that are not.
 
-A list of detections, one in each row, also has a column of class numbers. Its columns are judged one by one:
-`detection_columns` finds them. Pure functions of arrays.
+A detection list, with one detection in each row, also has a column of class numbers. Its columns are judged one by
+one; `detection_columns` finds them. Pure functions of arrays.
 """
 
 from __future__ import annotations
@@ -24,31 +25,31 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# Columns that stay below the first are scores; those of pixels are larger by the second factor.
+# Columns that stay below SCORE_LIMIT are scores; columns of pixels are larger by the factor UNLIKE.
 SCORE_LIMIT: Final = 2.0
 UNLIKE: Final = 8.0
-# An axis with more columns than this is of positions.
+# An axis with more columns than this is an axis of positions.
 MOST_COLUMNS: Final = 1024
-# Fewer rows of an output make no columns.
+# An output with fewer rows is not split into columns.
 FEWEST_ROWS: Final = 16
-# Of more axes than these it is a map, whose channels are of unlike magnitudes by nature. There only one run of
-# columns beside one other counts.
+# With more axes than these an output is a map, whose channels differ in magnitude by nature. There only one run of
+# columns next to another one counts.
 _TABLE_NDIM: Final = 3
 
 
-# values: coordinates and everything else that is measured; score: 0 to 1; class: whole numbers.
+# values: coordinates and everything else that is measured; score: 0 to 1; class: integers.
 ColumnKind = Literal["values", "score", "class"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of one output that have the same scale.
+    """Columns of an output that have the same scale.
 
     Args:
-        axis: of the output.
-        numbers: of the columns along the axis, rising.
-        largest: magnitude in them.
-        kind: of what they hold.
+        axis: axis of the output.
+        numbers: indices of the columns along the axis, ascending.
+        largest: largest magnitude in the columns.
+        kind: kind of their values.
     """
 
     axis: int
@@ -67,22 +68,22 @@ class Columns:
         return f"{where} of axis {self.axis}"
 
     def of(self, values: Array) -> Array:
-        """By row and column."""
+        """Return the columns of an array by row and column."""
         moved = np.moveaxis(values, self.axis, -1)
         return moved.reshape(-1, moved.shape[-1])[:, list(self.numbers)].astype(np.float64)
 
 
 def unlike_columns(values: Array, leading: int = 0) -> tuple[Columns, ...]:
-    """The large columns of an output and its small ones; nothing for an output of one scale.
+    """Return the large and the small columns of an output; empty for an output of one scale.
 
     Args:
-        values: of the output on the CPU.
-        leading: number of axes in front that are of samples; `Columns.axis` counts them.
+        values: values of the output on the CPU.
+        leading: number of leading axes of samples; `Columns.axis` includes them.
     """
     ndim = values.ndim - leading
     if values.dtype.kind != "f" or ndim < 2 or not values.size:
         return ()
-    # Of three axes and more the first is the batch, which has no columns.
+    # With three axes and more the first is the batch, which has no columns.
     for axis in range(leading + (ndim > 2), values.ndim):
         size = values.shape[axis]
         if not 2 <= size <= MOST_COLUMNS or values.size // size < FEWEST_ROWS:
@@ -104,23 +105,23 @@ def unlike_columns(values: Array, leading: int = 0) -> tuple[Columns, ...]:
     return ()
 
 
-# Columns of a list of detections: a box, a score, a class; some have the number of the picture or an angle, too.
+# Columns of a detection list: a box, a score, a class; some also have the number of the image or an angle.
 _LEAST_LIST, _MOST_LIST = 5, 8
 _BOX: Final = 4
-# Two coordinates of one box may be at the border, in whole numbers.
+# At least this many columns are fractional: two coordinates of a box at the border may be integers.
 _LEAST_MEASURED: Final = 3
-# Fewer rows are in falling order by chance.
+# Fewer rows may be in falling order by chance.
 SORTED_ROWS: Final = 8
-# Columns of scores: this share of the values is below a tenth of the largest, or all are below a tenth.
+# Columns are scores if this share of their values is below a tenth of the largest, or all values are below a tenth.
 _SPARSE: Final = 0.8
 _SEEN: Final = 0.1
 
 
 def detection_columns(expected: Array, found: Array) -> tuple[Columns, ...]:
-    """Each column of a list of detections, with its kind; nothing for an output that is no such list.
+    """Return each column of a detection list with its kind; empty for an output that is not such a list.
 
-    A list has five to eight columns in the last axis: measured values, and a column of whole numbers (the class) or
-    one of scores by which the rows are sorted. Axes in front of the rows have the size 1.
+    A list has five to eight columns in the last axis: measured values, and a column of integers (the class) or of
+    scores by which the rows are sorted. Axes before the rows have size 1.
     """
     if expected.dtype.kind != "f" or expected.ndim < 2 or not expected.size:
         return ()
@@ -130,7 +131,7 @@ def detection_columns(expected: Array, found: Array) -> tuple[Columns, ...]:
     low, high = mine.min(axis=0), mine.max(axis=0)
     within = (low >= 0.0) & (high <= 1.0)
     whole: Array = (mine == np.rint(mine)).all(axis=0)
-    # On both sides: a coordinate at the border is 0, and a saturated score 1, on one side alone.
+    # On both sides: a coordinate at the border may be 0, and a saturated score 1, on one side only.
     whole &= (theirs == np.rint(theirs)).all(axis=0)
     falls = _falling(mine) & within & ~whole
     classes = whole & (np.maximum(high, theirs.max(axis=0)) >= 1.0)
@@ -138,7 +139,7 @@ def detection_columns(expected: Array, found: Array) -> tuple[Columns, ...]:
         falls &= False
     if int(np.count_nonzero(~whole)) < _LEAST_MEASURED or not (classes.any() or falls.any()):
         return ()
-    # Coordinates may be 0 to 1, too: then the score is the column by which the rows are sorted, or unknown.
+    # Coordinates may be in 0 to 1 too: then the score is the column by which the rows are sorted, or unknown.
     scores = falls if falls.any() else within & ~whole
     if int(np.count_nonzero(scores)) > 1:
         scores = falls
@@ -155,9 +156,9 @@ def _falling(rows: Array) -> Array:
 
 
 def normalised_columns(values: Array) -> tuple[Columns, ...]:
-    """The four coordinates and the scores of a detector whose coordinates are 0 to 1, too; nothing for others.
+    """Return coordinates and scores of a detector with coordinates in 0 to 1; empty for other outputs.
 
-    Most scores are nearly 0, coordinates are spread: an SNR of both says little of the scores.
+    Most scores are nearly 0, coordinates are spread: a common SNR reveals little about the scores.
     """
     if values.dtype.kind != "f" or values.ndim not in (2, 3) or not values.size:
         return ()
@@ -182,29 +183,29 @@ def normalised_columns(values: Array) -> tuple[Columns, ...]:
     return ()
 
 
-# The error that a value may have: of the range of the output.
+# Allowed error of a value, relative to the range of the output.
 OFF_OF_RANGE: Final = 0.05
-# A map of probabilities: least length of its axes, and least share of its values near 0 or 1.
+# A map of probabilities has axes of at least this length, and at least this share of its values near 0 or 1.
 _MAP_AXIS: Final = 16
 _NEAR: Final = 0.1
 _DECIDED: Final = 0.9
-# At what programs cut such maps: text detectors at 0.3, most others at 0.5.
+# Thresholds that programs apply to such maps: 0.3 for text detectors, 0.5 for most others.
 _CUTS: Final = (0.3, 0.5)
-# Boxes of the same object overlap by this much; thinner objects are dropped by programs, too.
+# Minimum overlap of boxes of the same object. Programs drop thinner objects, too.
 _SAME_OBJECT: Final = 0.7
 _THINNEST: Final = 3
 _MOST_RUNS: Final = 20_000
 _MOST_OBJECTS: Final = 2_000
-# Segmentation: a class with fewer pixels counts for nothing; regions of one class overlap by this much.
+# Segmentation: a class with a smaller share of pixels is ignored; minimum overlap of the regions of a class.
 _CLASS_SHARE: Final = 1e-3
 _SAME_REGION: Final = 0.8
 _SUM_OF_ONE: Final = 0.02
-# From here on a detection counts; programs cut at 0.2 to 0.3. Scores that are closer to it are on both sides.
+# From this score on a detection counts; programs use 0.2 to 0.3. Closer scores than `_CLOSE` are on both sides.
 CONFIDENT: Final = 0.25
 _CLOSE: Final = 0.05
-# A detection whose score moves by more is another one: programs rank by it, and cut at other numbers, too.
+# A detection whose score changes by more is different: programs rank by score, and apply other thresholds, too.
 SCORE_MOVES: Final = 0.1
-# Class numbers that are nearer than this are the same.
+# Class numbers closer than this are equal.
 HALF: Final = 0.5
 
 
@@ -213,9 +214,9 @@ class Decisions:
     """Decisions of one kind.
 
     Args:
-        what: as text, in the plural.
-        count: how many the CPU's values have.
-        same: the share of them that are the same.
+        what: the kind as text, in the plural.
+        count: number of decisions in the CPU's values.
+        same: share of them that are the same.
     """
 
     what: str
@@ -231,8 +232,11 @@ class Decisions:
 
 
 def classes(expected: Array, found: Array, noise: float) -> float | None:
-    """The share of rows with the same largest value; one that is nearly as large counts, too. Pictures have their
-    classes in the second axis, everything else in the last. noise: what is closer is no decision."""
+    """Return the share of rows with the same largest value; a value that is nearly as large counts too.
+
+    Images have their classes in the second axis, other outputs in the last. noise: closer values are not a
+    decision.
+    """
     axis = 1 if expected.ndim >= 4 else expected.ndim - 1
     if expected.ndim == 0 or expected.shape[axis] < 2:
         return None
@@ -246,7 +250,7 @@ def classes(expected: Array, found: Array, noise: float) -> float | None:
 
 
 def sides(expected: Array, found: Array) -> float | None:
-    """Of values that look like probabilities and lie clearly on a side of 0.5, the share on the same side."""
+    """Return the share of probabilities clearly on a side of 0.5 that stay there; None without such values."""
     if float(expected.min()) < 0.0 or float(expected.max()) > 1.0:
         return None
     above = expected >= 0.5
@@ -257,7 +261,7 @@ def sides(expected: Array, found: Array) -> float | None:
 
 
 def picture_decisions(expected: Array, found: Array) -> Decisions | None:
-    """Objects of a map of probabilities, or regions of a segmentation. None for an output that is neither."""
+    """Compare objects of a probability map, or regions of a segmentation. None for an output that is neither."""
     if expected.ndim < 3 or min(expected.shape[-2:]) < _MAP_AXIS:
         return None
     low, high = float(expected.min()), float(expected.max())
@@ -279,7 +283,7 @@ def picture_decisions(expected: Array, found: Array) -> Decisions | None:
         for mine, theirs in zip(*boxes, strict=True):
             if mine is None or theirs is None:
                 return None
-            # The larger number: an object that only one of the sides has counts as a changed decision.
+            # The larger number: an object on one side only counts as a changed decision.
             total += max(len(mine), len(theirs))
             kept += _paired(mine, theirs)
         count = max(count, total)
@@ -288,11 +292,15 @@ def picture_decisions(expected: Array, found: Array) -> Decisions | None:
 
 
 def detections(expected: Array, found: Array, columns: Sequence[Columns]) -> Decisions | None:
-    """Rows with a score that counts, in a table of boxes and scores. None where no columns are scores, or no row
-    counts. The same: it counts on both sides, with the same class, and nearly the same score and box.
+    """Compare the rows with a relevant score in a table of boxes and scores.
+
+    A row is the same if it counts on both sides, with the same class, and nearly the same score and box. Returns
+    None if no columns are scores, or no row counts.
 
     Args:
-        columns: the groups of the table; without kinds the last one may be scores.
+        expected: values on the CPU.
+        found: values of the other computation.
+        columns: column groups of the table; without kinds the last group may be scores.
     """
     scores = [one for one in columns if one.kind == "score"] or [columns[-1]]
     if len(scores) > 1 or scores[0].kind == "class":
@@ -307,7 +315,7 @@ def detections(expected: Array, found: Array, columns: Sequence[Columns]) -> Dec
     counts = (best[rows] >= CONFIDENT - _CLOSE) & (other[rows] >= CONFIDENT - _CLOSE)
     chosen = mine[rows, theirs[rows].argmax(axis=1)]
     same = counts & (chosen >= best[rows] - _CLOSE) & (np.abs(best[rows] - other[rows]) <= SCORE_MOVES)
-    # Not of the best alone: beside a column that says whether there is an object, the class would not matter.
+    # Compare all scores: with a column for whether there is an object, the best score alone would ignore the class.
     counted = np.maximum(mine[rows], theirs[rows]) >= CONFIDENT - _CLOSE
     same &= ~(counted & (np.abs(mine[rows] - theirs[rows]) > SCORE_MOVES)).any(axis=1)
     largest = max((one.largest for one in columns if one.kind == "values"), default=0.0)
@@ -316,7 +324,7 @@ def detections(expected: Array, found: Array, columns: Sequence[Columns]) -> Dec
             continue
         values = group.of(expected)
         gap = np.abs(values[rows] - group.of(found)[rows])
-        # A coordinate near 0 has the error of the others.
+        # A coordinate near 0 may have the error of the others.
         extent = largest if len(group.numbers) == 1 else np.abs(values).max(axis=0)
         most = HALF if group.kind == "class" else OFF_OF_RANGE * extent
         same &= (gap <= most).all(axis=1)
@@ -324,7 +332,7 @@ def detections(expected: Array, found: Array, columns: Sequence[Columns]) -> Dec
 
 
 def _regions(expected: Array, found: Array) -> Decisions | None:
-    """The classes of a segmentation that cover something, each by its region."""
+    """Compare the classes of a segmentation that cover enough pixels, by their regions."""
     mine, theirs = expected.argmax(axis=1), found.argmax(axis=1)
     wanted = [one for one in range(expected.shape[1]) if float(np.mean(mine == one)) >= _CLASS_SHARE]
     if len(wanted) < 2:
@@ -337,19 +345,21 @@ def _regions(expected: Array, found: Array) -> Decisions | None:
 
 
 def _objects(mask: Array) -> Array | None:
-    """The bounding boxes of connected pixels: top, left, bottom, right, the last two behind them. None for noise:
-    there are too many."""
-    # A zero on both sides of each line, so that a run at the border has a start and an end, too.
+    """Return the bounding boxes of connected pixels: top, left, bottom, right, the last two exclusive.
+
+    Return None for noise, which has too many objects.
+    """
+    # Pad each line with zeros on both sides, so that a run at the border has a start and an end too.
     edges = np.diff(np.pad(mask.astype(np.int8), ((0, 0), (1, 1))), axis=1)
     starts, ends = np.argwhere(edges == 1), np.argwhere(edges == -1)
     if len(starts) > _MOST_RUNS:
         return None
-    # Union-find over the runs of each line, of which there are far fewer than pixels.
+    # Union-find over the runs of each line, which are far fewer than the pixels.
     leader = list(range(len(starts)))
 
     def leader_of(run: int) -> int:
         while leader[run] != run:
-            # Halves the path, so that later searches are short.
+            # Halve the path, so that later searches are short.
             leader[run] = leader[leader[run]]
             run = leader[run]
         return run
@@ -358,10 +368,10 @@ def _objects(mask: Array) -> Array | None:
     for row in range(1, len(mask)):
         above, here = int(line[row - 1]), int(line[row])
         while above < line[row] and here < line[row + 1]:
-            # Corners touch, too.
+            # Pixels that touch at a corner are connected, too.
             if starts[above, 1] <= ends[here, 1] and starts[here, 1] <= ends[above, 1]:
                 leader[leader_of(here)] = leader_of(above)
-            # The run that ends first cannot touch any later one of the other line.
+            # The run that ends first cannot touch later runs of the other line.
             if ends[above, 1] < ends[here, 1]:
                 above += 1
             else:
@@ -376,8 +386,8 @@ def _objects(mask: Array) -> Array | None:
 
 
 def _paired(mine: Array, theirs: Array) -> int:
-    """How many boxes have another one of their own on the other side."""
-    # Greedy: each box takes the free one that it overlaps most.
+    """Return how many boxes have a counterpart on the other side."""
+    # Greedy: each box is matched with the free box that it overlaps most.
     free = np.ones(len(theirs), bool)
     pairs = 0
     for box in mine:

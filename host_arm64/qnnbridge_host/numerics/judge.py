@@ -1,14 +1,15 @@
-"""The verdict on an output: whether a computation in half floats, or in quantised steps, agrees with the CPU's.
+"""Verdict on an output: whether a computation in half floats or quantised steps agrees with the CPU's.
 
-Three measures decide together. The signal-to-noise ratio (SNR) says how much of the output is error. The share of
-values that are off says whether the error is rounding, spread over all, or wrong at some places. Decisions say
-whether a task's result changes: the class with the largest value, and the side of 0.5 for probabilities. The
-largest difference alone decides nothing: one value that fell to the other side of a threshold is no fault.
+Three measures decide together. The signal-to-noise ratio (SNR) measures how much of the output is error. The share
+of values that are off shows whether the error is rounding, spread over all values, or an error at some positions.
+Decisions show whether a task's result changes: the class with the largest value, and the side of 0.5 for
+probabilities. The largest difference alone decides nothing: one value on the other side of a threshold is not a
+fault.
 
-Some inputs prove nothing, and then neither "agrees" nor "differs" is said: values that are NaN or infinite on the
-CPU, values that are as small as the noise of the number format, and over several inputs an output that is the same
-for all of them. Of a quantised output, differences of one step of its own quantisation are no finding: a value that
-falls between two steps may be rounded to either. Pure functions of numpy arrays.
+Some inputs prove nothing, and the verdict is then neither "agrees" nor "differs": values that are NaN or infinite
+on the CPU, values as small as the noise of the number format, and, over several inputs, an output that is the same
+for all of them. For a quantised output, differences of one step of its own quantisation are not an error: a value
+between two steps may be rounded to either. Pure functions of numpy arrays.
 """
 
 from __future__ import annotations
@@ -37,50 +38,50 @@ State = Literal["agrees", "differs", "unknown"]
 NumberFormat = Literal["fp16", "quantized"]
 
 _QUANTIZED_OPS: Final = frozenset(("QuantizeLinear", "DequantizeLinear"))
-# A list of detections that shows none has no rows when it is judged (`pairing`).
+# A detection list without detections has no rows when it is judged (`pairing`).
 NO_VALUES: Final = "it has no values, or no row whose score counts"
-# The best that 16-bit floats and 8-bit steps reach is about 70 and 45 dB.
+# 16-bit floats reach at most about 70 dB, and 8-bit steps about 45 dB.
 NO_ERROR_DB: Final = 200.0
-# Below it counts as zero.
+# Smaller values count as zero.
 _TINY: Final = 1e-30
-# A difference of this many times the noise of the number format is no noise.
+# A difference of this many times the noise of the number format is not noise.
 _CLEAR: Final = 10.0
 _FEW: Final = 8
-# A column whose values are by this factor smaller than the largest of the output is judged by itself; an axis with
-# more columns than this is of positions.
+# Columns whose values are smaller by this factor than the largest value of the output are judged separately; an
+# axis with more columns than `_MOST_COLUMNS` is an axis of positions.
 _UNLIKE: Final = 8.0
 _MOST_COLUMNS: Final = 256
-# Columns whose values are below this multiple of the noise, on both sides, hold nothing. `_BOX` large ones are a
-# box.
+# Columns whose values are below this multiple of the noise on both sides contain nothing. `_BOX` large columns are
+# a box.
 SILENT: Final = 5.0
 _BOX: Final = 4
-# With a share of values that is off, a largest difference beyond this part of the range is no rounding.
+# If a share of values is off, a largest difference beyond this part of the range is not rounding.
 _FAR: Final = 0.3
-# Of detections fewer that are the same make another result, however small the errors are.
+# If fewer detections than this share agree, the result differs, however small the errors are.
 _LEAST_DETECTIONS: Final = 0.5
-# Labels and indices follow from float values, so near ties fall to the other side: up to a tenth is no fault.
+# Labels and indices follow from float values, so near ties may be decided differently: a tenth is not a fault.
 _OF_INTEGERS: Final = 0.1
-# 8- and 16-bit integers are mostly quantised values, which may be rounded the other way.
+# 8- and 16-bit integers are mostly quantised values, which may be rounded to the other neighbour.
 _NARROW_BYTES: Final = 2
 _STEP: Final = 1.0
-# A step in float32: its multiples are rounded.
+# Tolerance for one step in float32, whose multiples are rounded.
 _ONE_STEP: Final = 1.01
-# Of fewer class numbers than this, one that is another one counts.
+# With fewer class numbers than this, a single different one counts.
 _FEW_CLASSES: Final = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NumberLimits:
-    """The limits of one number format.
+    """Limits for a number format.
 
     Args:
-        good_db: from here on an output agrees.
-        bad_db: below it differs.
-        share: of values that may be off by more than 5 % of the range, and of decisions that may change, between
-            the two.
-        noise: differences up to here are the format's own noise, as an absolute number.
+        good_db: from this SNR on an output agrees.
+        bad_db: below this SNR an output differs.
+        share: between the two, the share of values that may be off by more than 5 % of the range, and of decisions
+            that may change.
+        noise: differences up to this absolute number are the format's own noise.
         noise_of_range: the same, as a fraction of the largest value of the output on any inputs.
-        response_db: by so much the changes of an output from input to input must exceed the error.
+        response_db: by this ratio the changes of an output from input to input must exceed the error.
     """
 
     good_db: float
@@ -94,8 +95,8 @@ class NumberLimits:
         return f"from {self.good_db:g} dB on it agrees, below {self.bad_db:g} dB it differs"
 
 
-# Half floats reach 50 to 80 dB. Tanh, Sigmoid and Softplus that QNN merges with the operator before them reach 35
-# to 49 dB, so 30 dB leaves them room (docs/numbers.md).
+# Half floats reach 50 to 80 dB. Tanh, Sigmoid and Softplus that QNN merges with the preceding operator reach 35 to
+# 49 dB, so 30 dB accepts them with a margin (docs/numbers.md).
 LIMITS: Final[Mapping[NumberFormat, NumberLimits]] = {
     # Measured: outputs of sigmoids and softmaxes near 0 are off by up to 0.0028 in half floats.
     "fp16": NumberLimits(30.0, 20.0, 0.01, 5e-3, 1e-3, 10.0),
@@ -112,25 +113,25 @@ def judge(
     step: float = 0.0,
     whole: bool = False,
 ) -> JudgedNumbers:
-    """The verdict on one output for one set of inputs.
+    """Judge an output for one set of inputs.
 
     Args:
         reference: the CPU's value.
         candidate: the other computation's value.
-        number_format: in which it was computed.
-        scale: the largest magnitude that the output has on other inputs, as far as known; default 0.
-        step: of the output's own quantisation; 0 for an output that is not quantised.
-        whole: only as one; its columns, objects and regions are the caller's business.
+        number_format: format of the other computation.
+        scale: largest magnitude of the output on other inputs, as far as known.
+        step: quantisation step of the output; 0 for an output that is not quantised.
+        whole: judge the output as a whole only; the caller judges columns, objects and regions.
     """
     expected, found = as_array(reference), as_array(candidate)
     if expected is None or found is None:
-        return JudgedNumbers("unknown", reason="it is no tensor of numbers")
+        return JudgedNumbers("unknown", reason="it is not a tensor of numbers")
     if expected.shape != found.shape:
         return JudgedNumbers("differs", reason=f"its shape is {found.shape}, on the CPU it is {expected.shape}")
     if not expected.size:
-        # Nothing can be wrong, and nothing is shown.
+        # Nothing can be wrong, and nothing is proven.
         return JudgedNumbers("unknown", reason=NO_VALUES)
-    # Integers are decisions or quantised values: decibels say little of them.
+    # Integers are decisions or quantised values, for which decibels mean little.
     if expected.dtype.kind in "biu" and found.dtype.kind in "biu":
         return _integers(expected, found)
     if expected.dtype.kind not in "biuf" or found.dtype.kind not in "biuf":
@@ -141,20 +142,20 @@ def judge(
 def judge_over_inputs(
     pairs: Sequence[tuple[Any, Any]], number_format: NumberFormat = "fp16", step: float = 0.0
 ) -> tuple[State, str, list[JudgedNumbers]]:
-    """The verdict on one output over several sets of inputs, its reason, and each set's own.
+    """Judge an output over several sets of inputs; return the verdict, its reason, and the verdict on each set.
 
-    It agrees only if it was seen to follow the inputs: an output that is the same for all of them, or that changes
-    less than the error, shows nothing.
+    An output agrees only if it was seen to follow the inputs: an output that is the same for all of them, or that
+    changes less than the error, proves nothing.
 
     Args:
         pairs: the CPU's value and the other computation's, for each set of inputs.
-        number_format: in which it was computed.
-        step: of the output's own quantisation; 0 for an output that is not quantised.
+        number_format: format of the other computation.
+        step: quantisation step of the output; 0 for an output that is not quantised.
     """
-    # Over all inputs: an output that is nearly 0 for one of them is judged by what it can be.
+    # The scale over all inputs: an output that is nearly 0 for one set is judged by its possible values.
     scale = max((largest(reference) for reference, _ in pairs), default=0.0)
     judged = [judge(reference, candidate, number_format, scale, step=step) for reference, candidate in pairs]
-    # One set of inputs that differs is enough: another one that hides the error proves nothing.
+    # One set of inputs that differs is enough: another set that hides the error proves nothing.
     bad = min((one for one in judged if one.state == "differs"), key=rank, default=None)
     if bad is not None:
         return "differs", bad.reason, judged
@@ -165,25 +166,25 @@ def judge_over_inputs(
 
 
 def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits, step: float) -> tuple[State, str]:
-    """Whether the output changes with the inputs by more than the error. One set of inputs cannot show it."""
+    """Decide whether the output changes with the inputs by more than the error. A single set cannot show it."""
     arrays: list[tuple[Array, Array]] = []
     for reference, candidate in pairs:
         a, b = as_array(reference), as_array(candidate)
         if a is not None and b is not None and _are_finite(a) and _are_finite(b):
             arrays.append((a, b))
     shapes = {a.shape for a, _ in arrays}
-    # With one set of inputs, or shapes that vary, the response to the inputs cannot be measured.
+    # With a single set of inputs, or varying shapes, the response to the inputs cannot be measured.
     if len(arrays) < 2 or len(shapes) > 1:
         return "agrees", ""
     expected = np.stack([a.astype(np.float64) for a, _ in arrays])
     found = np.stack([b.astype(np.float64) for _, b in arrays])
-    # What is the same for all inputs (a bias, a fixed table) is taken away: only the response counts.
+    # Subtract what is the same for all inputs (a bias, a fixed table): only the response counts.
     changes = expected - expected.mean(axis=0)
     spread, error = _rms(changes), _rms(found - expected)
     if spread > _TINY and 20 * math.log10(spread / max(error, _TINY)) >= limits.response_db:
         return "agrees", ""
     words = f"it changes by {spread:.2g}, the difference is {error:.2g}"
-    # Differences within the noise are no finding, whatever they are beside.
+    # Differences within the noise are not an error, whatever their ratio.
     noise = max(limits.noise, step)
     clear = max(noise, _CLEAR * limits.noise_of_range * max(largest(a) for a, _ in arrays))
     if spread > clear and spread < 2 * error and float(np.abs(found - expected).max()) > noise:
@@ -192,11 +193,11 @@ def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits, step: floa
 
 
 def movement(values: Sequence[Any], number_format: NumberFormat) -> float:
-    """How much one output changes from input to input; from 1 on it is clearly more than the format's noise.
+    """Return how much an output changes from input to input; 1 and more clearly exceeds the format's noise.
 
     Args:
-        values: the output for each set of inputs; what is not finite does not count.
-        number_format: in which it will be computed.
+        values: the output for each set of inputs; arrays with values that are not finite are ignored.
+        number_format: format in which the output will be computed.
     """
     arrays = [array for array in map(as_array, values) if array is not None and _are_finite(array)]
     if len(arrays) < 2 or len({array.shape for array in arrays}) > 1:
@@ -208,7 +209,7 @@ def movement(values: Sequence[Any], number_format: NumberFormat) -> float:
 
 
 def _rms(values: Array) -> float:
-    # Divided by the largest value first, so that squares neither overflow nor vanish.
+    # Divide by the largest value first, so that squares neither overflow nor underflow.
     most = float(np.abs(values).max(initial=0.0))
     return most * math.sqrt(float(np.mean((values / most) ** 2))) if most > _TINY else 0.0
 
@@ -218,7 +219,7 @@ def _are_finite(value: Array) -> bool:
 
 
 def largest(value: Any) -> float:
-    """The largest finite magnitude in an array; 0 for what is none."""
+    """Return the largest finite magnitude in an array; 0 if the value is not a numeric array."""
     array = as_array(value)
     if array is None or array.dtype.kind not in "biuf" or not array.size:
         return 0.0
@@ -227,8 +228,10 @@ def largest(value: Any) -> float:
 
 
 def as_array(value: Any) -> Array | None:
-    """Numbers or texts as one array: tensors, and sequences and maps of them, whose leaves are alike. Complex
-    numbers have their parts in a last axis. None for what has no such form."""
+    """Convert numbers or strings to one array: tensors, and sequences and maps of tensors with equal form.
+
+    Complex numbers get their parts in a new last axis. Return None for other values.
+    """
     if isinstance(value, Mapping):
         return as_array(list(value.values()))
     if isinstance(value, (list, tuple)):
@@ -241,42 +244,43 @@ def as_array(value: Any) -> Array | None:
     array = np.asarray(value)
     if array.dtype.kind == "c":
         return np.stack([array.real, array.imag], axis=-1)
-    if array.dtype.kind == "V":  # bfloat16 and the like, as ml_dtypes names them
+    if array.dtype.kind == "V":  # bfloat16 and similar types of ml_dtypes
         return array.astype(np.float64)
     return array if array.dtype.kind in "biufUSO" else None
 
 
 def worst(judged: Iterable[tuple[str, JudgedNumbers]]) -> tuple[str, JudgedNumbers] | None:
-    """The output that decides for all: one that differs before one that agrees, then the lowest SNR."""
+    """Return the output that decides for all: one that differs before one that agrees, then the lowest SNR."""
     return min(judged, key=lambda one: badness(one[1]), default=None)
 
 
 def snr_db(expected: Array, found: Array) -> float:
-    """Of finite values, in decibels: at most 200, and -200 for noise alone. Scaled first: nothing overflows."""
+    """Return the SNR of finite values in decibels, between -200 and 200. Values are scaled to avoid overflow."""
     scale = max(float(np.abs(expected).max(initial=0.0)), float(np.abs(found).max(initial=0.0)))
     if scale < _TINY:
         return NO_ERROR_DB
     a, b = expected / scale, found / scale
     signal, noise = float(np.vdot(a, a)), float(np.vdot(a - b, a - b))
-    # Before the division: identical arrays have no noise to divide by.
+    # Checked before the division, because the noise of identical arrays is 0.
     if noise <= signal * 10 ** (-NO_ERROR_DB / 10):
         return NO_ERROR_DB
     return max(-NO_ERROR_DB, 10 * math.log10(signal / noise)) if signal else -NO_ERROR_DB
 
 
-# The order of what decides. Values that are not finite on the CPU are left out; one that is lost on the NPU alone
-# always differs. Then comes the whole output: SNR, values that are off, decisions. An output with columns of unlike
-# scales is judged by these instead; one without may be saved by its objects or regions. An output that agrees is
-# searched for one small column that is wrong. The noise of the number format comes last: it turns "differs" into
-# "unknown", but neither for columns, from which it has been taken away already, nor for lost values.
-# Differences within one step of the output's quantisation show nothing by themselves, as those within the noise.
+# Order of the decision. Values that are not finite on the CPU are ignored; a value that is not finite on the NPU
+# alone always differs. Next comes the whole output: SNR, values that are off, decisions. An output with columns of
+# unlike scales is judged by these columns instead; another output that differs may still be accepted for its
+# objects or regions. An output that agrees is searched for a small column that is wrong. The noise of the number
+# format comes last: it turns "differs" into "unknown", but neither for columns, from which it has been subtracted
+# already, nor for lost values. Differences within one step of the output's quantisation prove nothing, like those
+# within the noise.
 def _floats(
     expected: Array, found: Array, limits: NumberLimits, scale: float, step: float, whole: bool
 ) -> JudgedNumbers:
     known = np.isfinite(expected)
     if not known.any():
         return JudgedNumbers("unknown", reason="on the CPU it is NaN or infinite")
-    # NaN or infinite on the NPU alone: half floats end at 65,504.
+    # NaN or infinite on the NPU only: half floats end at 65,504.
     lost = int(np.count_nonzero(known & ~np.isfinite(found)))
     both = known & np.isfinite(found)
     a, b = expected[both].astype(np.float64), found[both].astype(np.float64)
@@ -288,7 +292,7 @@ def _floats(
     ratio, part, remark, silent = snr_db(a, b), "", "", ""
     decisions: float | None = None
     columns: Sequence[Columns] = ()
-    # With gaps in it an output has no rows to decide by: decisions and columns need every value.
+    # Decisions and columns need every value; an output with gaps has none.
     if both.all():
         decisions = _decisions(expected, found, _CLEAR * limits.noise_of_range * most)
         reason = _float_reason(ratio, off, decisions, limits, max_abs / max(most, _TINY))
@@ -297,7 +301,7 @@ def _floats(
             table = _table(expected, found, columns, ratio, limits, step)
             ratio, part, reason, remark = table.snr_db, table.part, table.reason, table.remark
             decisions, silent = table.decisions, table.silent
-        # Only where the decibels are low but not hopeless: below that no decision can be trusted.
+        # Only if the SNR is low but not hopeless: below that no decision can be trusted.
         elif reason and not whole and ratio >= limits.bad_db / 2:
             seen = tasks.picture_decisions(expected, found)
             if seen is not None and seen.all_same:
@@ -308,9 +312,9 @@ def _floats(
     else:
         reason = _float_reason(ratio, off, None, limits)
         if lost:
-            reason = f"{lost} of {known.size} values are NaN or infinite, and are not on the CPU"
+            reason = f"{lost} of {known.size} values are NaN or infinite, but not on the CPU"
     state: State = "differs" if reason else "agrees"
-    # Of columns the noise was taken away already: that of the whole is that of its largest values.
+    # For columns the noise was subtracted already: the noise of the whole is that of its largest values.
     if (
         reason
         and not lost
@@ -323,7 +327,7 @@ def _floats(
         reason = f"its values are up to {most:.2g}, and differences of {max_abs:.2g} are {small}"
     elif silent and not reason:
         state, reason = "unknown", silent
-    # Infinite where the CPU has only zeros and the NPU has not.
+    # Infinite if the CPU has only zeros and the NPU does not.
     relative = max_abs / most if most > _TINY else (math.inf if max_abs else 0.0)
     return JudgedNumbers(state, int(a.size), ratio, max_abs, relative, off, decisions, lost, reason or remark, part)
 
@@ -331,7 +335,10 @@ def _floats(
 def _float_reason(
     ratio: float, off: float, decisions: float | None, limits: NumberLimits, farthest: float = 0.0
 ) -> str:
-    """farthest: the largest difference, of the range. A few values that are far off are no fault, many are."""
+    """Return why an output differs, or "". farthest: largest difference relative to the range.
+
+    A few values that are far off are not a fault, many are.
+    """
     text = f"SNR {ratio:.1f} dB, {off:.1%} of the values are off by more than 5 % of the range"
     if ratio >= limits.good_db:
         far = farthest > _FAR and off > limits.share
@@ -339,14 +346,17 @@ def _float_reason(
     if ratio < limits.bad_db or off > limits.share:
         return text
     if decisions is not None and decisions < 1 - limits.share:
-        return f"{text}, {1 - decisions:.1%} of the decisions are other ones"
+        return f"{text}, {1 - decisions:.1%} of the decisions differ"
     return ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Table:
-    """The worst columns of an output that mixes scales. part: which they are. reason: why it differs. remark: what
-    speaks for it, where the SNR does not. silent: why it shows nothing."""
+    """Worst columns of an output that mixes scales.
+
+    part: which columns. reason: why the output differs. remark: why it agrees in spite of the SNR. silent: why the
+    output proves nothing.
+    """
 
     snr_db: float
     part: str
@@ -357,16 +367,16 @@ class _Table:
 
 
 def _columns(expected: Array, found: Array) -> tuple[Columns, ...]:
-    """The groups of columns that are judged each by its own values; nothing for an output without such."""
+    """Return the groups of columns that are judged separately; empty for an output of one scale."""
     return detection_columns(expected, found) or unlike_columns(expected) or normalised_columns(expected)
 
 
 def _table(
     expected: Array, found: Array, columns: Sequence[Columns], ratio: float, limits: NumberLimits, step: float
 ) -> _Table:
-    """Each group of columns by its own values; the detections in them decide where decibels are low.
+    """Judge each group of columns by its own values; at a low SNR the detections in the columns decide.
 
-    ratio: of the whole, which is that of its largest columns.
+    ratio: SNR of the whole, which is that of its largest columns.
     """
     part, reason, silent = "", "", ""
     for group in columns:
@@ -374,7 +384,7 @@ def _table(
         if group.kind == "class":
             wrong = _class_reason(mine, theirs, group)
             if wrong:
-                # No figure in decibels says what a wrong class is.
+                # A wrong class has no meaningful SNR.
                 return _Table(ratio, str(group), wrong, "", None, "")
             continue
         if max(group.largest, float(np.abs(theirs).max())) < SILENT * limits.noise:
@@ -403,22 +413,22 @@ def _table(
 
 
 def _class_reason(mine: Array, theirs: Array, group: Columns) -> str:
-    """Why class numbers differ; empty if they are the same, but for a near tie."""
+    """Return why class numbers differ; empty if they are the same except for a near tie."""
     different = int(np.count_nonzero(np.abs(mine - theirs) > HALF))
     if different > _OF_INTEGERS * mine.size and (different > 1 or mine.size < _FEW_CLASSES):
-        return f"{different} of {mine.size} class numbers in {group} are other ones"
+        return f"{different} of {mine.size} class numbers in {group} differ"
     return ""
 
 
 def beyond_noise(mine: Array, theirs: Array, most: float, limits: NumberLimits, step: float = 0.0) -> Array:
-    """The differences, without what is noise of the number format or one step of the quantisation."""
+    """Return the differences without noise of the number format and without one step of the quantisation."""
     gap = theirs - mine
     noise = max(limits.noise, limits.noise_of_range * most, step)
     return np.asarray(np.sign(gap) * np.maximum(np.abs(gap) - noise, 0.0))
 
 
 def _worst_column(mine: Array, gap: Array, group: Columns) -> tuple[float, str]:
-    """The lowest SNR of one column, and which it is; one that hardly holds anything does not count."""
+    """Return the lowest SNR of a column, and the column; columns with hardly any content do not count."""
     loud = np.flatnonzero(np.abs(mine).max(axis=0) * _UNLIKE >= group.largest)
     ratios = [snr_db(mine[:, place], mine[:, place] + gap[:, place]) for place in loud]
     return min(ratios), f"column {group.numbers[loud[int(np.argmin(ratios))]]}"
@@ -427,7 +437,7 @@ def _worst_column(mine: Array, gap: Array, group: Columns) -> tuple[float, str]:
 def _small_column(
     expected: Array, found: Array, most: float, limits: NumberLimits, step: float
 ) -> tuple[float, str, str] | None:
-    """A wrong column that is small beside the others: its SNR, which it is, and the reason."""
+    """Find a wrong column that is small compared with the others: its SNR, its position, and the reason."""
     for axis in sorted({1, expected.ndim - 1}):
         if expected.ndim < 2 or not 2 <= expected.shape[axis] <= _MOST_COLUMNS:
             continue
@@ -450,9 +460,9 @@ def _integers(expected: Array, found: Array) -> JudgedNumbers:
     narrow = expected.dtype.kind in "iu" and expected.dtype.itemsize <= _NARROW_BYTES
     different = int(np.count_nonzero(gap > (_STEP if narrow else 0.0)))
     share = different / expected.size
-    # Of few, one may be a near tie.
+    # Among few values a single one may be a near tie.
     few = different <= _OF_INTEGERS * expected.size or (different == 1 < expected.size < _FEW)
-    reason = "" if few else f"{different} of {expected.size} numbers are other ones"
+    reason = "" if few else f"{different} of {expected.size} numbers differ"
     most = largest(expected)
     ratio = snr_db(expected.astype(np.float64), found.astype(np.float64))
     return JudgedNumbers(
@@ -467,33 +477,33 @@ def _integers(expected: Array, found: Array) -> JudgedNumbers:
 
 
 def _decisions(expected: Array, found: Array, noise: float) -> float | None:
-    """The smaller share of equal decisions of the two kinds. noise: what is closer is no decision."""
+    """Return the smaller share of equal decisions of both kinds. noise: closer values are not a decision."""
     shares = (tasks.classes(expected, found, noise), tasks.sides(expected, found))
     return min((share for share in shares if share is not None), default=None)
 
 
 def _texts(expected: Array, found: Array) -> JudgedNumbers:
     different = int(np.count_nonzero(expected != found))
-    reason = f"{different} of {expected.size} texts are other ones" if different else ""
+    reason = f"{different} of {expected.size} texts differ" if different else ""
     return JudgedNumbers(
         "differs" if different else "agrees", int(expected.size), off=different / expected.size, reason=reason
     )
 
 
 def rank(one: JudgedNumbers) -> float:
-    """The SNR, for the worst to come first: values that are NaN or infinite on one side have no ratio."""
+    """Return the SNR as a sort key, the worst first; lost values count as the worst."""
     return -math.inf if one.lost or one.snr_db is None else one.snr_db
 
 
 def badness(one: JudgedNumbers) -> tuple[int, float]:
-    """The lowest for the output that decides: one that differs, then one that agrees, then the lowest SNR."""
+    """Return a sort key that is lowest for the deciding output: differs, then agrees, then the lowest SNR."""
     return {"differs": 0, "agrees": 1}.get(one.state, 2), rank(one)
 
 
 def precision_of_operators(operators: Iterable[str]) -> NumberFormat:
-    """The NPU's number format for a model with these operators: 16-bit floats, or the steps of its Q/DQ nodes.
+    """Return the NPU's number format for a model with these operators: half floats, or the steps of its Q/DQ nodes.
 
-    Operators that are not ONNX's own have their domain.
+    Operators that are not ONNX's own include their domain.
     """
     plain = {name.rpartition(".")[2] for name in operators}
     return "quantized" if plain & _QUANTIZED_OPS else "fp16"

@@ -1,7 +1,7 @@
-"""Measures one case: the numbers of QNN beside those of the CPU. The sessions are the caller's.
+"""Measure a case: QNN's results compared with those of the CPU. The caller provides the sessions.
 
-The sweep runs its cases by it, and `qnnbridge doctor --numbers` the example of each row of the table of known-wrong
-operators. Any thread.
+Used by the sweep for its cases, and by `qnnbridge doctor --numbers` for the example of each row of the known-wrong
+table. Any thread.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from qnnbridge_host.numerics.rounding import HALF_ROUNDING, LARGEST_HALF, Roundi
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
 CaseRun = Callable[[Feeds], Sequence[Any]]
-# refused: by QNN. failed: when the session was made or run. skipped: there is nothing to compare.
+# refused: by QNN. failed: at session creation or in a run. skipped: nothing to compare.
 CaseStatus = Literal["right", "wrong", "refused", "failed", "skipped"]
 
 _MOVED: Final = 4
-# Values between 6,000 and 36,000, half a megabyte in each of its tensors. Of the forms that were tried this one
-# showed all known operators that read unwritten memory, and costs 0.1 s on the simulator.
+# Values between 6,000 and 36,000, half a megabyte in each tensor. Of the variants that were tried this one revealed
+# all known operators that read unwritten memory, and it costs 0.1 s on the simulator.
 _FILLING: Final = Case(
     {
         "x": SweepTensor((1, 32, 64, 64), values=["uniform", 20, 120]),
@@ -46,26 +46,26 @@ _FILLING: Final = Case(
 
 
 class CaseSides(Protocol):
-    """Opens sessions of a model. What ONNX Runtime raises comes through."""
+    """Opens sessions of a model. Errors of ONNX Runtime are passed on."""
 
     def cpu(self, model: bytes) -> CaseRun:
-        """Open a session of the CPU that changes nothing in the graph."""
+        """Open a CPU session with graph optimizations disabled."""
         ...
 
     def qnn(self, model: bytes) -> CaseRun:
-        """Open a session of QNN that refuses the CPU."""
+        """Open a QNN session that refuses the CPU."""
         ...
 
     def is_refusal(self, error: Exception) -> bool:
-        """Return whether QNN does not take a node."""
+        """Return whether the error means that QNN does not support a node."""
         ...
 
 
 def filling_model() -> tuple[bytes, Feeds]:
-    """Return a model and inputs that fill memory which QNN uses with large numbers.
+    """Return a model and inputs that fill memory used by QNN with large numbers.
 
-    In an application other models have run before. In a fresh process memory is zero, and a result is right by
-    chance where QNN reads what it has not written.
+    In an application other models have run before. In a fresh process memory is zero, so a result may be right by
+    chance where QNN reads unwritten memory.
     """
     return float_model(_FILLING).to_bytes(), feeds_of(_FILLING)
 
@@ -86,18 +86,20 @@ def measured(
     draws: int = 1,
     fill: Callable[[], None] = lambda: None,
 ) -> CaseResult:
-    """Return what QNN makes of a case.
+    """Measure a case on QNN.
 
     Args:
+        case: the case.
+        sides: opens the sessions.
         rewritten: changes the model that QNN runs; the CPU runs the original.
-        draws: number of different inputs; each must be right.
+        draws: number of different inputs; each result must be right.
         fill: called before each run on QNN; runs `filling_model` there.
     """
     feeds = feeds_of(case)
     plain = float_model(case, every_output=True)
     try:
         values = dict(zip(plain.outputs, sides.cpu(plain.to_bytes())(feeds), strict=True))
-    except Exception as error:  # noqa: BLE001 - whatever it raises, there is nothing to compare with
+    except Exception as error:  # noqa: BLE001 - for any error there is nothing to compare with
         return CaseResult("skipped", f"the CPU: {error}"[:200])
     steps: dict[str, float] = {}
     if case.form.startswith("qdq"):
@@ -135,10 +137,10 @@ def measured(
             expected = cpu(others)
             if case.form.startswith("qdq") or _in_half_floats(expected):
                 results.append((others, expected, qnn(others)))
-    except Exception as error:  # noqa: BLE001 - QNN's answer is the error
+    except Exception as error:  # noqa: BLE001 - QNN's error is the result
         status: CaseStatus = "refused" if sides.is_refusal(error) else "failed"
         return CaseResult(status, str(error)[:300])
-    # The steps are named after the float outputs.
+    # Steps are stored under the names of the float outputs.
     names = list(float_model(case).outputs)
     found = []
     for given, expected, ours in results:
@@ -157,8 +159,8 @@ def _in_half_floats(values: Any) -> bool:
 
 
 def same_results(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether all outputs of two runs are equal, NaN to NaN."""
-    # NaN is asked for of floats alone: numpy has no answer for texts.
+    """Return whether all outputs of two runs are equal; NaN equals NaN."""
+    # NaN is checked for floats only: numpy does not support it for strings.
     return all(
         np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind == "f") for a, b in zip(one, other, strict=True)
     )

@@ -1,10 +1,10 @@
-"""Judges all outputs of one run, after the rows of lists of detections were paired.
+"""Judge all outputs of a run, after pairing the rows of detection lists.
 
-A model sorts such rows by a score (TopK), the best first. Scores that are closer than the number format resolves
-come in another order, which is no other result: the same rows are there. The rows are paired by what they hold
-before they are judged. Rows at the end whose scores are as close to that of the last may be others altogether; they
-prove nothing and are left out. Where no row has a score beyond the noise, on either side, nothing is detected: the
-rows are any, and all are left out. Pure functions of numpy arrays.
+A model sorts such rows by a score (TopK), the best first. If scores are closer than the number format resolves, the
+order changes, which is not another result: the same rows are there. So rows are paired by content before they are
+judged. Rows at the end whose scores are that close to the last score may be entirely different; they prove nothing
+and are excluded. If no row has a score above the noise on either side, nothing is detected: the rows are arbitrary,
+and all are excluded. Pure functions of numpy arrays.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from qnnbridge_protocol.model_records import JudgedNumbers
 
 Array = npt.NDArray[Any]
 
-# Fewer rows are in order by chance; more are no detections.
+# Fewer rows may be sorted by chance; more rows are not detections.
 _FEWEST: Final = 4
 _MOST: Final = 2048
-# An output of more columns is a map, of whose rows no column is a score.
+# An output with more columns is a map without a column of scores.
 _MOST_COLUMNS: Final = 256
-# Columns of a list of detections, and of a box.
+# Limit on the columns of a detection list; columns of a box.
 _MOST_LIST: Final = 8
 _BOX: Final = 4
 _TINY: Final = 1e-30
-# By so much of the largest value of its column a value of a row may be off.
+# A value of a row may be off by this share of the largest value in its column.
 _OF_LARGEST: Final = 0.05
-# The error of a score, of both that are compared.
+# Factor for the error of a score on both compared sides.
 _BOTH: Final = 2.0
 
 
 def paired(
     expected: Sequence[Any], found: Sequence[Any], number_format: NumberFormat
 ) -> tuple[list[Any], list[Any]]:
-    """All outputs of one run, with the rows of those that are sorted by one score brought together.
+    """Return all outputs of a run, with the rows of outputs that are sorted by a common score paired.
 
-    Outputs that are not sorted, or whose order is that of the CPU, come back as they are.
+    Outputs that are not sorted, or have the CPU's order, are returned unchanged.
 
     Args:
-        expected: of the CPU.
-        found: of the other computation.
-        number_format: in which it was computed.
+        expected: outputs of the CPU.
+        found: outputs of the other computation.
+        number_format: format of the other computation.
     """
     mine, theirs = list(expected), list(found)
     for group, lead in _groups(mine, theirs):
@@ -60,14 +60,14 @@ def paired(
         scores = (tables[score[0]][0][..., score[1]], tables[score[0]][1][..., score[1]])
         limits = LIMITS[number_format]
         is_list = _is_list([table[0] for table in tables], score[0])
-        # Of probabilities near 0 the noise is larger than what the difference of the scores here says.
+        # Near a probability of 0 the noise is larger than the difference of the scores here suggests.
         probable = is_list and float(scores[0].min()) >= 0.0 and float(scores[0].max()) <= 1.0
         error = limits.noise if probable else 0.0
         least = CONFIDENT if probable else 0.0
         error = max(error, _BOTH * float(np.abs(scores[0] - scores[1]).max()))
         if is_list and _nothing_detected(*scores, limits):
             pairs: list[tuple[list[int], list[int]]] = [([], []) for _ in range(len(scores[0]))]
-        # Scores that differ as a whole are an error of the computation, not another order. Pairing would hide it.
+        # Scores that differ overall are an error, not another order. Pairing would hide the error.
         elif not _near(*scores, limits):
             continue
         else:
@@ -84,14 +84,14 @@ def paired(
             ]
         if is_list:
             for number in group:
-                # An SNR says nothing of class numbers.
+                # An SNR is meaningless for class numbers.
                 if math.prod(mine[number].shape[lead:]) == 1 and _is_class(mine[number], theirs[number]):
                     mine[number], theirs[number] = mine[number].astype(np.int64), theirs[number].astype(np.int64)
         if all(left == right == list(range(scores[0].shape[1])) for left, right in pairs):
             continue
         for number, (table, _) in zip(group, tables, strict=True):
             if number == group[score[0]] and table.shape[-1] == 1 and any(left for left, _ in pairs):
-                continue  # the scores themselves, which are in order on both sides
+                continue  # the scores themselves, which are sorted on both sides
             shape = mine[number].shape[lead:]
             for side, values in enumerate((mine, theirs)):
                 rows = values[number].reshape(len(pairs), -1, *shape)
@@ -100,26 +100,26 @@ def paired(
 
 
 def _is_list(tables: Sequence[Array], scores: int) -> bool:
-    """Whether the scores belong to boxes: in the same table or beside it."""
+    """Return whether the scores belong to boxes, in the same table or in another one."""
     return tables[scores].shape[-1] <= _MOST_LIST and any(_BOX <= table.shape[-1] <= _MOST_LIST for table in tables)
 
 
 def _is_class(mine: Array, theirs: Array) -> bool:
-    """Whether floats are class numbers: whole on both sides."""
+    """Return whether floats are class numbers: integral on both sides."""
     if mine.dtype.kind != "f" or not mine.any():
         return False
     return all(bool((side == np.rint(side)).all()) for side in (mine, theirs))
 
 
 def _nothing_detected(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
-    """Whether the scores are 0 to the noise of the number format on both sides."""
+    """Return whether all scores are 0 within the noise of the number format, on both sides."""
     if mine.shape[1] < SORTED_ROWS or float(mine.min()) < 0.0:
         return False
     return max(float(mine.max()), float(np.abs(theirs).max())) < SILENT * limits.noise
 
 
 def _near(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
-    """Whether scores are the same but for rounding, or by as much as one of a detection may move."""
+    """Return whether scores are equal except for rounding, or move no more than a detection's score may."""
     most, gap = float(np.abs(mine).max()), beyond_noise(mine, theirs, 0.0, limits)
     if snr_db(mine, mine + gap) >= limits.good_db:
         return True
@@ -128,8 +128,10 @@ def _near(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
 
 
 def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[list[int], int]]:
-    """Outputs with as many rows as each other, and the number of axes that lead to a row: a batch and the rows, the
-    rows alone, or two axes of one element and the rows."""
+    """Yield groups of outputs with equally many rows, and the number of axes that lead to a row.
+
+    These are a batch and the rows, the rows alone, or two axes of size 1 and the rows.
+    """
     taken: set[int] = set()
     usable = [
         number
@@ -137,8 +139,8 @@ def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[lis
         if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape and a.size
         if a.dtype.kind in "biuf" and b.dtype.kind in "biuf" and np.isfinite(a).all() and np.isfinite(b).all()
     ]
-    # A batch first: an output of 8 batches with 100 rows would else be a table of 8 rows with 100 columns. Some
-    # lists of detections have two axes in front of the rows.
+    # With a batch first: otherwise an output of 8 batches with 100 rows would be a table of 8 rows with 100
+    # columns. Some detection lists have two axes before the rows.
     for lead in (3, 2, 1):
         for first in usable:
             shape = expected[first].shape[:lead]
@@ -146,7 +148,7 @@ def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[lis
                 continue
             if lead > 2 and (math.prod(shape[:-1]) > 1 or math.prod(expected[first].shape[lead:]) > _MOST_LIST):
                 continue
-            # Of two axes alone the first is a batch if it is 1, or if it is one of another output.
+            # With only two axes the first is a batch if it is 1, or if it is a batch in another output.
             if (
                 lead == 2
                 and shape[0] > 1
@@ -167,15 +169,15 @@ def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[lis
 
 
 def _rows(values: Array, lead: int) -> Array:
-    """By batch, row and column."""
+    """Return the values by batch, row and column."""
     batches = math.prod(values.shape[: lead - 1])
     return values.reshape(batches, values.shape[lead - 1], -1).astype(np.float64)
 
 
 def _score(tables: Sequence[Array]) -> tuple[int, int] | None:
-    """Table and column of the value that never rises from row to row, and falls."""
+    """Return table and column of the value that falls and never rises from row to row."""
     for number, table in enumerate(tables):
-        # A column that is constant never rises either, but orders nothing.
+        # A constant column never rises either, but does not define an order.
         falls = (np.diff(table, axis=1) <= 0).all(axis=(0, 1)) & (table[:, 0] > table[:, -1]).any(axis=0)
         columns = np.flatnonzero(falls)
         if len(columns):
@@ -184,7 +186,7 @@ def _score(tables: Sequence[Array]) -> tuple[int, int] | None:
 
 
 def _zero_score(tables: Sequence[Array], whole: Sequence[bool]) -> tuple[int, int] | None:
-    """Table and column of the scores where all of them are 0: beside a box, and nothing else that is measured."""
+    """Return table and column of the scores if all scores are 0: next to a box, without other measured columns."""
     measured = [
         (number, column)
         for number, table in enumerate(tables)
@@ -210,13 +212,14 @@ def _pairs(
     error: float,
     least: float,
 ) -> tuple[list[int], list[int]]:
-    """Rows of both sides that belong together.
+    """Return the rows of both sides that belong together.
 
     Args:
         mine, theirs: the scores.
-        whole: which tables are of integers.
-        error: of the scores.
-        least: a score that counts; 0 for scores of unknown kind.
+        tables: the rows of each output, on both sides.
+        whole: which tables contain integers.
+        error: error of the scores.
+        least: the smallest score that counts; 0 for scores of unknown kind.
     """
     free = np.ones(len(mine), bool)
     other: dict[int, int] = {}
@@ -234,10 +237,10 @@ def _pairs(
     missing = [int(row) for row in np.flatnonzero(free)]
     missing.sort(key=lambda row: bool(mine[row] - last <= error))
     alone.sort(key=lambda row: bool(theirs[row] - last <= error))
-    # A row that is not near the end and has no other is held against one that is left, so that it counts.
+    # Compare an unpaired row that is not near the end with an unpaired row of the other side, so that it counts.
     clear = max(sum(mine[row] - last > error for row in missing), sum(theirs[row] - last > error for row in alone))
     other.update(zip(missing[:clear], alone[:clear], strict=True))
-    # Rows that no program counts and that are as near to the last are any rows, and match others by chance.
+    # Rows with scores that no program counts and that are close to the last are arbitrary, and match by chance.
     for row in [row for row in other if mine[row] < least and mine[row] - last <= error]:
         del other[row]
     left = sorted(other)
@@ -245,11 +248,11 @@ def _pairs(
 
 
 def _off(rows: Array, row: Array, table: Array, exact: bool) -> Array:
-    """Return the largest difference in each row, relative to its column. exact: integers are equal or not."""
+    """Return the largest difference in each row, relative to its column. exact: values must be equal."""
     if exact:
         return np.where((rows == row).all(axis=1), 0.0, math.inf)
     most = np.maximum(np.abs(table).max(axis=0), _TINY)
-    # Class numbers beside boxes are equal or not, too.
+    # Class numbers next to boxes must be equal, too.
     most[(table == np.rint(table)).all(axis=0)] = _TINY
     return np.asarray((np.abs(rows - row) / most).max(axis=1))
 
@@ -262,11 +265,15 @@ def judge_all(
     scales: Mapping[str, float] = MappingProxyType({}),
     steps: Mapping[str, float] = MappingProxyType({}),
 ) -> list[tuple[str, JudgedNumbers]]:
-    """All outputs of one run.
+    """Judge all outputs of a run.
 
     Args:
-        scales: largest values of each on other inputs, as far as known.
-        steps: of the quantisation of those that are quantised.
+        names: names of the outputs.
+        expected: outputs of the CPU.
+        found: outputs of the other computation.
+        number_format: format of the other computation.
+        scales: largest magnitude of each output on other inputs, as far as known.
+        steps: quantisation step of each quantised output.
     """
     pairs = zip(names, *paired(expected, found, number_format), strict=True)
     return [

@@ -1,9 +1,8 @@
-"""Right or wrong: an output of QNN beside the CPU's, apart from what half floats and quantisation round.
+"""Judge an output of QNN against the CPU's, allowing for the rounding of half floats and quantisation.
 
-A value counts as wrong if it is farther away than all of these together: what the CPU's own result moves when the
-inputs move by the rounding of a half float (or by one quantisation step), times eight; two percent of the largest
-value; three steps of the output's quantisation. Values that a half float cannot hold are not judged. Pure
-functions.
+A value is wrong if it is off by more than the sum of: eight times the change of the CPU's own result when the
+inputs move by the rounding of a half float (or by half a quantisation step); two percent of the largest value;
+three steps of the output's quantisation. Values that a half float cannot represent are not judged. Pure functions.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# Beyond it a half float is infinite.
+# Larger half floats are infinite.
 LARGEST_HALF: Final = 65504.0
 HALF_ROUNDING: Final = 2.0**-11
 _OF_LARGEST: Final = 0.02
 _OF_MOVED: Final = 8.0
 _STEPS: Final = 3.0
-# Decibels for two results that are equal.
+# SNR in decibels of two equal results.
 EXACT: Final = 200.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RoundingJudgement:
-    """One output, or the worst of several.
+    """Verdict on an output, or the worst of several.
 
-    snr: decibels, at most 200. wrong: share of the judged values that are wrong. times: the worst error in units of
-    what rounding explains.
+    snr: decibels, at most 200. wrong: share of the judged values that are wrong. times: the worst error relative to
+    the error that rounding explains.
     """
 
     right: bool
@@ -46,13 +45,13 @@ class RoundingJudgement:
 
 
 def judge(reference: Array, moved: Sequence[Array], result: Array, step: float = 0.0) -> RoundingJudgement:
-    """Judge one output.
+    """Judge an output.
 
     Args:
-        reference: of the CPU.
-        moved: the CPU's results for inputs moved by rounding.
-        result: of QNN.
-        step: of the output's quantisation, 0 without one.
+        reference: result of the CPU.
+        moved: results of the CPU for inputs moved by rounding.
+        result: result of QNN.
+        step: quantisation step of the output, 0 without quantisation.
     """
     if reference.shape != result.shape:
         shapes = f"shape {list(result.shape)} instead of {list(reference.shape)}"
@@ -88,7 +87,7 @@ def judge(reference: Array, moved: Sequence[Array], result: Array, step: float =
 
 
 def snr_of(reference: Array, error: Array) -> float:
-    """Decibels between -200 and 200."""
+    """Return the SNR in decibels, between -200 and 200."""
     noise, signal = float(np.sum(np.square(error))), float(np.sum(np.square(reference)))
     if not noise:
         return EXACT
@@ -98,5 +97,5 @@ def snr_of(reference: Array, error: Array) -> float:
 
 
 def worst(judgements: Sequence[RoundingJudgement]) -> RoundingJudgement:
-    """The one that is farthest from right."""
+    """Return the verdict with the largest relative error."""
     return max(judgements, key=lambda one: one.times)

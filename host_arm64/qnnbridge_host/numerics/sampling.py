@@ -1,9 +1,9 @@
-"""Made-up inputs for a model: the same seed gives the same values, and free dimensions get sizes that work.
+"""Generate inputs for a model: the same seed gives the same values, and free dimensions get sizes that work.
 
-A size is found by trying: the model itself says (by running) whether 1, 64 or 224 is one that it takes. Values are
-legal nearly everywhere: floats in 0..1, wide integers 0 or 1 (they are mostly indices, masks or lengths), 8-bit and
-smaller integers over their whole range (they are mostly quantised data). The second part has inputs with content.
-Pure functions.
+Sizes are found by trying: running the model shows whether it accepts 1, 64 or 224. Values are valid nearly
+everywhere: floats in 0..1, wide integers 0 or 1 (they are mostly indices, masks or lengths), integers of up to 8
+bits over their whole range (they are mostly quantised data). The second part generates inputs with content. Pure
+functions.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from qnnbridge_protocol import elements, tensors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import BridgeError, OptionError, OrtError
 
-# Codes of positive numbers rise with the number, so a random code below that of 1.0 is a number in 0..1.
+# Codes of positive numbers increase with the number, so a random code below that of 1.0 is a number in 0..1.
 _CODES: Mapping[ElementType, tuple[int, int]] = {
     ElementType.FLOAT8E4M3FN: (0, 0x38),
     ElementType.FLOAT8E4M3FNUZ: (0, 0x40),
     ElementType.FLOAT8E5M2: (0, 0x3C),
     ElementType.FLOAT8E5M2FNUZ: (0, 0x40),
-    ElementType.FLOAT8E8M0: (119, 127),  # has no zero and no sign: 2**-8 to 2**-1
+    ElementType.FLOAT8E8M0: (119, 127),  # lacks zero and sign: 2**-8 to 2**-1
     ElementType.FLOAT6E2M3: (0, 0x08),
     ElementType.FLOAT6E3M2: (0, 0x0C),
     ElementType.FLOAT4E2M1: (0, 0x02),
@@ -42,7 +42,7 @@ _WORDS = ("alpha", "beta", "gamma", "delta", "epsilon")
 
 
 class DeclaredInput(Protocol):
-    """An input as `InferenceSession.get_inputs` gives it."""
+    """An input as returned by `InferenceSession.get_inputs`."""
 
     @property
     def name(self) -> str: ...
@@ -53,7 +53,7 @@ class DeclaredInput(Protocol):
 
 
 def full_shape(name: str, declared: Sequence[int | str | None] | None, dimensions: Dimensions) -> tuple[int, ...]:
-    """The declared shape with every free dimension filled from `--dim`; an error that says how to, otherwise."""
+    """Return the declared shape with sizes for all free dimensions. Raise `OptionError` if a size is missing."""
     if declared is None:
         raise OptionError(
             f'Input "{name}" has no declared shape, so none can be made up.',
@@ -78,14 +78,14 @@ def full_shape(name: str, declared: Sequence[int | str | None] | None, dimension
 def random_value(
     name: str, type_text: str, shape: tuple[int, ...], rng: np.random.Generator
 ) -> np.ndarray[Any, Any] | tensors.Typed:
-    """A tensor of the declared type with values from `rng`."""
+    """Generate a tensor of the declared type and shape."""
     declared = elements.from_ort_type(type_text)
     if declared.kind != "tensor" or declared.element is None:
         raise OptionError(
             f'Values of type {type_text} cannot be made up (input "{name}").',
             fix="Run this model from Python with qnnbridge.InferenceSession, which takes lists and maps.",
         )
-    # For its check: a shape whose bytes cannot be counted is refused before numpy sees it.
+    # Called for its check: refuse a shape whose size in bytes cannot be computed before numpy sees it.
     elements.nbytes(ElementType.UINT8 if declared.element is ElementType.STRING else declared.element, shape)
     try:
         return _tensor(declared.element, shape, rng)
@@ -117,28 +117,28 @@ def _tensor(
     return rng.integers(0, 2, size=shape, dtype=np.int64).astype(dtype)
 
 
-# For free dimensions behind the first. The first is the batch, of 1 unless no other dimension is free.
+# Sizes for free dimensions after the first. The first is the batch: 1, unless no other dimension is free.
 TRIED_SIZES = (64, 1, 16, 224, 128, 2, 32, 48, 640)
-# Factor and offset for each sample's values in 0..1: a picture, something with signs, silence.
+# Factor and offset for the values in 0..1 of each sample: an image, values with both signs, silence.
 _SPREADS = ((1.0, 0.0), (4.0, -2.0), (0.0, 0.0))
 
-# Of made-up quantised values of 16 and 32 bits.
+# Range of generated quantised values of 16 and 32 bits.
 _MOST_STEPS: Final = 2000
 
 Feeds = dict[str, Any]
 
 
 class NotMade(Exception):
-    """No sample can be made up; the text says why."""
+    """No sample can be generated; the message is the reason."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Samples:
-    """Made-up samples that a model takes.
+    """Generated samples that a model accepts.
 
     Args:
-        feeds: one map of inputs for each sample.
-        sizes: what free dimensions were given, by `--dim` name.
+        feeds: the inputs of each sample.
+        sizes: sizes of the free dimensions, by `--dim` name.
     """
 
     feeds: tuple[Feeds, ...]
@@ -152,39 +152,45 @@ def make_samples(
     accepts: Callable[[Feeds], object],
     quantised: frozenset[str] = frozenset(),
 ) -> Samples:
-    """Three samples that the model takes. `accepts` runs one and raises `OrtError` if it does not. quantised: as
-    `InputKnowledge` has them.
+    """Generate three samples that a model accepts.
 
-    Raises `NotMade` with the reason, a text that fits behind "could not be compared: ".
+    Args:
+        declared: the model's inputs.
+        seed: seed of the values.
+        accepts: runs a sample, and raises `OrtError` if the model refuses it.
+        quantised: as in `InputKnowledge`.
+
+    Raises:
+        NotMade: no sample is accepted; the message fits after "could not be compared: ".
     """
     refuse_unmakeable(declared)
     reason = ""
     for sizes in _candidates(declared):
         try:
-            # A stream for each sample: its values do not depend on how many samples are made.
+            # Separate random streams: the values of a sample do not depend on the number of samples.
             feeds = [
                 _sample(declared, sizes, np.random.default_rng([seed, n]), spread, quantised)
                 for n, spread in enumerate(_SPREADS)
             ]
             accepts(feeds[0])
         except OrtError as error:
-            # Of the first sizes: later ones may fail because they are wrong sizes.
+            # Keep the reason of the first sizes: later ones may fail only because they are wrong sizes.
             reason = reason or (error.cause or error.message)
         except BridgeError as error:
             raise NotMade(error.message) from None
         else:
             return Samples(tuple(feeds), sizes)
-    raise NotMade(f"the CPU provider does not run it on made-up inputs ({reason[:300]})")
+    raise NotMade(f"the CPU provider cannot run it on made-up inputs ({reason[:300]})")
 
 
 def random_samples(declared: Sequence[DeclaredInput], count: int, seed: int) -> Iterator[Feeds]:
-    """`count` samples with values in 0..1 for inputs of fixed sizes."""
+    """Yield `count` samples with values in 0..1 for inputs of fixed sizes."""
     for number in range(count):
         yield _sample(declared, {}, np.random.default_rng([seed, number]), _SPREADS[0])
 
 
 def refuse_unmakeable(declared: Sequence[DeclaredInput]) -> None:
-    """Raises `NotMade` for an input for which no array can be made up."""
+    """Raise `NotMade` for an input for which no array can be generated."""
     for node in declared:
         try:
             kind = elements.from_ort_type(node.type)
@@ -240,36 +246,36 @@ def _sample(
 
 
 def _steps(value: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[Any]:
-    """Quantised values of the same type and shape, over a range that 8 bits do not hold if the type has more."""
+    """Return quantised values of the same type and shape; their range exceeds 8 bits if the type is wider."""
     if value.dtype.kind not in "iu" or value.dtype.itemsize == 1:
-        return value  # over the whole range already
+        return value  # covers the whole range already
     low = 0 if value.dtype.kind == "u" else -_MOST_STEPS
     return rng.integers(low, _MOST_STEPS, size=value.shape, endpoint=True).astype(value.dtype)
 
 
 # --- inputs with content -----------------------------------------------------------------------------
-# Values that a model is likely to have been made for, by what its inputs are. Noise in 0..1 answers little: token
-# ids of 0 and 1 use two rows of an embedding, a mask of random zeros hides what it masks, and a detector finds
-# nothing in noise. What an input is follows from the graph (the rows of the table that it picks from, the range
-# that it is quantised to), from its type, and from its name.
+# Values that a model is likely to be made for, depending on the kind of input. Noise in 0..1 shows little: token
+# ids of 0 and 1 use two rows of an embedding, a mask of random zeros hides the masked values, and a detector finds
+# nothing in noise. The kind follows from the graph (the size of the table that is indexed, the quantisation range),
+# from the type, and from the input's name.
 
 Array = npt.NDArray[Any]
 Spread = Callable[[tuple[int, ...], np.random.Generator], Array]
 
 _SAMPLE_RATE: Final = 16000
 _WIDE_BYTES: Final = 4
-# Of the ordinary inputs; normal values reach a little further.
+# Magnitude of the ordinary inputs; normal values go slightly beyond.
 _REACH: Final = 6.0
-# Shorter axes show no pattern.
+# Shorter axes get no pattern.
 _LEAST_AXIS: Final = 8
-# They keep the values of a token, a mask or a picture, and only change its type or shape.
+# Operators that keep the values of a token, a mask or an image, and only change type or shape.
 _THROUGH: Final = frozenset(
     {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand", "Slice"}
 )
-# They give a table of as many rows as they take.
+# Operators that return a table with as many rows as their input.
 _TABLES: Final = frozenset({"Cast", "Identity", "DequantizeLinear"})
 
-# The first that matches counts: token_type_ids are segments and position_ids positions, and both would match ids.
+# The first match counts: token_type_ids are segments and position_ids positions, and both also match ids.
 _NAMES: Final[Sequence[tuple[str, re.Pattern[str]]]] = (
     ("mask", re.compile(r"mask|attention(?!s)|valid|padding", re.IGNORECASE)),
     ("segment", re.compile(r"token_?type|segment|lang_?id|speaker|spk|sid$", re.IGNORECASE)),
@@ -282,12 +288,12 @@ _NAMES: Final[Sequence[tuple[str, re.Pattern[str]]]] = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputKnowledge:
-    """What a model's graph says about its inputs.
+    """Facts about a model's inputs from its graph.
 
     Args:
-        rows: of the table that an input picks from, by the input's name: valid ids are below it.
-        ranges: lowest and highest value that a quantised input can hold.
-        quantised: integer inputs that are dequantised: their values are numbers with a sign, not indices.
+        rows: number of rows of the table that an input indexes, by the input's name; valid ids are smaller.
+        ranges: smallest and largest value that a quantised input can represent.
+        quantised: integer inputs that are dequantised: their values are signed numbers, not indices.
     """
 
     rows: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -300,14 +306,14 @@ NOTHING_KNOWN: Final = InputKnowledge()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NamedFeeds:
-    """One set of inputs, and the words for it."""
+    """A set of inputs and its name in messages."""
 
     name: str
     feeds: Feeds
 
 
 def knowledge_of(model: Any) -> InputKnowledge:
-    """Reads a `ModelProto`, whose weights need not be loaded."""
+    """Read the knowledge from a `ModelProto`, whose weights need not be loaded."""
     from onnx import numpy_helper
 
     graph = model.graph
@@ -331,11 +337,11 @@ def knowledge_of(model: Any) -> InputKnowledge:
             dims = tables[node.input[0]]
             name = origin[node.input[1]]
             if -len(dims) <= axis < len(dims):
-                # An input may pick from two tables: an id has to be valid in the smaller one.
+                # An input may index two tables: an id must be valid in the smaller one.
                 rows[name] = min(rows.get(name, dims[axis]), dims[axis])
         elif node.op_type == "QuantizeLinear" and node.input[0] in origin and len(node.input) > 2:
             scale, zero = (tensors.get(name) for name in node.input[1:3])
-            # External data is not read here, and several scales along an axis have no common range.
+            # External data is not read here, and several scales along an axis lack a common range.
             if scale is None or zero is None or scale.external_data or math.prod(scale.dims) != 1:
                 continue
             step, shift = numpy_helper.to_array(scale).reshape(()), numpy_helper.to_array(zero).reshape(())
@@ -347,21 +353,21 @@ def knowledge_of(model: Any) -> InputKnowledge:
 
 
 def knowledge_in(source: str | os.PathLike[str] | bytes | memoryview) -> InputKnowledge:
-    """Of a model file or its bytes; nothing where the package onnx is missing, or cannot read it."""
+    """Read the knowledge from a model file or its bytes; empty if onnx is missing or cannot read the model."""
     try:
         import onnx
 
         if isinstance(source, (bytes, memoryview)):
             return knowledge_of(onnx.load_model_from_string(bytes(source)))
         return knowledge_of(onnx.load(os.fspath(source), load_external_data=False))
-    except Exception:  # noqa: BLE001 - protobuf's errors; such a model has inputs all the same
+    except Exception:  # noqa: BLE001 - protobuf's errors; inputs can be generated without knowledge
         return NOTHING_KNOWN
 
 
 def ordinary_inputs(
     declared: Sequence[DeclaredInput], knowledge: InputKnowledge = NOTHING_KNOWN, seed: int = 0
 ) -> list[NamedFeeds]:
-    """Three sets for inputs of fixed sizes: a picture, something with signs, silence. Raises `NotMade`."""
+    """Generate three sets for inputs of fixed sizes: 0..1, both signs, zeros. Raise `NotMade`."""
     refuse_unmakeable(declared)
     made = [_made(declared, knowledge, seed, number, name) for number, name in enumerate(_ORDINARY)]
     if any(value.dtype.kind == "f" for value in made[0].feeds.values()):
@@ -370,13 +376,15 @@ def ordinary_inputs(
 
 
 def codes(declared: Sequence[DeclaredInput], knowledge: InputKnowledge = NOTHING_KNOWN) -> frozenset[str]:
-    """Inputs of ids, masks, positions, lengths: nobody gives numbers to them that are negative, or no row of the
-    table."""
+    """Return the inputs that are ids, masks, positions or lengths.
+
+    In practice their values are never negative and never exceed the rows of a table.
+    """
     return frozenset(node.name for node in declared if node.name in knowledge.rows or _kind_of(node.name))
 
 
 def masks_as_used(feeds: Feeds) -> Feeds:
-    """Return the inputs with masks, by their names, of ones and at the end zeros: every row sees something."""
+    """Return the inputs with realistic masks, detected by name: ones, and zeros at the end."""
     return {name: _mask(value) if _kind_of(name) == "mask" else value for name, value in feeds.items()}
 
 
@@ -388,8 +396,11 @@ def _mask(value: Array) -> Array:
 
 
 def made_up(declared: Sequence[DeclaredInput], seed: int) -> Feeds:
-    """One set with values in 0..1 for inputs of fixed sizes, and ids, masks, lengths by their names. Raises
-    `NotMade`."""
+    """Generate a set with values in 0..1 for inputs of fixed sizes, and ids, masks and lengths by name.
+
+    Raises:
+        NotMade: no values can be generated for an input.
+    """
     try:
         return ordinary_inputs(declared, seed=seed)[0].feeds
     except BridgeError as error:
@@ -399,7 +410,7 @@ def made_up(declared: Sequence[DeclaredInput], seed: int) -> Feeds:
 def further_inputs(
     declared: Sequence[DeclaredInput], knowledge: InputKnowledge = NOTHING_KNOWN, seed: int = 0
 ) -> Iterator[NamedFeeds]:
-    """Other sets, for a model that answers the ordinary ones with nothing that can be compared."""
+    """Yield more sets, for a model whose results for the ordinary ones cannot be compared."""
     refuse_unmakeable(declared)
     for number, name in enumerate(_FURTHER, len(_ORDINARY)):
         if name != _QUANTISED or knowledge.ranges:
@@ -407,9 +418,9 @@ def further_inputs(
 
 
 def is_guess(feeds: Feeds, knowledge: InputKnowledge = NOTHING_KNOWN) -> bool:
-    """Whether floats lie beyond the ordinary and beyond what the model is known to take.
+    """Return whether floats exceed ordinary values and the ranges that the model is known to accept.
 
-    Such inputs may show that a model is right, and not that it is wrong, since half floats end at 65504.
+    Such inputs can show that a model is right, but not that it is wrong, since half floats end at 65504.
     """
     return any(
         value.dtype.kind == "f" and value.size > 0 and float(np.abs(value).max()) > _REACH
@@ -419,7 +430,7 @@ def is_guess(feeds: Feeds, knowledge: InputKnowledge = NOTHING_KNOWN) -> bool:
 
 
 def varied(feeds: Feeds, knowledge: InputKnowledge, rng: np.random.Generator) -> Feeds:
-    """The same with another pattern laid over its floats, for a search of inputs that a model answers otherwise."""
+    """Return the inputs with another pattern added to the floats, to search inputs with different results."""
     changed: Feeds = {}
     for name, value in feeds.items():
         if value.dtype.kind != "f" or not value.size:
@@ -435,7 +446,7 @@ def varied(feeds: Feeds, knowledge: InputKnowledge, rng: np.random.Generator) ->
 def _made(
     declared: Sequence[DeclaredInput], knowledge: InputKnowledge, seed: int, number: int, name: str
 ) -> NamedFeeds:
-    # A stream for each set: one that is left out changes no value of the others.
+    # Separate random streams: omitting a set does not change the values of the others.
     rng = np.random.default_rng([seed, number])
     spread = {**_ORDINARY, **_FURTHER}[name]
     longest = max(
@@ -463,7 +474,7 @@ def _filled(
     longest: int,
     rng: np.random.Generator,
 ) -> Array:
-    """The value with the content of its kind. `value` is random, of the right type and shape."""
+    """Return a value with the content of its kind. `value` is random, with the right type and shape."""
     if name in knowledge.quantised:
         return _steps(value, rng)
     if kind == "mask" and value.dtype.kind in "fiub":
@@ -496,7 +507,7 @@ def _between(low: float, high: float) -> Spread:
 
 
 def _of_range(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """In 0..1, for the range that the input is quantised to."""
+    """Return values in 0..1, to be scaled to the range that the input is quantised to."""
     return np.asarray(rng.random(shape))
 
 
@@ -505,7 +516,7 @@ def _normal(times: float) -> Spread:
 
 
 def _picture(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Waves along each axis, with a bright field and strokes in it: edges, surfaces and something like text."""
+    """Return waves along each axis with a bright field and strokes: edges, surfaces and text-like structure."""
     drawn = np.full(shape, 0.5)
     long_axes = [axis for axis, size in enumerate(shape) if size >= _LEAST_AXIS]
     for axis, size in enumerate(shape):
@@ -526,12 +537,12 @@ def _bright_picture(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
 
 
 def _ones(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Also of integers: a divisor must not be zero."""
+    """Return ones. Used for integers too, because a divisor must not be zero."""
     return np.ones(shape)
 
 
 def _tone(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """A voice-like tone along the last axis: harmonics of a low pitch that come and go."""
+    """Return a voice-like tone along the last axis: harmonics of a low pitch with an envelope."""
     size = shape[-1] if shape else 1
     time = np.arange(size)
     # At 16 kHz this is 80 to 240 Hz, the pitch of voices.
@@ -547,7 +558,7 @@ _ORDINARY: Final[Mapping[str, Spread]] = {
     "values with both signs": _between(-2.0, 2.0),
     "zeros": _between(0.0, 0.0),
 }
-# Number of sets that are tried of every model.
+# Number of sets that are tried for every model.
 ORDINARY: Final = len(_ORDINARY)
 _QUANTISED: Final = "the range that it is quantised to"
 _FURTHER: Final[Mapping[str, Spread]] = {

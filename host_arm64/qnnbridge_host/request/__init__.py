@@ -1,1 +1,1 @@
-"""One request of the client: its states, what ends it, functions of the client that it calls, its error."""
+"""A request of the client: its states, how it ends early, functions of the client that it calls, its error."""

@@ -1,7 +1,7 @@
-"""What passes between a request and its client while it runs: a stop, functions of the client, its error.
+"""Exchange between a running request and its client: a stop, functions of the client, the error.
 
-`StopSignal` ends it early, `CallsBack` calls functions of the application, `describe` makes any exception a map
-that can travel.
+`StopSignal` ends a request early, `CallsBack` calls functions of the application, `describe` converts any exception
+to a map for the wire.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from qnnbridge_protocol.errors import BridgeError, CallBackFailed, Cancelled, Re
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.records import NamedTuple
 
-# --- how a request ends early, and its error ---------------------------------------------------------------
+# --- stopping a request early, and its error ---------------------------------------------------------------
 #
-# An error must always arrive, whatever is inside of it: text that is no Unicode, objects, endless lists, an
+# An error must always arrive, with any content: text that is not Unicode, arbitrary objects, endless lists, an
 # exception whose message cannot be read.
 
 MAX_TEXT = 16 * 1024
 MAX_ITEMS = 200
 MAX_LEVELS = 4
 _INT64 = 2**63
-# Characters of a text that must fit into any message.
+# Limit on the characters of a text that must fit into any message.
 SHORT_TEXT = 500
 
 
 class StopSignal:
-    """Ends a request that waits, or works in a process of its own. Set once by `stop`, from any thread."""
+    """Ends a request that waits, or works in a separate process. Set once by `stop`, from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,7 +43,7 @@ class StopSignal:
         return self._stopped
 
     def stop(self) -> None:
-        # The callbacks are called outside of the lock, since they may take long, and each only once.
+        # Call the callbacks outside of the lock, since they may take long, and each only once.
         with self._lock:
             self._stopped = True
             callbacks, self._callbacks = self._callbacks, []
@@ -51,13 +51,13 @@ class StopSignal:
             callback()
 
     def check(self) -> None:
-        """Raises `Cancelled` if the request was withdrawn."""
+        """Raise `Cancelled` if the request was withdrawn."""
         if self._stopped:
             raise Cancelled("The request was cancelled.")
 
     @contextlib.contextmanager
     def calling(self, callback: Callable[[], None]) -> Iterator[None]:
-        """While the block runs, a stop calls `callback`; at once if the stop came before."""
+        """Call `callback` if a stop comes while the block runs; at once if it came before."""
         with self._lock:
             stopped = self._stopped
             if not stopped:
@@ -72,9 +72,10 @@ class StopSignal:
 
 
 def describe(error: BaseException, max_header: int | None = None) -> dict[str, Any]:
-    """The error as the wire has it. Never raises.
+    """Convert an error to its wire format. Never raises.
 
-    max_header: bytes that the client takes; an error that would be longer loses first its details, then its words.
+    max_header: limit on the message in bytes; an error that would exceed it loses first its details, then parts of
+    its texts.
     """
     if isinstance(error, BridgeError):
         wire = error.to_wire()
@@ -82,14 +83,14 @@ def describe(error: BaseException, max_header: int | None = None) -> dict[str, A
         kind = type(error).__name__
         try:
             text = str(error)
-        except Exception:  # noqa: BLE001 - an exception whose own text fails must not end the host
+        except Exception:  # noqa: BLE001 - an exception whose `__str__` fails must not end the host
             text = "(its message cannot be shown)"
         wire = RemoteError(f"{kind} in the host: {text}", details={"type": kind}).to_wire()
     plain = {key: _plain(value, MAX_LEVELS) for key, value in wire.items()}
     if max_header is None or _fits(plain, max_header):
         return plain
     plain["details"] = {}
-    # A character takes up to four bytes.
+    # A character takes at most four bytes.
     most = max_header // (4 * (len(plain) + 1))
     if not _fits(plain, max_header):
         plain = {key: value[:most] if isinstance(value, str) else value for key, value in plain.items()}
@@ -99,7 +100,7 @@ def describe(error: BaseException, max_header: int | None = None) -> dict[str, A
 
 
 def in_one_line(error: BaseException) -> str:
-    """What it is, and where it was raised."""
+    """Return type, message and location of an error in one line."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -114,11 +115,11 @@ def _fits(plain: dict[str, Any], max_header: int) -> bool:
 
 
 def _plain(value: Any, levels: int) -> Any:
-    """The value in msgpack's types, shortened."""
+    """Convert a value to types of msgpack, shortened."""
     if value is None or isinstance(value, (bool, float)):
         return value
     if isinstance(value, int):
-        # msgpack has integers from -2**63 to 2**64 - 1.
+        # msgpack supports integers from -2**63 to 2**64 - 1.
         return int(value) if -_INT64 <= value < 2 * _INT64 else str(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)[:MAX_TEXT]
@@ -135,24 +136,24 @@ def _text(value: Any) -> str:
         text = str(value)
     except Exception:  # noqa: BLE001 - see `describe`
         text = f"<{type(value).__name__}>"
-    # Lone surrogates come from file names that are no UTF-8.
+    # Lone surrogates come from a file name that is not UTF-8.
     return text[:MAX_TEXT].encode("utf-8", "backslashreplace").decode()
 
 
-# --- calls back: the host calls a function of the application within a request ------------------------------
+# --- callbacks: the host calls a function of the application within a request -------------------------------
 #
-# One call at a time within a request, from any thread. A wait ends with the function's RETURN, when its time is
-# over, and when the request is withdrawn. After a call without an answer the functions of the request are not
-# called any more: native code gets the same error at once.
+# One call at a time within a request, from any thread. A wait ends with the function's RETURN, after the timeout,
+# or when the request is withdrawn. After a call without an answer the functions of the request are not called any
+# more: native code gets the same error at once.
 
-# For one call, unless the request says otherwise.
+# Timeout of a call, unless the request sets another.
 TIMEOUT_S: Final = 300.0
-# Between two looks whether the request was withdrawn.
+# Time between two checks whether the request was withdrawn.
 LOOK_EVERY_S: Final = 0.1
 
 
 class Returned(NamedTuple):
-    """What a function returned. result: of msgpack types. values: tensors and other values."""
+    """Result of a function. result: of msgpack types. values: tensors and other values."""
 
     result: Any
     values: tuple[Any, ...]
@@ -166,17 +167,17 @@ class Withdrawable(Protocol):
 
 
 class CallsBack:
-    """The calls of one request.
+    """Calls of functions within one request.
 
     Attributes:
-        failure: why a call came to no answer; ``None`` if each did. Native code may have turned it into another
+        failure: why a call got no answer; ``None`` if every call did. Native code may have converted it to another
             error.
     """
 
     def __init__(
         self, request: Withdrawable, functions: Any, timeout_s: Any, send: Callable[[Frame], None]
     ) -> None:
-        """functions: names of those that the application has. timeout_s: of one call."""
+        """functions: the application's functions, by name. timeout_s: limit for a single call."""
         self._request = request
         self._functions = frozenset(map(str, functions)) if isinstance(functions, list) else frozenset()
         self._timeout_s = float(timeout_s) if isinstance(timeout_s, (int, float)) else TIMEOUT_S
@@ -196,11 +197,11 @@ class CallsBack:
         """Call a function of the application.
 
         Raises:
-            CallBackFailed: it raised, returned nonsense, or not in time.
+            CallBackFailed: the function raised, returned an invalid result, or did not return in time.
             Cancelled: the request was withdrawn.
-            TooLarge: the values are over the limits of a message.
+            TooLarge: the values exceed the limits of a message.
         """
-        # A second call that is open breaks the stream (ADR 0019).
+        # A second open call would break the stream (ADR 0019).
         with self._lock:
             if self.failure is not None:
                 raise self.failure.copy()
@@ -211,7 +212,7 @@ class CallsBack:
                 raise
 
     def nonsense(self, function: str, what: str) -> CallBackFailed:
-        """The error for a result that native code cannot use; kept as the `failure`."""
+        """Return the error for a result that native code cannot use, and keep it as the `failure`."""
         error = CallBackFailed(
             f"The application's function {function} returned {what}.", details={"reason": "nonsense"}
         )
@@ -219,7 +220,7 @@ class CallsBack:
         return error
 
     def returned(self, frame: Frame) -> None:
-        """A RETURN has been read. One that comes too late is dropped."""
+        """Accept a RETURN frame. Drop it if it comes too late."""
         if frame.header.get("call") == self._calls and not self._arrived.is_set():
             self._frame = frame
             self._arrived.set()
@@ -229,7 +230,7 @@ class CallsBack:
 
         encoder = Encoder()
         described = [encoder.add(value) for value in values]
-        # The number first: a late RETURN of the call before has another one.
+        # Increment the number first: a late RETURN of the previous call has another number.
         self._calls += 1
         self._arrived.clear()
         header = {
@@ -260,7 +261,7 @@ class CallsBack:
             if self._request.withdrawn:
                 raise Cancelled("The request was cancelled.")
             if time.monotonic() >= until:
-                self._calls += 1  # its RETURN comes too late
+                self._calls += 1  # so that a late RETURN is dropped
                 raise CallBackFailed(
                     f"The application's function {function} did not return within {self._timeout_s:g} s.",
                     cause="It hangs, or it waits for something that this call keeps busy.",

@@ -1,8 +1,8 @@
 """Report a call that computes on QNN's simulator for longer than two seconds, once for each session.
 
 The simulator takes seconds for what an NPU does in milliseconds, so a call of minutes looks like a hang. On an NPU
-nothing is reported. Only the first call of a session is watched: repeated calls take the fast path, which this
-module does not touch.
+nothing is reported. Only the first call of a session is watched: repeated calls use the fast path, which this
+module does not affect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from qnnbridge_host.model.work import seconds_on_simulator
 
 SLOW_S: Final = 2.0
-# For a call whose estimate is less than that.
+# Threshold for a call whose estimate is below `SLOW_S`.
 LATE_S: Final = 10.0
 
 
@@ -23,9 +23,9 @@ class SlowCallReport:
     """Watches the first call of a session on the simulator.
 
     Args:
-        label: of the model.
+        label: name of the model in messages.
         model: path or bytes of the original model, for the estimate.
-        sizes: of its free dimensions, as the session fixes them.
+        sizes: sizes of its free dimensions, as the session sets them.
     """
 
     def __init__(self, label: str, model: str | bytes, sizes: Mapping[str, int]) -> None:
@@ -36,7 +36,7 @@ class SlowCallReport:
     @contextlib.contextmanager
     def watching(self, emit: Callable[[dict[str, Any]], None]) -> Iterator[None]:
         """Send the event `slow_call` if the block takes longer than `SLOW_S`, or `LATE_S` for a small model."""
-        # The bytes of a model are not kept for longer than they are needed.
+        # Do not keep the bytes of a model longer than they are needed.
         model, self._model = self._model, None
         if model is None:
             yield
@@ -49,7 +49,7 @@ class SlowCallReport:
             yield
         finally:
             done.set()
-            # An event must not follow the answer of its request.
+            # An event must not follow the answer to its request.
             watch.join()
 
     def _watch(self, model: str | bytes, emit: Callable[[dict[str, Any]], None], done: threading.Event) -> None:
@@ -57,7 +57,7 @@ class SlowCallReport:
             return
         waited, estimate = SLOW_S, seconds_on_simulator(model, self._sizes)
         if estimate is not None and estimate < SLOW_S:
-            # Most likely the computer is busy, and the answer comes at once.
+            # Most likely the computer is busy, and the answer follows soon.
             if done.wait(LATE_S - SLOW_S):
                 return
             waited, estimate = LATE_S, None

@@ -1,1 +1,1 @@
-"""Serves one client: reads its requests, dispatches them to their operations, and answers."""
+"""Serving one client: read its requests, dispatch them to their operations, and send the answers."""

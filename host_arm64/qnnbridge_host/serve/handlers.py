@@ -1,4 +1,4 @@
-"""The operations of the protocol, and the objects of ONNX Runtime that stay in the host behind a number.
+"""Operations of the protocol, and objects of ONNX Runtime that stay in the host and are referred to by number.
 
 `docs/dev/protocol.md` lists the operations with their fields, and the kinds of objects.
 """
@@ -39,10 +39,10 @@ NPU_LANE: Final = "npu"
 
 
 class HostHandlers:
-    """The operations for one client. Any thread.
+    """Operations for one client. Any thread.
 
     Args:
-        load_engine: imports ONNX Runtime; is given what declares its phases.
+        load_engine: imports ONNX Runtime; its argument declares the phases.
         hello: the host's HELLO.
         worker: value of the option ``--worker``: a JSON list, the command line that starts a worker.
     """
@@ -84,7 +84,7 @@ class HostHandlers:
         }
 
     def start(self, declare_phase: Callable[..., None]) -> None:
-        """The client is connected: import ONNX Runtime."""
+        """Import ONNX Runtime. Called when the client is connected."""
         self._sessions.start(declare_phase)
 
     # --- dispatch ---
@@ -102,7 +102,7 @@ class HostHandlers:
         operation = self._operations.get(str(request.op))
         if operation is None:
             raise UnknownOperation(
-                f"This host does not know the operation {request.op!r}.",
+                f"This host does not support the operation {request.op!r}.",
                 fix="Upgrade qnnbridge in the host's Python.",
             )
         calls_back = request.calls_back
@@ -116,7 +116,7 @@ class HostHandlers:
             return operation(request, enter)
 
     def find(self, session: int) -> tuple[ResettableSession, str | None]:
-        """The session with this number, and the lane that its runs wait in."""
+        """Return the session with this number, and the lane of its runs."""
         found = self._sessions.find(session)
         return found, NPU_LANE if found.on_npu else None
 
@@ -252,7 +252,7 @@ class HostHandlers:
             refused = None if refused is None else frozenset(map(str, refused))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"worker.fix without a proper description ({error})") from None
-        _ = self._sessions.engine  # two threads that import onnxruntime at once can meet it half made
+        _ = self._sessions.engine  # two threads that import onnxruntime at once may find it partially initialised
         decides: dict[str, str] = {}
         if target is None:
             from qnnbridge_host.rewrite.deciding import what_would_change
@@ -275,7 +275,7 @@ class HostHandlers:
             wanted = WrapRequest.from_plain(request.header)
         except (LookupError, TypeError, ValueError) as error:
             raise desync(f"worker.wrap without a proper description ({error})") from None
-        # That of Windows' catalogue has its libraries in a folder of its own.
+        # The provider of the Windows catalogue has its libraries in a separate folder.
         folder = self._sessions.engine.describe().get("library_folder")
         described, models = work(wanted, folder)
         graphs = [list(one.graphs) for one in models]
@@ -289,7 +289,7 @@ class HostHandlers:
         buffers: tuple[Any, ...],
         timeout_s: float,
     ) -> Mapping[str, Any]:
-        """Return the reply of a new worker to one request about a model."""
+        """Return the reply of a new worker to a request about a model."""
         from qnnbridge_host.create.worker import Worker
 
         stop = stop_signal(request)
@@ -306,7 +306,7 @@ class HostHandlers:
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"worker.generate without a proper description ({error})") from None
         engine = self._sessions.engine
-        # Not before: the module of genai is imported with it.
+        # Imported after the engine, because this module imports onnxruntime-genai.
         from qnnbridge_host.genai.models import ModelRequest
         from qnnbridge_host.genai.trial_worker import perform
 
@@ -341,9 +341,9 @@ def _session_id(request: Request) -> int:
     return session_id if type(session_id) is int else 0
 
 
-# --- the objects of one client, each behind a number -------------------------------------------------------
+# --- the objects of a client, each with a number -----------------------------------------------------------
 
-# Of one client. A program that makes more has forgotten to release them.
+# Limit for one client. A program that creates more has forgotten to release them.
 MAX_OBJECTS: Final = 10_000
 
 
@@ -357,7 +357,7 @@ class _Held:
 
 
 class HostObjects:
-    """The objects of one client."""
+    """Objects of one client."""
 
     def __init__(
         self,
@@ -382,18 +382,18 @@ class HostObjects:
     # --- operations ---
 
     def create(self, request: Request, enter: Enter) -> Answer:
-        """Make an object. Its number is that of the request, so a client that does not wait can release it."""
+        """Create an object. Its number is the request's, so a client that does not wait for it can release it."""
         header = request.header
         load = self._kinds.get(str(header["kind"]))
         if load is None:
             raise _unknown(f"objects of the kind {header['kind']!r}")
         call = self._call(request, enter, header.get("arguments"), header.get("values"), header.get("objects"))
         self._check_limit()
-        _ = self._sessions.engine  # waits until ONNX Runtime is imported, in the order that QNN needs
+        _ = self._sessions.engine  # waits for the import of ONNX Runtime, which must precede other imports for QNN
         kind = _natively(load)
         make = kind.create
         if make is None:
-            raise _unknown(f"how to make a {kind.name}")
+            raise _unknown(f"creating a {kind.name}")
         made = _natively(lambda: make(call))
         return {"object": self._keep(request, kind, made), "result": kind.describe(made)}, ()
 
@@ -422,14 +422,14 @@ class HostObjects:
         return {"object": number, "result": result, "values": values}, tuple(encoder.buffers)
 
     def release(self, request: Request, _enter: Enter) -> Answer:
-        """Free objects; an unknown number is no error."""
+        """Release objects; unknown numbers are ignored."""
         numbers = request.header["objects"]
         for number in numbers if isinstance(numbers, list) else ():
             self._free(number)
         return {}, ()
 
     def close_all(self) -> None:
-        # Newest first: younger objects use older ones.
+        # Newest first, because younger objects use older ones.
         for number in sorted(self._held, reverse=True):
             self._free(number)
 
@@ -455,7 +455,7 @@ class HostObjects:
     def _keep(self, request: Request, kind: ObjectKind, value: Any) -> int:
         self._held[request.id] = _Held(kind, value)
         if request.withdrawn:
-            # Its release may have arrived already.
+            # The release may have arrived already.
             self._free(request.id)
             raise Cancelled("The creation of the object was cancelled.")
         return request.id
@@ -471,14 +471,14 @@ class HostObjects:
     def _check_limit(self) -> None:
         if len(self._held) >= self._limit:
             raise Busy(
-                f"The host keeps {self._limit} objects for this application and takes no more.",
+                f"The host holds {self._limit} objects for this application, which is the limit.",
                 fix="Release objects that are not needed any more: drop the last reference to them.",
                 details={"limit": "objects", "value": self._limit},
             )
 
 
 def _natively(work: Callable[[], Any]) -> Any:
-    """Raises errors of ONNX Runtime and Python as the project's."""
+    """Call `work`, and translate errors of ONNX Runtime and Python into the project's."""
     try:
         return work()
     except BridgeError:
@@ -490,16 +490,16 @@ def _natively(work: Callable[[], Any]) -> Any:
 
 
 def _released() -> Closed:
-    return Closed("The object was released.", fix="Make a new one.")
+    return Closed("The object was released.", fix="Create a new object.")
 
 
 def _unknown(what: str) -> UnknownOperation:
-    return UnknownOperation(f"This host does not know {what}.", fix="Upgrade qnnbridge in the host's Python.")
+    return UnknownOperation(f"This host does not support {what}.", fix="Upgrade qnnbridge in the host's Python.")
 
 
 # --- the closed table of kinds ----------------------------------------------------------------------------
 #
-# A kind is registered here, with the function that loads its module when the first object is made.
+# A kind is registered here, with a function that imports its module when the first object is created.
 
 
 def _of_onnxruntime(name: str) -> Callable[[], ObjectKind]:

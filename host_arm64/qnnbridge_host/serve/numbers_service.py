@@ -1,10 +1,10 @@
-"""The operations `model.verify` and `model.samples`: a session's outputs beside the CPU's.
+"""Operations `model.verify` and `model.samples`: compare a session's outputs with the CPU's.
 
-The session itself is not touched: the application sends the inputs and the outputs of a run. The original runs on
-the CPU in a worker, whose death, memory and time are its own, and what came of it is kept with the key of the
-compiled model. Whatever keeps the comparison from its end is a reason in the report, never an error of the
-application's run; so is a file of the model that is another one now: its numbers say nothing of the session's, and
-no such report is kept. One comparison at a time in a host. Any thread.
+The session itself is not touched: the application sends the inputs and outputs of a run. The original runs on the
+CPU in a worker, so that its crashes, memory and time do not affect the host, and the verdict is stored under the
+key of the compiled model. If the comparison cannot be completed, the reason is in the report; it is never an error
+of the application's run. The same holds if a file of the model has changed: its numbers are then unrelated to the
+session's, and no such report is stored. A host runs one comparison at a time. Any thread.
 """
 
 from __future__ import annotations
@@ -36,24 +36,26 @@ if TYPE_CHECKING:
     from qnnbridge_host.request.in_flight import Answer, Request
     from qnnbridge_protocol.model_records import CacheSettings
 
-# Operators whose results are others each time.
+# Operators whose results vary from run to run.
 RANDOM_OPS: Final = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
-# A session on the CPU needs this multiple of its model's size: file, weights, packed copies of them.
+# Memory of a session on the CPU as a multiple of the model's size: file, weights, packed copies of the weights.
 CPU_COPIES: Final = 3
-# Of the memory that is free; the rest is for the application.
+# Share of the free memory that a comparison may use; the rest is for the application.
 SHARE_OF_MEMORY: Final = 0.5
 TURN_POLL_S: Final = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
 class _Comparison:
-    """A `model.verify` in the host's terms. results: of `outputs`, by the session. inputs: what they are, as text.
-    leading: the results are the first part of each dimension; the rest follows from padding. again: a kept verdict
-    does not count. calls: of the session since the last comparison. compared: comparisons that the session knows
-    of. constant: the inputs hold hardly any content. made_from: what the session was made from, the model or its
-    rewritten copy."""
+    """Arguments of a `model.verify` request.
+
+    results: the session's results for `outputs`. inputs: description of the inputs. leading: the results are the
+    leading part of each dimension; the rest follows from padding. again: ignore a stored verdict. calls: calls of
+    the session since the last comparison. compared: number of comparisons that the session has heard of. constant:
+    the inputs have hardly any content. made_from: the model or rewritten copy of the session.
+    """
 
     source: ModelSource
     spec: SessionSpec
@@ -83,7 +85,7 @@ class NumbersService:
     # --- operations ---
 
     def verify(self, request: Request) -> Answer:
-        """Compare the outputs of a run with the CPU's; the kept verdict, if there is one."""
+        """Compare the outputs of a run with the CPU's, or return the stored verdict."""
         try:
             report = self._verdict(*self._comparison(request, stop_signal(request)))
         except ModelChanged:
@@ -92,7 +94,7 @@ class NumbersService:
         return {"numbers": report.to_wire()}, ()
 
     def samples(self, request: Request) -> Answer:
-        """Values for inputs of fixed sizes, or why there are none."""
+        """Return generated values for inputs of fixed sizes, or the reason why there are none."""
         from qnnbridge_host.numerics.sampling import NotMade, made_up
         from qnnbridge_protocol.specs import NodeInfo
         from qnnbridge_protocol.values import Encoder
@@ -133,7 +135,7 @@ class NumbersService:
                 raise ValueError(f"{len(results)} results of {len(outputs)} outputs")
             folder = data_folder(spec.config_entries, str(header.get("folder") or os.getcwd()))
             settings = cache_settings(header.get("cache"))
-            # The model as the session was made from it.
+            # The model from which the session was created.
             fingerprint = header.get("fingerprint")
             files = [(str(path), int(size), int(date)) for path, size, date in header.get("files") or ()]
             budget_s = header.get("budget_s")
@@ -141,7 +143,7 @@ class NumbersService:
             calls, compared = int(header.get("calls", 1)), int(header.get("compared", 0))
             parts = str(header.get("parts") or "")
         except BridgeError:
-            raise  # some are also a `ValueError`
+            raise  # some `BridgeError`s are also a `ValueError`
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.verify without a proper description ({error})") from None
         source = open_model(spec.model_path, data, folder, settings, stop, fingerprint, files)
@@ -153,7 +155,7 @@ class NumbersService:
         here = rows_of_session(spec, host_info.versions, simulator=host_info.machine != "ARM64")
         used, made_with = source, dataclasses.replace(spec, fix=None)
         if spec.fix is not None and spec.fix.when == "always":
-            # The copy is what runs on QNN; the original is what it is compared with.
+            # The copy runs on QNN and is compared with the original.
             from qnnbridge_host.create.replaced import fixed_source
 
             fixed = fixed_source(source, spec, settings, folder, order, here.right)
@@ -186,12 +188,12 @@ class NumbersService:
         while not self._turn.acquire(timeout=TURN_POLL_S):
             order.stop.check()
             if order.left_s == 0.0:
-                return NumbersReport("unknown", reason="the time was over before its turn", when=time.time())
+                return NumbersReport("unknown", reason="the timeout expired before it started", when=time.time())
         try:
             kept = wanted.verdicts.read(wanted.key) if wanted.verdicts is not None else None
             if kept is not None and wanted.verdicts is not None and not wanted.again:
                 calls = kept.calls + wanted.calls
-                # The session has counted its calls, unless it does not know of the latest comparison.
+                # The stored count includes the session's calls, unless the session missed the latest comparison.
                 due = kept.compared <= wanted.compared or calls >= kept.next_call
                 if kept.state != "agrees" or not due:
                     wanted.verdicts.count(wanted.key, wanted.calls)
@@ -199,7 +201,7 @@ class NumbersService:
             if wanted.verdicts is not None and not wanted.again and not wanted.verdicts.begin(wanted.key):
                 return NumbersReport(
                     "unknown",
-                    reason="several comparisons came to no end; session.verify(feeds) waits for one",
+                    reason="several comparisons did not finish; session.verify(feeds) waits for one",
                     when=time.time(),
                 )
             report = self._undisturbed(wanted, order)
@@ -209,16 +211,18 @@ class NumbersService:
             wanted.verdicts.ended(wanted.key)
         if wanted.constant and report.state == "agrees":
             return report if wanted.again else _unsettled(report)
-        # Inputs that show nothing are no reason not to look at the next.
+        # Inputs that prove nothing must not prevent a comparison of the next ones.
         if wanted.verdicts is None or (report.state == "unknown" and report.outputs):
             return dataclasses.replace(report, calls=max(1, wanted.calls), compared=1)
         together = wanted.verdicts.add(wanted.key, report, wanted.calls)
         return dataclasses.replace(report, calls=together.calls, compared=together.compared)
 
     def _undisturbed(self, wanted: _Comparison, order: WorkOrder) -> NumbersReport:
-        """The report of a comparison during which nobody wrote to the model's files. Raises `ModelChanged`.
+        """Return the report of a comparison during which no program wrote to the model's files. Raise
+        `ModelChanged`.
 
-        Not even something that was put back: the worker may have read it, and external data is read while it runs.
+        A change that was reverted counts too: the worker may have read it, and external data is read during the
+        run.
         """
         from qnnbridge_host.model.source import are_same
 
@@ -226,7 +230,7 @@ class NumbersService:
             before = wanted.source.stamps()
             report = _compare(wanted, order, self._maker.optimizers)
             if report.state == "differs" and not report.cause:
-                # Of the copy, if one runs: a fault that was cured is no cause.
+                # Of the copy, if one runs: a fault that the rewrite has fixed is not the cause.
                 host = self._maker.host_info
                 cause = known_faults(*wanted.made_from, host.machine, host.versions)
                 report = dataclasses.replace(report, cause=cause)
@@ -262,7 +266,7 @@ def _compare(wanted: _Comparison, order: WorkOrder, optimizers: Optimizers) -> N
             steps = quantised_steps(wanted.source.given)
             judged = judge_all(wanted.outputs, expected, wanted.results, number_format, steps=steps)
             if any(one.state == "differs" for _, one in judged):
-                # A model that is random says another thing each time: then nothing can be shown.
+                # The results of a random model vary from run to run, so they prove nothing.
                 second = _counted(wanted, reference.run(wanted.feeds, wanted.outputs))
                 again = judge_all(wanted.outputs, expected, second, "fp16")
                 if any(one.snr_db is not None and one.state == "differs" for _, one in again):
@@ -275,7 +279,7 @@ def _compare(wanted: _Comparison, order: WorkOrder, optimizers: Optimizers) -> N
     except DeadlineExceeded:
         return report("unknown", reason="the run on the CPU took too long")
     except BridgeError as error:
-        return report("unknown", reason=f"the CPU does not run it: {error.message}")
+        return report("unknown", reason=f"the CPU cannot run it: {error.message}")
     numbers = (OutputNumbers(**one.to_wire(), output=name) for name, one in judged)
     outputs = sorted(numbers, key=badness)
     states = [one.state for one in outputs]
@@ -289,7 +293,7 @@ def _compare(wanted: _Comparison, order: WorkOrder, optimizers: Optimizers) -> N
 
 
 def _unsettled(report: NumbersReport) -> NumbersReport:
-    """The report of inputs without content, which do not settle whether the numbers agree."""
+    """Return the report for inputs without content, which do not prove that the numbers agree."""
     worst = f" ({report.outputs[0]})" if report.outputs else ""
     reason = f"the inputs are nearly constant, and these agree{worst}; a call with other inputs decides"
     return dataclasses.replace(report, state="unknown", reason=reason)
@@ -298,7 +302,7 @@ def _unsettled(report: NumbersReport) -> NumbersReport:
 def _of_optimizers(
     wanted: _Comparison, worker: Worker, reference: WorkerSession, expected: Sequence[Any], optimizers: Optimizers
 ) -> str:
-    """Return why the results differ if ONNX Runtime's optimizers, and not QNN, are the cause."""
+    """Return why the results differ if ONNX Runtime's optimizers, not QNN, are the cause; else ""."""
     from qnnbridge_host.create.optimizers import job_of
     from qnnbridge_host.numerics.judge import precision_of_operators
     from qnnbridge_host.numerics.pairing import judge_all
@@ -312,7 +316,7 @@ def _of_optimizers(
     def run(session: Any) -> Sequence[Any]:
         return _counted(wanted, session.run(wanted.feeds, wanted.outputs))
 
-    # Of the copy, if one runs; its inputs are those of the original without the constants.
+    # For a rewritten copy the cause is not searched: its inputs lack the constants of the original.
     if wanted.made_from[0] is not wanted.source:
         return ""
     job = job_of(*wanted.made_from, wanted.initializers)
@@ -320,7 +324,7 @@ def _of_optimizers(
 
 
 def _counted(wanted: _Comparison, values: Sequence[Any]) -> list[Any]:
-    """Of the CPU's outputs, what the results are to be compared with."""
+    """Return the parts of the CPU's outputs that the results are to be compared with."""
     import numpy as np
 
     counted = []
@@ -332,7 +336,7 @@ def _counted(wanted: _Comparison, values: Sequence[Any]) -> list[Any]:
 
 
 def _constants(source: ModelSource, spec: SessionSpec) -> dict[str, Any]:
-    """The inputs that the copy does not have, for the original."""
+    """Return the inputs of the original that its rewritten copy lacks."""
     from qnnbridge_protocol.input_tensors import array_of, resolved
 
     nodes = {node.name: node for node in (source.scan.inputs if source.scan is not None else ())}
@@ -349,14 +353,14 @@ def _operators(source: ModelSource) -> Mapping[str, int]:
 
 
 def _reason_against(wanted: _Comparison) -> str:
-    """Why nothing is compared, before anything is started for it."""
+    """Return why nothing can be compared, as far as that is known before starting a worker; else ""."""
     from qnnbridge_host.cache.key import size_of
 
     scan = wanted.source.scan
     if scan is None or scan.format != "onnx":
         return "the model is not an ONNX model"
     if scan.is_compiled:
-        return "the model is compiled, the CPU cannot run it"
+        return "the model is compiled, so the CPU cannot run it"
     found = RANDOM_OPS & _operators(wanted.source).keys()
     if found:
         return f"its results are random ({', '.join(sorted(found))})"

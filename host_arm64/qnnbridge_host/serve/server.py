@@ -1,22 +1,22 @@
-"""Reads requests from one connection and answers them, in any order.
+"""Read requests from one connection and answer them, in any order.
 
-Theory of operation. Frames come in from one client; each REQUEST gets exactly one REPLY or ERROR. Between the two
-a request passes the states of `in_flight`, and waits in a lane if its operation has one: calls of QNN sessions
-share a lane, because the provider runs one at a time.
+Theory of operation. Frames come in from one client; each REQUEST gets exactly one REPLY or ERROR. Meanwhile a
+request passes the states of `in_flight`, and waits in a lane if its operation has one: calls of QNN sessions share
+a lane, because the provider runs one at a time.
 
-Threads: a pool of leader and followers. Exactly one thread, the leader, reads. With a request read, it gives the
-lead away and serves the request itself, so a lone request never changes threads. The leader never writes, so a
-client that is busy writing always finds a reader, and the two sides cannot block each other. Answers are written
-under one lock.
+Threads: a leader-follower pool. Exactly one thread, the leader, reads. After reading a request, it passes the lead
+on and serves the request itself, so a lone request never changes threads. The leader never writes, so a client that
+is busy writing always finds a reader, and the two sides cannot block each other. Answers are written under one
+lock.
 
 Invariants: requests enter their lanes in the order in which they were read. Before native code is entered, the
-PHASE frame that names the request is written, if the client could not know it otherwise: after a death the client
-knows by these frames alone which requests were inside of it. Calls of fast channels pass the same table and lanes
-(`accept`).
+PHASE frame of the request is written if the client could not know the phase otherwise: after a crash these frames
+are the client's only evidence of which requests were inside native code. Calls of fast channels pass the same table
+and lanes (`accept`).
 
-What fails: an error of a handler goes to the client as ERROR. A violation of the protocol ends the connection
-(`broken`), because what follows in the stream cannot be trusted. The end of the stream ends the process of a
-host, and in the daemon only the client. A defect of this module ends it with `EXIT_DEFECT` and a line on stderr.
+Failures: an error of a handler is sent to the client as ERROR. A violation of the protocol ends the connection
+(`broken`), because the rest of the stream cannot be trusted. The end of the stream ends the process of a host, and
+in the daemon only the client. A defect of this module ends the process with `EXIT_DEFECT` and a line on stderr.
 """
 
 from __future__ import annotations
@@ -50,32 +50,31 @@ if TYPE_CHECKING:
     from qnnbridge_host.request.client import CallsBack
 
 
-# How long a cancel waits for its effect.
-# Below the 0.8 s that the application waits for the answer to its CANCEL.
+# How long a cancel waits for its effect: less than the 0.8 s that the application waits for the answer.
 CANCEL_GRACE_S = 0.3
 
-# Threads that wait for the lead. Further threads, which a burst of requests needed, end after it.
+# Limit on threads waiting for the lead. More threads, started by a burst of requests, end after their request.
 # Starting a thread takes longer than a short request, so a few are kept.
 SPARE_THREADS = 4
 
-# Operations of `OpenChannels`.
+# Operations that `OpenChannels` serves.
 CHANNEL_OPERATIONS = frozenset(("channel.open", "slab.attach", "slab.release"))
 
 
 class Handlers(Protocol):
-    """The operations behind the requests."""
+    """Operations that serve the requests."""
 
     def start(self, declare_phase: Callable[..., None]) -> None:
-        """The client has greeted: start slow imports. declare_phase: gets each phase and its versions."""
+        """Start slow imports after the client's HELLO. declare_phase: called with each phase and its versions."""
 
     def lane_of(self, request: Request) -> str | None:
-        """The lane that a request waits in, or ``None``."""
+        """Return the lane of a request, or ``None``."""
 
     def handle(self, request: Request, enter: Callable[[str], None]) -> Answer:
-        """Serve the request. `enter` is called before each native step."""
+        """Serve a request. `enter` is called before each native step."""
 
     def find(self, session: int) -> tuple[BoundRuns, str | None]:
-        """The session with this number, and the lane that its runs wait in. Raises `Closed`."""
+        """Return the session with this number, and the lane of its runs. Raise `Closed`."""
 
     def close(self) -> None:
         """Release all sessions."""
@@ -92,30 +91,32 @@ class Server:
         connection: Connection | None = None,
         on_mismatch: Callable[[VersionMismatch, Hello], None] = lambda error, client: None,
     ) -> None:
-        """connection: one on which HELLOs were exchanged already; default a new one. on_mismatch: called before a
-        client of another version gets the error."""
+        """Create a server.
+
+        connection: one on which HELLOs were exchanged already; default: a new one. on_mismatch: called before a
+            client of another version gets the error.
+        """
         self._transport = transport
         self._connection = connection or Connection(Role.HOST, hello)
         self._handlers = handlers
         self._on_mismatch = on_mismatch
         self._own_limits = hello.limits
         self._write_lock = threading.Lock()
-        # Order of locks: lead, then idle lock. No thread takes the write lock while it has the lead, but to
-        # say goodbye.
+        # Lock order: lead, then idle lock. A thread with the lead takes the write lock only to send GOODBYE.
         self._lead = threading.Lock()
-        # Frames that one read brought, the last first: `pop` takes the next. Belongs to the leader.
+        # Frames of the last read in reverse order: `pop` takes the next. Used by the leader only.
         self._frames: list[Frame] = []
         self._idle = 0
         self._idle_lock = threading.Lock()
         self._lanes: dict[str, Lane[Request]] = {}
         self._in_flight = InFlight(self._declare, hello.limits.max_in_flight)
-        # Of requests in which functions of the client may be called.
+        # Requests in which functions of the client may be called.
         self._calls_back: dict[int, CallsBack] = {}
         self._channels: OpenChannels | None = None
         self._channels_lock = threading.Lock()
 
     def run(self) -> NoReturn:
-        """Greet, serve until the client leaves, leave."""
+        """Exchange HELLOs, serve until the client leaves, then leave the transport."""
         if self._connection.agreement is None:
             self._greet()
         self._handlers.start(
@@ -125,7 +126,7 @@ class Server:
         raise AssertionError("unreachable: _work only ends by leaving")
 
     def abandon(self) -> None:
-        """The client is gone and the process continues: withdraw its requests, release its memory."""
+        """Withdraw the client's requests and release its memory: the client is gone and the process continues."""
         self._open_channels().close()
         self._in_flight.withdraw_all()
 
@@ -135,12 +136,12 @@ class Server:
         return len(self._in_flight)
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all requests are answered; False if one is not in time. Any thread."""
+        """Wait until all requests are answered; return False after the timeout. Any thread."""
         return self._in_flight.drain(timeout_s)
 
     @property
     def greeted(self) -> bool:
-        """Whether the client has said HELLO, and was not refused."""
+        """True if the client has sent HELLO and was not refused."""
         return self._connection.agreement is not None
 
     # --- as `CallSink` of the channels ---
@@ -163,22 +164,22 @@ class Server:
         except (HandshakeFailed, VersionMismatch) as error:
             if isinstance(error, VersionMismatch) and self._connection.peer is not None:
                 self._on_mismatch(error, self._connection.peer)
-            # The only answer that a client of another version understands.
+            # A client of another version understands no other answer.
             self._write(self._connection.refuse_hello(error.to_wire()))
             self._transport.leave(EXIT_PROTOCOL)
         self._write(chunks)
 
     def _work(self, *, may_end: bool = False) -> None:
-        """Never raises: the end of the main thread would be the end of the interpreter, amid its other threads."""
+        """Serve as leader and follower. Never raises: the end of the main thread would end the interpreter."""
         try:
             self._lead_and_follow(may_end=may_end)
-        except Exception as error:  # noqa: BLE001 - a defect is reported in one sentence, with its place
+        except Exception as error:  # noqa: BLE001 - a defect is reported in one line with its location
             self._transport.complain(f"a defect: {in_one_line(error)}")
             self._transport.leave(EXIT_DEFECT)
 
     def _lead_and_follow(self, *, may_end: bool) -> None:
         while True:
-            with self._idle_lock:  # counts the threads that wait for the lead
+            with self._idle_lock:  # protects the number of threads that wait for the lead
                 if may_end and self._idle >= SPARE_THREADS:
                     return
                 self._idle += 1
@@ -189,14 +190,13 @@ class Server:
                 if frame.kind is Kind.GOODBYE:
                     self._say_goodbye()
                 if frame.kind is Kind.REQUEST:
-                    # While this thread still has the lead: later requests cannot overtake one that is
-                    # announced.
+                    # While this thread still has the lead, so that later requests cannot overtake this one.
                     self._in_flight.announce(frame.request_id)
-                # Nobody waits for the lead: without another thread the next frame (a CANCEL, for example)
-                # would not be read until this request is served.
+                # If no thread waits for the lead, the next frame (a CANCEL, for example) would not be read until
+                # this request is served.
                 if self._idle <= 0:
                     self._transport.start_thread(functools.partial(self._work, may_end=True))
-            # Hand over the only reference: a thread that waits, or works for others, holds no tensors.
+            # Hand over the only reference, so that a thread that waits or serves others keeps no tensors alive.
             taken = [frame]
             del frame
             self._take(taken)
@@ -214,14 +214,13 @@ class Server:
 
     def _received(self, count: int) -> None:
         if not count:
-            # The client is gone without a GOODBYE: nobody reads an exit code, and a reader of logs needs no
-            # error.
+            # The client is gone without a GOODBYE: the exit code does not matter, and the log needs no error.
             self._transport.leave(EXIT_OK)
         self._frames = self._connection.received(count)[::-1]
 
     def _say_goodbye(self) -> NoReturn:
-        """The client leaves: finish and answer the requests under way first."""
-        # Creations may take minutes; runs are finished, since their callers still wait.
+        """Finish and answer the requests in flight, then leave: the client has sent GOODBYE."""
+        # Withdraw creations, which may take minutes; finish runs, because their callers still wait.
         self._in_flight.withdraw_useless()
         self._in_flight.drain(self._transport.drain_timeout_s)
         self._send(Frame(Kind.GOODBYE, 0, {}))
@@ -229,7 +228,7 @@ class Server:
         self._transport.leave(EXIT_OK)
 
     def broken(self, error: ProtocolDesync) -> None:
-        """The client violates the protocol."""
+        """Stop serving a client that violates the protocol."""
         self._transport.complain(str(error))
         self._transport.end(EXIT_PROTOCOL)
 
@@ -246,10 +245,10 @@ class Server:
         elif frame.kind is Kind.CANCEL:
             target = frame.header.get("target")
             target = target if type(target) is int else 0
-            # Served by this thread and not in a lane: a cancel must not wait behind what it cancels.
+            # Served by this thread, outside of all lanes: a cancel must not wait behind its target.
             state = self._cancel(target)
             self._send(Frame(Kind.REPLY, frame.request_id, {"state": state}))
-            # Answered at once: its lane may reach it only minutes later.
+            # Answer the withdrawn request now: its lane may reach it only minutes later.
             withdrawn = self._in_flight.take_withdrawn(target) if state == "not-started" else None
             if withdrawn is not None:
                 _drop_handles(withdrawn)
@@ -260,13 +259,11 @@ class Server:
             self._accept(request)
 
     def _cancel(self, target: int) -> str:
-        """The state of the cancelled request. A call on a channel may be read later than its cancel on the
-        connection."""
+        """Cancel a request and return its state. A channel's call may be read after its cancel."""
         channels = self._channels
         open_still = channels is not None and channels.withdraw(target)
         state = self._in_flight.cancel(target, CANCEL_GRACE_S)
-        # Between the two looks the call may have been read, or answered: the second look at the channel
-        # decides.
+        # Between the two checks the call may have been read, or answered: the second check of the channel decides.
         if state == "finished" and channels is not None and open_still and channels.withdraw(target):
             return "not-started"
         return state
@@ -275,7 +272,7 @@ class Server:
         """Serve a request. Requests enter their lanes in the order in which they were read."""
         lane = None
         try:
-            # Always before the lane, so that a CANCEL finds it.
+            # Always before the lane, so that a CANCEL finds the request.
             taken = self._in_flight.add(request)
             lane = self._lane_of(request) if taken else None
         finally:
@@ -294,13 +291,13 @@ class Server:
     def _lane_of(self, request: Request) -> str | None:
         try:
             return self._handlers.lane_of(request)
-        except Exception:  # noqa: BLE001 - its handler refuses it, and answers
+        except Exception:  # noqa: BLE001 - the handler will refuse the request and answer
             return None
 
     def accept(self, call: FastCall, lane: str | None) -> None:
-        """Serve a call of a fast channel: in the same table and lanes as all requests."""
+        """Serve a call of a fast channel, in the same table and lanes as all requests."""
         place = None if lane is None else self._lane(lane)
-        # The lane is busy: the call is queued like any other, and the thread in the lane will serve it.
+        # If the lane is busy, queue the call like any other; the thread in the lane will serve it.
         if place is not None and not place.enter():
             self._in_flight.add(call)
             if call.withdrawn_ahead:
@@ -323,7 +320,7 @@ class Server:
         return lane
 
     def enter(self, request: Request, phase: str) -> None:
-        """The request is about to enter native code."""
+        """Record that the request is about to enter native code."""
         self._in_flight.enter(request, phase)
 
     def _serve(self, request: Request) -> None:
@@ -335,11 +332,11 @@ class Server:
         failed = True
         try:
             header, buffers = self._handle(request)
-            # The phase ends before the answer is written: a death during the write is not the model's.
+            # End the phase before the answer is written: a crash during the write is not the model's.
             self._in_flight.about_to_answer(request)
             self._send(Frame(Kind.REPLY, request.id, header, buffers))
             failed = False
-        except BaseException as error:  # noqa: BLE001 - errors of a handler go to the client
+        except BaseException as error:  # noqa: BLE001 - errors of a handler are sent to the client
             self._in_flight.about_to_answer(request)
             self._send_error(request, error)
         finally:
@@ -360,12 +357,12 @@ class Server:
         op = str(request.op)
         if op in CHANNEL_OPERATIONS:
             try:
-                # In any thread and in no lane: attaching memory must not wait for a run.
+                # In any thread and without a lane: attaching memory must not wait for a run.
                 self._open_channels().operations[op](request.header, request.id)
             finally:
                 _drop_handles(request)
             return {}, ()
-        number = request.id  # not the request: it would keep itself
+        number = request.id  # a reference to the request would be a cycle
         request.emit = functools.partial(self._emit, number)
         functions = request.header.get("functions")
         if functions:
@@ -380,7 +377,7 @@ class Server:
                 self._calls_back.pop(number, None)
 
     def _open_channels(self) -> OpenChannels:
-        """Created on demand: making a session does not import the fast path."""
+        """Create the channels on first use: session creation does not import the fast path."""
         with self._channels_lock:
             if self._channels is None:
                 from qnnbridge_host.fastpath import OpenChannels
@@ -397,10 +394,10 @@ class Server:
                 what.made()
 
     def _send_phase(self, request_id: int, phase: str, blame: Mapping[str, Any]) -> None:
-        """Under the lock."""
+        """Send a PHASE frame. The caller holds the write lock."""
         try:
             self._send_next(_phase(request_id, phase, blame))
-        except TooLarge:  # a name of kilobytes
+        except TooLarge:  # a name of many kilobytes
             short = {key: text[:SHORT_TEXT] if isinstance(text, str) else text for key, text in blame.items()}
             self._send_next(_phase(request_id, phase, short))
 
@@ -411,7 +408,7 @@ class Server:
         self._send(Frame(Kind.ERROR, request.id, {"error": describe(error, self.limits.max_header)}))
 
     def _emit(self, request_id: int, event: dict[str, Any]) -> None:
-        """An event is news; one that the client does not take is not sent."""
+        """Send an event; drop it if the client's limits are too small."""
         with contextlib.suppress(TooLarge):
             self._send(Frame(Kind.EVENT, request_id, event))
 
@@ -420,8 +417,8 @@ class Server:
             self._send_next(frame)
 
     def _send_next(self, frame: Frame) -> None:
-        """Under the lock."""
-        if self._connection.state is State.CLOSED:  # GOODBYE was sent meanwhile
+        """Send a frame. The caller holds the write lock."""
+        if self._connection.state is State.CLOSED:  # GOODBYE was sent in the meantime
             self._transport.leave(EXIT_OK)
         self._write(self._connection.send(frame))
 
@@ -443,9 +440,9 @@ def _phase(request_id: int, phase: str, blame: Mapping[str, Any] = MappingProxyT
     return Frame(Kind.PHASE, request_id, {"phase": phase, **blame})
 
 
-# --- what a server reads and writes: its client's streams, and the process that ends with the client --------
+# --- transport of a server: its client's streams, and the process that ends with the client -----------------
 
-# After GOODBYE. The client may kill the host earlier.
+# Time for requests in flight after GOODBYE. The client may kill the host earlier.
 DRAIN_TIMEOUT_S = 10.0
 
 EXIT_OK = 0
@@ -455,21 +452,21 @@ EXIT_DEFECT = 4
 
 
 class ServerTransport(Protocol):
-    """The streams and the process of a server: its own process, or one shared with servers of other clients."""
+    """Streams and process of a server: its own process, or one shared with servers of other clients."""
 
     @property
     def slabs(self) -> Slabs:
-        """For the client's shared memory."""
+        """Shared memory of the client."""
 
     @property
     def drain_timeout_s(self) -> float:
-        """Seconds that calls under way may take after the client's GOODBYE."""
+        """Seconds that requests in flight may take after the client's GOODBYE."""
 
     def read_into(self, buffer: memoryview, use: Callable[[int], None]) -> None:
-        """Wait for bytes of the client, then ``use(count)``; 0 at the end. Raises `OSError`."""
+        """Wait for bytes from the client, then call ``use(count)``; 0 at the end. Raise `OSError`."""
 
     def write_all(self, chunks: list[memoryview]) -> None:
-        """Send the client everything. Raises `OSError`."""
+        """Send all chunks to the client. Raise `OSError`."""
 
     def start_thread(self, work: Callable[[], None]) -> None: ...
 
@@ -477,14 +474,14 @@ class ServerTransport(Protocol):
         """Log an error of the client."""
 
     def end(self, code: int) -> None:
-        """Stop serving the client. Returns in a process that continues."""
+        """Stop serving the client. Returns if the process continues."""
 
     def leave(self, code: int) -> NoReturn:
-        """`end` for a thread of the server: never returns."""
+        """Stop as `end` does, for a thread of the server: never returns."""
 
 
 class ProcessTransport:
-    """A process that ends with its client."""
+    """Transport of a process that ends with its client."""
 
     def __init__(self, in_fd: int, out_fd: int) -> None:
         self.read_into = ByteReader(in_fd).read_into
@@ -494,7 +491,7 @@ class ProcessTransport:
 
     @property
     def slabs(self) -> Slabs:
-        if self._slabs is None:  # one server asks, under its lock
+        if self._slabs is None:  # a single server calls this, under its lock
             from qnnbridge_host.fastpath import Slabs
 
             self._slabs = Slabs()
@@ -516,8 +513,8 @@ class ProcessTransport:
 def leave(code: int) -> NoReturn:
     """End the process now.
 
-    Not `sys.exit`: a daemon thread inside native code at interpreter exit aborts the process (measured with the
-    QNN libraries: "terminate called without an active exception").
+    Not with `sys.exit`: a daemon thread inside native code at interpreter exit aborts the process (measured with
+    the QNN libraries: "terminate called without an active exception").
     """
     try:
         sys.stderr.flush()

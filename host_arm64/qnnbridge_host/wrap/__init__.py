@@ -1,1 +1,1 @@
-"""Context binaries without an ONNX file: their graphs, read by QNN's own library, and models around them."""
+"""Context binaries without an ONNX file: read their graphs with QNN's own library, and build models around them."""

@@ -27,10 +27,10 @@ def main() -> None:
     except OSError as error:
         refused = NoSuchFile(f"{request.path} cannot be read.", cause=f"{error.strerror or error}.")
         answer = {"error": refused.to_wire()}
-    # ASCII, since JSON escapes all else: the encoding of the console has no say in it.
+    # ASCII, because JSON escapes everything else: the console's encoding does not matter.
     with open(OUT_FD, "w", encoding="ascii") as outgoing:
         json.dump(answer, outgoing)
-    # The library's own end is not waited for: what it does there is nobody's business any more.
+    # Do not wait for the library to shut down: faults at that point no longer matter.
     os._exit(0)
 
 

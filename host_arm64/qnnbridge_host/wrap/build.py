@@ -1,7 +1,7 @@
-"""EPContext models around a context binary: what onnxruntime needs to run one; the work of a worker. Needs `onnx`.
+"""Build EPContext models around a context binary, so that onnxruntime can run it. Runs in a worker. Needs `onnx`.
 
-QNN finds a graph of the binary by the name of the node, and its tensors by the names of the node's inputs and
-outputs; where those have other names, the node says which stands for which.
+QNN finds a graph of the binary by the name of the node, and a tensor of the graph by the name of the node's input
+or output; an attribute of the node maps a name that differs.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     import onnx
 
 
-# QuantizeLinear knows 16 bits from operator set 21 on, which came with IR 10. onnxruntime-qnn itself writes the
-# newest IR that it knows (13 with 2.7), which older releases of ONNX Runtime refuse.
+# QuantizeLinear supports 16 bits since opset 21, which came with IR 10. onnxruntime-qnn itself writes the newest IR
+# version that it supports (13 with 2.7), which older releases of ONNX Runtime refuse.
 _IR: Final = 10
 _OPSET: Final = 21
 _RANGES: Final = {
     "INT8": (-(2**7), 2**7 - 1),
     "INT16": (-(2**15), 2**15 - 1),
-    "INT32": (0, 0),  # DequantizeLinear takes no other zero point
+    "INT32": (0, 0),  # DequantizeLinear supports no other zero point
     "UINT8": (0, 2**8 - 1),
     "UINT16": (0, 2**16 - 1),
 }
@@ -44,7 +44,7 @@ _SHOWN: Final = 12
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Binary:
-    """A context binary. name: its path in the models around it. label: as messages call it."""
+    """A context binary. name: its path in the models around it. label: its name in messages."""
 
     described: BinaryDescription
     name: str
@@ -62,15 +62,17 @@ class WrappedModel:
 def wrap(
     binary: Binary, names: Sequence[str] = (), *, together: bool = False, float_io: bool = False
 ) -> tuple[WrappedModel, ...]:
-    """A model for each graph, or (`together`) one of all.
+    """Build a model for each graph, or (`together`) one for all.
 
     Args:
-        names: of the graphs; default all that the binary has.
+        binary: the context binary.
+        names: the graphs; default: all graphs of the binary.
+        together: build one model for all graphs.
         float_io: as for `build_model`.
 
     Raises:
-        OptionError: the binary has no graph of such a name.
-        ContextUnusable: as `build_model`, and for a binary without graphs.
+        OptionError: the binary lacks one of the graphs.
+        ContextUnusable: as for `build_model`, and for a binary without graphs.
     """
     chosen = chosen_graphs(binary, names)
     groups = [chosen] if together else [(graph,) for graph in chosen]
@@ -84,7 +86,7 @@ def wrap(
 
 
 def chosen_graphs(binary: Binary, names: Sequence[str]) -> tuple[GraphDescription, ...]:
-    """The graphs with these names, or all. Raises `ContextUnusable` for none, `OptionError` for unknown names."""
+    """Return the graphs with these names, or all. Raise `ContextUnusable` for none, `OptionError` if unknown."""
     graphs = binary.described.graphs
     if not graphs:
         raise ContextUnusable(
@@ -97,21 +99,21 @@ def chosen_graphs(binary: Binary, names: Sequence[str]) -> tuple[GraphDescriptio
     if unknown:
         raise OptionError(
             f"The context binary {binary.label} has no graph {unknown[0]!r}.",
-            fix=f"Name one of: {', '.join(list(known)[:_SHOWN])}.",
+            fix=f"Choose one of: {', '.join(list(known)[:_SHOWN])}.",
         )
     return tuple(known[name] for name in dict.fromkeys(names)) if names else graphs
 
 
 def build_model(binary: Binary, graphs: Sequence[GraphDescription], *, float_io: bool = False) -> onnx.ModelProto:
-    """One model of these graphs of the binary.
+    """Build one model for these graphs of the binary.
 
     Args:
-        binary: what it is made around.
-        graphs: those that the model runs; with several, names that two of them have get the graph's name in front.
-        float_io: fixed-point and half tensors are float32 for the application, by nodes around the graph.
+        binary: the context binary.
+        graphs: the graphs of the model; a tensor name that occurs in two of them gets the graph's name as prefix.
+        float_io: fixed-point and half-float tensors become float32 for the application, by nodes around the graph.
 
     Raises:
-        ContextUnusable: a tensor has a type that no array of an application has, or cannot be float32.
+        ContextUnusable: a tensor has a type without a corresponding array type, or cannot become float32.
     """
     from onnx import helper
 
@@ -136,7 +138,7 @@ def build_model(binary: Binary, graphs: Sequence[GraphDescription], *, float_io:
 
 
 def _repeated(graphs: Sequence[GraphDescription]) -> frozenset[str]:
-    """Names of tensors that stand more than once: of several graphs, or what a graph both reads and writes."""
+    """Return the tensors that occur more than once, by name: in several graphs, or as input and output of one."""
     counts = collections.Counter(tensor.name for graph in graphs for tensor in (*graph.inputs, *graph.outputs))
     return frozenset(name for name, count in counts.items() if count > 1)
 
@@ -146,15 +148,15 @@ def _check(binary: Binary, graph: GraphDescription, tensor: TensorDescription) -
     if not tensor.name:
         why = "has no name"
     elif tensor.onnx_type is None:
-        why = f"is of {type_words(tensor.data_type)}, of which ONNX Runtime has no array that QNN could read"
+        why = f"is of {type_words(tensor.data_type)}, for which ONNX Runtime has no array type that QNN can read"
     elif tensor.layout:
-        why = f"has QNN's memory layout {tensor.layout}, which is no plain array"
+        why = f"has QNN's memory layout {tensor.layout}, which is not a plain array"
     elif tensor.dynamic:
         why = "has a size that changes from run to run, which ONNX Runtime's QNN does not pass on"
     elif 0 in tensor.dimensions:
-        why = "has no elements, which ends ONNX Runtime's QNN"
+        why = "has no elements, which ends the process of ONNX Runtime's QNN"
     elif tensor.is_optional:
-        why = "may be left out of a run, which ONNX Runtime cannot do"
+        why = "is optional, which ONNX Runtime does not support"
     if why is not None:
         raise ContextUnusable(
             f"ONNX Runtime cannot run the graph {graph.name} of {binary.label}: its tensor {tensor.name!r} {why}.",
@@ -166,7 +168,7 @@ def _check(binary: Binary, graph: GraphDescription, tensor: TensorDescription) -
 
 
 class _Builder:
-    """Of one model."""
+    """Builder of a model."""
 
     def __init__(self, binary: Binary, float_io: bool, repeated: frozenset[str]) -> None:
         self._binary, self._float_io, self._repeated = binary, float_io, repeated
@@ -174,33 +176,33 @@ class _Builder:
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
         self.constants: list[Any] = []
-        # Types of tensors between two nodes: of an EPContext node, nothing follows from its inputs.
+        # Types of tensors between two nodes: the outputs of an EPContext node cannot be inferred from its inputs.
         self.inner: list[Any] = []
 
     def add(self, graph: GraphDescription, *, owns: bool) -> None:
         from onnx import helper
 
-        names: dict[str, str] = {}  # QNN's by that of the model: a tensor that is read and written has two
+        names: dict[str, str] = {}  # QNN's name by the model's: a tensor that is both input and output has two
         before: list[Any] = []
         after: list[Any] = []
         taken = [self._end(graph, one, before, names, is_input=True) for one in graph.inputs]
         given = [self._end(graph, one, after, names, is_input=False) for one in graph.outputs]
-        # Only the first node names the binary. QNN finds the graphs of the others in the same one.
+        # Only the first node refers to the binary. QNN finds the graphs of the other nodes in the same binary.
         attributes: dict[str, Any] = {
             "main_context": int(owns),
-            # The binary stays a file: its path is relative to the folder of the .onnx file.
+            # The binary stays a separate file; its path is relative to the folder of the .onnx file.
             "embed_mode": 0,
-            # By this name QNN claims the node.
+            # QNN claims nodes with this source.
             "source": QNN,
             "partition_name": graph.name,
-            # QNN checks neither of these two when it loads the node; max_size is for spill areas.
+            # QNN checks neither of these when it loads the node; max_size is for spill areas.
             "ep_sdk_version": self._binary.described.build,
             "max_size": 0,
         }
         if owns:
             attributes["ep_cache_context"] = self._binary.name
         if names:
-            # As QNN's provider writes it: the name in the model, then QNN's own.
+            # The format of QNN's provider: the name in the model, then QNN's own.
             attributes["io_name_overrides"] = "".join(f"{shown}={own};" for shown, own in names.items())
         node = helper.make_node(OP_TYPE, taken, given, name=graph.name, domain=DOMAIN, **attributes)
         self.nodes += [*before, node, *after]
@@ -214,7 +216,7 @@ class _Builder:
         *,
         is_input: bool,
     ) -> str:
-        """Add an input or output of the model; the name at the EPContext node."""
+        """Add an input or output of the model; return its name at the EPContext node."""
         from onnx import TensorProto, helper
 
         shown = tensor.name
@@ -230,13 +232,13 @@ class _Builder:
                 names[shown] = tensor.name
             ends.append(helper.make_tensor_value_info(shown, number, shape))
             return shown
-        # Inside of the model the graph's own name is free then, unless two graphs have it.
+        # The graph's own name then belongs to the model's input or output, unless two graphs have it.
         inner = f"{shown}/qnn"
         names[inner] = tensor.name
         self.inner.append(helper.make_tensor_value_info(inner, number, shape))
         ends.append(helper.make_tensor_value_info(shown, TensorProto.FLOAT, shape))
         source, target = (shown, inner) if is_input else (inner, shown)
-        # In ONNX, 1 is FLOAT.
+        # 1 is FLOAT in ONNX.
         if tensor.onnx_type == "FLOAT16":
             nodes.append(
                 helper.make_node("Cast", [source], [target], name=f"{shown}/cast", to=number if is_input else 1)
@@ -253,23 +255,25 @@ class _Builder:
     def _constants(
         self, graph: GraphDescription, tensor: TensorDescription, shown: str, *, is_input: bool
     ) -> tuple[str, str, int | None]:
-        """Scale and zero point of a tensor that becomes float32, and the axis. QNN's offset is the zero point's
-        negative."""
+        """Add scale and zero point of a tensor that becomes float32; return the name of each and the axis.
+
+        QNN's offset is the negative zero point.
+        """
         from onnx import TensorProto, helper
 
         kind, given = tensor.onnx_type or "", tensor.quantisation
-        # (1, 0) is an empty range: no offset fits a type that is not in the table.
+        # (1, 0) is an empty range: types that are not in the table accept no offset.
         least, most = _RANGES.get(kind, (1, 0))
         why = None
         if given is None or given.encoding is not None or not given.scales:
             why = "the binary does not have its scale and offset"
         elif given.bits is not None and given.bits != _bits(tensor):
             why = f"it uses {given.bits} of its {_bits(tensor)} bits"
-        # Only for inputs: DequantizeLinear reads int32, as biases have it.
+        # Inputs only: DequantizeLinear also reads int32, the type of biases.
         elif is_input and kind in ("INT32", "UINT32"):
             why = "ONNX has no QuantizeLinear to 32 bits"
         elif not all(least <= -offset <= most for offset in given.offsets):
-            why = f"its offset {given.offsets[0]} is no zero point of {kind}"
+            why = f"its offset {given.offsets[0]} is not a valid zero point of {kind}"
         elif not all(0 < scale < float("inf") for scale in given.scales):
             why = f"its scale is {given.scales[0]}"
         elif given.axis is not None and not (
@@ -282,7 +286,7 @@ class _Builder:
                 f"for the application: {why}.",
                 cause="--float-io puts QuantizeLinear and DequantizeLinear around the graph.",
                 evidence=(f"{tensor.name}: {tensor.words}",),
-                fix="Leave --float-io out, and convert this tensor in the application.",
+                fix="Omit --float-io, and convert this tensor in the application.",
                 details={"graph": graph.name, "tensor": tensor.name},
             )
         shape = [] if given.axis is None else [len(given.scales)]
@@ -296,20 +300,24 @@ class _Builder:
 
 
 def _bits(tensor: TensorDescription) -> int:
-    # QNN's types have their bits as decimal digits in the low byte: 0x0416 is an unsigned fixed-point number of 16
-    # bits.
+    # QNN's types contain their width as decimal digits in the low byte: 0x0416 is an unsigned fixed-point number of
+    # 16 bits.
     return int(f"{tensor.data_type & 0xFF:x}")
 
 
 # --- the work of a worker ---------------------------------------------------------------------------------
 #
-# Native code reads a file that anybody may have made, so this runs in a process of its own: the worker of a host,
-# or `python -m qnnbridge_host.wrap` of a command.
+# Native code reads a file of unknown origin, so this runs in a separate process: the worker of a host, or
+# `python -m qnnbridge_host.wrap` of a command.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WrapRequest:
-    """path: of the binary. name: its path in the models; ``None``: it is only described. Others as for `wrap`."""
+    """Request to a worker.
+
+    path: path of the binary. name: the binary's path in the models; ``None`` to describe the binary only. The other
+    fields are as for `wrap`.
+    """
 
     path: str
     name: str | None = None
@@ -318,12 +326,12 @@ class WrapRequest:
     float_io: bool = False
 
     def to_plain(self) -> dict[str, Any]:
-        """In JSON's types."""
+        """Return the request in JSON types."""
         return {**dataclasses.asdict(self), "graphs": list(self.graphs)}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> WrapRequest:
-        """Raises `LookupError`, `TypeError` or `ValueError` for what `to_plain` did not make."""
+        """Read the result of `to_plain`. Raise `LookupError`, `TypeError` or `ValueError` for other data."""
         name = plain["name"]
         return cls(
             str(plain["path"]),
@@ -335,7 +343,10 @@ class WrapRequest:
 
 
 def work(request: WrapRequest, folder: str | None = None) -> tuple[BinaryDescription, tuple[WrappedModel, ...]]:
-    """folder: of the QNN that the session will use. Raises what `read_binary` and `wrap` raise."""
+    """Describe the binary, and build the requested models.
+
+    folder: folder of the QNN that the session will use. Raises the errors of `read_binary` and `wrap`.
+    """
     described = read_binary(request.path, folder if folder and has_library(folder) else None)
     if request.name is None:
         return described, ()

@@ -1,9 +1,9 @@
-"""What QNN's system library says of a context binary, by ctypes.
+"""Read the description of a context binary with QNN's system library, by ctypes.
 
-It is native code that reads a foreign file, so it runs in a worker only. Every structure that the library answers
-with has a version in front. One that is not known here is refused before anything behind it is read. Layouts:
-QnnTypes.h, System/QnnSystemContext.h and System/QnnSystemInterface.h of QNN's core API 2 (2.36 to 2.40 were run);
-releases add versions and keep old ones. Nothing is loaded onto an NPU.
+The library is native code that reads a foreign file, so it runs in a worker only. Every structure that it returns
+begins with a version. An unknown version is refused before anything after it is read. Layouts: QnnTypes.h,
+System/QnnSystemContext.h and System/QnnSystemInterface.h of QNN's core API 2 (2.36 to 2.40 were run); new releases
+add versions and keep old ones. Nothing is loaded onto an NPU.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from qnnbridge_protocol.errors import ContextUnusable, ProviderUnavailable
 from qnnbridge_protocol.installing import install_command
 
 LIBRARY: Final = "QnnSystem.dll" if sys.platform == "win32" else "libQnnSystem.so"
-# More of anything is a damaged file that the library did not notice.
+# Larger numbers mean a damaged file that the library did not detect.
 _MOST_GRAPHS: Final = 4096
 _MOST_TENSORS: Final = 65536
 _MOST_DIMENSIONS: Final = 64
 _MOST_SCALES: Final = 1 << 20
 
-# `Qnn_QuantizationEncoding_t`. Others are shown by their number.
+# `Qnn_QuantizationEncoding_t`. Other encodings are reported by number.
 _SCALE_OFFSET, _AXIS, _BITS, _BITS_AXIS = range(4)
-# `Qnn_Definition_t`: the encoding is given.
+# `Qnn_Definition_t`: the encoding is defined.
 _DEFINED: Final = 1
 
 
@@ -100,7 +100,7 @@ class _SparseParams(Structure):
     _fields_ = (("type", c_uint32), ("elements", c_uint32), ("dimensions", c_uint32))
 
 
-# Here the new version has the fields of the old one in front.
+# Version 2 begins with the fields of version 1.
 class _TensorV2(Structure):
     _fields_ = (
         *_TensorV1._fields_,
@@ -186,7 +186,7 @@ class _BinaryV2(Structure):
     _fields_ = (*_BINARY_V1, ("platform", c_void_p))
 
 
-# Not V2 with more behind it: V3 drops the hardware's description, so everything after it lies elsewhere.
+# Not V2 with more fields: V3 drops the hardware's description, so all later fields have other offsets.
 class _BinaryV3(Structure):
     _fields_ = (
         *_BINARY_HEAD,
@@ -215,7 +215,7 @@ _Free = ctypes.CFUNCTYPE(c_uint64, c_void_p)
 
 
 class _Interface(Structure):
-    """Up to what is used; later releases append functions."""
+    """QNN's interface up to the last function used here; later releases append functions."""
 
     _fields_ = (
         ("backend", c_uint32),
@@ -229,25 +229,25 @@ class _Interface(Structure):
 
 
 def read_binary(path: str, folder: str | None = None) -> BinaryDescription:
-    """What the system library says of a context binary.
+    """Return the system library's description of a context binary. Call this in a worker only.
 
     Args:
-        path: of the binary.
-        folder: with the library; default `library_folder()`.
+        path: path of the binary.
+        folder: folder of the library; default: `library_folder()`.
 
     Raises:
-        ContextUnusable: the library does not read it, or answers in a layout that is not known here.
-        ProviderUnavailable: the library is not there.
+        ContextUnusable: the library cannot read the binary, or returns an unknown layout.
+        ProviderUnavailable: the library is missing or does not start.
         OSError: the file cannot be read.
     """
-    # In a worker, since QNN's library does not survive every damaged binary.
+    # QNN's library does not survive every damaged binary, hence the worker.
     api, version = _interface(folder if folder is not None else library_folder())
-    # `from_buffer` needs memory that may be written to. ACCESS_COPY leaves the file as it is.
+    # `from_buffer` requires writable memory. ACCESS_COPY does not change the file.
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
         view = (c_uint8 * len(mapped)).from_buffer(mapped)
         handle = c_void_p()
         code = _Create(api.create)(ctypes.byref(handle))
-        # QNN's own code is in the low 16 bits (`code & 0xFFFF`).
+        # The low 16 bits are QNN's own error code (`code & 0xFFFF`).
         if code:
             raise ProviderUnavailable(f"QNN's system library does not start: error {code & 0xFFFF}.")
         try:
@@ -258,10 +258,10 @@ def read_binary(path: str, folder: str | None = None) -> BinaryDescription:
             if code or not found:
                 raise _unread(path, f"QnnSystemContext_getBinaryInfo: error {code & 0xFFFF}", version)
             return _binary(found.contents, path, version)
-        # The answer lies in memory of the handle. All of it has been read by now.
+        # The description is in memory of the handle. All of it has been copied by now.
         finally:
             _Free(api.free)(handle)
-            del view  # the map cannot be closed before
+            del view  # otherwise the map cannot be closed
 
 
 def has_library(folder: str) -> bool:
@@ -269,26 +269,26 @@ def has_library(folder: str) -> bool:
 
 
 def library_folder() -> str:
-    """The folder of the QNN that a host with this Python and environment uses. Raises `ProviderUnavailable`."""
+    """Return the folder of the QNN that a host with this Python uses. Raise `ProviderUnavailable`."""
     from qnnbridge_host.engine import sources
     from qnnbridge_host.machine import installed
 
     found = installed()
     if found.generation == "builtin":
-        # Not imported: only its folder is needed.
+        # Not imported, because only its folder is needed.
         import importlib.util
 
         spec = importlib.util.find_spec("onnxruntime")
         folders = [os.path.join(root, "capi") for root in (spec.submodule_search_locations or ())] if spec else []
     else:
-        # On Windows x64 the wheel has a folder for each architecture, and chooses.
+        # On Windows x64 the wheel has a folder for each architecture, and `sources` chooses one.
         folders = [os.path.dirname(sources.choose(found).library)]
     for folder in folders:
         if has_library(folder):
             return folder
     raise ProviderUnavailable(
         f"QNN's system library {LIBRARY} is not beside the QNN of the host's Python, {sys.executable}.",
-        cause="Only it can say what a context binary holds.",
+        cause="Only this library can read the contents of a context binary.",
         fix=install_command("host", python=sys.executable, options="--force-reinstall"),
         evidence=folders,
     )
@@ -302,38 +302,38 @@ def _interface(folder: str) -> tuple[_Interface, str]:
     except (OSError, AttributeError) as error:
         raise ProviderUnavailable(f"QNN's system library {path} cannot be loaded.", cause=f"{error}.") from None
     providers, count = POINTER(POINTER(_Interface))(), c_uint32()
-    # Without a declared result ctypes reads a C int: the low half of QNN's 64-bit error, which has its code.
+    # Without a declared result type ctypes reads a C int: the low half of QNN's 64-bit error, with the code.
     code = get_providers(ctypes.byref(providers), ctypes.byref(count))
     for number in range(count.value if not code else 0):
         api = providers[number].contents
-        # 1.0 had no third function.
+        # Interface 1.0 lacks the function that frees a handle.
         if api.api.major == 1 and api.api.minor >= 1 and api.create and api.get_binary_info and api.free:
             return api, f"{api.api.major}.{api.api.minor}.{api.api.patch}"
     raise ProviderUnavailable(
-        f"QNN's system library {path} has no interface that qnnbridge knows.",
-        cause="Interfaces 1.1 and newer of version 1 are known.",
+        f"QNN's system library {path} has no interface that qnnbridge supports.",
+        cause="Interfaces 1.1 and newer of version 1 are supported.",
     )
 
 
 def _unread(path: str, evidence: str, version: str) -> ContextUnusable:
     return ContextUnusable(
-        f"QNN's system library does not read {os.path.basename(path)} as a context binary.",
+        f"QNN's system library cannot read {os.path.basename(path)} as a context binary.",
         cause="It is damaged, it is of another format, or a newer QNN SDK than the host's made it.",
         evidence=(evidence, f"system interface {version}"),
-        fix="Copy or download it again; `qnnbridge inspect` says which SDK made it, if its header is readable.",
+        fix="Copy or download it again; `qnnbridge inspect` reports its SDK, if its header is readable.",
         details={"path": path},
     )
 
 
 class _Reader:
-    """Of one answer; notes the versions that it meets."""
+    """Reader of one description; records the structure versions that occur."""
 
     def __init__(self, path: str, version: str) -> None:
         self.path, self.library = path, version
         self.layout: dict[str, None] = {}
 
     def known(self, what: str, version: int, versions: Sequence[int]) -> int:
-        """The version, if it is one of these. Raises `ContextUnusable`."""
+        """Return the version if it is supported. Raise `ContextUnusable` otherwise."""
         if version not in versions:
             raise ContextUnusable(
                 f"The QNN SDK of this host describes {os.path.basename(self.path)} in a form that qnnbridge does "
@@ -347,7 +347,7 @@ class _Reader:
         return version
 
     def count(self, number: int, most: int, pointer: Any, what: str) -> int:
-        # For a count without an array ctypes would raise ValueError, which says nothing of the file.
+        # For a count without an array ctypes would raise a ValueError that does not mention the file.
         if number > most or (number and not pointer):
             raise _unread(self.path, f"{number} {what}", self.library)
         return number
@@ -361,7 +361,7 @@ class _Reader:
 
 def _binary(found: _Binary, path: str, version: str) -> BinaryDescription:
     reader = _Reader(path, version)
-    # The number is that of the union's member: the others overlay the same memory with another layout.
+    # The version selects the union's member; the other members overlay the same memory with other layouts.
     kind = reader.known("BinaryInfo", found.version, (1, 2, 3))
     info = getattr(found.of, f"v{kind}")
     count = reader.count(info.graph_count, _MOST_GRAPHS, info.graphs, "graphs")
@@ -424,7 +424,7 @@ def _quantisation(reader: _Reader, found: _QuantizeParams) -> Quantisation | Non
     if found.encoding == _BITS_AXIS:
         given = values.bits_axis
         count = reader.count(given.count, _MOST_SCALES, given.scales, "scales")
-        # Without offsets all of them are zero.
+        # Missing offsets are zero.
         offsets = tuple(given.offsets[number] for number in range(count)) if given.offsets else (0,) * count
         return Quantisation(tuple(given.scales[number] for number in range(count)), offsets, given.axis, given.bits)
     return Quantisation(encoding=found.encoding)
