@@ -1,9 +1,9 @@
 """Turns errors of ONNX Runtime and Python into the project's errors, and explains misleading texts.
 
-ONNX Runtime's classes keep their name and text; builtin exceptions become the matching ``Remote...Error``. A text
-that misleads or says too little gets a cause and a fix beside it by rules, each of which was seen on onnxruntime
-1.24 to 1.32 with onnxruntime-qnn 2.7. Whether an error is a reset of the NPU is decided here, and only here:
-``details["npu_reset"]``. Pure functions; any thread.
+ONNX Runtime's classes keep their name and text; builtin exceptions become the matching ``Remote...Error``. Rules
+add a cause and a fix to a text that is misleading or incomplete; each rule's text was observed on onnxruntime 1.24
+to 1.32 with onnxruntime-qnn 2.7. Only this module decides whether an error is a reset of the NPU
+(``details["npu_reset"]``). Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ _NOT_A_MODEL = ("INVALID_PROTOBUF", "Protobuf parsing failed", "No graph was fou
 
 
 class Circumstances(NamedTuple):
-    """The facts of the call for the rules.
+    """Facts about the failed call, which the rules use.
 
-    soc_model: the chip that the session computes for, if one was said. simulator: it runs on the HTP simulator.
-    lacking: what files with weights of the model lack (`scan.lacking_weights`). custom_op_libraries: those that are
-    registered for the session.
-    on_qnn: operators of the session's nodes on QNN, for an error that QNN itself does not explain.
-    empty_inputs, empty_results: tensors of the model without elements, for an error that does not name them.
-    known_fault, known_cure: what is known of operators with which QNN makes no session, for such an error.
+    Attributes:
+        model_path: the model's file, if it was not given as bytes.
+        soc_model: the chip that the session computes for, if one was given.
+        simulator: whether the session runs on the HTP simulator.
+        lacking: missing or truncated files with weights (`scan.lacking_weights`).
+        custom_op_libraries: the libraries that are registered for the session.
+        on_qnn: operators of the session's nodes on QNN, for a failed run that QNN does not explain.
+        empty_inputs, empty_results: tensors of the model without elements, for a failed creation.
+        known_fault, known_cure: description and fix of the model's operators for which QNN is known to fail.
     """
 
     model_path: str | None = None
@@ -49,21 +52,21 @@ class Circumstances(NamedTuple):
 
 Text = str | Callable[[Circumstances], str | None]
 
-# In errors of a creation, and of a run, for which QNN gives no reason.
+# Parts of error texts of a creation (the first two) or a run (the last) for which QNN reports no reason.
 NOT_COMPOSED = "Failed to compose Qnn graph"
 NOT_FINALIZED = "Failed to finalize QNN graph"
 UNEXPLAINED = "QNN graph execute error"
 
 
 class HintRule(NamedTuple):
-    # A regular expression, compiled at the first error: all of them take 15 ms.
+    # A regular expression, compiled at the first error because compiling all rules takes 15 ms.
     pattern: str
     cause: Text
     fix: Text | None = None
 
 
 def hint(text: str, circumstances: Circumstances) -> tuple[str | None, str | None]:
-    """Cause and fix for an error text, as far as known."""
+    """Return cause and fix for an error text; ``None`` for each that is unknown."""
     if circumstances.lacking:
         return _LACKING_CAUSE, _LACKING_FIX
     if any(words in text for words in _NOT_A_MODEL):
@@ -347,7 +350,7 @@ _RULES: tuple[HintRule, ...] = (
 )
 
 
-# ``OrtErrorCode`` -> class. A plugin can return a number that an older ONNX Runtime has no class for.
+# ``OrtErrorCode`` -> class. A plugin can return a number for which an older ONNX Runtime lacks a class.
 _BY_NUMBER: Mapping[int, type[OrtError]] = {
     1: errors.Fail,
     2: errors.InvalidArgument,
@@ -366,7 +369,7 @@ _BY_NUMBER: Mapping[int, type[OrtError]] = {
     15: errors.DeviceReset,
 }
 
-# Order counts: a UnicodeDecodeError is a ValueError, a NotImplementedError is a RuntimeError.
+# The order matters: the first matching class is used, and FileNotFoundError is a subclass of OSError.
 _BUILTINS: tuple[tuple[type[Exception], type[RemoteError]], ...] = (
     (KeyError, errors.RemoteKeyError),
     (IndexError, errors.RemoteIndexError),
@@ -380,17 +383,17 @@ _BUILTINS: tuple[tuple[type[Exception], type[RemoteError]], ...] = (
 
 _PREFIX = r"\[ONNXRuntimeError\] : (\d+) : "
 _QNN_CODE = r"\b[Cc]ode: (\d+)"
-# ONNX Runtime prints QNN's whole number; the upper bits are internal to QNN.
+# ONNX Runtime prints QNN's complete code, whose upper bits are internal to QNN.
 _QNN_CODE_MASK = 0xFFFF
 
-# QNN_COMMON_ERROR_SYSTEM_COMMUNICATION: the NPU restarted; it can be used again.
+# QNN_COMMON_ERROR_SYSTEM_COMMUNICATION: the NPU restarted, and this process can use it again.
 QNN_COMMUNICATION = 1007
 
-# QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL: it cannot, from this process.
+# QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL: this process cannot use the NPU again.
 QNN_COMMUNICATION_FATAL = 1011
 
-# QNN_COMMON_ERROR_MEM_ALLOC and QNN_MEM_ERROR_MAPPING. When a context is made they mean the NPU's memory; when a
-# graph is finalized, an operator that the chip cannot take.
+# QNN_COMMON_ERROR_MEM_ALLOC and QNN_MEM_ERROR_MAPPING. While a context is created, they mean that the NPU's memory
+# is full; while a graph is finalized, that the chip does not support an operator.
 _MEMORY_CODES = (1002, 8003)
 _MAKES_A_CONTEXT = r"contextCreateFromBinary|context from binary|Failed to create context\b"
 _NO_RPC_MEMORY = "rpcmem_alloc() failed"
@@ -407,7 +410,7 @@ _CPU_FALLBACK_DISABLED = "fallback to CPU EP has been explicitly disabled"
 
 
 def translate(error: Exception, circumstances: Circumstances | None = None) -> BridgeError:
-    """The project's error for any exception that a call into ONNX Runtime raised."""
+    """Return the project's error for any exception that a call into ONNX Runtime has raised."""
     if isinstance(error, BridgeError):
         return error
     text = str(error)
@@ -422,13 +425,13 @@ def translate(error: Exception, circumstances: Circumstances | None = None) -> B
 
 
 def is_cpu_fallback_refusal(error: Exception) -> bool:
-    """Whether this is ONNX Runtime's text for "some node is not on the requested provider"."""
+    """Return whether ONNX Runtime refused a strict session because some node is not on the requested provider."""
     return _CPU_FALLBACK_DISABLED in str(error)
 
 
 def _class_of(error: Exception, text: str) -> type[OrtError] | type[RemoteError]:
     if type(error).__module__.startswith("onnxruntime"):
-        # By name: older releases lack some of the classes, and this module imports no onnxruntime.
+        # Compare names: older releases lack some of the classes, and this module does not import onnxruntime.
         known = errors.ORT_ERRORS.get(type(error).__name__)
         if known is not None:
             return known
@@ -445,10 +448,10 @@ def _class_of(error: Exception, text: str) -> type[OrtError] | type[RemoteError]
 
 
 def details_of(cls: type[BridgeError], text: str) -> dict[str, Any]:
-    """What ONNX Runtime's text says to a program: ``ort_code``, ``qnn_code``, ``npu_reset``, ``npu_memory``.
+    """Extract details from ONNX Runtime's text: ``ort_code``, ``qnn_code``, ``npu_reset``, ``npu_memory``.
 
-    Which class carries a reset differs between releases: `DeviceReset` since onnxruntime 1.28, before it
-    `EngineError`, or `EPFail` with one of two codes.
+    A reset of the NPU has different classes in different releases: `DeviceReset` since onnxruntime 1.28, before
+    that `EngineError`, or `EPFail` with one of two codes.
     """
     details: dict[str, Any] = {}
     prefix = re.search(_PREFIX, text)
