@@ -120,13 +120,13 @@ def _make_global_pools(ort: Any) -> None:
         ort.set_global_thread_pool_sizes(within, across)
     except (ValueError, TypeError):  # ONNX Runtime raises TypeError for a number of more than 32 bits
         raise OptionError(
-            f"{GLOBAL_THREADS_VARIABLE}={text!r} is no pair of sizes.",
-            fix="Give threads within nodes and across nodes, such as 4,1.",
+            f"{GLOBAL_THREADS_VARIABLE}={text!r} is not a pair of sizes.",
+            fix="Set it to the numbers of threads within and across nodes, such as 4,1.",
         ) from None
     except AttributeError:
         raise OptionError(
             f"{GLOBAL_THREADS_VARIABLE} is set, and this ONNX Runtime has no global thread pools for Python.",
-            fix="Upgrade onnxruntime on the host, or leave set_global_thread_pool_sizes out.",
+            fix="Upgrade onnxruntime on the host, or do not call set_global_thread_pool_sizes.",
         ) from None
     _global_pools = True
 

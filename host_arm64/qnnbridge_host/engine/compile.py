@@ -59,7 +59,7 @@ def compile_model(
             if not placed.known:
                 raise _nothing_on_qnn(spec.session)
             raise CompileFailed(
-                "QNN took the model and wrote no compiled one.",
+                "QNN accepted the model and did not write a compiled model.",
                 cause="The library that writes context binaries (QnnSystem) is missing from the installation of "
                 "QNN.",
                 fix="Reinstall onnxruntime-qnn in the host's Python.",
@@ -75,8 +75,8 @@ def context_session(spec: CompileSpec) -> SessionSpec:
     session = spec.session
     if session.providers and PROVIDER not in [provider.name for provider in session.providers]:
         raise OptionError(
-            f"A model is compiled for {PROVIDER}, and the providers do not name it.",
-            fix=f"Name {PROVIDER} first, or leave the providers out.",
+            f"A model is compiled for {PROVIDER}, and the providers do not include it.",
+            fix=f"List {PROVIDER} first, or omit the providers.",
         )
     # The application's own entries of this kind would change the output path or share the model's weights.
     entries = {key: text for key, text in session.config_entries.items() if key not in _OURS}

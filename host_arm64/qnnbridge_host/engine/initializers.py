@@ -24,7 +24,7 @@ from qnnbridge_protocol.errors import InvalidProtobuf, OptionError
 from qnnbridge_protocol.specs import QNN, SessionSpec
 from qnnbridge_protocol.tensors import Typed
 
-_FIX: Final = "Write the values into the model's file (onnx.save), and leave add_initializer() away."
+_FIX: Final = "Write the values into the model's file (onnx.save), and do not call add_initializer()."
 
 
 def with_given_values(
@@ -104,7 +104,7 @@ def _rewritten(spec: SessionSpec, source: str | bytes, values: Mapping[str, Any]
         if not made.replaced.issuperset(tensors):
             raise _CannotRewrite("the model is compiled: its weights are in a context binary")
         if isinstance(source, str) and any(not one.embedded for one in scan.ep_contexts):
-            raise _CannotRewrite("the model is compiled, with a context binary beside it")
+            raise _CannotRewrite("the model is compiled: its weights are in a separate context binary")
     return made.model
 
 

@@ -242,7 +242,7 @@ def _fits(kind: Kind, value: Any) -> bool:
 def _unknown_attribute(what: str, name: str, known: Iterable[str]) -> errors.OptionError:
     close = qnn_options.closest(name, known)
     return errors.OptionError(
-        f"{what} has no attribute {name!r} that can be set.",
+        f"{what} does not have an attribute {name!r} that can be set.",
         fix=f"Did you mean {close!r}?" if close else f"Allowed are {', '.join(sorted(known))}.",
         details={"option": name, "suggestion": close},
     )

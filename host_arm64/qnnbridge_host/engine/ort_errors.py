@@ -83,10 +83,10 @@ def _say(text: Text, circumstances: Circumstances) -> str | None:
     return text if isinstance(text, str) else text(circumstances)
 
 
-_LACKING_CAUSE = "The model keeps weights in files beside it, and these are not all there, or not to their end."
+_LACKING_CAUSE = "The model has external files with weights, and some of them are missing or truncated."
 _LACKING_FIX = (
-    "Copy or download the model again, with all files that belong to it, and leave them their names "
-    "(`qnnbridge inspect` lists them)."
+    "Copy or download the model again with all of its files (`qnnbridge inspect` lists them), and do not rename "
+    "them."
 )
 
 
@@ -126,8 +126,8 @@ def _finalize_fix(circumstances: Circumstances) -> str:
             "it; else run it on the CPU provider."
         )
     return (
-        "Run it again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then names the operator. "
-        "Change that, quantize it if it is float, or run the model on the CPU provider."
+        "Run it again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs the operator. "
+        "Change that operator, quantize it if it is float, or run the model on the CPU provider."
     )
 
 
@@ -179,19 +179,19 @@ def _execute_cause(circumstances: Circumstances) -> str:
     random = sorted(circumstances.on_qnn & _RANDOM)
     if random:
         return (
-            f"QNN names no reason. The model draws random numbers on QNN ({', '.join(random)}), which fails where "
-            "only their shape follows from an input."
+            f"QNN does not report a reason. The model draws random numbers on QNN ({', '.join(random)}), which "
+            "fails if the shape of these numbers comes from an input."
         )
     if indexed:
-        return f"QNN names no reason. An index out of range ({', '.join(indexed)}) may be one."
-    return "QNN names no reason; the log line before it may say more."
+        return f"QNN does not report a reason. It may be an index out of range ({', '.join(indexed)})."
+    return "QNN does not report a reason; the log line before it may contain more."
 
 
 def _execute_fix(circumstances: Circumstances) -> str | None:
     if circumstances.on_qnn & _RANDOM:
         return 'Create the session with fallback="cpu", which leaves the random operators to the CPU.'
     if circumstances.on_qnn & _TAKES_INDICES:
-        return "Compare with the CPU provider: it names the index, if one is out of range."
+        return "Run the model on the CPU provider: its error reports an index that is out of range."
     return None
 
 
@@ -202,12 +202,12 @@ def _compose_cause(circumstances: Circumstances) -> str:
     empty = (*circumstances.empty_inputs, *circumstances.empty_results)
     if not empty:
         return (
-            "QNN accepted every node and could not build its graph from them. It names no reason. A known one is "
-            "an infinite scale, as quantising with a mask of minus infinity gives."
+            "QNN accepted every node and could not build its graph from them. It does not report a reason. A known "
+            "one is an infinite scale, which results from quantising a mask of minus infinity."
         )
     more = f" and {len(empty) - _NAMED} more" if len(empty) > _NAMED else ""
     named = ", ".join(empty[:_NAMED])
-    return f"QNN cannot build a graph with tensors without elements, and the model has {named}{more}."
+    return f"QNN cannot build a graph with empty tensors, and the model has {named}{more}."
 
 
 def _compose_fix(circumstances: Circumstances) -> str:
@@ -215,11 +215,12 @@ def _compose_fix(circumstances: Circumstances) -> str:
         return f"Give {circumstances.empty_inputs[0]} at least one element, or run the model on the CPU provider."
     path = circumstances.model_path
     if circumstances.empty_results:
-        return f"Create the session with fix=True, or run: {fix_command(path)}. It takes these tensors out."
+        return f"Create the session with fix=True, or run: {fix_command(path)}. It removes these tensors."
     return (
-        f"Run: {model_command('analyze', path)}. It names an infinite scale. qnnbridge quantize of the float model "
-        "makes masks small first. Otherwise run the model again with QNNBRIDGE_VERBOSE=1 in the environment: QNN "
-        "then logs what it builds. Change that operator, or run the model on the CPU provider."
+        f"Run: {model_command('analyze', path)}. It reports an infinite scale, if the model has one; then quantise "
+        "the float model with qnnbridge quantize, which limits masks first. Otherwise run the model again with "
+        "QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change the operator that fails, or "
+        "run the model on the CPU provider."
     )
 
 
@@ -249,32 +250,32 @@ _RULES: tuple[HintRule, ...] = (
     HintRule(NOT_COMPOSED, _compose_cause, _compose_fix),
     HintRule(
         r"was inserted using the NHWC format as requested by .* but was not selected by that EP",
-        "QNN asked for this operator in channels-last layout and then refused it (its log names the reason, mostly "
-        "error code 3110: a data type, rank or attribute that the chip does not support). ONNX Runtime cannot give "
-        "it back to the CPU after that, whatever fallback is allowed.",
+        "QNN requested this operator in channels-last layout and then refused it (its log contains the reason, "
+        "mostly error code 3110: a data type, rank or attribute that the chip does not support). After that ONNX "
+        "Runtime cannot move the operator to the CPU, even if the session allows the CPU.",
         "Change the operator so that QNN takes it (weights must be initializers, not Constant nodes), quantize it "
         "if it is float, or run the model on the CPU provider.",
     ),
     HintRule(
         r"ORT Tensor data size does not match QNN tensor data size|Unsupported FP64 data type in graph IO",
-        "A number of 64 bits (double or int64) enters or leaves the graph of QNN, which computes in 32 bits and "
-        "less.",
+        "An input or output of QNN's graph has 64-bit numbers (double or int64), and QNN computes in at most 32 "
+        "bits.",
         _wide_edges_fix,
     ),
     HintRule(r"is not a registered function/op", _unknown_operator_cause, _unknown_operator_fix),
     HintRule(
         r"No opset import for domain",
-        "The model has an operator of a domain that its opset_import does not name.",
+        "The model has an operator of a domain that its opset_import does not contain.",
         "Export the model again, or add the domain to its opset_import.",
     ),
     HintRule(
         r"Unsupported model IR version|Current official support for domain ai\.onnx is till opset",
         "The model is written for a newer ONNX Runtime than the host has.",
-        "Update onnxruntime in the host's Python, or export the model with the version that the error names.",
+        "Update onnxruntime in the host's Python, or export the model with the version in the error's text.",
     ),
     HintRule(
         r"Dynamic shape is not supported",
-        "QNN needs fixed dimensions, and an input of the model has dimensions that are not.",
+        "QNN needs fixed dimensions, and an input of the model has a free one.",
         "Fix them with add_free_dimension_override_by_name or in the model.",
     ),
     HintRule(
@@ -284,7 +285,7 @@ _RULES: tuple[HintRule, ...] = (
     ),
     HintRule(
         r"Failed to get context binary info",
-        "The file with the compiled model is cut off, changed or no context binary (often a Git LFS pointer).",
+        "The file with the compiled model is cut off, changed or not a context binary (often a Git LFS pointer).",
         "Copy it again or compile the model again.",
     ),
     HintRule(
@@ -294,12 +295,12 @@ _RULES: tuple[HintRule, ...] = (
     ),
     HintRule(
         r"file path in ep_cache_context does not exist",
-        "This model is compiled, and the .bin file that it names is not beside it.",
-        "Keep the .onnx file and its .bin file together, under the names they were made with.",
+        "This model is compiled, and the .bin file that it refers to is not in its folder.",
+        "Keep the .onnx file and its .bin file together, and do not rename them.",
     ),
     HintRule(
         r"EPContext node generated by 'QNNExecutionProvider' is not compatible",
-        "The model is compiled for QNN, and in this session QNN is not there: it was not asked for, or its backend "
+        "The model is compiled for QNN, and this session does not have QNN: it was not requested, or its backend "
         "or libQnnSystem could not be loaded.",
         "Ask for QNNExecutionProvider; if you did, look at the log for the reason.",
     ),
@@ -315,15 +316,15 @@ _RULES: tuple[HintRule, ...] = (
     ),
     HintRule(
         r"Encountered an invalid node while compiling a model",
-        "The model is compiled already, or has an operator that ONNX Runtime writes out by its definition, after "
+        "The model is compiled already, or has an operator that ONNX Runtime replaces by its definition, after "
         "which it cannot compile the model (Mish, GroupNormalization of opset 18, CenterCropPad).",
         _definitions_fix,
     ),
     HintRule(
         r"must be topologically sorted, however input '(?P<name>[^']*)' of node",
-        "The body of a Loop, Scan or If reads a tensor that is not there. If the model runs in a session without a "
-        "cache, it is a weight: ONNX Runtime leaves out of a compiled model the weights that only QNN and bodies "
-        "read.",
+        "The body of a Loop, Scan or If reads a tensor that does not exist. If the model runs in a session without "
+        "a cache, the tensor is a weight: ONNX Runtime omits weights from a compiled model that only QNN and "
+        "bodies read.",
         _body_weights_fix,
     ),
     HintRule(
@@ -398,7 +399,7 @@ _MEMORY_CODES = (1002, 8003)
 _MAKES_A_CONTEXT = r"contextCreateFromBinary|context from binary|Failed to create context\b"
 _NO_RPC_MEMORY = "rpcmem_alloc() failed"
 MEMORY_CAUSE = (
-    "The NPU has no room, or the weights could not be mapped. One process sees about 3.5 GB of its memory."
+    "The NPU's memory is full, or the weights could not be mapped. One process can use about 3.5 GB of this memory."
 )
 MEMORY_FIX = (
     "Close other sessions and programs that use the NPU (`qnnbridge top` shows those of the daemon), "

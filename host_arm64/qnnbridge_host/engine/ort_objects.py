@@ -202,7 +202,7 @@ def _class(name: str) -> Any:
     found = getattr(bindings, name, None)
     if found is None:
         raise errors.NotImplemented(
-            f"The host's onnxruntime {ort.__version__} has no {name}.",
+            f"The host's onnxruntime {ort.__version__} does not have {name}.",
             fix="Install a newer onnxruntime in the host's Python.",
         )
     return found
@@ -362,10 +362,10 @@ _PLAIN = (str, int, float, bool, type(None))
 def _function(call: ObjectCall, table: frozenset[str]) -> Any:
     name = argument(call, "name", str)
     if name not in table:
-        raise RemoteValueError(f"{name!r:.80} is no function of this kind.")
+        raise RemoteValueError(f"{name!r:.80} is not a function of this kind.")
     found = getattr(bindings, name, None)
     if found is None:
-        raise errors.NotImplemented(f"The onnxruntime of the host has no {name}.")
+        raise errors.NotImplemented(f"The host's onnxruntime {ort.__version__} does not have {name}.")
     return found
 
 
@@ -546,7 +546,7 @@ def _compile_to_bytes(compiler: _Compiler, call: ObjectCall) -> ObjectResult:
 def _compile_to_stream(compiler: _Compiler, call: ObjectCall) -> None:
     calls_back = call.request.calls_back
     if calls_back is None:
-        raise InvalidArgument("The request names no function of the application.")
+        raise InvalidArgument("The request does not contain a function of the application.")
 
     def write(data: bytes) -> None:
         calls_back.call(WRITE, values=[np.frombuffer(data, np.uint8)])
@@ -612,7 +612,7 @@ def _location_function(calls_back: CallsBack) -> Callable[[str, Any, Any], Any]:
         try:
             place = str(found["filepath"]), int(found["file_offset"]), int(found["byte_size"])
         except (LookupError, TypeError, ValueError):
-            raise calls_back.nonsense(INITIALIZER_LOCATION, "no place of an initializer") from None
+            raise calls_back.nonsense(INITIALIZER_LOCATION, "not a place of an initializer") from None
         return ort.OrtExternalInitializerInfo(*place)
 
     return location

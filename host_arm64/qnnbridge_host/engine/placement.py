@@ -258,7 +258,7 @@ def _cause(
         return f"The model is compiled, and its context binary lacks these nodes: {listed}. {edges}".rstrip()
     if placement.qnn_nodes:
         return f"QNN does not support these nodes as they are: {listed}. {edges}".rstrip()
-    return f"QNN took none of these nodes: {listed}. Either it supports none of them, or its backend did not start."
+    return f"QNN took none of these nodes: {listed}. Either it does not support them, or its backend did not start."
 
 
 def _staying(operators: SessionOperators) -> str:
@@ -279,17 +279,17 @@ def _fix(
 ) -> str:
     allow = "To let such nodes run on the CPU, create the session with fallback='cpu'."
     if compiled:
-        return f"Compile the original model again, changed so that QNN takes them, too. {allow}"
+        return f"Change these nodes in the original model so that QNN supports them, and compile it again. {allow}"
     if not free and not _DYNAMIC.isdisjoint(on_cpu):
         lacks = f"QNN has no {_named(on_cpu)}"
-        return f"Use the float model, or quantise that with qnnbridge quantize; {lacks}. {allow}"
+        return f"Use the float model, or quantise it with qnnbridge quantize; {lacks}. {allow}"
     if operators.none_for_qnn:
         return f"Run the model on the CPU provider, or replace these operators by others. {allow}"
     if not free:
         if operators.quantised:
             # `qnnbridge quantize` refuses a model that is quantised already.
             return f"Change these nodes, or quantise the float model again with other types. {allow}"
-        return f"Change or quantize these nodes so that QNN takes them. {allow}"
+        return f"Change or quantize these nodes so that QNN supports them. {allow}"
     axes = [dim for dims in free.values() for dim in dims]
     # An override sets every axis of that name, so a name that one input uses twice (such as "?") is not usable.
     names = [dim for dim in dict.fromkeys(axes) if all(_is_handle(dim, dims) for dims in free.values())]

@@ -149,7 +149,7 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
         raise OptionError(
             "CPUExecutionProvider comes before QNNExecutionProvider.",
             cause="The first provider takes every node it can, and the CPU takes all of them.",
-            fix="Name QNNExecutionProvider first, or only CPUExecutionProvider.",
+            fix="List QNNExecutionProvider first, or only CPUExecutionProvider.",
         )
     # ONNX Runtime stores a provider's options as entries with this prefix, so applications may use either form.
     by_entry = {
@@ -313,7 +313,7 @@ class PluginQnn:
             "QNN lists no device on this machine.",
             cause="The provider is loaded, but there is no Qualcomm NPU, or its driver is missing or not working.",
             fix="Install the NPU driver (Windows Update, or the maker of the PC) and restart, "
-            "or ask for CPUExecutionProvider.",
+            "or request CPUExecutionProvider.",
             details={"library_folder": self.library_folder},
         )
 
@@ -396,7 +396,7 @@ def _refuse_others(source: QnnSource) -> None:
         ) from error
     if not known:
         raise ProviderUnavailable(
-            f"{source.library} is no library of the QNN provider.",
+            f"{source.library} is not a library of the QNN provider.",
             cause=f"{_QNN_ENTRY.decode()} does not occur in it, and a provider for QNN needs that.",
             fix=_NAME_IT,
             details={"engine": source.engine, "library": source.library},
@@ -419,17 +419,13 @@ def _let_the_dsp_find(folder: str) -> None:
         os.environ["ADSP_LIBRARY_PATH"] = f"{folder};{before}" if before else folder
 
 
-_NAME_IT = (
-    "Name the folder that holds onnxruntime_providers_qnn and the Qnn libraries (ep_path=), or use engine='wheel'."
-)
+_NAME_IT = "Set ep_path= to the folder with onnxruntime_providers_qnn and the Qnn libraries, or use engine='wheel'."
 
 
 def _fix_elsewhere(found: Installed) -> str:
-    text = "The provider is made for a range of onnxruntime's releases and for one architecture. "
+    text = "The provider supports a range of onnxruntime's releases and one architecture. "
     if "onnxruntime-windowsml" in found.distributions:
-        return (
-            text + "Install another onnxruntime-windowsml, or plain onnxruntime in its place, in the host's Python."
-        )
+        return text + "Install another onnxruntime-windowsml, or plain onnxruntime instead, in the host's Python."
     return text + "Upgrade onnxruntime in the host's Python, or use engine='wheel' (onnxruntime-qnn)."
 
 

@@ -287,7 +287,7 @@ def find_library(text: str, folder: str | None, what: str) -> str:
     present = libraries_in(folder)
     close = closest(os.path.basename(text), present, 0.5)
     raise OptionError(
-        f"{what}: there is no file {path}.",
+        f"{what}: the file {path} does not exist.",
         cause="QNN would report it only in its log, and every node would run on the CPU.",
         fix=(f"Did you mean {close!r}? " if close else "")
         + "Leave the option out to use the library that comes with onnxruntime-qnn"
@@ -492,7 +492,7 @@ def _checked(option: Option, value: Any, folder: str | None) -> str:
     elif option.kind == "library":
         return find_library(text, folder, f"QNN option {option.name!r}")
     elif option.kind == "file" and not os.path.isfile(text):
-        raise _ill(option, text, "It must name a file that exists.")
+        raise _ill(option, text, "It must be the path of an existing file.")
     elif option.kind == "packages" and any(part.count(":") < 2 for part in text.split(",")):
         raise _ill(option, text, "Write Operator:library:symbol[:target], several of them separated by commas.")
     return text
@@ -512,7 +512,7 @@ def _check_number(option: Option, text: str) -> None:
 def _ill(option: Option, text: str, fix: str) -> OptionError:
     return OptionError(
         f"QNN option {option.name!r} cannot be {text!r}.",
-        cause="QNN would ignore the value or fail without naming it.",
+        cause="QNN would ignore the value, or fail without reporting the option.",
         fix=fix,
         details={"option": option.name, "value": text},
     )
@@ -553,7 +553,7 @@ def _refuse_contradictions(options: Mapping[str, str], config: Mapping[str, str]
 
 def _contradiction(first: str, second: str, fix: str) -> OptionError:
     return OptionError(
-        f"QNN options {first!r} and {second!r} do not go together as given.",
+        f"QNN options {first!r} and {second!r} do not go together with these values.",
         fix=fix,
         details={"option": first, "other": second},
     )

@@ -180,8 +180,8 @@ class ResettableSession:
         if self._profile_lost:
             self._profile_lost = False
             raise StateLost(
-                "The profile is lost: the session was made again after a reset of the NPU.",
-                fix="Run the session again; the next end_profiling() gives what was recorded since the reset.",
+                "The profile is lost: the session was recreated after a reset of the NPU.",
+                fix="Run the session again; the next end_profiling() returns the profile since the reset.",
             )
         self._profiling = False
         return session.end_profiling() if session is not None else ""
@@ -283,8 +283,8 @@ def _closed() -> Closed:
 
 def _needs_restart(error: BridgeError) -> BridgeError:
     error.details["host_must_restart"] = True
-    error.cause = error.cause or "The NPU was reset by its driver, and is not usable from this process any more."
-    error.fix = error.fix or "The host is started again. If it happens again, update the NPU driver."
+    error.cause = error.cause or "The NPU was reset by its driver, and this process cannot use it any more."
+    error.fix = error.fix or "Nothing: the host is restarted. If the error recurs, update the NPU driver."
     return error
 
 
@@ -487,8 +487,8 @@ class Sessions:
                 raise Cancelled("The creation of the session was cancelled.")
             if deadline is not None and time.monotonic() > deadline:
                 raise DeadlineExceeded(
-                    "The time was over before the session could be made.",
-                    cause="The host makes one session at a time, and was making another one.",
+                    "The deadline expired before the creation of the session could begin.",
+                    cause="The host creates one session at a time, and was creating another one.",
                     details={"state": "not-started"},
                 )
         number = request.id if mark_id is None else mark_id

@@ -99,7 +99,7 @@ def choose(found: Installed, environ: Mapping[str, str] | None = None, ready: Re
     env = os.environ if environ is None else environ
     engine, path = engine_of(env)
     if engine == "folder" and path is not None:
-        return _of_folder(path, f"{EP_PATH_VARIABLE} names it")
+        return _of_folder(path, f"{EP_PATH_VARIABLE} is set to it")
     if engine == "wheel":
         return _of_wheel(found, f"{ENGINE_VARIABLE}=wheel")
     if engine == "windowsml":
@@ -155,9 +155,9 @@ def _library_in(path: str) -> str:
                 return os.path.join(folder, name)
     there = os.path.isdir(path)
     raise ProviderUnavailable(
-        f"{path} has no library of a QNN provider." if there else f"There is no file or folder {path}.",
-        cause=f"Looked for {', '.join(_LIBRARIES[::2])} in it and in its folders." if there else None,
-        fix=f"Name the folder with the provider's library, or the library ({EP_PATH_VARIABLE}, ep_path=).",
+        f"{path} does not contain a QNN provider's library." if there else f"{path} does not exist.",
+        cause=f"Searched for {', '.join(_LIBRARIES[::2])} in the folder and its subfolders." if there else None,
+        fix=f"Set {EP_PATH_VARIABLE} or ep_path= to the provider's library or its folder.",
         details={"engine": "folder", "path": path},
     )
 
