@@ -1,7 +1,7 @@
 """Calls into ONNX Runtime: the handle that stops a run, the bound call of the fast path, operations of objects.
 
-A `BoundCall` fixes everything but the tensors' contents: names, types, shapes and memory. ONNX Runtime's IOBinding
-runs it and reads and writes that memory directly. Invariants: results and errors are those of
+A `BoundCall` fixes everything but the tensors' contents: name, type, shape and memory of each. ONNX Runtime's
+IOBinding runs it and reads and writes that memory directly. Invariants: results and errors are those of
 ``InferenceSession.run``. IOBinding reports other classes of errors, does not write an output that is also an input
 of the graph (measured: the memory keeps its previous contents), and fails where an output's shape depends on the
 data. In each of these cases the call uses `run` instead.
@@ -75,7 +75,7 @@ class BoundTensor(NamedTuple):
 
 
 class BoundCall:
-    """A call with fixed names, types, shapes and memory. It belongs to one channel: one thread runs it at a time.
+    """A call whose tensors have a fixed name, type, shape and memory. It belongs to one channel: one thread runs it at a time.
 
     Attributes:
         native: the session's state for this call.
@@ -142,7 +142,7 @@ def make_binding(session: Any, call: BoundCall) -> Binding | None:
     # IOBinding does not write an output that is also an input of the graph.
     if not call.bindable or not call.feeds.keys().isdisjoint(call.output_names):
         return None
-    # An empty array has no address to bind.
+    # An empty array does not have an address to bind.
     if not all(tensor.array.size for tensor in (*call.inputs, *call.outputs)):
         return None
     io = session.io_binding()

@@ -24,7 +24,7 @@ PACKAGES = ("numpy", "onnx", "onnxruntime")
 _LOG_ERRORS_ONLY, _LOG_FATAL_ONLY = 3, 4
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _CPU = ["CPUExecutionProvider"]
-# `InferenceSession.run` searches the names of all feeds for each input: quadratic time.
+# `InferenceSession.run` searches all feeds for each input, which takes quadratic time.
 _MANY_INPUTS = 1000
 
 
@@ -85,7 +85,7 @@ def open_session(model: Path | bytes, label: str, options: Any = None, disabled:
         model: a file, or the bytes of a model without external files.
         label: the model's name in messages.
         options: default `quiet_options`.
-        disabled: names of ONNX Runtime's optimizers that are not used.
+        disabled: ONNX Runtime's optimizers that are not used.
 
     Raises:
         OrtError: ONNX Runtime cannot load the model.

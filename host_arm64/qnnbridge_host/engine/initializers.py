@@ -53,7 +53,8 @@ def with_given_values(
         raise _refused(spec, reason) from None
     entries = dict(spec.config_entries)
     if isinstance(source, str):
-        # A model given as bytes has no folder: pass the folder of external data and the output path explicitly.
+        # A model given as bytes does not have a folder: pass the folder of external data and the output path
+        # explicitly.
         entries.setdefault(EXTERNAL_DATA_FOLDER, os.path.dirname(os.path.abspath(source)))
         if entries.get(CONTEXT_ENABLE) == "1":
             entries.setdefault(CONTEXT_PATH, f"{os.path.splitext(source)[0]}_ctx.onnx")

@@ -166,7 +166,7 @@ class LoadedAdapters:
 
 
 def build_run_options(ort: Any, run: RunSpec, adapters: LoadedAdapters, qnn_version: tuple[int, ...]) -> Any:
-    """Return RunOptions for a run's description. Raise `OptionError` for unknown names and wrong values."""
+    """Return RunOptions for a run's description. Raise `OptionError` for an unknown name or a wrong value."""
     options = ort.RunOptions()
     for name, value in run.options.items():
         if name == ADAPTERS:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.request.client import StopSignal
 
 
-# Most names of omitted metadata that are listed.
+# Limit of the list of omitted metadata.
 _MOST_NAMES = 20
 
 # Before 1.31 the native part of session creation holds the GIL (onnxruntime 27063).

@@ -218,7 +218,7 @@ def _compose_fix(circumstances: Circumstances) -> str:
         return f"Create the session with fix=True, or run: {fix_command(path)}. It removes these tensors."
     return (
         f"Run: {model_command('analyze', path)}. It reports an infinite scale, if the model has one; then quantise "
-        "the float model with qnnbridge quantize, which limits masks first. Otherwise run the model again with "
+        "the float model with qnnbridge quantize, which makes masks small first. Otherwise run the model again with "
         "QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change the operator that fails, or "
         "run the model on the CPU provider."
     )
@@ -236,7 +236,7 @@ def _definitions_fix(circumstances: Circumstances) -> str:
     path = circumstances.model_path
     return (
         f"For Mish and GroupNormalization run: {fix_command(path, '--only definitions')}, and compile "
-        f"{fixed_file(path)}. A session without a cache runs the model as it is."
+        f"{fixed_file(path)}. A session without a cache runs the unchanged model."
     )
 
 
@@ -432,7 +432,7 @@ def is_cpu_fallback_refusal(error: Exception) -> bool:
 
 def _class_of(error: Exception, text: str) -> type[OrtError] | type[RemoteError]:
     if type(error).__module__.startswith("onnxruntime"):
-        # Compare names: older releases lack some of the classes, and this module does not import onnxruntime.
+        # Compare by name: older releases lack some of the classes, and this module does not import onnxruntime.
         known = errors.ORT_ERRORS.get(type(error).__name__)
         if known is not None:
             return known

@@ -125,7 +125,7 @@ def _create_stream(call: ObjectCall) -> Any:
     # require it.
     for device in sorted(alike, key=lambda device: _device_facts(device) != wanted):
         return device.create_sync_stream()
-    raise InvalidArgument(f"The host has no device of {wanted.get('ep_name')} like this one.")
+    raise InvalidArgument(f"The host does not have a device of {wanted.get('ep_name')} like this one.")
 
 
 def _device_facts(device: Any) -> Mapping[str, Any]:
@@ -390,7 +390,7 @@ def _list(_: Any, call: ObjectCall) -> ObjectResult:
 
 
 def _facts(value: Any) -> Any:
-    """Convert an object of the bindings to its public attributes; sort sets and replace enum members by names."""
+    """Convert an object of the bindings to its public attributes; sort sets and replace each enum member by its name."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, dict):
@@ -505,7 +505,8 @@ class _Compiler:
 def _create(call: ObjectCall) -> _Compiler:
     """Create the description of a compilation from a request.
 
-    The values of the request are the initializers of the specification, followed by the model if it has no path.
+    The values of the request are the initializers of the specification, followed by the model if it was given as
+    bytes.
     """
     try:
         spec = SessionSpec.from_wire(argument(call, "spec", dict))

@@ -31,7 +31,8 @@ _DYNAMIC = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "ConvInteg
 class PlacementTarget(NamedTuple):
     """Backend and chip that the QNN part of a session is computed on.
 
-    backend: its type (htp, gpu, ...). simulator: whether there is no NPU. soc_model: the chip, if one was given.
+    backend: its type (htp, gpu, ...). simulator: whether the machine lacks an NPU. soc_model: the chip, if one was
+    given.
     edges_on_cpu: whether QNN leaves quantization at the graph's inputs and outputs to the CPU, which is its default
     if the CPU is allowed.
     """
@@ -190,7 +191,7 @@ def refusal(
 
 
 def dynamic_dimensions(model_inputs: Sequence[NodeInfo]) -> dict[str, tuple[str, ...]]:
-    """Return the free dimensions of each input that has any: their names, or their positions (``axis 0``)."""
+    """Return the free dimensions of each input that has any, by name or by position (``axis 0``)."""
     found = {}
     for node in model_inputs:
         free = tuple(
@@ -264,7 +265,7 @@ def _cause(
 def _staying(operators: SessionOperators) -> str:
     """Return a sentence about operators of classical machine learning, which fixed dimensions do not help.
 
-    Other operators without QNN are left out, because ONNX Runtime may fold some of them into constants.
+    Other such operators are omitted, because ONNX Runtime may fold some of them into constants.
     """
     names = [name for name in operators.without_qnn if name.startswith("ai.onnx.ml.")]
     return f" {NO_OPERATOR} {', '.join(names)}, and fixed dimensions do not change that." if names else ""

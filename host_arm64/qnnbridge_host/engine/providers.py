@@ -96,7 +96,7 @@ class ProviderChoice(NamedTuple):
 
     Attributes:
         qnn: QNN's options, checked and complete, or ``None`` for a session without QNN.
-        others: names and options of the providers after QNN. The CPU is never listed together with QNN, because
+        others: name and options of each provider after QNN. The CPU is never listed together with QNN, because
             ONNX Runtime adds the CPU implicitly, and refuses a strict session that lists it.
         entries: the session's configuration entries, without those that are QNN options by another name.
         target: backend and chip of the QNN part; ``None`` without QNN.
@@ -176,7 +176,7 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
 
 
 def _unique(providers: Sequence[ProviderSpec]) -> list[ProviderSpec]:
-    """Return the first provider of each name, because ONNX Runtime also ignores repeated names."""
+    """Return the first provider of each name, because ONNX Runtime also ignores repetitions."""
     return list({provider.name: provider for provider in reversed(providers)}.values())[::-1]
 
 
@@ -303,7 +303,7 @@ class PluginQnn:
 
     @property
     def simulator(self) -> bool:
-        """Whether there is no NPU. Then the provider lists the machine's CPU, which runs the simulator."""
+        """Whether the machine lacks an NPU. Then the provider lists the machine's CPU, which runs the simulator."""
         return bool(self._devices) and all(_kind(device) == "CPU" for device in self._devices)
 
     def require(self) -> None:
@@ -311,7 +311,7 @@ class PluginQnn:
             return
         raise ProviderUnavailable(
             "QNN lists no device on this machine.",
-            cause="The provider is loaded, but there is no Qualcomm NPU, or its driver is missing or not working.",
+            cause="The provider is loaded, but the machine lacks a Qualcomm NPU, or its driver is missing or not working.",
             fix="Install the NPU driver (Windows Update, or the maker of the PC) and restart, "
             "or request CPUExecutionProvider.",
             details={"library_folder": self.library_folder},

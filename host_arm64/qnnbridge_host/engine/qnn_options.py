@@ -1,9 +1,9 @@
 """Options of the QNN execution provider: a table, and the checks against it.
 
 QNN silently ignores unknown options and most invalid values, so a session with a misspelt option computes with
-other settings. Therefore names and values are checked against the table before they are passed to ONNX Runtime; so
-are ONNX Runtime's own configuration keys, and names of chips. The functions have no side effects; they read the
-disk only to check whether a file exists. Any thread.
+other settings. Therefore each name and value is checked against the table before they are passed to ONNX Runtime;
+so are ONNX Runtime's own configuration keys, and chips. The functions do not have side effects; they read the disk
+only to check whether a file exists. Any thread.
 
 Every refusal is an `OptionError` with the option, the fault and the correct form. Values are text, bool or int and
 are converted to text. An option or a chip that is newer than the tables is accepted if the installed library
@@ -46,7 +46,7 @@ PERFORMANCE_MODES = (
 # Case-sensitive. For any other text QNN logs a warning and uses htp.
 BACKEND_TYPES = ("htp", "gpu", "cpu", "saver", "ir", "genie")
 PRIORITIES = ("normal", "low", "normal_low", "normal_high", "high", "high_plus", "critical", "critical_plus")
-# Before 2.5 QNN had four levels: low, normal, normal_high and high (the names in ONNX Runtime's documentation).
+# Before 2.5 QNN had four levels: low, normal, normal_high and high (as in ONNX Runtime's documentation).
 _PRIORITIES_SINCE = dict.fromkeys(("normal_low", "high_plus", "critical", "critical_plus"), (2, 5))
 
 
@@ -181,7 +181,7 @@ BACKEND_LIBRARIES: Mapping[str, str] = {
 # ONNX Runtime stores any key and does not report unknown ones. Its releases add keys, so an unknown key is passed
 # through, unless it differs from a known key by at most two keystrokes.
 
-# If this variable is 1 in the host's environment, names of options are not checked (values still are).
+# If this variable is 1 in the host's environment, option names are not checked (values still are).
 ALLOW_UNKNOWN_ENV = "QNNBRIDGE_ALLOW_UNKNOWN_OPTIONS"
 
 DISABLE_CPU_FALLBACK = "session.disable_cpu_ep_fallback"
@@ -297,7 +297,7 @@ def find_library(text: str, folder: str | None, what: str) -> str:
 
 
 def libraries_in(folder: str | None) -> list[str]:
-    """Return the sorted file names of the QNN backends in a folder."""
+    """Return the QNN backends in a folder, sorted by file name."""
     try:
         names = os.listdir(folder) if folder else []
     except OSError:
@@ -612,7 +612,7 @@ def arch_of(number: int) -> int | None:
 
 
 def chip_label(text: str) -> str:
-    """Return a ``soc_model`` value with the chips' names for messages, such as ``60 (SC8380XP)``."""
+    """Return a ``soc_model`` value with the name of each chip for messages, such as ``60 (SC8380XP)``."""
     words = []
     for word in (part.strip() for part in text.split(",")):
         chip = chip_named(word)

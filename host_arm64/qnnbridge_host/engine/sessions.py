@@ -48,7 +48,7 @@ Enter = Callable[[str], None]
 # The driver restarts the NPU's own processor, and all sessions lose what was loaded into it. The host need not end:
 # the session is recreated and the call repeated once; every other session is recreated by its next call. If a reset
 # recurs within a minute, or QNN reports that the NPU is lost permanently (1011), only a new process helps; then
-# ``details["host_must_restart"]`` of the error tells the client to restart the host.
+# ``details["host_must_restart"]`` of the error makes the client restart the host.
 #
 # `ort_errors` decides from ONNX Runtime's texts which error is a reset, and records it in the error's details:
 # ``npu_reset``, ``qnn_code``.

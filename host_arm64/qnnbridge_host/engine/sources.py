@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.settings import EngineName
 
 
-# File names of the provider in the wheels and in Windows' packages.
+# File name of the provider in the wheels and in Windows' packages.
 _LIBRARIES: Final = (
     "onnxruntime_providers_qnn.dll",
     "onnxruntime_providers_qnn_abi.dll",
