@@ -75,7 +75,9 @@ class BoundTensor(NamedTuple):
 
 
 class BoundCall:
-    """A call whose tensors have a fixed name, type, shape and memory. It belongs to one channel: one thread runs it at a time.
+    """A call whose tensors have a fixed name, type, shape and memory.
+
+    It belongs to one channel: one thread runs it at a time.
 
     Attributes:
         native: the session's state for this call.

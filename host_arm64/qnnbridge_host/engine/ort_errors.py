@@ -218,9 +218,9 @@ def _compose_fix(circumstances: Circumstances) -> str:
         return f"Create the session with fix=True, or run: {fix_command(path)}. It removes these tensors."
     return (
         f"Run: {model_command('analyze', path)}. It reports an infinite scale, if the model has one; then quantise "
-        "the float model with qnnbridge quantize, which makes masks small first. Otherwise run the model again with "
-        "QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change the operator that fails, or "
-        "run the model on the CPU provider."
+        "the float model with qnnbridge quantize, which makes masks small first. Otherwise run the model again "
+        "with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change the operator that fails, "
+        "or run the model on the CPU provider."
     )
 
 

@@ -390,7 +390,7 @@ def _list(_: Any, call: ObjectCall) -> ObjectResult:
 
 
 def _facts(value: Any) -> Any:
-    """Convert an object of the bindings to its public attributes; sort sets and replace each enum member by its name."""
+    """Convert an object of the bindings to its public attributes; sort sets and replace enum members by name."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, dict):

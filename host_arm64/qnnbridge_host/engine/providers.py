@@ -311,7 +311,7 @@ class PluginQnn:
             return
         raise ProviderUnavailable(
             "QNN lists no device on this machine.",
-            cause="The provider is loaded, but the machine lacks a Qualcomm NPU, or its driver is missing or not working.",
+            cause="The provider is loaded, but there is no Qualcomm NPU, or its driver is missing or not working.",
             fix="Install the NPU driver (Windows Update, or the maker of the PC) and restart, "
             "or request CPUExecutionProvider.",
             details={"library_folder": self.library_folder},

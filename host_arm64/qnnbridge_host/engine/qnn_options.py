@@ -1,7 +1,7 @@
 """Options of the QNN execution provider: a table, and the checks against it.
 
 QNN silently ignores unknown options and most invalid values, so a session with a misspelt option computes with
-other settings. Therefore each name and value is checked against the table before they are passed to ONNX Runtime;
+other settings. Therefore names and values are checked against the table before ONNX Runtime gets them;
 so are ONNX Runtime's own configuration keys, and chips. The functions do not have side effects; they read the disk
 only to check whether a file exists. Any thread.
 
