@@ -89,7 +89,7 @@ def compile_together(jobs: Sequence[CompilerInput], folder: str, order: WorkOrde
 def _compiled(
     jobs: Sequence[CompilerInput], folder: str, order: WorkOrder, *, copied: bool = False
 ) -> list[CompiledFiles] | None:
-    """Compile; return ``None`` if files that the worker read were touched, so that it may have read other contents."""
+    """Compile; return ``None`` if files were touched meanwhile, so that the worker may have read other contents."""
     with staging_dir(jobs, folder, copied=copied) as place:
         # Take the stamps after the staging, because its hard links touch the files, too.
         before = list(itertools.chain(*(job.source.stamps() for job in jobs)))
@@ -228,7 +228,9 @@ def check_whole(folder: str, model: str, blob: str | None) -> None:
             if not node.embedded:
                 raise _broken(f"{model} has no context binary inside.", "")
         elif node.embeds or node.cache_path != blob:
-            raise _broken(f"{model} does not name {blob} as its context binary.", f"It names {node.cache_path!r}.")
+            raise _broken(
+                f"{model} does not refer to the context binary {blob}.", f"It refers to {node.cache_path!r}."
+            )
     if blob is not None and not _size(os.path.join(folder, blob)):
         raise _broken(f"The context binary {blob} is missing or empty.", "")
 
@@ -242,7 +244,7 @@ def _size(path: str) -> int:
 
 def _broken(what: str, why: str) -> CompileFailed:
     return CompileFailed(
-        f"The compiler left no whole result: {what}",
+        f"The compiler left no complete result: {what}",
         cause=why or None,
         fix="Compile again. If it happens again, look at the free space of the disk and at the host's log.",
     )

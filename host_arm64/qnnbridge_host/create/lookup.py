@@ -163,7 +163,7 @@ class SessionCache:
             return None
 
     def refuse_poor(self, host: HostInfo) -> None:
-        """Raise `NeedsParting` for a watched creation whose stored verdict is "differs", if the rewrite may help."""
+        """Raise `NeedsParting` for a watched creation with the stored verdict "differs" if the rewrite may help."""
         if not self._creation.watched or host.simulator is None or not self._settings.in_use:
             return
         with contextlib.suppress(OSError):  # `find` fails in the same way and reports it
@@ -259,7 +259,7 @@ class SessionCache:
         return entry
 
     def _make(self, key: str, parts: dict[str, object]) -> CacheEntry | None:
-        """Compile the model and return its entry. If that is not possible, record the reason and return ``None``."""
+        """Compile the model and return its entry. If that fails, record the reason and return ``None``."""
         try:
             for _ in range(ATTEMPTS):
                 # The heartbeat shows waiting processes that this process is still compiling.
@@ -289,7 +289,7 @@ class SessionCache:
             raise
         except BridgeError as error:
             # Whether the session can be created shows if the model or the separate compilation is at fault.
-            self.off(f"it could not be compiled apart ({error.message})")
+            self.off(f"it could not be compiled separately ({error.message})")
         return None
 
     # --- after the session was created ---

@@ -420,7 +420,7 @@ def _unusable(job: CompilerInput, error: BridgeError) -> CompileFailed:
     return CompileFailed(
         f"{job.source.label} was compiled, and the result {'kills the host' if died else 'cannot be used'}.",
         cause=error.message if error.cause is None else f"{error.message} {error.cause}",
-        fix=f"{_cure(job)}Nothing was written. To keep the result all the same, compile with validate=False "
+        fix=f"{_cure(job)}Nothing was written. To keep the result anyway, compile with validate=False "
         "(--no-validate).",
         evidence=error.evidence,
         details={"validation_error": error.code, **error.details, **died_details},
@@ -439,7 +439,7 @@ def _wrong_numbers(job: CompilerInput, result: Validation) -> CompileFailed:
     return CompileFailed(
         f"{job.source.label} was compiled, and the result computes other numbers than the original on the CPU.",
         cause=f"Output {wrong[0].output!r} ({wrong[0].inputs}): {wrong[0].remark}. Allowed for {result.tolerance}.",
-        fix=f"{_look_for_it(job)} Nothing was written. To keep the result all the same, compile with "
+        fix=f"{_look_for_it(job)} Nothing was written. To keep the result anyway, compile with "
         "validate=False (--no-validate).",
         evidence=[f"{one.output} ({one.inputs}): {one.remark}" for one in wrong[1:4]],
         details={"validation": result.to_json()},

@@ -70,4 +70,4 @@ def is_no_better(root: Path, key: str | None, plain: NumbersReport) -> str:
     before, after = plain.snr_db, found.snr_db
     if before is not None and after is not None and after > before:
         return ""
-    return f"the numbers also differ with parted gates ({found.worst or found.reason})"
+    return f"the numbers also differ with separated gates ({found.worst or found.reason})"

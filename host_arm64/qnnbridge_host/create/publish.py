@@ -242,7 +242,7 @@ def destination_of(source: ModelSource, output: str | None, cwd: str, *, tag: st
             if not path.lower().endswith(MODEL_SUFFIX):
                 raise OptionError(
                     f"The output {text} does not end in .onnx.",
-                    cause="ONNX Runtime goes by the end of the name, and loads anything else as another format.",
+                    cause="ONNX Runtime chooses the format by the suffix, and would not load this file as ONNX.",
                     fix="Give a file name that ends in .onnx, or a folder (ending in a slash if it has a dot).",
                 )
             place = Destination(os.path.dirname(path), os.path.basename(path))
@@ -256,9 +256,9 @@ def _check_name(stem: str) -> None:
     safe = safe_stem(stem)
     if safe == stem:
         return
-    cause = "QNN takes two dots in a row for a way out of the folder, and would never load the result."
+    cause = "QNN treats two dots in a row as a reference to another folder, and would never load the result."
     if ".." not in stem:
-        cause = "The names of the files that belong to it would be longer than file systems take."
+        cause = "The names of its files would be longer than file systems allow."
     raise OptionError(
         f"A compiled model cannot be called {stem}.onnx.", cause=cause, fix=f"Call it {safe}.onnx, for example."
     )
@@ -331,7 +331,7 @@ def is_finished(job: CompilerInput, place: Destination, versions: Mapping[str, s
                 return None
     except OSError:
         return None
-    return "It is there already, made from the same model with the same options and versions."
+    return "The result exists already, made from the same model with the same options and versions."
 
 
 def describe(

@@ -82,7 +82,7 @@ class FixedModel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FixedSource:
-    """Source of a session of a rewritten copy. spec: the description without the sizes that are fixed in the copy."""
+    """Source of a session of a rewritten copy. spec: the description without the sizes fixed in the copy."""
 
     source: ModelSource
     spec: SessionSpec
@@ -119,7 +119,7 @@ def fixed_source(
     if spec.value_names:
         raise OptionError(
             "fix=True rewrites the weights, so none can be given with the session options.",
-            fix="Leave add_initializer() and add_external_initializers...() away, or use qnnbridge fix.",
+            fix="Do not call add_initializer() and add_external_initializers...(), or use qnnbridge fix.",
         )
     fix = spec.fix or FixSpec()
     wanted = {
@@ -178,7 +178,7 @@ def _no_room(source: ModelSource, folder: str, error: OSError) -> ModelError:
     return ModelError(
         f"The rewritten copy of {source.label} cannot be kept in {folder}.",
         cause=error.strerror or str(error),
-        fix="Make room there, or name another folder in QNNBRIDGE_CACHE_DIR.",
+        fix="Free space there, or set QNNBRIDGE_CACHE_DIR to another folder.",
     )
 
 
@@ -454,8 +454,8 @@ def _built(request: WrapRequest, order: WorkOrder) -> bytes:
             reply = worker.call({"op": "worker.wrap", **request.to_plain()})
     except WorkerDied as died:
         raise ContextUnusable(
-            f"To read the context binary {order.label} ended the process that did it.",
-            cause="QNN's system library does not survive it: the binary is damaged, or of a format of its own.",
+            f"Reading the context binary {order.label} crashed the reading process.",
+            cause="QNN's system library crashes: the binary is damaged, or has an unknown format.",
             evidence=(died.message,),
             fix="Copy or download the binary again.",
             details={"path": request.path},
@@ -530,10 +530,10 @@ def fetch_contexts(source: ModelSource, calls_back: CallsBack) -> ContextFolder 
         for name in names:
             # Do not write the function's bytes to another folder.
             if os.path.basename(name) != name or name in ("", ".", ".."):
-                raise InvalidArgument(f"The model names {name!r} as a context binary, which is no file name.")
+                raise InvalidArgument(f"The model names {name!r} as a context binary, which is not a file name.")
             values = calls_back.call(CONTEXT_READ, {"name": name}).values
             if len(values) != 1 or not hasattr(values[0], "tobytes"):
-                raise calls_back.nonsense(CONTEXT_READ, "no bytes")
+                raise calls_back.nonsense(CONTEXT_READ, "not bytes")
             with open(os.path.join(folder, name), "wb") as file:
                 file.write(values[0].tobytes())
     except OSError as error:

@@ -99,7 +99,7 @@ class ModelService:
             spec = SessionSpec.from_wire(header["spec"])
             settings = cache_settings(header.get("cache"))
             if spec.model_path is None:
-                raise TypeError("a folder has no bytes")
+                raise TypeError("a folder without a path")
             folder = os.path.abspath(spec.model_path)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.choose without a proper description ({error})") from None
@@ -414,7 +414,7 @@ def deadline_of(budget_s: Any) -> float | None:
         return None
     # Compare the type, because a bool is an int. Use `not >=`, because comparisons with NaN are false.
     if type(budget_s) not in (int, float) or not budget_s >= 0:
-        raise ValueError(f"budget_s={str(budget_s)[:40]!r} is no length of time")
+        raise ValueError(f"budget_s={str(budget_s)[:40]!r} is not a duration")
     return time.monotonic() + min(budget_s, LONGEST_S) if budget_s else None
 
 

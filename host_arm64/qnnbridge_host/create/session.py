@@ -165,7 +165,7 @@ class SessionMaker:
                     if isinstance(error, PlacementRefused):
                         self._suggest(refusal, creation, rewritten=True)
                     raise refusal from None
-                text = f"QNN refuses {creation.order.label} as it is; it was rewritten ({'; '.join(made.changes)})."
+                text = f"QNN refuses {creation.order.label}, so it was rewritten ({'; '.join(made.changes)})."
                 return made._replace(fix=FixSpec(), notices=[*made.notices, Notice("done", text)])
             self._suggest(refusal, creation)
             raise
@@ -209,7 +209,7 @@ class SessionMaker:
                         f"No session of {creation.order.label} was made.",
                         cause=self._known_faults(plain),
                         evidence=(f"Rewritten, it cannot be used: {error.message}",),
-                        fix="Export the model without these operators. fix=False compiles it as it is.",
+                        fix="Export the model without these operators. fix=False compiles the unchanged model.",
                     ) from None
                 made = self._from_model_or(plain, error)
                 why = f"{creation.order.label} was not rewritten without being asked: {error.message}"
@@ -258,18 +258,18 @@ class SessionMaker:
             if isinstance(error, PlacementRefused):
                 NegativeEntries(root).write(found.note, "gates", error.message, label)
             made = self._from_model(plain)
-            why = f"{label}: its numbers on QNN differ, and its gates were not parted: {error.message}"
+            why = f"{label}: its numbers on QNN differ, and its gates were not separated: {error.message}"
             return made._replace(notices=[*made.notices, Notice("model", why)])
         # The other rewrites only prepare for the gates (`_whole`).
         changes = [change for change in made.changes if change.startswith(found.rewrites)]
-        why = parting.is_no_better(root, made.cache.key, found.report) if changes else "it has no gates to part"
+        why = parting.is_no_better(root, made.cache.key, found.report) if changes else "it has no such gates"
         if why:
             self.sessions.close(made.session)
             NegativeEntries(root).write(found.note, "gates", why, label)
             return self._from_model(plain)
         text = (
             f"{label}: its numbers on QNN differed from the CPU's ({found.report.worst or found.report.reason}). "
-            f"So Sigmoid and Tanh were parted from the operators that QNN merges them with ({'; '.join(changes)}). "
+            f"So Sigmoid and Tanh were separated from operators that QNN merges them with ({'; '.join(changes)}). "
             "It takes more cycles: 1.1 to 10 times as many in the simulator's estimate (docs/fix.md). "
             "fix=False leaves them."
         )

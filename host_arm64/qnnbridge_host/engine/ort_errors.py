@@ -219,7 +219,7 @@ def _compose_fix(circumstances: Circumstances) -> str:
     return (
         f"Run: {model_command('analyze', path)}. It reports an infinite scale, if the model has one; then quantise "
         "the float model with qnnbridge quantize, which makes masks small first. Otherwise run the model again "
-        "with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change the operator that fails, "
+        "with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change the failing operator, "
         "or run the model on the CPU provider."
     )
 
