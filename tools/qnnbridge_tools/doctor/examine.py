@@ -304,12 +304,12 @@ def _clean(value: Any, machine: Machine) -> Any:
 
 
 def _clean_text(text: str, machine: Machine) -> str:
-    # First replace the names of profile folders, which may differ from the user's name.
+    # First replace profile folders, whose name may differ from the user's name.
     text = _PROFILE.sub(lambda match: match["before"] + _stand_in(match["name"]), text)
     name = machine.user
     if len(name) < _LEAST_NAME or name.lower() in _TOO_COMMON:
         return text
-    # Do not replace a part of a longer word. An underscore is a boundary, because it joins words in file names.
+    # Do not replace a part of a longer word. An underscore is a boundary, because it joins words in a file name.
     return re.sub(rf"(?i)(?<![^\W_]){re.escape(name)}(?![^\W_])", _stand_in(name), text)
 
 
@@ -358,7 +358,7 @@ _SNAPSHOT: Final = ("qnnbridge doctor --snapshot report.json",)
 
 
 def diagnose(facts: Facts, checks: Sequence[SubjectCheck] = CHECKS) -> Report:
-    """Run the checks on the facts and return the report. Consequences of other findings are left out."""
+    """Run the checks on the facts and return the report. Consequences of other findings are omitted."""
     found: list[Finding] = []
     healthy: list[Healthy] = []
     for check in checks:
@@ -396,8 +396,9 @@ def verdict(facts: Facts, findings: tuple[Finding, ...]) -> str:
     if findings and findings[0].severity is Severity.BLOCKED:
         first = findings[0]
         if first.code.startswith("model."):
-            return f"This model cannot be used on QNN as it is, because {first.title}."
-        # Without an Arm processor there is no NPU, so the sentence is about QNN, which computes on its simulator.
+            return f"This model cannot be used on QNN without changes, because {first.title}."
+        # A computer without an Arm processor lacks an NPU, so the sentence is about QNN, which computes on its
+        # simulator.
         effect = first.effect.value if facts.is_arm else first.effect.value.replace("The NPU", "QNN")
         return f"{effect}, because {first.title}."
     well = _what_works(facts)
@@ -411,8 +412,8 @@ def _what_works(facts: Facts) -> str:
         but = f", though {fixes.unknown_text(unknown)}" if unknown else ""
         if not facts.is_arm:
             no_npu = "this computer has no NPU; no live probe was made"
-            return f"Nothing speaks against QNN's simulator here{but} ({no_npu})"
-        return f"Nothing speaks against the NPU{but} (no live probe was made)"
+            return f"No known problem prevents using QNN's simulator here{but} ({no_npu})"
+        return f"No known problem prevents using the NPU{but} (no live probe was made)"
     if probe.simulator:
         return "QNN works here, in its simulator: this computer has no NPU"
     return "The NPU can be used"
@@ -615,7 +616,7 @@ def _run_command(*arguments: str) -> str:
 FIXES: Final = (
     Fix(
         ("host.none", "host.only-emulated", "host.packages-missing", "host.python-too-old", "host.base-missing"),
-        "Set up a host in an environment of its own (qnnbridge setup)?",
+        "Set up a host in a separate environment (qnnbridge setup)?",
         _set_up_host,
         SETUP_HOST,
     ),
@@ -645,7 +646,7 @@ def apply_fixes(report: Report, ask: Callable[[str], bool]) -> list[str]:
             lines.append(f"done ({', '.join(reasons)}): {fix.apply(found[0])}")
         except Exception as error:  # noqa: BLE001 - a failed repair must not prevent the others
             lines.append(f"failed ({', '.join(reasons)}): {error}")
-    lines += [f"not mended by --fix ({code}): do what its fix says" for code in (one.code for one in left)]
+    lines += [f"not mended by --fix ({code}): follow its fix" for code in (one.code for one in left)]
     return lines
 
 
@@ -661,7 +662,7 @@ def explained(text: str) -> list[dict[str, Any]]:
     # Accept a code in square brackets, too, because a report prints it so.
     code = text.strip().strip("[]")
     if code in CATALOGUE:
-        fix = "Run `qnnbridge doctor` on the computer concerned: it names the command."
+        fix = "Run `qnnbridge doctor` on that computer: its report contains the command."
         return [{"title": code, "cause": CATALOGUE[code].why, "fix": fix, "seen": "a finding of this doctor"}]
     from qnnbridge_tools.explanations import explain_text
 

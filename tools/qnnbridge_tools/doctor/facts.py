@@ -68,7 +68,7 @@ class PythonReport:
 class StartFailure:
     """Failure of a started program.
 
-    exit_code: raw exit code; ``None`` if it did not start or hung. said: its stderr, or why it did not start.
+    exit_code: raw exit code; ``None`` if it did not start or hung. said: stderr, or why the program did not start.
     """
 
     exit_code: int | None

@@ -175,7 +175,7 @@ def finding(code: str, title: str, *seen: str, fix: Remedy | str, notes: tuple[s
     Args:
         code: the finding's code.
         title: one clause.
-        seen: evidence; empty lines are left out.
+        seen: evidence; empty lines are omitted.
         fix: the fix, or its text if it does not have commands.
         notes: further remarks.
     """

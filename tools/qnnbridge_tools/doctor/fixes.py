@@ -503,7 +503,7 @@ def nothing_fits(facts: Facts) -> Remedy:
     from qnnbridge_tools.versions.view import advice
 
     said = advice(machine) if machine is not None else ""
-    words = f"No release of {QNN} fits this host as it is."
+    words = f"No release of {QNN} fits this host."
     if fitting_version(facts, USUAL_PYTHON) is not None:
         return set_up_host(facts, f"{words} {said}".strip())
     if not facts.is_windows or not facts.is_arm:

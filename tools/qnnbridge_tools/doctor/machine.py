@@ -107,7 +107,7 @@ class Machine(Protocol):
     def size(self, path: str) -> int | None: ...
 
     def names(self, folder: str) -> Sequence[str]:
-        """Return the sorted names in a folder."""
+        """Return the entries of a folder, sorted by name."""
 
     def data(self, path: str, limit: int) -> bytes | None:
         """Return the first `limit` bytes of a file."""
@@ -179,7 +179,7 @@ def text_of(machine: Machine, path: str, limit: int = 1 << 20) -> str | None:
 
 
 def variable_of(machine: Machine, name: str, otherwise: str = "") -> str:
-    """Return a variable by its name in capitals, because names on Windows have any case (Path, SystemRoot)."""
+    """Return a variable by its name in capitals. On Windows any case is possible (Path, SystemRoot)."""
     return next((value for known, value in machine.environ.items() if known.upper() == name), otherwise)
 
 

@@ -57,7 +57,7 @@ def find_computer(facts: Facts) -> Iterator[Finding]:
     if (
         name
         and computer.chip is None
-        # Microsoft's names for Qualcomm's chips (SQ1, SQ2, SQ3) do not contain Qualcomm's name.
+        # Microsoft calls Qualcomm's chips SQ1, SQ2 and SQ3, without Qualcomm's name.
         and not any(word in name for word in ("qualcomm", "snapdragon", "microsoft sq"))
     ):
         yield finding(
@@ -121,8 +121,8 @@ def _simulator(facts: Facts) -> Iterator[Finding]:
     # A stub gives access to the NPU, so a set with a stub is not the simulator's.
     if loaded is None or version is None or loaded.of("stub"):
         return
-    seen = f"onnxruntime-qnn {version} loads {loaded.folder}, which has no stub: no way to an NPU"
-    fix = "Use qnnbridge.InferenceSession, which runs in the ARM64 host, in place of onnxruntime's."
+    seen = f"onnxruntime-qnn {version} loads {loaded.folder}, which lacks the stub for an NPU"
+    fix = "Use qnnbridge.InferenceSession, which runs in the ARM64 host, instead of onnxruntime's."
     # A wheel with this folder contains both sets, and its loader has chosen the wrong one. Other wheels contain
     # only the simulator.
     if loaded.folder.replace("\\", "/").endswith("libs/amd64"):
@@ -130,7 +130,7 @@ def _simulator(facts: Facts) -> Iterator[Finding]:
             "application.python311-loader",
             "this Python's own onnxruntime-qnn would load its simulator instead of the NPU's libraries",
             seen,
-            f"Python {facts.application.version} says that the machine is {facts.application.machine}",
+            f"Python {facts.application.version} reports the machine type {facts.application.machine}",
             fix=fix + " Or use Python 3.12 or newer.",
         )
     else:

@@ -339,7 +339,7 @@ def _crashes(machine: Machine, folder: str) -> tuple[Crash, ...]:
     """Return the crash reports of the last day, the newest first."""
     paths = paths_of(machine.system)
     found: list[Crash] = []
-    # File names begin with the time, so sorting puts the newest first.
+    # Each file name begins with the time, so sorting puts the newest first.
     for name in sorted(machine.names(folder), reverse=True):
         if not name.endswith(".json") or len(found) >= _MAX_CRASHES:
             continue
@@ -462,7 +462,7 @@ def find_daemon(facts: Facts) -> Iterator[Finding]:
             "daemon.other-version",
             f"the daemon is qnnbridge {daemon.version}, and this is {facts.qnnbridge}",
             daemon.said,
-            fix=daemon.fix or Remedy("Start it anew with this version.", ("qnnbridge host restart --daemon",)),
+            fix=daemon.fix or Remedy("Restart it with this version.", ("qnnbridge host restart --daemon",)),
         )
     is_wanted = facts.environment.get("QNNBRIDGE_HOST", "").lower() == "daemon"
     if daemon.dies_with_us and daemon.state != "runs" and is_wanted:

@@ -188,7 +188,7 @@ def _key(machine: Machine, path: str) -> str:
 
 
 def _identity(machine: Machine, path: str) -> str:
-    """Return a key that is equal for all names of one interpreter in one folder.
+    """Return a key that is equal for all links to one interpreter in one folder.
 
     Links in other folders differ: the interpreter of a virtual environment links to another one with other
     packages.
@@ -495,7 +495,7 @@ _FIXES: Final[dict[str, Callable[[Facts], Remedy]]] = {
     ),
     "host.packages-missing": _fix_packages,
     "host.user-packages": lambda facts: fixes.set_up_host(
-        facts, "Give the host an environment of its own, or install without --user."
+        facts, "Give the host a separate environment, or install without --user."
     ),
     "host.none": fixes.set_up_host,
 }

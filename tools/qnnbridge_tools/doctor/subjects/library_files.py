@@ -42,7 +42,7 @@ def role_of(name: str) -> tuple[str, int | None] | None:
 
 
 def qnn_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the file names that belong to QNN itself, without the execution provider."""
+    """Return the files of QNN itself, without the execution provider, from a list of file names."""
     return tuple(name for name in names if (role := role_of(name)) is not None and role[0] != "provider")
 
 

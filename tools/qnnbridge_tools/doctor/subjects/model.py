@@ -174,7 +174,7 @@ def _contents(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Finding
             "model.data-missing",
             f"{name} lacks a file with weights" if len(model.missing) == 1 else f"{name} lacks files with weights",
             *model.missing[:5],
-            fix="Copy these files to the model's folder, too, with their original names.",
+            fix="Copy these files to the model's folder, too, without renaming them.",
         )
     if model.zero:
         yield finding(
@@ -373,7 +373,7 @@ def healthy_genai(facts: Facts) -> str | None:
         return f"{GENAI} {version}"
     words = STANDING_WORDS[position]
     if is_untried(version):
-        words += f", {TRIED[-1]}: a process of its own tries it before the host uses it"
+        words += f", {TRIED[-1]}: a separate process tries it before the host uses it"
     return f"{GENAI} {version} ({words})"
 
 

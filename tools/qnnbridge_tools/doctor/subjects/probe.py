@@ -129,7 +129,9 @@ def _remedy(facts: Facts, probe: ProbeResult) -> Remedy:
         return Remedy(words, ("qnnbridge doctor --timeout 300",))
     # For unknown versions, installing the pair that was tried is safer than reinstalling them.
     if probe.failed != "start" and fixes.unknown_packages(facts):
-        return fixes.install_known(facts, "Update qnnbridge, which may know more, or install what it knows.")
+        return fixes.install_known(
+            facts, "Update qnnbridge, which may have a newer table, or install known versions."
+        )
     again = fixes.reinstall(facts)
     if again.words or probe.failed in ("start", "import", "register"):
         return again

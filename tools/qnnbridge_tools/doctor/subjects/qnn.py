@@ -272,7 +272,7 @@ def _backend_path(facts: Facts) -> Iterator[Finding]:
             "sdk.backend-path-missing",
             "backend_path is a file that does not exist",
             backend.path,
-            fix="Remove the provider option backend_path: the host then uses the library of its own package. "
+            fix="Remove the provider option backend_path: the host then uses the library in its package. "
             "(QnnCpu is no longer part of onnxruntime-qnn.)",
         )
     elif backend.version and bundled and not _same_build(backend.version, bundled):
@@ -281,7 +281,7 @@ def _backend_path(facts: Facts) -> Iterator[Finding]:
             "backend_path is a QNN of another build than the provider's",
             f"{backend.path}: {backend.version}",
             f"bundled with onnxruntime-qnn: {bundled}",
-            fix="Remove the provider option backend_path: the host then uses the library of its own package.",
+            fix="Remove the provider option backend_path: the host then uses the library in its package.",
         )
 
 
