@@ -91,7 +91,7 @@ def test_the_session_after_a_poor_verdict_parts_the_gates_and_says_so(
         changes, cured, _ = verdict(model, cache=cache)
     assert (parted(changes), cured.state) == (True, "agrees")
     assert (cured.snr_db or 0) > (found.snr_db or 0) + 10
-    told = [record.message for record in caplog.records if "were parted" in record.message]
+    told = [record.message for record in caplog.records if "were separated" in record.message]
     assert len(told) == 1
     assert f"{found.snr_db:.1f} dB" in told[0]
     assert "cycles" in told[0]
@@ -126,6 +126,6 @@ def test_gates_that_do_not_help_are_tried_once(model: Path, caplog: pytest.LogCa
             with qnnbridge.InferenceSession(model, cache=True) as session:
                 assert (session.fixed, session.cache.key) == ((), key)
                 assert session.verified.state == "differs"
-    assert not [record for record in caplog.records if "were parted" in record.message]
+    assert not [record for record in caplog.records if "were separated" in record.message]
     (note,) = [one for one in NegativeEntries(root).all() if one.kind == "gates"]
-    assert "also differ with parted gates" in note.reason
+    assert "also differ with separated gates" in note.reason

@@ -86,7 +86,7 @@ def test_where_the_cpu_is_allowed_the_cause_is_told(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"backend_path": "/nowhere/libQnnHtp.so"}, "there is no file /nowhere/libQnnHtp.so"),
+        ({"backend_path": "/nowhere/libQnnHtp.so"}, "the file /nowhere/libQnnHtp.so does not exist"),
         ({"backend_type": "cpu"}, "has no library for this backend"),
         ({"qnn_context_priority": "urgent"}, "cannot be 'urgent'"),
         ({"htp_arch": "seventy-three"}, "cannot be 'seventy-three'"),

@@ -169,14 +169,14 @@ def configuration_with_backslashes_in_double_quotes() -> SimulatedMachine:
     return machine
 
 
-@broken("host.config-broken", "'host' is no table", "[host]")
+@broken("host.config-broken", "'host' is not a table", "[host]")
 def configuration_without_a_table() -> SimulatedMachine:
     machine, _, _ = snapdragon()
     machine.put(ntpath.join(machine.environ["LOCALAPPDATA"], "qnnbridge", "config.toml"), text="host = 'python'\n")
     return machine
 
 
-@broken("host.config-broken", "no text in UTF-8")
+@broken("host.config-broken", "not a UTF-8 text")
 def configuration_in_utf_16_as_windows_powershell_writes() -> SimulatedMachine:
     machine, _, _ = snapdragon()
     path = ntpath.join(machine.environ["LOCALAPPDATA"], "qnnbridge", "config.toml")
@@ -854,7 +854,7 @@ def _probed(**result: object) -> SimulatedMachine:
     return machine
 
 
-@broken("probe.start", "does not come up")
+@broken("probe.start", "does not start")
 def host_that_never_says_hello() -> SimulatedMachine:
     return _probed(
         failed="start", error="HostStartFailed", message="The QNN host process ended before it was ready."

@@ -161,7 +161,12 @@ ATTEMPTS = (
         x64_wheels_in_arm64_python,
     ),
     Attempt("5 1.24.1 on 2.40", "sdk.newer-than-system", ("onnxruntime-qnn==1.23.2",), newer_than_the_system),
-    Attempt("6 backend_path into the SDK", "sdk.backend-path-mixed", ("Leave out",), backend_of_the_system),
+    Attempt(
+        "6 backend_path into the SDK",
+        "sdk.backend-path-mixed",
+        ("Remove the provider option",),
+        backend_of_the_system,
+    ),
     Attempt("7 path that is not ASCII", "path.not-ascii", ("qnnbridge setup ",), not_ascii),
     Attempt("8 1.22.0, error 1002", "packages.known-fault", ("onnxruntime-qnn==1.23.2",), error_1002),
     Attempt("9 1.23.2 works", None, (), works),

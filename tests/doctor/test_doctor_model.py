@@ -58,7 +58,7 @@ def test_free_dimensions_are_named_with_the_command_that_fixes_them() -> None:
     assert codes(report) == ["model.dynamic-shape"]
     assert "input_1: N, M1, M2" in report.findings[0].seen
     assert report.findings[0].remedy.commands[0].endswith(" --dim N=SIZE --dim M1=SIZE --dim M2=SIZE")
-    assert report.verdict.startswith("This model cannot be used on QNN as it is, because ")
+    assert report.verdict.startswith("This model cannot be used on QNN without changes, because ")
     assert report.exit_code == 2
 
 

@@ -102,7 +102,7 @@ def test_they_are_no_finding_and_no_praise(
 def test_what_was_tried_is_known(ort: str) -> None:
     report = report_of(native("2.7.0", ort))
     assert packages_line(report) == f"onnxruntime {ort}, onnxruntime-qnn 2.7.0"
-    assert report.verdict == "Nothing speaks against the NPU (no live probe was made)."
+    assert report.verdict == "No known problem prevents using the NPU (no live probe was made)."
 
 
 @pytest.mark.parametrize(("qnn", "ort"), PAIRS)

@@ -119,7 +119,7 @@ def test_the_refusal_of_the_cpu_is_recognised() -> None:
         ("Failed to generate EP context model since the file 'a' exists already.", "never overwrites"),
         ("Unknown exception occurred while creating QNN EP.", "provider option"),
         ("Need to specify a CSV file via provider option profiling_file_path if ETW", "needs a file"),
-        ("Failed to compose Qnn graph.", "names no reason"),
+        ("Failed to compose Qnn graph.", "not report a reason"),
     ],
 )
 def test_a_text_that_misleads_gets_a_cause(text: str, word: str) -> None:

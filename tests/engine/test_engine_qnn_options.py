@@ -75,7 +75,7 @@ def test_python_values_become_text() -> None:
         ("htp_arch", "74", "73"),
         ("htp_share_resource_optimization", "0", "1"),
         ("op_packages", "MyOp", "Operator:library:symbol"),
-        ("op_affinity", "/nowhere/affinity.json", "exists"),
+        ("op_affinity", "/nowhere/affinity.json", "existing file"),
     ],
 )
 def test_an_ill_value_is_refused_with_what_is_allowed(name: str, value: str, word: str) -> None:

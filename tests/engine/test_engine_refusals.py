@@ -63,7 +63,7 @@ def test_nodes_that_a_compiled_model_left_outside_ask_for_the_original(create: A
     create(relu_then_det(), fallback="cpu", config_entries=entries)
     error = refusal_of(create, tmp_path / "c.onnx")
     assert "its context binary lacks these nodes: Det (det)" in (error.cause or "")
-    assert "Compile the original model again" in (error.fix or "")
+    assert "Change these nodes in the original model" in (error.fix or "")
     assert error.cause == create(tmp_path / "c.onnx", fallback="cpu").info.placement.cause
 
 
@@ -223,7 +223,7 @@ def test_a_compiled_model_without_its_binary_is_explained(create: Any, tmp_path:
     next(tmp_path.glob("*.bin")).unlink()
     error = refusal_of(create, compiled)
     assert isinstance(error, errors.InvalidGraph)
-    assert "not beside it" in (error.cause or "")
+    assert "not in its folder" in (error.cause or "")
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_numpy_that_is_half_there_is_found_by_both_sides(tmp_path: Path) -> None
         ("{}", "host.file-missing", "it is a folder"),
         ("no-such-program", "host.file-missing", "on the PATH"),
         ("{}/text", "host.does-not-start", "does not start"),
-        ("/bin/true", "host.does-not-start", "is no Python interpreter"),
+        ("/bin/true", "host.does-not-start", "is not a Python interpreter"),
     ],
 )
 def test_what_is_no_interpreter_is_named_as_such(python: str, code: str, word: str, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_wrong_command_line_is_refused_before_anything_is_started(arguments: l
 
 def test_fix_asks_nobody_where_nobody_is(tmp_path: Path) -> None:
     done = said("doctor", "--quick", "--fix", "--host-python", str(tmp_path / "absent"))
-    assert "not mended by --fix (host.file-missing): do what its fix says" in done.stdout
+    assert "not mended by --fix (host.file-missing): follow its fix" in done.stdout
 
 
 def test_both_command_lines_say_the_same() -> None:

@@ -303,7 +303,7 @@ def test_the_generic_error_gets_the_real_cause() -> None:
 
 
 def test_a_refused_placement_says_that_qnn_did_not_start_instead_of_what_followed_from_it() -> None:
-    guess = "QNN took none of these nodes: Relu. Either it supports none of them, or its backend did not start."
+    guess = "QNN took none of these nodes: Relu. Either it does not support them, or its backend did not start."
     error = enrich(PlacementRefused("No node can run on the NPU.", cause=guess, fix="guess"), log("libcxx_missing"))
     assert "libc++" in str(error.cause)
     assert "Reinstall onnxruntime-qnn" in str(error.fix)

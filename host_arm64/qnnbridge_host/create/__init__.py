@@ -1,21 +1,23 @@
-"""From a request with a model to a session: key, look-up, compiling in a worker process, publishing, loading.
+"""Creation of sessions: cache key, cache look-up, compilation in a worker process, publishing, loading.
 
-Theory of operation. One record goes down, `order.Creation`, with the `WorkOrder` that every piece of work carries:
-who may stop it, until when, where its progress goes. One comes back up, `session.MadeSession`. The calls are
-straight: `service` (the operations, and how their requests are read) -> `session` (entry, model or rewritten copy)
--> `lookup` (finds the entry or makes it) -> `compiler` (judges what was made) -> `worker` (the client of a fresh
-host process, which compiles and ends).
+Theory of operation. The callers pass one record down, `order.Creation`, with a `WorkOrder`: the stop signal, the
+deadline and the receiver of progress events. The result is one record, `session.MadeSession`. The layers of calls
+are `service` (the operations, and the reading of their requests) -> `session` (chooses the cache entry, the model
+or a rewritten copy) -> `lookup` (finds or creates the cache entry) -> `compiler` (checks the compiled files) ->
+`worker` (the client of a fresh host process, which compiles and ends).
 
-Beside it: `replaced` (what a session is made from in place of the model: a rewritten copy, the model around a bare
-context binary, a copy beside binaries that a function of the application has); for `model.compile` `orchestrate`,
-which also runs the result beside the original on the CPU, and `publish` (input and result of a compilation, names
-of files, the move as a whole).
+Further modules: `replaced` provides substitutes for the model (a rewritten copy, the model around a bare context
+binary, a copy together with context binaries from a function of the application). For `model.compile`,
+`orchestrate` also compares the result with the original on the CPU, and `publish` has the input and result of a
+compilation, file naming, and the move to the destination.
 
-A fresh process each time, because the precision of one compilation leaks into the next, because QNN keeps memory
-of each, and because a compiler that dies must not take open sessions with it. The worker's death is `WorkerDied`:
-exit code, phase and versions travel to the application, which explains and books it like the death of a host.
+Each compilation uses a fresh process, because the precision of one compilation leaks into the next, because QNN
+leaks memory in each, and because a compiler that crashes must not end open sessions. The crash of a worker is a
+`WorkerDied`: the application gets exit code, phase and versions, and explains and attributes the crash like that of
+a host.
 
-Invariants: the worker is gone when a call returns, and also when the serving host dies. Files are made in a folder
-that only this compilation has, and moved as a whole: no .onnx without its binary, and no half-written file, is
-ever at the destination. A model that is written to meanwhile is compiled from a copy. Never imports onnxruntime.
+Invariants: the worker has ended when a call returns, and it also ends if the serving host crashes. Files are
+written to a folder that only this compilation uses, and moved together: the destination never contains an .onnx
+file without its binary, or a half-written file. A model that changes during its compilation is compiled from a
+copy. This package never imports onnxruntime.
 """

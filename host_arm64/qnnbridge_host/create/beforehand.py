@@ -1,12 +1,13 @@
-"""Refuse a model in seconds whose compilation takes long and ends in a refusal.
+"""Refuse a model within seconds if its long compilation would end in a refusal.
 
-ONNX Runtime asks QNN which nodes it takes, lets QNN compile these, and only then refuses a session that forbids the
-CPU. Where the tables list an operator that QNN refuses (`qnnbridge_host.model.doubts`), a worker makes a session in
-which QNN writes the graphs to files (with its IR library) instead of compiling them. The NPU's own library still
-checks each node, so the placement is the same.
+ONNX Runtime asks QNN which nodes it supports, lets QNN compile these, and only then refuses a session that forbids
+the CPU. If the model has an operator that QNN refuses by the tables (`qnnbridge_host.model.doubts`), a worker
+creates a session in which QNN writes the graphs to files (with its IR library) instead of compiling them. The NPU's
+own library still checks each node, so the placement is the same.
 
-Invariant: the model is refused only if QNN leaves an operator to the CPU that the tables doubt, too. In every other
-case (no such library, an error, a worker that dies) nothing is raised, and the model is compiled. Any thread.
+Invariant: the model is refused only if QNN leaves an operator to the CPU that the tables also list. In every other
+case (the library is missing, an error, a crash of the worker) nothing is raised, and the model is compiled. Any
+thread.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
     from qnnbridge_host.create.order import WorkOrder
     from qnnbridge_host.model.source import ModelSource
 
-# A smaller model is compiled before a worker has started.
+# The compilation of a smaller model takes less time than the start of a worker.
 LEAST_BYTES: Final = 2**20
 _MOST_EVIDENCE: Final = 10
-# The trace's reason where the NPU's library refused the node (code 3110, which only the log has).
+# Reason in the trace for a node that the NPU's library refused (code 3110, which only the log contains).
 _GENERAL: Final = "Failed to add node"
-# The name alone: the host looks for it beside the provider.
+# Without a folder: the host searches for it in the provider's folder.
 _IR_LIBRARY: Final = "QnnIr.dll" if sys.platform == "win32" else "libQnnIr.so"
 _WRITES_FILES: Final = ("enable_profiling", "optimized_model_filepath")
 
@@ -48,12 +49,12 @@ def refuse_beforehand(
 
     Args:
         source: the model.
-        spec: of the session. Only one that forbids the CPU is refused.
-        initializers: values of those that `spec` announces.
-        order: for the worker.
+        spec: the session's description. A session that allows the CPU is never refused.
+        initializers: the values of the initializers that `spec` announces.
+        order: the order for the worker.
 
     Raises:
-        Cancelled, DeadlineExceeded: the worker was ended.
+        Cancelled, DeadlineExceeded: the request was withdrawn, or its deadline expired.
     """
     scan = source.scan
     readable = scan is not None and scan.format == "onnx" and not scan.is_compiled
@@ -90,7 +91,8 @@ def _evidence(node: Mapping[str, Any]) -> str:
 
 
 def _placed(source: ModelSource, spec: SessionSpec, initializers: Sequence[Any], order: WorkOrder) -> SessionInfo:
-    # Not at the top: few sessions need it, and it loads what runs need, which is loaded behind the answer.
+    # Imported here because few sessions need it, and because it imports modules for runs, which other sessions
+    # import after the response.
     from qnnbridge_host.create.worker import Worker, WorkerSession
 
     with Worker(order).running() as worker:
@@ -98,13 +100,13 @@ def _placed(source: ModelSource, spec: SessionSpec, initializers: Sequence[Any],
 
 
 def _placing(spec: SessionSpec, folder: str) -> SessionSpec | None:
-    """Return the session that is placed and not compiled; None for a session without the NPU."""
+    """Return a session's description that places the nodes without compiling; ``None`` without the NPU."""
     providers = spec.providers or (ProviderSpec(QNN),)
     options = next((dict(one.options) for one in providers if one.name == QNN), None)
     written = placement_only(options, folder, _IR_LIBRARY) if options is not None else {}
     if options is None or not written:
         return None
-    # As in a session that forbids the CPU, QNN keeps quantization at the graph's edges.
+    # Keep quantization at the graph's edges on QNN, as in a session that forbids the CPU.
     own = ProviderSpec(QNN, {"offload_graph_io_quantization": "0", **options, **written, **tracing(folder)})
     others = tuple(one for one in providers if one.name != QNN)
     entries = without_compiling(spec.config_entries)
@@ -113,7 +115,7 @@ def _placing(spec: SessionSpec, folder: str) -> SessionSpec | None:
         fallback="cpu",
         fix=None,
         providers=(own, *others),
-        # Nothing that this session logs is about the model's own session.
+        # Log nothing but fatal errors, because the log lines would not be about the model's own session.
         options={
             **{name: value for name, value in spec.options.items() if name not in _WRITES_FILES},
             "log_severity_level": 4,

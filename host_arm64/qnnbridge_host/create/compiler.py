@@ -1,12 +1,12 @@
 """Compiles models in a worker: complete files in a folder, or an error with its cause.
 
-The worker compiles; this side checks its results. Invariants: the worker is gone when the functions return,
-and no file of theirs is half-written unless they raise. Any thread; jobs are independent.
+The worker compiles; the serving host checks the results. Invariants: the worker has ended when the functions
+return, and they leave no half-written file unless they raise. Any thread; jobs are independent.
 
-Parts of QNN open files by paths in the system's own code page. So a model with a non-ASCII path is linked (or, on
-another volume, copied) to a folder with an ASCII path, with the files that it is made of, and its result is moved
-from there. A model that others write to while it is compiled is compiled from a copy of our own, whose hashes are
-checked. The folder is gone when the block ends.
+Parts of QNN open files by paths in the system's own code page. So a model with a non-ASCII path is linked (or
+copied from another volume) with all of its files to a folder with an ASCII path, and the result is moved from
+there. A model that changes while it is compiled is compiled again from a private copy, whose hashes are checked.
+The folder is removed afterwards.
 """
 
 from __future__ import annotations
@@ -49,21 +49,25 @@ _log = log_of("qnnbridge.compiling")
 _ABOUT_SESSIONS = re.compile(r",? and this session forbids (?:the CPU|it)\.")
 _ALLOW_CPU = re.compile(r"\s*To let such nodes run on the CPU, create the session with fallback='cpu'\.")
 _BY_NAME = re.compile(r"add_free_dimension_override_by_name\('([^']*)', SIZE\)")
-# How the fix begins where some dimensions have no name that could be used.
+# Beginning of the fix if some dimensions lack a usable name.
 _NAMES_DO_NOT_DO = "Export the model with fixed shapes"
-# No user sees it: `StagingDir.in_real_words` puts the real name back into errors.
+# Not visible to users: `StagingDir.in_real_words` replaces it by the real file name in errors.
 STAGED_STEM = "qnnbridge_staged_model"
 
 
 def compile_together(jobs: Sequence[CompilerInput], folder: str, order: WorkOrder) -> tuple[CompiledFiles, ...]:
-    """Compile into `folder`, which exists and belongs to the caller; several jobs share the weights in one context
-    binary, named after the first.
+    """Compile models; several jobs share the weights in one context binary, which has the first job's file stem.
+
+    Args:
+        jobs: the models.
+        folder: an existing folder of the caller for the results.
+        order: the order for the worker.
 
     Raises:
-        CompileFailed: nothing lands on QNN, or the files are not whole.
+        CompileFailed: no node is on QNN, or the files are incomplete.
         PlacementRefused: nodes would stay on the CPU and the job's ``fallback`` forbids it.
-        WorkerDied: the worker died and left no whole result.
-        Cancelled, DeadlineExceeded: the worker was ended.
+        WorkerDied: the worker crashed without a complete result.
+        Cancelled, DeadlineExceeded: the request was withdrawn, or its deadline expired.
         BridgeError: the errors of creating a session.
     """
     for job in jobs:
@@ -85,9 +89,9 @@ def compile_together(jobs: Sequence[CompilerInput], folder: str, order: WorkOrde
 def _compiled(
     jobs: Sequence[CompilerInput], folder: str, order: WorkOrder, *, copied: bool = False
 ) -> list[CompiledFiles] | None:
-    """None if files that the worker read were touched meanwhile: they may have had other contents for a moment."""
+    """Compile; return ``None`` if files were touched meanwhile, so that the worker may have read other contents."""
     with staging_dir(jobs, folder, copied=copied) as place:
-        # Taken behind the staging, whose hard links touch the files, too.
+        # Take the stamps after the staging, because its hard links touch the files, too.
         before = list(itertools.chain(*(job.source.stamps() for job in jobs)))
         try:
             made = _Compilation(jobs, place, order).run()
@@ -98,7 +102,7 @@ def _compiled(
 
 
 class _Compilation:
-    """One use of one worker."""
+    """One compilation of jobs in one worker."""
 
     def __init__(self, jobs: Sequence[CompilerInput], place: StagingDir, order: WorkOrder) -> None:
         self._jobs = jobs
@@ -124,14 +128,14 @@ class _Compilation:
         for files in made:
             check_whole(files.folder, files.model, files.blob)
         for job in self._jobs:
-            # Else the result would be kept under the hashes of other contents.
+            # Otherwise the result could be stored under the hashes of other contents.
             job.source.check_unchanged()
         return made
 
     def _compile(self, worker: Worker, index: int) -> CompiledFiles:
         job, spec = self._jobs[index], self._place.specs[index]
         header = {"op": "worker.compile", "spec": self._description(index, spec).to_wire()}
-        # For the report of a death: one worker may compile several models.
+        # Set these for crash reports, because one worker may compile several models.
         worker.label, worker.fingerprint = job.source.label, job.source.fingerprint
         try:
             frame = worker.call_with_model(header, job.initializers, job.source.data)
@@ -156,7 +160,7 @@ class _Compilation:
 
     def _description(self, index: int, spec: SessionSpec) -> CompileSpec:
         share: ShareWeights = "no"
-        # QNN writes the common binary with the last model, under the name of the first.
+        # QNN writes the common binary with the last model, and uses the first model's file stem for it.
         if self._shared:
             share = "last" if index == len(self._jobs) - 1 else "more"
         output = os.path.join(self._place.folder, self._stems[index] + MODEL_SUFFIX)
@@ -168,9 +172,11 @@ class _Compilation:
         return blob_of(self._stems[0 if self._shared else index])
 
     def _salvaged(self, death: WorkerDied) -> CompiledFiles:
-        """Use the files of a dead compiler if they are complete and another process can load them: QNN faults most
-        often while it cleans up, with everything written."""
-        # The simulator cannot load a binary that several models share, so it cannot be tried.
+        """Return the files of a crashed compiler if they are complete and another process can load them.
+
+        QNN crashes most often while it cleans up, when all files are written.
+        """
+        # The simulator cannot load a binary that several models share, so it cannot be verified.
         if self._shared:
             raise death
         job, model, blob = self._jobs[0], self._stems[0] + MODEL_SUFFIX, self._blob(0)
@@ -183,7 +189,7 @@ class _Compilation:
                 frame = worker.call_with_model({"op": "worker.create", "spec": spec.to_wire()})
                 info = SessionInfo.from_wire(frame.header["info"])
         except BridgeError:
-            # A withdrawn request ends the second worker as well, which says nothing about the files.
+            # A withdrawn request also ends the second worker, which does not mean that the files are bad.
             self._order.stop.check()
             raise death from None
         _log.warning("%s Its result is whole and is kept.", death.message)
@@ -201,9 +207,12 @@ class _Compilation:
 
 
 def check_whole(folder: str, model: str, blob: str | None) -> None:
-    """Raises `CompileFailed` unless the .onnx can be read to its end and has its context binary.
+    """Raise `CompileFailed` unless the .onnx file is complete and has its context binary.
 
-    blob: the file that it must name; ``None``: the context binary must be inside.
+    Args:
+        folder: folder of the files.
+        model: file name of the .onnx file.
+        blob: file name of the context binary that the model must refer to; ``None`` if it must be embedded.
     """
     path = os.path.join(folder, model)
     try:
@@ -211,7 +220,7 @@ def check_whole(folder: str, model: str, blob: str | None) -> None:
     except BridgeError as error:
         raise _broken(f"{model} cannot be read to its end.", error.message) from None
     owners = [node for node in scan.ep_contexts if node.owns_blob]
-    # In the file the operator sets follow the graph, so one that was cut off behind the graph has none.
+    # The operator sets follow the graph in the file, so a file that was cut off after the graph lacks them.
     if not owners or not scan.opsets:
         raise _broken(f"{model} has no compiled part.", "")
     for node in owners:
@@ -219,7 +228,9 @@ def check_whole(folder: str, model: str, blob: str | None) -> None:
             if not node.embedded:
                 raise _broken(f"{model} has no context binary inside.", "")
         elif node.embeds or node.cache_path != blob:
-            raise _broken(f"{model} does not name {blob} as its context binary.", f"It names {node.cache_path!r}.")
+            raise _broken(
+                f"{model} does not refer to the context binary {blob}.", f"It refers to {node.cache_path!r}."
+            )
     if blob is not None and not _size(os.path.join(folder, blob)):
         raise _broken(f"The context binary {blob} is missing or empty.", "")
 
@@ -233,7 +244,7 @@ def _size(path: str) -> int:
 
 def _broken(what: str, why: str) -> CompileFailed:
     return CompileFailed(
-        f"The compiler left no whole result: {what}",
+        f"The compiler left no complete result: {what}",
         cause=why or None,
         fix="Compile again. If it happens again, look at the free space of the disk and at the host's log.",
     )
@@ -244,10 +255,13 @@ def _broken(what: str, why: str) -> CompileFailed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StagingDir:
-    """The paths for the native side.
+    """Paths for the native side.
 
-    folder: for its results. specs: of the jobs, with the paths to read. replaced: staged path -> real one. private:
-    all that is read are copies that nobody else knows.
+    Attributes:
+        folder: folder for the results.
+        specs: the jobs' descriptions with the paths to read.
+        replaced: pairs of a staged path and the real path.
+        private: whether all files to read are private copies.
     """
 
     folder: str
@@ -256,7 +270,7 @@ class StagingDir:
     private: bool = False
 
     def in_real_words(self, error: BridgeError) -> BridgeError:
-        """The error with the paths that its reader knows."""
+        """Replace staged paths in an error by the user's paths, and return the error."""
         for staged, real in self.replaced:
             for old, new in ((staged, real), (os.path.basename(staged), os.path.basename(real))):
                 error.message = error.message.replace(old, new)
@@ -269,19 +283,21 @@ class StagingDir:
 
 @contextlib.contextmanager
 def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = False) -> Iterator[StagingDir]:
-    """The folders for `jobs` whose results belong in `folder`.
+    """Provide the paths for the native side, and move the results to `folder` after the block.
 
     Args:
-        copied: all models are staged, as copies.
+        jobs: the models.
+        folder: the folder for the results.
+        copied: whether to stage private copies of all models.
 
     Raises:
         OSError: a copy failed.
-        ModelChanged: a copy is not what was hashed.
+        ModelChanged: the contents of a copy do not have the model's hash.
     """
     specs = tuple(job.spec for job in jobs)
     staged = [job.source.path is not None and (copied or not job.source.path.isascii()) for job in jobs]
     parent = _ascii_place() if any(staged) or not folder.isascii() else None
-    # Not needed, or no folder of that kind can be written to. QNN gets the real paths then.
+    # Staging is not needed, or no folder with an ASCII path is writable. Then QNN gets the real paths.
     if parent is None:
         yield StagingDir(folder, specs)
         return
@@ -295,7 +311,7 @@ def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = Fa
             spec, path = specs[index], None
             if staged[index]:
                 path = _stage(job, os.path.join(place, f"in{index}"), index, copied=copied)
-            # None where nothing is staged, or where a file of the model lies outside of its folder.
+            # The path is ``None`` if the model is not staged, or a file of the model is outside of its folder.
             if path is not None and job.source.path is not None:
                 spec = dataclasses.replace(spec, model_path=path)
                 replaced.append((path, job.source.path))
@@ -308,15 +324,15 @@ def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = Fa
 
 
 def _ascii_place() -> str | None:
-    """A folder with an ASCII path to make another one in, ``None`` if no candidate can be written to."""
-    # On Windows the temporary folder lies below the user's own name, which may be the part that is not ASCII.
+    """Return a writable folder with an ASCII path for working folders; ``None`` if no candidate is writable."""
+    # On Windows the path of the temporary folder contains the user name, which may not be ASCII.
     candidates = [tempfile.gettempdir()]
     candidates += [os.environ[name] for name in ("PUBLIC", "ProgramData") if os.environ.get(name)]
     return next((one for one in candidates if one.isascii() and os.access(one, os.W_OK)), None)
 
 
 def _stage(job: CompilerInput, folder: str, index: int, *, copied: bool) -> str | None:
-    """The model's path in `folder`; ``None`` if a file of it lies outside of its own folder."""
+    """Link or copy a model to `folder` and return its new path; ``None`` if a file of it is outside its folder."""
     source = job.source.path
     assert source is not None
     home = os.path.dirname(source)
@@ -324,7 +340,8 @@ def _stage(job: CompilerInput, folder: str, index: int, *, copied: bool) -> str 
         beside = [(path, os.path.relpath(path, home)) for path in job.source.files if os.path.exists(path)]
     except ValueError:  # on another drive of Windows
         return None
-    # The model names its files by relative paths, so they must lie at the same places beside the staged one.
+    # The model refers to its files by relative paths, so they need the same relative paths next to the staged
+    # model.
     if any(name.startswith(os.pardir) or os.path.isabs(name) for _, name in beside):
         return None
     os.mkdir(folder)
@@ -341,7 +358,7 @@ def _stage(job: CompilerInput, folder: str, index: int, *, copied: bool) -> str 
         else:
             link_or_copy(path, target)
     if copied:
-        # Stamps of files so new prove nothing: they are hashed.
+        # Stamps of new files do not prove that the contents are equal, so hash the copies.
         copies = [file._replace(path=targets[file.path]) for file in job.source.known if file.path in targets]
         known = tuple(copy._replace(stamp=take_stamp(copy.path)) for copy in copies)
         job.source._replace(known=known).check_unchanged()
@@ -352,10 +369,14 @@ def _stage(job: CompilerInput, folder: str, index: int, *, copied: bool) -> str 
 
 
 def nothing_to_compile(refused: PlacementRefused, inputs: Sequence[NodeInfo] = ()) -> CompileFailed:
-    """The error of a compilation that allows the CPU, from a session's refusal: the model has no node
-    for QNN at all, and a "compiled" model would be a copy of the original.
+    """Turn a session's refusal into the error of a compilation that allows the CPU.
 
-    inputs: of the model, as far as known."""
+    No node of the model is for QNN, so a "compiled" model would be a copy of the original.
+
+    Args:
+        refused: the session's refusal.
+        inputs: the model's inputs, if known.
+    """
     fix = _ALLOW_CPU.sub("", refused.fix or "").strip()
     names = _BY_NAME.findall(fix)
     free = _free_axes(inputs)
@@ -377,7 +398,7 @@ def nothing_to_compile(refused: PlacementRefused, inputs: Sequence[NodeInfo] = (
 
 
 def unknown_chips(providers: Sequence[ProviderSpec]) -> tuple[str, ...]:
-    """Return numbers and names in ``soc_model`` that are not in `CHIPS`. QNN knows more, so they pass."""
+    """Return the chips in ``soc_model`` that are not in `CHIPS`. They are accepted: QNN supports more chips."""
     texts = (provider.options.get("soc_model", "") for provider in providers if provider.name == QNN)
     parts = (part.strip() for text in texts for part in text.split(","))
     return tuple(dict.fromkeys(part for part in parts if part.strip("0") and chip_named(part) is None))
@@ -389,7 +410,7 @@ def unknown_chips_text(chips: Sequence[str]) -> str:
 
 
 def blame_unknown_chips(error: BridgeError, providers: Sequence[ProviderSpec]) -> None:
-    """Where the chip is unknown, a refusal by QNN is most likely about that: say it first."""
+    """Add an unknown chip to an error as its first cause, because QNN's refusal is most likely about the chip."""
     chips = unknown_chips(providers)
     if chips and isinstance(error, (CompileFailed, PlacementRefused, EPFail, Fail)):
         error.cause = f"{unknown_chips_text(chips)} (soc_model). {error.cause or ''}".rstrip()
@@ -397,7 +418,7 @@ def blame_unknown_chips(error: BridgeError, providers: Sequence[ProviderSpec]) -
 
 
 def _free_axes(inputs: Sequence[NodeInfo]) -> list[str]:
-    """``x:0`` for each dimension without a number."""
+    """Return each free dimension as input and axis, such as ``x:0``."""
     return [
         f"{node.name}:{axis}"
         for node in inputs

@@ -1,9 +1,9 @@
-"""The cache's work for one creation of a session: finds the entry to load, or makes it, and evaluates the result.
+"""The cache's part in one creation of a session: finds or creates the entry to load, and evaluates the result.
 
-`find` before the session is made, then one of `loaded` and `load_failed`, or `made_without`. Invariants:
-an entry is loaded only after a check of every byte (of its stamp, if it has not changed); an invalid one is set
-aside, made once more, and then left alone; where the cache cannot be used the session is made from its model. One
-thread.
+The caller calls `find` before the session is created, then `loaded`, `load_failed` or `made_without`. Invariants:
+an entry is loaded only after every byte was checked (or its stamp, if the stamp has not changed). An invalid entry
+is set aside and created once more; after the second failure the model is not cached. If the cache cannot be used,
+the session is created from its model. One thread.
 """
 
 from __future__ import annotations
@@ -50,33 +50,33 @@ if TYPE_CHECKING:
 
 _log = log_of("qnnbridge.cache")
 
-# A small model that takes longer to make is cached from its next session on.
+# If creating a session of a small model takes longer, later sessions of the model are cached.
 SLOW_S: Final = 0.5
-# For the key's lock. If it is held longer, the entry stays as it is.
+# Longest wait for the key's lock before an entry is set aside. After it the entry is not changed.
 SET_ASIDE_WAIT_S: Final = 10.0
-# After the second entry of a model that crashes or does not load within this time, the model is left alone.
+# If two entries of a model crash or do not load within this time, the model is not cached.
 SECOND_STRIKE_S: Final = 7 * DAY_S
-# Starts of the compiler for one entry, if it dies before it reports its result.
+# Number of compilations for one entry, if the compiler crashes before it reports its result.
 ATTEMPTS: Final = 2
 
 _EDGES: Final = "offload_graph_io_quantization"
 
-# Errors that the session would also raise without the cache, or only after the same wait.
+# Errors that are raised: without the cache the session would fail in the same way, or after the same wait.
 _RAISED = (Cancelled, DeadlineExceeded, ModelQuarantined, WorkerDied)
-# A reset of the NPU says nothing about an entry.
+# A reset of the NPU does not mean that the entry is bad.
 _NOT_THE_ENTRYS_FAULT = (DeviceReset, EngineError)
 
 
 class ModelNotDescribed(Exception):
-    """The compiler died before it reported the model's inputs and outputs: its files cannot replace the model."""
+    """The compiler crashed before it reported the inputs and outputs, so its files cannot replace the model."""
 
 
 class CannotStandFor(Exception):
-    """The compiled model cannot replace the model. The text says why."""
+    """The compiled model cannot replace the model, for the reason in the text."""
 
 
 class SessionCache:
-    """Finds or makes the entry of one session, and records how it did. hello: of the host."""
+    """Finds or creates the cache entry of one session, and records the result. hello: the host's HELLO."""
 
     def __init__(self, creation: Creation, settings: CacheSettings, hello: Hello) -> None:
         self._creation = creation
@@ -94,7 +94,7 @@ class SessionCache:
         self._key: str | None = None
         self._known_parts: dict[str, Any] | None = None
         self._seconds: float | None = None
-        # Keys of entries that were set aside, with the reason.
+        # Key of each entry that was set aside -> the reason.
         self._set_aside: dict[str, str] = {}
         self._set_aside_count = 0
         self._problem: str | None = None
@@ -102,7 +102,7 @@ class SessionCache:
 
     @property
     def reply(self) -> CacheReply:
-        """The result for the session."""
+        """The cache's result for the session."""
         entry_id = self._entry.manifest.id if self._entry is not None else None
         return CacheReply(
             self._state, self._reason, self._key, self._seconds, entry_id, self._set_aside_count, self._problem
@@ -110,22 +110,22 @@ class SessionCache:
 
     @property
     def reason_against(self) -> str | None:
-        """The reason against the cache, as far as it is known before the engine is loaded."""
+        """Reason for not using the cache, as far as known before the engine is loaded; ``None`` to use it."""
         source, settings = self._source, self._settings
         reason = reason_against(source, self._spec, settings)
-        # A small model is cached only if it was slow once (`made_without`).
+        # A small model is cached only after a slow session (`made_without`).
         if reason is not None and self._may_be_slow and self._negative.read(self._slow_key) is not None:
             return reason_against(source, self._spec, _wanted(settings))
         return reason
 
     def off(self, reason: str, key: str | None = None) -> None:
-        """The session is made from its model, for this reason."""
+        """Record that the session is created from its model, and the reason."""
         self._state, self._reason, self._key = "off", reason, key or self._key
 
-    # --- before the session is made ---
+    # --- before the session is created ---
 
     def set_aside(self, faults: Sequence[EntryFault]) -> None:
-        """Entries that the application saw kill a host."""
+        """Set aside entries that, by the application's observation, have crashed a host."""
         for fault in faults:
             try:
                 self._quarantine(fault.key, fault.id, fault.fault, fault.reason)
@@ -133,12 +133,13 @@ class SessionCache:
                 self._unusable(error.strerror or str(error))
 
     def find(self, host: HostInfo) -> CacheEntry | None:
-        """The entry to load in place of the model; ``None``: make the session from the model.
+        """Return the entry to load instead of the model; ``None`` to create the session from the model.
 
-        host: all that an entry depends on besides model and options.
+        Args:
+            host: everything that an entry depends on besides model and options.
 
         Raises:
-            NeedsRewrite: the creation is watched, and the model would be compiled now.
+            NeedsRewrite: the creation is watched, and the model with known faults would be compiled now.
             DeadlineExceeded: another process was still compiling the model.
             BridgeError: the error of compiling the model.
         """
@@ -155,29 +156,29 @@ class SessionCache:
                 self._entry = dataclasses.replace(self._entry, native=native_path(self._entry.folder))
             return self._entry
         except BridgeError:
-            raise  # some are also an `OSError`
+            raise  # some of these classes are also an `OSError`
         except OSError as error:
             self.release()
             self._unusable(error.strerror or str(error))
             return None
 
     def refuse_poor(self, host: HostInfo) -> None:
-        """Raise `NeedsParting` for a watched creation if a kept verdict differs and parted gates may cure it."""
+        """Raise `NeedsParting` for a watched creation with the stored verdict "differs" if the rewrite may help."""
         if not self._creation.watched or host.simulator is None or not self._settings.in_use:
             return
-        with contextlib.suppress(OSError):  # as in `find`, where it is reported
+        with contextlib.suppress(OSError):  # `find` fails in the same way and reports it
             key = key_of(self._parts(host))
             report = Verdicts(self._store.root).read(key)
-            # Most models agree, or were never compared.
+            # The numbers of most models agree, or were never compared.
             if report is None or report.state != "differs":
                 return
             needed = parting.needed(self._store.root, key, report, self._source)
-            # What is known to be wrong is cured first, and is more likely the cause.
+            # Rewrite operators that are known to be wrong first, because they are the more likely cause.
             if needed is not None and not curing_rewrites(self._creation, host.machine, host.versions):
                 raise needed
 
     def _parts(self, host: HostInfo) -> dict[str, Any]:
-        """Return all that an entry depends on. Raises `OSError`."""
+        """Return everything that an entry depends on. Raise `OSError` if the cache's disk fails."""
         if self._known_parts is not None:
             return self._known_parts
         here = rows_of_session(self._spec, host.versions, simulator=host.machine != "ARM64")
@@ -189,7 +190,7 @@ class SessionCache:
     def _find_or_make(self, key: str, parts: dict[str, object], host: HostInfo) -> None:
         self._store.prepare()
         native_path(self._store.root)
-        # The lock before the look: a process that has waited finds the entry that the other one made.
+        # Take the lock before the look-up: a process that has waited finds the entry of the other process.
         held = self._wait(key)
         if held is None:
             self.off("another process compiles it and gives no sign of life")
@@ -206,15 +207,15 @@ class SessionCache:
                 return
             if entry is None:
                 self._announce_update(parts)
-                # Before a compilation that may take minutes.
+                # Check the disk before a compilation that may take minutes.
                 self._store.check_room(size_of(self._source))
-                # Only on a miss: an entry was searched when it was made, and its manifest has the warning.
+                # Check for known faults only on a miss: the manifest of an existing entry contains the warning.
                 if rewrites := curing_rewrites(self._creation, host.machine, host.versions):
                     raise NeedsRewrite(rewrites)
                 entry = self._make(key, parts)
             if entry is None:
                 return
-            # Before the key's lock is released: another process could evict the entry in between.
+            # Hold the entry before the key's lock is released, or another process could evict it in between.
             self._use = self._store.use(key)
             self._entry = entry
             self._state = "hit" if found else "miss"
@@ -224,13 +225,13 @@ class SessionCache:
                 self._store.count_hit(key)
         finally:
             held.release()
-        # Without the key's lock: other sessions of the model do not wait for the removal of old entries.
+        # Do this without the key's lock, so that other sessions of the model do not wait for the removal.
         if not found:
             self._tidy(key)
 
     def _wait(self, key: str) -> Held | None:
         deadline = self._order.deadline
-        # Ends early if the process that compiles gives no sign of life for a minute.
+        # The wait ends early if the compiling process does not update its heartbeat for a minute.
         held = self._store.lock(key, deadline, WaitPolicy(self._beat_file(key), self._on_wait))
         if held is None and deadline is not None and time.monotonic() >= deadline:
             raise DeadlineExceeded(
@@ -241,24 +242,27 @@ class SessionCache:
         return held
 
     def _checked(self, key: str) -> CacheEntry | None:
-        """The entry with every byte checked. Under the key's lock. A damaged one is set aside."""
+        """Return the key's entry after a check of every byte, and set a damaged one aside.
+
+        The caller holds the key's lock.
+        """
         try:
             with interruptible(self._order.stop.check):
                 entry = self._store.find(key)
         except Damaged as damage:
             self._bad(key, "foreign" if "another key" in str(damage) else "damaged", str(damage))
             return None
-        # An entry has a fingerprint of its own, of its files, on which a death is booked as on a model's.
+        # A crash is attributed to the fingerprint of the entry's files, as to that of a model.
         if entry is not None and entry.fingerprint in self._creation.quarantined:
             self._bad(key, "crashed", "it killed the host")
             return None
         return entry
 
     def _make(self, key: str, parts: dict[str, object]) -> CacheEntry | None:
-        """Compile. ``None``, with the reason recorded, if the session is to be made without the cache."""
+        """Compile the model and return its entry. If that fails, record the reason and return ``None``."""
         try:
             for _ in range(ATTEMPTS):
-                # One process that compiles, with signs of life of its own.
+                # The heartbeat shows waiting processes that this process is still compiling.
                 beat = Heartbeat(self._beat_file(key), functools.partial(self._order.progress, "compiling"))
                 try:
                     return build_entry(self._store, key, parts, self._creation, self._hello.machine, beat)
@@ -270,7 +274,7 @@ class SessionCache:
             self._leave_alone(key, "differs", str(reason))
         except PlacementRefused as error:
             if self._spec.fallback == "error":
-                # The next session compiles nothing first: it is made from the model, which QNN refuses again.
+                # With this note the next session skips the compilation: QNN refuses the model itself again.
                 self._negative.write(key, "refused", error.message, self._label)
                 raise
             self._leave_alone(key, "nothing-on-qnn", error.message)
@@ -284,18 +288,21 @@ class SessionCache:
         except _RAISED:
             raise
         except BridgeError as error:
-            # The session itself shows whether the model or the separate compilation is at fault.
-            self.off(f"it could not be compiled apart ({error.message})")
+            # Whether the session can be created shows if the model or the separate compilation is at fault.
+            self.off(f"it could not be compiled separately ({error.message})")
         return None
 
-    # --- after the session was made ---
+    # --- after the session was created ---
 
     def loaded(self, loadable: CacheEntry, info: SessionInfo) -> SessionInfo | None:
-        """The session's information; ``None`` if the entry does not match the model and was set aside."""
+        """Return the facts of a session of an entry, as the model's own session would have them.
+
+        The result is ``None`` if the entry does not match the model or its files were touched.
+        """
         try:
             loadable.check_unchanged()
             if loadable.touched():
-                # A link to them, or other contents that were put back: checked and loaded once more.
+                # A new link touches a file, and its contents may have changed briefly: check and load it again.
                 self.release()
                 self.off("its files were touched while they were loaded")
                 return None
@@ -307,17 +314,21 @@ class SessionCache:
         return None
 
     def load_failed(self, loadable: CacheEntry, error: BridgeError) -> bool:
-        """ONNX Runtime could not load the entry. Returns whether it was set aside: the session can be made."""
+        """Set aside an entry that ONNX Runtime could not load.
+
+        Returns:
+            Whether the entry was set aside. Otherwise the error has another cause and must be raised.
+        """
         if not isinstance(error, OrtError) or isinstance(error, _NOT_THE_ENTRYS_FAULT):
             return False
-        # The state of the host or the NPU is at fault, not the entry.
+        # In these cases the state of the host or the NPU is the cause, not the entry.
         if error.details.get("host_must_restart") or error.details.get("npu_memory"):
             return False
         self._give_up(loadable, "unloadable", error.message)
         return True
 
     def made_without(self, info: SessionInfo) -> None:
-        """The session was made from its model: remember a small model that took long."""
+        """Record a small model whose session took long to create from the model."""
         if info.create_seconds < SLOW_S or not info.placement.qnn_nodes or not self._may_be_slow:
             return
         if reason_against(self._source, self._spec, _wanted(self._settings)) is None:
@@ -325,12 +336,12 @@ class SessionCache:
             self._negative.write(self._slow_key, "slow", reason, self._label)
 
     def take_use(self) -> Held | None:
-        """The lock that keeps the entry from being evicted: the session's from here on."""
+        """Transfer the lock that prevents the eviction of the entry to the caller."""
         use, self._use = self._use, None
         return use
 
     def release(self) -> None:
-        """The session was not made. Idempotent."""
+        """Release the entry, if the session was not created. Idempotent."""
         use, self._use, self._entry = self._use, None, None
         if use is not None:
             with contextlib.suppress(OSError):
@@ -344,7 +355,7 @@ class SessionCache:
 
     @property
     def _slow_key(self) -> str:
-        # By the contents alone: it is looked up before the engine has said its versions.
+        # Use only the model's fingerprint: this key is needed before the engine's versions are known.
         return f"slow-{self._source.fingerprint[:32]}"
 
     @property
@@ -370,7 +381,7 @@ class SessionCache:
                 _log.info("%d compiled models that were used longest ago were removed from the cache", len(gone))
 
     def _give_up(self, loadable: CacheEntry, fault: Fault, reason: str) -> None:
-        """The entry that was loaded, without its lock."""
+        """Set aside the entry that was loaded; the caller does not hold its lock."""
         self.release()
         self.off(reason)
         try:
@@ -379,13 +390,13 @@ class SessionCache:
             self._unusable(error.strerror or str(error))
 
     def _quarantine(self, key: str, entry_id: str, fault: Fault, reason: str) -> None:
-        """Set an entry aside, if it still exists. Raises `OSError`."""
+        """Set an entry aside, if it still exists. Raise `OSError` if the cache's disk fails."""
         held = self._store.lock(key, time.monotonic() + SET_ASIDE_WAIT_S, self._on_wait)
         if held is None:
             return
         try:
             there = self._store.peek(key)
-            # Another process may have replaced it meanwhile. The new one has another id.
+            # Another process may have replaced the entry; a new entry has another id.
             if there is not None and there.manifest.id == entry_id:
                 self._bad(key, fault, reason, there.manifest.label)
         except Damaged as damage:
@@ -394,15 +405,15 @@ class SessionCache:
             held.release()
 
     def _announce_update(self, parts: Mapping[str, Any]) -> None:
-        """Say why a model that has an entry is compiled again, if only the source of QNN is another one.
+        """Add a notice why a model with an entry is compiled again, if only the source of QNN has changed.
 
-        Windows updates its provider by itself, so nobody else reports it.
+        Windows updates its provider automatically and does not report it.
         """
         now = _source_of(parts)
         if not now:
             return
         for key in self._store.all_keys():
-            # `parts` of a damaged manifest may be anything.
+            # The `parts` of a damaged manifest may have any type.
             with contextlib.suppress(Damaged, OSError, AttributeError, TypeError):
                 entry = self._store.peek(key)
                 if entry is None or entry.manifest.fingerprint != self._source.fingerprint:
@@ -417,13 +428,16 @@ class SessionCache:
                     return
 
     def _bad(self, key: str, fault: Fault, reason: str, label: str | None = None) -> None:
-        """Under the key's lock. label: of an entry that may be another model's."""
+        """Set an entry aside. The caller holds the key's lock.
+
+        label: the label in the entry's manifest; default that of this session's model.
+        """
         reason, label = reason.rstrip("."), label or self._label
         self.notices.append(Notice("model", f"The compiled model of {label} in the cache is set aside: {reason}."))
         self._set_aside[key] = reason
         self._set_aside_count += 1
         faults = ("crashed", "unloadable")
-        # Looked up before this one is added to them.
+        # Read the list before this entry is added to it.
         since = time.time() - SECOND_STRIKE_S
         before = [
             entry
@@ -431,7 +445,7 @@ class SessionCache:
             if entry.key == key and entry.fault in faults and entry.when > since
         ]
         self._store.quarantine_entry(key, fault, reason)
-        # Compiled again, it would differ again.
+        # Another compilation would differ in the same way.
         if fault == "differs":
             text = f"its compiled model does not show the same: {reason}"
             self._negative.write(key, "differs", text, label)
@@ -459,11 +473,19 @@ def build_entry(
     machine: str,
     on_progress: Callable[[float], None],
 ) -> CacheEntry:
-    """Compile the model in a worker, in a draft, and publish the result. The caller holds the key's lock.
+    """Compile the model in a worker and publish the result as an entry. The caller holds the key's lock.
+
+    Args:
+        store: the cache.
+        key: key of the entry.
+        parts: the inputs of the key, for the manifest.
+        creation: the creation whose model is compiled.
+        machine: the host's architecture.
+        on_progress: called periodically with the seconds since the start.
 
     Raises:
         ModelNotDescribed, CannotStandFor: the compiled model cannot replace the model.
-        OSError: of the cache's disk.
+        OSError: the cache's disk failed.
         BridgeError: the errors of compiling.
     """
     from qnnbridge_host.create import compiler
@@ -475,7 +497,7 @@ def build_entry(
         job = CompilerInput(source, _spec(spec), file_stem=STEM, initializers=creation.initializers)
         with ticking(on_progress):
             (made,) = compiler.compile_together((job,), os.fspath(draft.folder), order)
-        # The last moment: what is published stays.
+        # Check for a cancel now, because a published entry stays.
         order.stop.check()
         warning = known_faults(source, spec, machine, made.versions, made.soc_model)
         return store.publish(draft, _described(key, parts, creation, made, warning))
@@ -491,9 +513,9 @@ def _described(
         raise CannotStandFor("some of its initializers can be given as inputs, those of a compiled model cannot")
     return EntryManifest(
         key=key,
-        # New for each compilation, so that a fault is not booked on a later entry of the same key.
+        # Use a new id for each compilation, so that a fault is not attributed to a later entry of the same key.
         id=secrets.token_hex(16),
-        # All files: QNN's two, and those that ONNX Runtime may have put beside them for nodes on the CPU.
+        # All files: QNN's two, and those that ONNX Runtime may have added for nodes on the CPU.
         files=tuple(_record(Path(made.folder), name) for name in sorted(os.listdir(made.folder))),
         label=creation.order.label,
         fingerprint=source.fingerprint,
@@ -514,9 +536,10 @@ def _record(folder: Path, name: str) -> EntryFile:
 
 
 def _spec(spec: SessionSpec) -> SessionSpec:
-    """The session to compile as: exactly as it would be made without the cache.
+    """Return the session's description for the compilation, equivalent to a session without the cache.
 
-    Where the CPU is allowed QNN leaves quantization at the graph's edges to it; the compiler by itself does not.
+    If the CPU is allowed, QNN leaves quantization at the graph's edges to it. The compiler does so only with this
+    option.
     """
     if spec.fallback == "error":
         return spec
@@ -528,13 +551,13 @@ def _spec(spec: SessionSpec) -> SessionSpec:
 
 
 def _source_of(parts: Mapping[str, Any]) -> tuple[str, ...]:
-    """The source of QNN and its version, by the inputs of a key."""
+    """Return the source of QNN and its version from the inputs of a key."""
     versions = parts.get("host", {}).get("versions", {})
     return tuple(str(versions[name]) for name in SOURCE_VERSIONS if versions.get(name))
 
 
 def _without_source(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs of a key that the user decides: without the host's libraries and versions."""
+    """Return the inputs of a key that the user chooses, without the host's libraries and versions."""
     return {name: part for name, part in parts.items() if name != "host"}
 
 

@@ -1,17 +1,17 @@
-"""Which graph optimizers of ONNX Runtime a session is made without.
+"""Choice of ONNX Runtime's graph optimizers that a session is created without.
 
-Theory of operation. QNN computes the graph that ONNX Runtime's optimizers of level 1 leave, and some of them change
-what a model computes, or leave an invalid graph. Three questions lead to a choice, each answered in a worker by
-sessions on the CPU, and none of them by QNN:
+Theory of operation. QNN computes the graph that ONNX Runtime's optimizers of level 1 produce, and some optimizers
+change a model's results or produce an invalid graph. Three tests lead to a choice. A worker runs each of them with
+sessions on the CPU; QNN is not involved:
 
-    a model with quantised tensors, before its first session: do its results on made-up inputs change at level 1?
+    a model with quantised tensors, before its first session: do its results on generated inputs change at level 1?
     a model that ONNX Runtime does not load: does it load without optimizers?
-    a call that QNN answers otherwise than the CPU: does the CPU answer as QNN does, with the optimizers?
+    a call whose results on QNN differ from the CPU's: does the CPU give QNN's results with the optimizers?
 
-If so, the search of `model.optimizers` names the culprits. A choice is kept with the fingerprint of the model and
-the version of ONNX Runtime; sessions of the model are made with it from then on, and it is part of the key of their
-compiled model (`disabled_optimizers`). Only quantised models are proven in advance: of 7,862 graphs the optimizers
-changed no float computation at level 1, and a proof takes a process. Any thread.
+If so, the search of `model.optimizers` finds the optimizers at fault. A choice is stored with the model's
+fingerprint and the version of ONNX Runtime; later sessions of the model use it, and it is part of the key of their
+compiled model (`disabled_optimizers`). Only quantised models are tested in advance: in 7,862 graphs the optimizers
+changed no float computation at level 1, and the test needs a process. Any thread.
 """
 
 from __future__ import annotations
@@ -52,26 +52,27 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("qnnbridge.compiling")
 
-# Models with these are proven before their first session.
+# Models with these operators are tested before their first session.
 _QUANTISED: Final = frozenset(("QuantizeLinear", "DequantizeLinear"))
-# A larger model is not proven in advance: its first call is compared.
+# A larger model is not tested in advance. Its first call is compared with the CPU instead.
 MAX_BYTES: Final = 512 * 2**20
-# For the whole proof. What is not proven by then is left to the comparison of the first call.
+# Time limit of the test. After it the comparison of the first call decides.
 PROOF_S: Final = 30.0
-# Sets of made-up inputs, and the time of a run after which there is one only.
+# Number of sets of generated inputs; only one set is used if a run takes longer than SLOW_S.
 MOST_SETS: Final = 2
 SLOW_S: Final = 2.0
-# Optimisation that only folds and moves changes a float in its last bits: 120 dB and more in 22 models, 300 dB in
-# quantised ones. A dropped requantisation gives 39 to 45 dB, or up to 60 where its steps are too fine to matter.
+# Optimisation that only folds and moves changes the last bits of floats: an SNR of at least 120 dB in 22 models,
+# 300 dB in quantised ones. A dropped requantisation gives 39 to 45 dB, or up to 60 if its steps are too fine to
+# matter.
 LEAST_DB: Final = 50.0
-# Of integers that may be others.
+# Largest share of integers that may differ.
 MOST_OTHERS: Final = 0.1
 _PREFIX: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
-# Raised for a graph that ONNX Runtime's own optimizers broke: InvalidArgument ("Node input ... is not a graph
+# Errors for a graph that ONNX Runtime's own optimizers have broken: InvalidArgument ("Node input ... is not a graph
 # input"), InvalidGraph ("Type Error") and Fail ("TypeInferenceError").
 _BROKEN: Final = ("InvalidArgument", "InvalidGraph", "Fail", "NotImplemented")
 
-# Configuration entries that switch single optimizers; the others say nothing of the optimised graph.
+# Configuration entries that enable or disable single optimizers. Others do not affect the optimised graph.
 _OF_OPTIMIZERS: Final = (
     *("optimization.", "session.disable_quant_qdq", "session.disable_double_qdq_remover"),
     *("session.enable_quant_qdq_cleanup", "session.qdq", "session.enable_cast_chain", "session.enable_gelu"),
@@ -81,17 +82,17 @@ Answers = Mapping[str, Sequence[Any]]
 
 
 class Optimizers:
-    """Chooses the optimizers to leave out. hello: of this host, for its versions."""
+    """Chooses the optimizers that sessions are created without. hello: this host's HELLO, for its versions."""
 
     def __init__(self, hello: Hello) -> None:
         self._hello = hello
-        # By the same key as the files; the only memory of a session without a cache.
+        # The keys are those of the files. Sessions without a cache do not have other storage.
         self._choices: dict[str, OptimizerChoice] = {}
 
     def kept(
         self, source: ModelSource, spec: SessionSpec, settings: CacheSettings | None
     ) -> OptimizerChoice | None:
-        """Return the choice that is known for a session; ``None`` if there was none."""
+        """Return the stored choice for a session; ``None`` if no choice was made yet."""
         if not _may_choose(source, spec):
             return None
         key = self._key(source, spec)
@@ -110,7 +111,15 @@ class Optimizers:
         settings: CacheSettings | None,
         order: WorkOrder,
     ) -> OptimizerChoice:
-        """Return the choice for a session that is about to be made, from memory or by a proof."""
+        """Return the choice for a session that is about to be created, stored or by a new test.
+
+        Args:
+            source: the model.
+            spec: the session's description.
+            initializers: the values of ``spec.value_names``.
+            settings: the cache's settings; ``None`` without a cache.
+            order: the order for the worker.
+        """
         kept = self.kept(source, spec, settings)
         if kept is not None:
             return kept
@@ -120,7 +129,7 @@ class Optimizers:
         if _is_proven_before(source, spec):
             job = job_of(source, spec, initializers)
             choice = _within(order, lambda limited: _proven(job, limited)) or choice
-        # Also that there is nothing to prove: the next session need not count the operators.
+        # Store an empty choice, too, so that the next session need not scan the operators.
         self._keep(source, spec, settings, choice)
         return choice
 
@@ -133,7 +142,10 @@ class Optimizers:
         order: WorkOrder,
         error: BridgeError,
     ) -> OptimizerChoice | None:
-        """Return what to leave out of a model that was not loaded; ``None`` if optimizers are not the cause."""
+        """Return the choice for a model that failed to load; ``None`` if optimizers are not the cause.
+
+        The arguments are those of `chosen`, and the error of loading the model.
+        """
         if type(error).__name__ not in _BROKEN or not isinstance(error, OrtError):
             return None
         level = _level(spec)
@@ -159,20 +171,21 @@ class Optimizers:
         """Return why QNN's results differ, if optimizers are the cause; "" if they are not.
 
         Args:
-            worker: runs the sessions on the CPU.
+            worker: the worker for sessions on the CPU.
             job: the model and its session.
-            settings: of the cache, for the choice.
-            judged: whether two lists of outputs agree.
+            settings: the cache's settings, for storing the choice.
+            judged: returns whether two lists of outputs agree.
             expected: the reference's outputs.
             results: QNN's outputs.
-            run: gives the outputs of a session of the worker that correspond to those two.
+            run: returns a session's outputs for the same inputs.
         """
         spec = job.spec
         if not _may_choose(job.source, spec):
             return ""
         for level in dict.fromkeys((min(_level(spec), LEVEL_BASIC), _level(spec))):
             got = _answer_at(worker, job, level, spec.disabled_optimizers, run)
-            # Level 1 is what QNN gets. Further levels are the cause if QNN's session answers as they do.
+            # QNN gets the graph of level 1. A higher level is the cause only if its results are those of QNN's
+            # session.
             if got is None or judged(expected, got) or (level > LEVEL_BASIC and not judged(got, results)):
                 continue
 
@@ -196,7 +209,7 @@ class Optimizers:
         self, source: ModelSource, spec: SessionSpec, settings: CacheSettings | None, choice: OptimizerChoice
     ) -> None:
         if spec.value_names or spec.config_entries.get(PROVE_ENTRY) == "0":
-            return  # the values are not in the key; nothing was asked
+            return  # the key does not contain the values, or the test is disabled
         key = self._key(source, spec)
         self._choices[key] = choice
         notes = _notes(settings)
@@ -225,7 +238,7 @@ def _notes(settings: CacheSettings | None) -> OptimizerChoices | None:
     return OptimizerChoices(Store(Path(settings.folder)).root)
 
 
-# --- what is asked -----------------------------------------------------------------------------------------
+# --- properties of a session -------------------------------------------------------------------------------
 
 
 def _level(spec: SessionSpec) -> int:
@@ -239,7 +252,7 @@ def _is_model(source: ModelSource) -> bool:
 
 
 def _may_choose(source: ModelSource, spec: SessionSpec) -> bool:
-    """Return whether the numbers of a session depend on optimizers that it may be made without."""
+    """Return whether a session on QNN depends on optimizers that may be disabled."""
     wants_qnn = not spec.providers or any(provider.name == QNN for provider in spec.providers)
     return wants_qnn and _level(spec) > LEVEL_OFF and _is_model(source) and not spec.value_names
 
@@ -250,18 +263,21 @@ def _is_proven_before(source: ModelSource, spec: SessionSpec) -> bool:
     from qnnbridge_host.model.scan import scan_model
 
     try:
-        # With a domain in front where they are not ONNX's own ("com.microsoft.QuantizeLinear").
+        # Operators of other domains have the domain as a prefix ("com.microsoft.QuantizeLinear").
         operators = {name.rpartition(".")[2] for name in scan_model(source.given).ops}
-    except BridgeError:  # loading it raises the same, with its own words
+    except BridgeError:  # creating the session raises the error
         return False
     return not _QUANTISED.isdisjoint(operators) and size_of(source) <= MAX_BYTES
 
 
-# --- proofs ------------------------------------------------------------------------------------------------
+# --- tests of optimizers -----------------------------------------------------------------------------------
 
 
 def _within(order: WorkOrder, work: Callable[[WorkOrder], OptimizerChoice | None]) -> OptimizerChoice | None:
-    """Do it within `PROOF_S`; ``None`` if it came to no end. Raises what ends the request itself."""
+    """Run a test within `PROOF_S`; return ``None`` if it did not finish or failed.
+
+    Raises `Cancelled` and `DeadlineExceeded` if they end the request itself.
+    """
     until = time.monotonic() + PROOF_S
     limited = order if order.deadline is not None and order.deadline < until else order._replace(deadline=until)
     try:
@@ -272,13 +288,13 @@ def _within(order: WorkOrder, work: Callable[[WorkOrder], OptimizerChoice | None
         if limited is order:
             raise
     except BridgeError as error:
-        # The worker died, or the CPU does not take the model: nothing is known, and the session goes on.
+        # The worker crashed, or the CPU cannot run the model: create the session without a choice.
         _log.debug("%s: its optimizers are not proven: %s", order.label, error)
     return None
 
 
 def _proven(job: CompilerInput, order: WorkOrder) -> OptimizerChoice:
-    """Compare the results at level 1 with those without optimizers, on made-up inputs."""
+    """Compare the results at level 1 with those without optimizers, on generated inputs."""
     from qnnbridge_host.create.trials import few
     from qnnbridge_host.create.worker import Worker, WorkerSession, open_original
     from qnnbridge_host.numerics.sampling import NotMade
@@ -297,7 +313,7 @@ def _proven(job: CompilerInput, order: WorkOrder) -> OptimizerChoice:
             return [session.run(feeds) for feeds in trials.values()]
 
         def again() -> bool:
-            """Whether the reference repeats itself: a random model shows nothing."""
+            """Return whether the reference gives the same outputs again: a random model cannot be tested."""
             found = _answer_at(worker, job, LEVEL_OFF, (), all_answers)
             return found is not None and _are_same(expected, dict(zip(expected, found, strict=True)))
 
@@ -312,7 +328,7 @@ def _proven(job: CompilerInput, order: WorkOrder) -> OptimizerChoice:
 
 
 def _loading(job: CompilerInput, level: int, order: WorkOrder, message: str) -> OptimizerChoice | None:
-    """Find the optimizers that break a model which loads without them."""
+    """Find the optimizers that break a model; ``None`` if the CPU loads it with all of them."""
     from qnnbridge_host.create.worker import Worker, open_original
 
     with Worker(order).running() as worker:
@@ -324,7 +340,7 @@ def _loading(job: CompilerInput, level: int, order: WorkOrder, message: str) -> 
 
         names = harmful(loads, optimizers_of(level))
     if names == ():
-        return None  # it loads on the CPU: QNN is the cause
+        return None  # the CPU loads the model, so QNN is the cause
     error = f"({_PREFIX.sub('', message).rstrip('.')})"
     if names is None:
         return OptimizerChoice(off=True, why=f"ONNX Runtime's optimizers break {job.source.label} {error}")
@@ -355,7 +371,7 @@ def _answer_at(
 
 
 def _are_same(expected: Answers, found: Answers) -> bool:
-    """Whether optimisation changed no more than rounding, over all inputs together."""
+    """Return whether optimisation changed only rounding, over all inputs together."""
     count = len(next(iter(expected.values()), ()))
     return all(
         _is_same([(values[place], found[name][place]) for name, values in expected.items()])
@@ -389,7 +405,7 @@ def _is_same(pairs: Sequence[tuple[Any, Any]]) -> bool:
 
 
 def job_of(source: ModelSource, spec: SessionSpec, initializers: Sequence[Any] = ()) -> CompilerInput:
-    """The model and its session, as the proofs take them: with inputs that they make up."""
+    """Return the model and its session as a job for the tests, without given inputs."""
     from qnnbridge_host.create.publish import CompilerInput
 
     return CompilerInput(source, dataclasses.replace(spec, fix=None), initializers=tuple(initializers))

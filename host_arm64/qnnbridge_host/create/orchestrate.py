@@ -1,4 +1,4 @@
-"""`model.compile`: one model, or several that share their weights, compiled, tried and put into their place."""
+"""`model.compile`: compile one model, or several that share their weights, validate the result and deliver it."""
 
 from __future__ import annotations
 
@@ -68,10 +68,16 @@ from qnnbridge_protocol.shell import fix_command, fixed_file, model_command, she
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompileTask:
-    """jobs: one, or several that share their weights. destinations: of their results, in one folder.
+    """Arguments of `compile_to`.
 
-    order: for the workers. host: its versions and chip, for the check of compiled models before they are loaded.
-    optimizers: chooses those of ONNX Runtime that the models are compiled without.
+    Attributes:
+        jobs: one model, or several that share their weights.
+        destinations: the destination of each job, in one folder.
+        order: the order for the workers.
+        host: this host's HELLO, whose versions and chip are needed to check compiled models.
+        validate: whether to compare the result with the original on the CPU.
+        overwrite: whether to replace existing results.
+        optimizers: chooses ONNX Runtime's optimizers that the models are compiled without; ``None`` to use all.
     """
 
     jobs: tuple[CompilerInput, ...]
@@ -84,21 +90,28 @@ class CompileTask:
 
 
 def compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
-    """Run it. Raises the errors of compiling and validating, and `OptionError` for an existing result; then
-    nothing is left behind."""
+    """Compile, validate and deliver. After an error no file remains.
+
+    Raises:
+        OptionError: the result exists and `overwrite` is not set.
+        CompileFailed: the model cannot be compiled, or the result is wrong.
+        BridgeError: further errors of compiling and validating.
+    """
     try:
         return _compile_to(task)
     except CompileFailed as error:
-        # The name of the context binary was taken after its choice.
+        # Another compilation has used the file name of the context binary meanwhile.
         if not task.overwrite or "taken" not in error.details:
             raise
-    # Two at once to one output: the last one replaces the other, under a name that is free now.
+    # Two compilations have the same output: the last one replaces the other, with another file name for its binary.
     return _compile_to(task)
 
 
 def finished(task: CompileTask, versions: Mapping[str, str]) -> str | None:
-    """The reason to skip a task: its results exist, are complete and have the same inputs. ``None`` if it
-    must."""
+    """Return why a task can be skipped: its results are complete and have the same inputs. ``None`` if it must run.
+
+    versions: versions of the host's packages and QNN.
+    """
     reasons = [
         publish.is_finished(job, destination, versions)
         for job, destination in zip(task.jobs, task.destinations, strict=True)
@@ -113,7 +126,7 @@ def _compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
         for destination in task.destinations:
             publish.refuse_existing(destination)
     jobs = tuple(
-        # Chosen before the compilation, since the .onnx names its context binary.
+        # Choose the file stem before the compilation, because the .onnx file refers to its context binary by it.
         dataclasses.replace(job, file_stem=destination.file_stem())
         for job, destination in zip(task.jobs, task.destinations, strict=True)
     )
@@ -128,12 +141,12 @@ def _compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
         except CompileFailed as error:
             raise seen_from(error, folder, target) from None
         except WorkerDied as death:
-            # For the report of the death: the likely cause, with the command that cures it.
+            # Add the likely cause, with the command that fixes it, to the crash report.
             job = next((one for one in jobs if one.source.fingerprint == death.details["fingerprint"]), jobs[0])
             versions = death.details.get("versions") or {}
             death.details["known"] = known_faults(job.source, job.spec, task.host.machine, versions)
             raise
-        # With the jobs as they were asked for: a command that resumes asks for the same.
+        # Describe the jobs as they were requested, because a command that resumes compares with its request.
         return _deliver(task, files, validations, folder, begun, notes)
 
 
@@ -143,9 +156,10 @@ _Jobs = tuple[CompilerInput, ...]
 def _compiled(
     task: CompileTask, jobs: _Jobs, folder: str
 ) -> tuple[Sequence[CompiledFiles], _Jobs, tuple[str, ...]]:
-    """Compile without the optimizers of ONNX Runtime that change what a model computes, or break it.
+    """Compile without the optimizers of ONNX Runtime that change a model's results or break it.
 
-    Returns the results, the jobs as they were compiled, and a note for each.
+    Returns:
+        The results, the jobs as they were compiled, and a note for each job.
     """
     if task.optimizers is None:
         return compile_together(jobs, folder, task.order), jobs, ("",) * len(jobs)
@@ -178,7 +192,7 @@ def _validated(task: CompileTask, job: CompilerInput, files: CompiledFiles) -> V
     except CompileFailed as error:
         known = _known_faults(job, files, task.host)
         if known:
-            # The likely cause, with the command that cures it.
+            # Add the likely cause, with the command that fixes it.
             error.evidence = (known, *error.evidence)
         raise
 
@@ -200,14 +214,14 @@ def _deliver(
     rows = list(zip(task.jobs, task.destinations, made, validations, notes, strict=True))
     try:
         for job, destination, files, validation, _note in rows:
-            if files.model != destination.model:  # another stem, because a blob of that name existed
+            if files.model != destination.model:  # the stem differs, because such a context binary existed
                 os.rename(os.path.join(folder, files.model), os.path.join(folder, destination.model))
             publish.describe(folder, destination, job, files, validation, bundle)
     except BridgeError:
         raise
     except OSError as error:
         raise from_os(error, task.destinations[0].folder) from None
-    # The last moment: what is moved stays.
+    # Check for a cancel now, because delivered files stay.
     task.order.stop.check()
     publish.move_whole(folder, task.destinations, blobs_of(made), overwrite=task.overwrite)
     results = []
@@ -240,10 +254,10 @@ def _deliver(
 def _warnings(
     job: CompilerInput, files: CompiledFiles, validation: Validation, hello: Hello, *, asked: bool
 ) -> tuple[str, ...]:
-    """asked: whether validation was requested, so that its absence needs a message."""
+    """Return the warnings about a result. asked: whether validation was requested; its absence is then reported."""
     found = []
     placed = files.placement
-    # A session lets the CPU convert 64-bit floats whatever its fallback is.
+    # With any fallback, a session lets the CPU convert 64-bit floats.
     if placed is not None and any(not is_conversion(name) for name, _ in placed.cpu_list):
         total = placed.qnn_nodes + placed.cpu_nodes + placed.other_nodes
         found.append(
@@ -281,26 +295,26 @@ def _about_the_chip(job: CompilerInput, files: CompiledFiles) -> list[str]:
     return [f"No chip was named: compiled for soc_model={files.soc_model}, {which}."]
 
 
-# --- trying: runs the compiled model and compares its numbers with the original's on the CPU --------------
+# --- validation: runs the compiled model and compares its numbers with the original's on the CPU ----------
 #
 # A model can compile without an error and compute wrong numbers: 16-bit floats overflow, or QNN differs from the
 # ONNX standard. So by default only a model that was run is delivered. The reference runs first, in the same
-# process: it does no harm. The inputs are generated with content (`qnnbridge_host.numerics.sampling`), the
-# same on every machine; those that the original answers with NaN, or all alike, are followed by others.
+# process; it cannot affect QNN's session. The inputs are generated (`qnnbridge_host.numerics.sampling`) and the
+# same on every machine. If the original's outputs for them are NaN or all equal, further inputs are used.
 
 
 def validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: Hello) -> Validation:
-    """Run the compiled model on all ones and on random inputs, and the original on the CPU.
+    """Compare the compiled model with the original on the CPU, on the given or on generated inputs.
 
     Args:
         job: the compiled job.
         files: the result.
-        order: for the worker that runs both.
-        host: its versions and chip, for the check of the compiled model before it is loaded.
+        order: the order for the worker that runs both models.
+        host: this host's HELLO, whose versions and chip are needed to check the compiled model.
 
     Raises:
-        CompileFailed: the compiled model cannot be loaded or run, or its numbers are not the original's.
-        Cancelled, DeadlineExceeded: the worker was ended.
+        CompileFailed: the compiled model cannot be loaded or run, or its numbers differ from the original's.
+        Cancelled, DeadlineExceeded: the request was withdrawn, or its deadline expired.
     """
     try:
         return _validate(job, files, order, host)
@@ -324,7 +338,7 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
         except NotMade as reason:
             return Validation(skipped=f"{str(reason)[:1].upper()}{str(reason)[1:]}.")
         except BridgeError as error:
-            # Given inputs are the user's own, and so is the error about them.
+            # The user has given these inputs, so the user gets the error about them.
             if job.inputs and isinstance(error, InvalidArgument):
                 raise
             return Validation(skipped=f"The original cannot be run on the CPU to compare with: {error.message}")
@@ -340,10 +354,10 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
                 return Validation(skipped=f"It cannot be loaded on this machine's chip: {error.message}")
             raise _unusable(job, error) from None
     steps = quantised_steps(job.source.given)
-    # Random numbers: whatever QNN computes, it is not what the CPU gave.
+    # A model with random numbers cannot be compared.
     if any(one.state == "differs" for _, one in judge_all(outputs, expected[first], again, "fp16")):
         return Validation(skipped="The original gives another result every time it runs on the CPU.")
-    # Detections whose order differs are brought together before they are compared.
+    # Pair detections that differ in order before the comparison.
     for trial, values in expected.items():
         expected[trial], got[trial] = paired(values, got[trial], number_format)
     found = [
@@ -364,7 +378,7 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
 
 
 def _open_compiled(worker: Worker, job: CompilerInput, path: str, host: Hello) -> WorkerSession:
-    """The compiled model, as strict as the job says."""
+    """Open the compiled model in the worker, with the job's fallback."""
     spec = dataclasses.replace(compiled_spec(job.spec), model_path=path)
     before_session(ModelSource.open(path), spec.providers, host, spec.config_entries)
     return WorkerSession(worker, spec)
@@ -379,8 +393,11 @@ def _cannot_load_here(files: CompiledFiles) -> str | None:
 
 
 def _for_another_chip(job: CompilerInput, files: CompiledFiles, error: BridgeError) -> bool:
-    """A real NPU cannot load a model for a newer chip, and does not report its own number; the compiled
-    model may then be good. The simulator computes for any single chip."""
+    """Return whether a model that cannot be loaded may be correct, because it was compiled for another chip.
+
+    A real NPU cannot load a model for a newer chip, and does not report its own number. The simulator computes for
+    any single chip.
+    """
     named = any("soc_model" in p.options or "htp_arch" in p.options for p in job.spec.providers)
     simulator = files.placement is None or files.placement.simulator
     return named and not simulator and not isinstance(error, WorkerDied)
@@ -397,13 +414,13 @@ def _too_late(job: CompilerInput, error: DeadlineExceeded) -> DeadlineExceeded:
 
 
 def _unusable(job: CompilerInput, error: BridgeError) -> CompileFailed:
-    # The application explains the death, and books it on the model.
+    # The application explains the crash, and attributes it to the model.
     died_details = {"worker_died": error.details} if isinstance(error, WorkerDied) else {}
     died = isinstance(error, (WorkerDied, ContextUnusable))
     return CompileFailed(
         f"{job.source.label} was compiled, and the result {'kills the host' if died else 'cannot be used'}.",
         cause=error.message if error.cause is None else f"{error.message} {error.cause}",
-        fix=f"{_cure(job)}Nothing was written. To keep the result all the same, compile with validate=False "
+        fix=f"{_cure(job)}Nothing was written. To keep the result anyway, compile with validate=False "
         "(--no-validate).",
         evidence=error.evidence,
         details={"validation_error": error.code, **error.details, **died_details},
@@ -411,7 +428,7 @@ def _unusable(job: CompilerInput, error: BridgeError) -> CompileFailed:
 
 
 def _cure(job: CompilerInput) -> str:
-    """Return the command that cures a model whose compiled form fails in each run."""
+    """Return the advice for a model whose compiled form fails in each run; "" if there is none."""
     if not double_edges(job.source).bare:
         return ""
     return f"Run {fix_command(job.source.path, f'--only {REWRITE}')}, and compile {fixed_file(job.source.path)}. "
@@ -422,7 +439,7 @@ def _wrong_numbers(job: CompilerInput, result: Validation) -> CompileFailed:
     return CompileFailed(
         f"{job.source.label} was compiled, and the result computes other numbers than the original on the CPU.",
         cause=f"Output {wrong[0].output!r} ({wrong[0].inputs}): {wrong[0].remark}. Allowed for {result.tolerance}.",
-        fix=f"{_look_for_it(job)} Nothing was written. To keep the result all the same, compile with "
+        fix=f"{_look_for_it(job)} Nothing was written. To keep the result anyway, compile with "
         "validate=False (--no-validate).",
         evidence=[f"{one.output} ({one.inputs}): {one.remark}" for one in wrong[1:4]],
         details={"validation": result.to_json()},
@@ -430,7 +447,7 @@ def _wrong_numbers(job: CompilerInput, result: Validation) -> CompileFailed:
 
 
 def _look_for_it(job: CompilerInput) -> str:
-    """Return the command that finds the node, with the sizes that the compilation was given."""
+    """Return the advice with the command that finds the node, with the sizes of this compilation."""
     if job.source.path is None:
         return "`qnnbridge verify` of the model finds the first node that differs."
     sizes = [
@@ -442,11 +459,11 @@ def _look_for_it(job: CompilerInput) -> str:
 # --- the difference of an output -------------------------------------------------------------------------
 #
 # The verdict is that of `numerics.judge`, as for sessions and for `qnnbridge verify`: an output that differs is
-# wrong; one that these inputs do not show, or that is only just good, is unusual and reported.
+# wrong. An output about which these inputs prove nothing, or that is barely good, is reported as unusual.
 
 
 def tolerance_text(number_format: NumberFormat) -> str:
-    """The limits as text."""
+    """Return the limits of a number format as text."""
     return f"{number_format}: {LIMITS[number_format]}"
 
 
@@ -457,21 +474,21 @@ def compare(
     number_format: NumberFormat,
     step: float = 0.0,
 ) -> Difference | None:
-    """The difference of one output. ``None`` if it holds no numbers.
+    """Return the difference of one output; ``None`` if the output does not contain numbers.
 
     Args:
-        output: its name.
-        got: its values by the name of the inputs.
-        expected: the same of the original.
-        number_format: in which it was computed.
-        step: of the output's own quantisation; 0 for an output that is not quantised.
+        output: the output's name.
+        got: name of a set of inputs -> the compiled model's value.
+        expected: name of a set of inputs -> the original's value.
+        number_format: the number format of the computation on the NPU.
+        step: quantisation step of the output; 0 for an output that is not quantised.
     """
     names = list(expected)
     arrays = [as_array(value) for value in (*got.values(), *expected.values())]
     if any(array is None or array.dtype.kind not in "biuf" for array in arrays):
         return None
     state, reason, judged = judge_over_inputs([(expected[name], got[name]) for name in names], number_format, step)
-    # Those of the state that decides first, then the lowest SNR.
+    # The decisive inputs have the decisive state, and of these the lowest SNR.
     decisive = min(range(len(names)), key=lambda number: (judged[number].state != state, rank(judged[number])))
     worst = judged[decisive]
     level: DifferenceLevel = "wrong" if state == "differs" else "ok"
@@ -489,7 +506,7 @@ def compare(
 
 
 def _cosine(got: Mapping[str, Any], expected: Mapping[str, Any], names: Iterable[str]) -> float | None:
-    """Of all values that are finite on both sides; ``None`` if one of them is all zeros."""
+    """Return the cosine similarity of the values that are finite on both sides; ``None`` if a side is all zeros."""
     import numpy as np
 
     pairs = [(np.asarray(got[name], np.float64), np.asarray(expected[name], np.float64)) for name in names]

@@ -1,6 +1,7 @@
-"""What flows down from a `session.create`: the creation itself, and the order for what is done in workers.
+"""Records of a `session.create`: the creation itself, and the order for work in worker processes.
 
-Also what is known against its model. Light, since every session imports it. Any thread.
+Also the checks for known faults of its model. Imports little, because every session imports this module. Any
+thread.
 """
 
 from __future__ import annotations
@@ -25,16 +26,22 @@ if TYPE_CHECKING:
 
 
 def _no_events(_event: dict[str, Any]) -> None:
-    """Of an order whose progress nobody sees."""
+    """Discard events: the default `emit` of an order."""
 
 
 class WorkOrder(NamedTuple):
-    """Work on a model, with its owner and limits.
+    """Work on a model in a worker process, with its owner and limits.
 
-    command: the argv that starts a host, which works. request: id of the serving host's request, which marks the
-    worker's lines on stderr. label, fingerprint: of the model, for progress and the report of a death. deadline: on
-    `time.monotonic`. budget_s: the time to the deadline when the request arrived. patient: nothing waits for it, so
-    it gives way to everything else. emit: sends an event about the request to the application.
+    Attributes:
+        command: the argv that starts the worker.
+        stop: the request's stop signal.
+        request: id of the serving host's request, which marks the worker's lines on stderr.
+        label, fingerprint: the model's label and fingerprint, for progress and crash reports.
+        deadline: on `time.monotonic`.
+        budget_s: the time to the deadline when the request arrived.
+        limits: limits of the worker's frames.
+        patient: whether no caller waits, so that the work runs with low priority.
+        emit: sends an event about the request to the application.
     """
 
     command: tuple[str, ...]
@@ -50,18 +57,31 @@ class WorkOrder(NamedTuple):
 
     @property
     def left_s(self) -> float | None:
+        """Seconds until the deadline, at least 0; ``None`` without a deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
     def progress(self, stage: ProgressStage, seconds: float) -> None:
-        """Show the application how far it is."""
+        """Report the stage and its duration so far to the application."""
         self.emit({"event": "progress", "stage": stage, "seconds": seconds, "label": self.label})
 
 
 class Creation(NamedTuple):
-    """A `session.create` in the host's terms.
+    """The parsed request of a `session.create`.
 
-    enter: declares a native step. folder: of the files of a model given as bytes. settings: of the cache. faults:
-    of its entries. watched: known faults stop it with `NeedsRewrite`.
+    Attributes:
+        request: the request.
+        enter: declares a native step.
+        order: the order for work in worker processes.
+        spec: the session's description.
+        source: the model.
+        folder: folder of the external files of a model given as bytes.
+        settings: the cache's settings.
+        initializers: the values of ``spec.value_names``.
+        dynamic: dynamic options of the execution provider.
+        seed: seed of random operators.
+        quarantined: fingerprints that the application refuses.
+        faults: cache entries that have crashed a host.
+        watched: whether known faults of the model raise `NeedsRewrite`.
     """
 
     request: Request
@@ -80,10 +100,11 @@ class Creation(NamedTuple):
 
     @property
     def by_name(self) -> dict[str, Any]:
+        """Values of the initializers by name."""
         return dict(zip(self.spec.value_names, self.initializers, strict=True))
 
     def of_copy(self, source: ModelSource, spec: SessionSpec) -> Creation:
-        """The same session from a copy of its model."""
+        """Return the creation of the same session from a copy of its model."""
         order = self.order._replace(label=source.label, fingerprint=source.fingerprint)
         return self._replace(source=source, spec=spec, order=order)
 
@@ -92,8 +113,11 @@ class Creation(NamedTuple):
 
 
 def default_command(argv: Sequence[str] | None = None) -> tuple[str, ...]:
-    """The command line that started this host, for a worker of the same kind."""
-    # With the interpreter's own options (-I, -X), which `sys.argv` lacks.
+    """Return this host's command line, with this process as the parent, for a worker of the same kind.
+
+    argv: default `sys.orig_argv`.
+    """
+    # `sys.orig_argv` contains the interpreter's own options (-I, -X), which `sys.argv` lacks.
     given = list(sys.orig_argv if argv is None else argv)
     command: list[str] = []
     while given:
@@ -115,16 +139,17 @@ def default_command(argv: Sequence[str] | None = None) -> tuple[str, ...]:
 
 
 def worker_command(text: str | None) -> tuple[str, ...]:
-    """The command of a worker. text: the value of the option ``--worker``, a JSON list, if it was given."""
+    """Return the command line of a worker. text: value of the option ``--worker``, a JSON list, if it was given."""
     if text is None:
         return default_command()
     return (*(str(word) for word in json.loads(text)), "--parent", str(os.getpid()))
 
 
-# --- what is known against a model -----------------------------------------------------------------------
+# --- known faults of a model -----------------------------------------------------------------------------
 
 
 def refuse_quarantined(source: ModelSource, quarantined: frozenset[str]) -> None:
+    """Raise `ModelQuarantined` if the model's fingerprint is in quarantine."""
     if source.fingerprint in quarantined:
         identity = source.identity
         raise ModelQuarantined(
@@ -139,7 +164,7 @@ def refuse_quarantined(source: ModelSource, quarantined: frozenset[str]) -> None
 
 
 class NeedsRewrite(Exception):
-    """QNN computes operators of the model wrong, and these rewrites cure them. The session is made from a copy."""
+    """QNN computes operators of the model wrong, and these rewrites fix them in a copy for the session."""
 
     def __init__(self, rewrites: Sequence[str]) -> None:
         super().__init__(", ".join(rewrites))
@@ -147,9 +172,9 @@ class NeedsRewrite(Exception):
 
 
 class NeedsParting(NeedsRewrite):
-    """An earlier session's numbers differ from the CPU's, and parted gates may cure that.
+    """An earlier session's numbers differ from the CPU's, and separating gates from linear operators may fix that.
 
-    report: of the model as it is. note: key of the record that parting does not help.
+    report: verdict on the unchanged model. note: key of the record that the rewrite does not help.
     """
 
     def __init__(self, rewrite: str, report: NumbersReport, note: str) -> None:
@@ -165,10 +190,13 @@ def known_faults(
     versions: Mapping[str, str],
     soc_model: str | None = None,
 ) -> str:
-    """Return what is known against a model on QNN, in sentences; "" for nothing.
+    """Return a warning about operators of a model that QNN is known to compute wrong; "" for none.
 
     Args:
-        machine: of the host. versions: of its packages and QNN.
+        source: the model.
+        spec: the session's description.
+        machine: the host's architecture, such as "ARM64".
+        versions: versions of the host's packages and QNN.
         soc_model: the chip, if it is known.
     """
     from qnnbridge_host.cache.measured import rows_of_session
@@ -181,9 +209,9 @@ def known_faults(
 
 
 def curing_rewrites(creation: Creation, machine: str, versions: Mapping[str, str]) -> tuple[str, ...]:
-    """The rewrites for what `known_faults` finds, and for 64-bit floats at the edges of the model.
+    """Return the rewrites that fix the model's known faults, and 64-bit floats at its inputs and outputs.
 
-    None unless the creation is watched, and a rewrite cures it.
+    The result is empty unless the creation is watched.
     """
     if not creation.watched:
         return ()
@@ -195,7 +223,7 @@ def curing_rewrites(creation: Creation, machine: str, versions: Mapping[str, str
     here = rows_of_session(creation.spec, versions, simulator=simulator)
     found = find_for_session(creation.source, creation.spec, versions, simulator=simulator, rows=here.rows)
     cures = (one.fault for one in found if one.fault.rewrite)
-    # A session that refuses the CPU would not be made of such a copy.
+    # A strict session cannot use a rewrite that leaves nodes to the CPU.
     allowed = (fault.rewrite for fault in cures if not fault.on_cpu or creation.spec.fallback != "error")
     edges = (REWRITE,) if computes_on_htp(creation.spec) and double_edges(creation.source).bare else ()
     return (*dict.fromkeys(allowed), *edges)

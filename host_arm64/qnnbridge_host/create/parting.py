@@ -1,9 +1,9 @@
-"""Decide whether a session gets a copy of the model in which gates are parted from linear operators.
+"""Decide whether a session uses a copy of the model in which gates are separated from linear operators.
 
 QNN merges a Sigmoid or Tanh with the Conv, MatMul or Gemm in front of it and loses accuracy; the rewrite `gates`
-parts them and costs cycles. It is applied to the next session after a comparison has shown that the model's numbers
-differ. The numbers of the copy are compared in the same way. If they are not better, a note in the cache prevents
-further attempts, and sessions use the model as it is. Any thread, any process.
+separates them and costs cycles. It is applied to the next session after a comparison has shown that the model's
+numbers differ. The numbers of the copy are compared in the same way. If they are not better, a note in the cache
+prevents further attempts, and sessions use the unchanged model. Any thread, any process.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ if TYPE_CHECKING:
     from qnnbridge_host.model.source import ModelSource
     from qnnbridge_protocol.model_records import NumbersReport
 
-# The name in `rewrite.fixer`, which needs numpy and is not imported for every session.
+# Name of the rewrite in `rewrite.fixer`, which needs numpy and is not imported for every session.
 GATES: Final = "gates"
 
 
 def needed(root: Path, key: str, report: NumbersReport, source: ModelSource) -> NeedsParting | None:
-    """Return why gates must be parted; ``None`` if the verdict has another cause, or parting did not help before.
+    """Return why gates must be separated; ``None`` if the cause is another one or the rewrite did not help before.
 
     Args:
         root: folder of this version's cache.
-        key: key of the verdict of the model as it is.
+        key: key of the verdict on the unchanged model.
         report: that verdict: the numbers differ.
+        source: the model.
     """
-    # Gates are never a known cause. Known causes are operators without a fix and optimizers of ONNX Runtime.
+    # A report with a known cause is about operators without a fix or optimizers of ONNX Runtime, never gates.
     if report.cause:
         return None
     note = note_key(key)
-    # An earlier attempt had no better result.
+    # An earlier attempt did not have a better result.
     if NegativeEntries(root).read(note) is not None:
         return None
     has_gates = {"Sigmoid", "Tanh"} & scan_model(source.given).ops.keys()
@@ -45,7 +46,7 @@ def needed(root: Path, key: str, report: NumbersReport, source: ModelSource) -> 
 
 
 def note_key(key: str) -> str:
-    """Return the key of the note that parting does not help.
+    """Return the key of the note that separating the gates does not help.
 
     The key of the verdict covers the model, options, sizes, chip, versions and measured rows. The copy depends on
     these and on the version of the rewrites, which is qnnbridge's. It does not depend on inputs, because a verdict
@@ -60,13 +61,13 @@ def is_no_better(root: Path, key: str | None, plain: NumbersReport) -> str:
     Args:
         root: folder of this version's cache.
         key: key of the verdict of the copy.
-        plain: verdict of the model as it is.
+        plain: verdict on the unchanged model.
     """
-    # The first session of the copy has no verdict: its numbers are compared like those of any session.
+    # The first session of the copy does not have a verdict yet: its numbers are compared like those of any session.
     found = Verdicts(root).read(key) if key is not None else None
     if found is None or found.state != "differs":
         return ""
     before, after = plain.snr_db, found.snr_db
     if before is not None and after is not None and after > before:
         return ""
-    return f"the numbers also differ with parted gates ({found.worst or found.reason})"
+    return f"the numbers also differ with separated gates ({found.worst or found.reason})"

@@ -1,12 +1,13 @@
-"""A compilation's input and result, the names of its files, and how they come whole to their destination.
+"""Input and result of a compilation, the naming of its files, and the move of complete files to their destination.
 
-QNN refuses to load a context binary whose name has ``..`` in it, though it writes one without an error; a file name
-has at most 255 bytes; and both files of a model and its manifest are to be recognised as one.
+Three rules apply to a file name: QNN refuses to load a context binary whose name contains ``..``, though it writes
+such a file without an error; a file name has at most 255 bytes; and the files of a model and its manifest have the
+same stem.
 
-Invariants, also if this process is killed at any point: no .onnx file is there without the very context
-binary that it was compiled with, and none is half-written. Context binaries are never replaced
-(`Destination.file_stem` finds a free name); the .onnx is moved after its blob, and its manifest never describes
-other files than the existing ones. Two processes with one destination run one after the other. Any thread.
+Invariants, even if this process is killed at any point: each .onnx file has the context binary that it was compiled
+with, and is complete. Context binaries are never replaced (`Destination.file_stem` finds a free name). The .onnx
+file is moved after its context binary, and its manifest always describes the existing files. Two processes with the
+same destination move their files one after the other. Any thread.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from qnnbridge_protocol.model_records import Validation
 from qnnbridge_protocol.settings import state_dir
 from qnnbridge_protocol.specs import QNN, Placement, ProviderSpec, SessionInfo, SessionSpec
 
-# Those that a compiled model depends on.
+# The versions that a compiled model depends on.
 RELEVANT_VERSIONS: Final = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "ep_source", "ep_version")
 
 CONTEXT: Final = "_ctx"
@@ -41,7 +42,7 @@ MODEL_SUFFIX: Final = ".onnx"
 # QNN appends it to the stem of the .onnx file.
 BLOB_SUFFIX: Final = "_qnn.bin"
 
-# Of the 255 that file systems take: leaves room for suffixes, and for those of temporary names.
+# File systems allow 255 bytes. The rest is for suffixes, including those of temporary files.
 MAX_STEM_BYTES: Final = 215
 
 WITHOUT_A_NAME: Final = "model"
@@ -51,14 +52,17 @@ _ABOUT_COMPILING: Final = ("ep.context_", "ep.share_", "ep.stop_share_", "sessio
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompilerInput:
-    """One model for one target.
+    """One model to compile for one target.
 
-    source: the original model. spec: as for a session of it (providers and their options, free dimensions,
-    ``fallback``: with "error" a node that stays on the CPU is a `PlacementRefused`).
-    file_stem: of the files, ``<file_stem>.onnx`` and ``<file_stem>_qnn.bin``; default the model's own name with
-    ``_ctx``. Parts that QNN could never load again (``..``) are replaced, see `CompiledFiles.model`.
-    embed: the context binary inside of the .onnx file. initializers: values of those that `spec` announces.
-    inputs: on which the result is compared with the CPU; made up by default.
+    Attributes:
+        source: the original model.
+        spec: description of a session of it (providers and their options, free dimensions, ``fallback``: with
+            "error" a node that stays on the CPU is a `PlacementRefused`).
+        file_stem: the files are ``<file_stem>.onnx`` and ``<file_stem>_qnn.bin``; default the model's own stem with
+            ``_ctx``. Parts that QNN could never load again (``..``) are replaced, see `CompiledFiles.model`.
+        embed: whether the context binary is embedded in the .onnx file.
+        initializers: the values of the initializers that `spec` announces.
+        inputs: inputs for comparing the result with the CPU; default generated ones.
     """
 
     source: ModelSource
@@ -70,7 +74,7 @@ class CompilerInput:
 
     @property
     def stem(self) -> str:
-        """Of the files that the compiler writes."""
+        """Stem of the files that the compiler writes."""
         path = self.source.path
         return self.file_stem or context_stem(stem_of(path) if path is not None else None)
 
@@ -79,13 +83,19 @@ class CompilerInput:
 class CompiledFiles:
     """A complete compiled model in the caller's folder.
 
-    model: file name of the .onnx. blob: of the context binary, ``None`` if embedded.
-    placement: of the nodes of the original; ``None`` if the compiler died before its report, though its files
-    proved to be complete. soc_model: the target given to QNN, ``None``: the chip of the host.
-    provider_options: all options given to QNN. seconds: of the native compile (of all of it for a salvaged result).
-    died_at_teardown: the process crashed during its own clean-up; the result is complete.
-    info: of the original as a session shows it, which the compiled model has forgotten in part (producer, version);
-    ``None`` like `placement`.
+    Attributes:
+        folder: folder of the files.
+        model: file name of the .onnx file.
+        blob: file name of the context binary; ``None`` if it is embedded.
+        placement: placement of the original's nodes; ``None`` if the compiler crashed before its report, though its
+            files proved to be complete.
+        soc_model: the chip given to QNN; ``None`` for the chip of the host.
+        provider_options: all options given to QNN.
+        versions: versions of the worker's packages and QNN.
+        seconds: time of the native compilation; for the files of a crashed compiler, of the whole work.
+        died_at_teardown: whether the compiler crashed during its clean-up; the result is complete.
+        info: facts of a session of the original, some of which the compiled model lacks (producer, version);
+            ``None`` like `placement`.
     """
 
     folder: str
@@ -101,30 +111,30 @@ class CompiledFiles:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all files, the .onnx first."""
+        """Files of the compiled model, beginning with the .onnx file."""
         return (self.model,) if self.blob is None else (self.model, self.blob)
 
 
 def job_key(job: CompilerInput, versions: Mapping[str, str]) -> str:
-    """The same for jobs that give the same result: contents, options, versions; wherever the model lies."""
+    """Return a key of a job's contents, options and versions: jobs with the same key have the same result."""
     relevant = {name: versions[name] for name in RELEVANT_VERSIONS if name in versions}
     text = json.dumps([job.source.fingerprint, job.spec.options_hash, job.embed, relevant], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def blobs_of(files: Sequence[CompiledFiles]) -> tuple[str, ...]:
-    """Names of the context binaries, each once."""
+    """Return the context binaries of the results without repetitions."""
     return tuple(dict.fromkeys(one.blob for one in files if one.blob is not None))
 
 
 def chip_numbers(soc_model: str | None) -> tuple[int, ...]:
-    """The numbers in a ``soc_model``; names are left out, and 0, which means none."""
+    """Return the numbers of chips in a ``soc_model``, without named chips and without 0, which means no chip."""
     parts = (part.strip() for part in (soc_model or "").split(","))
     return tuple(int(part) for part in parts if part.isdecimal() and int(part))
 
 
 def compiled_spec(spec: SessionSpec) -> SessionSpec:
-    """The spec of the compiled model's session, without the options that were compiled in."""
+    """Return the description of the compiled model's session, without the options that were compiled in."""
     return SessionSpec(
         model_path=None,
         providers=spec.providers or (ProviderSpec(QNN),),
@@ -136,35 +146,35 @@ def compiled_spec(spec: SessionSpec) -> SessionSpec:
 
 
 def without_compiling(entries: Mapping[str, str]) -> dict[str, str]:
-    """Configuration entries that are not about compiling."""
+    """Return the configuration entries that are not about compiling."""
     return {key: text for key, text in entries.items() if not key.startswith(_ABOUT_COMPILING)}
 
 
-# --- names -----------------------------------------------------------------------------------------------
+# --- file naming -----------------------------------------------------------------------------------------
 
 
 def context_stem(stem: str | None) -> str:
-    """The stem of the compiled model of a model with this stem: ``pnet`` -> ``pnet_ctx``, safe for QNN."""
+    """Return the stem of the compiled model for a model's stem: ``pnet`` -> ``pnet_ctx``, safe for QNN."""
     return safe_stem((stem or WITHOUT_A_NAME) + CONTEXT)
 
 
 def safe_stem(stem: str) -> str:
-    """A stem under which QNN finds its context binary again, short enough for every file that has it."""
+    """Return a stem with which QNN can load the context binary, short enough for all files of the model."""
     safe = re.sub(r"\.{2,}", "_", stem)
     if len(os.fsencode(safe)) > MAX_STEM_BYTES:
-        # By its hash it stays another one than its neighbours that begin alike.
+        # The hash distinguishes the stem from others with the same beginning.
         tail = f"-{hashlib.sha256(os.fsencode(safe)).hexdigest()[:8]}"
         safe = _first_bytes(safe, MAX_STEM_BYTES - len(tail)) + tail
     return safe
 
 
 def blob_of(stem: str) -> str:
-    """The file name of the context binary beside ``<stem>.onnx``."""
+    """Return the file name of the context binary of ``<stem>.onnx``."""
     return stem + BLOB_SUFFIX
 
 
 def stem_of(path: str) -> str:
-    """``dir/a..b.onnx`` -> ``a..b``."""
+    """Return the stem of a path: ``dir/a..b.onnx`` -> ``a..b``."""
     return os.path.splitext(os.path.basename(path))[0]
 
 
@@ -176,38 +186,47 @@ def _first_bytes(text: str, limit: int) -> str:
 
 # --- the destination: the path of `output`, and the working folder ------------------------------------------
 
-# Its holder moves only three files.
+# The holder of the lock only moves a few files.
 LOCK_TIMEOUT_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Destination:
-    """folder: absolute. model: file name of the .onnx in it."""
+    """Destination of a compiled model. folder: absolute path. model: file name of the .onnx file."""
 
     folder: str
     model: str
 
     @property
     def path(self) -> str:
+        """Path of the .onnx file."""
         return os.path.join(self.folder, self.model)
 
     def file_stem(self) -> str:
-        """The stem to compile under. An existing context binary may belong to another model and is
-        never replaced: an .onnx file beside a blob that is not its own computes wrong numbers."""
+        """Return the stem for the compiler's files, whose context binary does not exist yet.
+
+        An existing context binary may belong to another model and is never replaced, because an .onnx file with
+        another model's context binary computes wrong numbers.
+        """
         stem = safe_stem(stem_of(self.model))
-        # `lexists`: a link that leads nowhere takes the name, too.
+        # `lexists`, because a dangling link occupies the file name, too.
         if os.path.lexists(os.path.join(self.folder, blob_of(stem))):
             return safe_stem(f"{stem}-{secrets.token_hex(4)}")
         return stem
 
 
 def destination_of(source: ModelSource, output: str | None, cwd: str, *, tag: str = "") -> Destination:
-    """The path of `output`: default ``<stem>_ctx.onnx`` beside the model, the same name in a given folder. A name
-    without a suffix is a folder.
+    """Return the destination of a compiled model.
 
-    cwd: absolute, the base of relative paths. tag: follows the model's stem in a name that is not
-    given. Raises `OptionError` for a name that ONNX Runtime would load as something else, and for the model
-    itself.
+    Args:
+        source: the model.
+        output: a path ending in .onnx, or a folder (a path without a suffix counts as a folder), in which the file
+            is ``<stem>_ctx.onnx``; default the model's folder.
+        cwd: base of relative paths, absolute.
+        tag: text after the model's stem in a default file name.
+
+    Raises:
+        OptionError: ONNX Runtime or QNN could not load a file of this name, or the output is the model itself.
     """
     home = os.path.dirname(source.path) if source.path is not None else cwd
     stem = stem_of(source.path) if source.path is not None else WITHOUT_A_NAME
@@ -223,7 +242,7 @@ def destination_of(source: ModelSource, output: str | None, cwd: str, *, tag: st
             if not path.lower().endswith(MODEL_SUFFIX):
                 raise OptionError(
                     f"The output {text} does not end in .onnx.",
-                    cause="ONNX Runtime goes by the end of the name, and loads anything else as another format.",
+                    cause="ONNX Runtime chooses the format by the suffix, and would not load this file as ONNX.",
                     fix="Give a file name that ends in .onnx, or a folder (ending in a slash if it has a dot).",
                 )
             place = Destination(os.path.dirname(path), os.path.basename(path))
@@ -237,9 +256,9 @@ def _check_name(stem: str) -> None:
     safe = safe_stem(stem)
     if safe == stem:
         return
-    cause = "QNN takes two dots in a row for a way out of the folder, and would never load the result."
+    cause = "QNN treats two dots in a row as a reference to another folder, and would never load the result."
     if ".." not in stem:
-        cause = "The names of the files that belong to it would be longer than file systems take."
+        cause = "The names of its files would be longer than file systems allow."
     raise OptionError(
         f"A compiled model cannot be called {stem}.onnx.", cause=cause, fix=f"Call it {safe}.onnx, for example."
     )
@@ -247,7 +266,11 @@ def _check_name(stem: str) -> None:
 
 @contextlib.contextmanager
 def compile_folder(target: str) -> Iterator[str]:
-    """A hidden working folder inside of `target`, which is created if it is missing. Raises `CompileFailed`."""
+    """Provide a hidden working folder in `target`, which is created if missing, and remove it after the block.
+
+    Raises:
+        CompileFailed: a folder cannot be created.
+    """
     made = _make(target)
     try:
         with contextlib.ExitStack() as stack:
@@ -264,7 +287,7 @@ def compile_folder(target: str) -> Iterator[str]:
 
 
 def _make(target: str) -> list[str]:
-    """Make the folder; which ones that took, the innermost first."""
+    """Create the folder and its parents; return the folders that did not exist, the innermost first."""
     missing = []
     path = target
     while not os.path.isdir(path):
@@ -284,7 +307,7 @@ def _make(target: str) -> list[str]:
 
 
 def refuse_existing(place: Destination) -> None:
-    """Raises `OptionError` if the destination exists."""
+    """Raise `OptionError` if the destination exists."""
     if os.path.lexists(place.path):
         raise OptionError(
             f"{place.path} exists already.",
@@ -294,7 +317,7 @@ def refuse_existing(place: Destination) -> None:
 
 
 def is_finished(job: CompilerInput, place: Destination, versions: Mapping[str, str]) -> str | None:
-    """The reason to skip a job: its result exists, is complete and has the same inputs. ``None`` if it must run."""
+    """Return why a job can be skipped: its result is complete and has the same inputs. ``None`` if it must run."""
     try:
         manifest = read_manifest(place.path)
     except BridgeError:
@@ -302,13 +325,13 @@ def is_finished(job: CompilerInput, place: Destination, versions: Mapping[str, s
     if manifest is None or manifest.extra.get("key") != job_key(job, versions):
         return None
     try:
-        # Hashed, so that a damaged result is made again.
+        # Compare hashes, so that a damaged result is compiled again.
         for record in manifest.files:
             if KnownFile.look(os.path.join(place.folder, record.name)).sha256 != record.sha256:
                 return None
     except OSError:
         return None
-    return "It is there already, made from the same model with the same options and versions."
+    return "The result exists already, made from the same model with the same options and versions."
 
 
 def describe(
@@ -319,7 +342,16 @@ def describe(
     validation: Validation,
     bundle: Sequence[str] = (),
 ) -> CompiledManifest:
-    """Write the manifest of a model that lies in `folder` under its final name."""
+    """Write the manifest of a model that is in `folder` with its final file name.
+
+    Args:
+        folder: the working folder.
+        place: the destination.
+        job: the compiled job.
+        files: the result.
+        validation: result of the comparison with the original.
+        bundle: file name of each model that share the context binary; empty for a single model.
+    """
     extra = {
         "key": job_key(job, files.versions),
         "embedded": files.blob is None,
@@ -346,9 +378,19 @@ def describe(
 
 
 def move_whole(folder: str, places: Sequence[Destination], blobs: Sequence[str], *, overwrite: bool) -> None:
-    """Move models, manifests and `blobs` from `folder` to the destination: all, or nothing visible.
+    """Move models, manifests and context binaries from `folder` to the destination: all or none.
 
-    Raises `CompileFailed`, `OptionError`; moved files are then taken back, unless they replaced a file.
+    After an error moved files are removed again, unless an .onnx file has been replaced.
+
+    Args:
+        folder: the working folder.
+        places: the destinations, in one folder.
+        blobs: file name of each context binary.
+        overwrite: whether to replace existing .onnx files.
+
+    Raises:
+        CompileFailed: a file cannot be moved, or another process is moving files there.
+        OptionError: a destination exists and `overwrite` is not set.
     """
     target = places[0].folder
     moved: list[str] = []
@@ -357,7 +399,7 @@ def move_whole(folder: str, places: Sequence[Destination], blobs: Sequence[str],
             if not overwrite:
                 for place in places:
                     refuse_existing(place)
-            # Before they get their names: after a loss of power no name may lead to half a file.
+            # Sync before the move, so that a loss of power leaves no incomplete file at the destination.
             for name in (*blobs, *(place.model for place in places)):
                 sync_file(os.path.join(folder, name))
             for name in blobs:
@@ -385,20 +427,20 @@ def move_whole(folder: str, places: Sequence[Destination], blobs: Sequence[str],
 
 
 def _put(folder: str, place: Destination, moved: list[str]) -> None:
-    """Move the .onnx and its manifest; after that the replaced model's blob is unused."""
+    """Move the .onnx file and its manifest, and remove the context binaries of the replaced model."""
     manifest = manifest_path(place.path)
     source, fresh = os.path.join(folder, place.model), manifest_path(os.path.join(folder, place.model))
-    # Read before the old manifest goes.
+    # Read this before the old manifest is removed.
     old_blobs = _blobs_of_old(place)
     if os.path.lexists(place.path):
-        # Without a manifest the old model is as good as before; with the new one it would count as damaged.
+        # Without a manifest the old model still works; with the new manifest it would count as damaged.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(manifest)
         os.replace(source, place.path)
-        moved.clear()  # they belong to the visible model now and must stay
+        moved.clear()  # these files belong to the visible model now and must stay
         os.replace(fresh, manifest)
     else:
-        # The manifest first: the .onnx that becomes visible is never without it.
+        # Move the manifest first, so that a visible .onnx file always has its manifest.
         os.replace(fresh, manifest)
         moved.append(manifest)
         os.replace(source, place.path)
@@ -409,26 +451,28 @@ def _put(folder: str, place: Destination, moved: list[str]) -> None:
 
 
 def _blobs_of_old(place: Destination) -> list[str]:
-    """The context binaries that only the model in the way needs, as its manifest says. Without one none is
-    known."""
+    """Return the context binaries that, by its manifest, only the model to be replaced uses.
+
+    The result is empty without a manifest.
+    """
     try:
         old = read_manifest(place.path)
     except BridgeError:
         return []
-    # A binary that several models share stays: the others need it.
+    # Keep a binary that other models share.
     if old is None or old.model != place.model or old.extra.get("bundle") or not os.path.lexists(place.path):
         return []
     return [os.path.join(place.folder, record.name) for record in old.files if record.name != old.model]
 
 
 def _move_new(source: str, target: str) -> None:
-    """Rename, but never over something."""
-    # On Windows `os.rename` refuses an existing target. Elsewhere it replaces it.
+    """Rename a file; raise `FileExistsError` if the target exists."""
+    # On Windows `os.rename` refuses an existing target. Elsewhere it replaces the target.
     if os.name == "nt":
         os.rename(source, target)
         return
     try:
-        # One step that fails if the name exists.
+        # An atomic operation that fails if the target exists.
         os.link(source, target)
     except FileExistsError:
         raise
@@ -442,17 +486,15 @@ def _move_new(source: str, target: str) -> None:
 
 @contextlib.contextmanager
 def _alone(target: str) -> Iterator[None]:
-    """One process at a time moves files into `target`. The lock lies with qnnbridge's own state, not in
-    `target`.
-    """
-    # One lock for all spellings of a folder.
+    """Let only one process at a time move files to `target`. The lock file is in qnnbridge's state folder."""
+    # Resolve links, so that all spellings of a folder have the same lock.
     name = hashlib.sha256(os.fsencode(os.path.realpath(target))).hexdigest()[:32]
     path = state_dir() / "locks" / f"{name}.lock"
     try:
         make_folders(path.parent)
         held = hold(path, time.monotonic() + LOCK_TIMEOUT_S)
     except OSError:
-        yield  # without a folder for locks the order of the moves still protects
+        yield  # if the lock cannot be created, the order of the moves still protects the files
         return
     if held is None:
         raise CompileFailed(

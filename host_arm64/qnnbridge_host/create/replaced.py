@@ -1,16 +1,16 @@
-"""What a session is made from in place of the model that was named.
+"""Substitutes for a session's model.
 
-`fix=True`: a rewritten copy. A worker rewrites: it needs `onnx`, memory for the model twice, and sessions on the
-CPU that prove each rewrite. The cache keeps the copy. Without the cache the copy is bytes, which live as long as
-the session.
+`fix=True`: a rewritten copy. A worker rewrites the model, because this needs `onnx`, memory for two copies of the
+model, and sessions on the CPU that verify each rewrite. The cache stores the copy. Without the cache the copy is
+held in memory while the session is open.
 
 `InferenceSession("model.bin")`: the model around a bare context binary. A worker reads the binary and builds the
-model. The cache keeps the model, a few kilobytes; the binary stays where it is and is never copied: QNN finds it by
+model. The cache stores the model, which has a few kilobytes. The binary is never copied or moved: QNN finds it by
 the session's folder for context binaries.
 
-Context binaries that a function of the application has: QNN reads files only, so they are written beside a copy of
-the model, in a folder that lives as long as the session; one that a dead host left is removed by the next host that
-needs one.
+Context binaries from a function of the application: QNN reads files only, so they are written to a temporary folder
+together with a copy of the model. The folder exists while the session is open. The next host that needs such a
+folder removes those of crashed hosts.
 
 Any thread.
 """
@@ -63,17 +63,18 @@ if TYPE_CHECKING:
 
 COMMAND: Final = "fix=True"
 WITHOUT_A_NAME: Final = "model.onnx"
-# A larger model takes longer to be read than a refusal may.
+# Reading a larger model would take too long for a suggestion in a refusal.
 MAX_BYTES: Final = 512 * 2**20
 MOST_CHANGES: Final = 3
-# Of a copy in the cache.
+# File name of the record of a copy in the cache.
 RECORD: Final = "fixed.json"
+# Largest share of the cache's size for all copies of a kind.
 SHARE_OF_CACHE: Final = 0.25
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FixedModel:
-    """path: of the copy. changes: what was rewritten, a line each."""
+    """A rewritten copy. path: the copy's file. changes: descriptions of the rewrites."""
 
     path: str
     changes: tuple[str, ...]
@@ -81,7 +82,7 @@ class FixedModel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FixedSource:
-    """The copy in place of the model. spec: of the session, whose sizes are in the copy now."""
+    """Source of a session of a rewritten copy. spec: the description without the sizes fixed in the copy."""
 
     source: ModelSource
     spec: SessionSpec
@@ -96,20 +97,21 @@ def fixed_source(
     order: WorkOrder,
     right_here: Collection[str] = (),
 ) -> FixedSource:
-    """The rewritten copy of a model.
+    """Return the rewritten copy of a model, from the cache or new.
 
     Args:
         source: the model.
-        spec: of the session, with `fix`; its sizes of free dimensions are fixed in the copy.
-        settings: of the cache.
-        folder: of the files of a model given as bytes.
-        order: for the worker.
-        right_here: rows of the table of known-wrong operators that are left alone: QNN was measured to be right.
+        spec: the session's description with `fix`; its sizes of free dimensions are fixed in the copy.
+        settings: the cache's settings; ``None`` without a cache.
+        folder: folder of the external files of a model given as bytes.
+        order: the order for the worker.
+        right_here: rows of the table of known-wrong operators that are not rewritten, because QNN's results were
+            measured to be right on this computer.
 
     Raises:
         OptionError: sizes or constants do not fit the model.
-        ModelError: the rewrites do not do.
-        DeadlineExceeded: another process was still at it.
+        ModelError: the model cannot be rewritten, or the copy cannot be stored.
+        DeadlineExceeded: another process was still rewriting the model.
     """
     from qnnbridge_host.create.worker import ticking
 
@@ -117,7 +119,7 @@ def fixed_source(
     if spec.value_names:
         raise OptionError(
             "fix=True rewrites the weights, so none can be given with the session options.",
-            fix="Leave add_initializer() and add_external_initializers...() away, or use qnnbridge fix.",
+            fix="Do not call add_initializer() and add_external_initializers...(), or use qnnbridge fix.",
         )
     fix = spec.fix or FixSpec()
     wanted = {
@@ -125,13 +127,13 @@ def fixed_source(
         "constants": dict(fix.constants),
         "only": list(fix.only),
         "skip": list(fix.skip),
-        # In the key of the copy, too. Absent where the table holds: such keys are as before.
+        # This is part of the copy's key, and absent if empty, so that the keys of earlier releases stay valid.
         **({"right_here": sorted(right_here)} if right_here else {}),
     }
 
     def rewrite(target: Path) -> FixedModel:
         made = _rewritten(source, wanted, folder, target, order)
-        source.check_unchanged()  # else the copy of another model would be kept under this one's hash
+        source.check_unchanged()  # or the copy of other contents would be stored under this model's hash
         return made
 
     changed = dataclasses.replace(spec, free_dimensions_by_name={}, fix=None)
@@ -140,13 +142,13 @@ def fixed_source(
         if settings is not None and settings.in_use:
             try:
                 made = _kept(source, wanted, settings, rewrite, order)
-                # From here on the copy is a model like any other: hashed, compiled, cached and blamed (ADR 0018).
+                # From here on the copy is an ordinary model: hashed, compiled, cached and blamed (ADR 0018).
                 found = ModelSource.open(made.path, os.curdir)
                 return FixedSource(found, dataclasses.replace(changed, model_path=made.path), made.changes)
             except BridgeError:
-                raise  # some are also an `OSError`
+                raise  # some of these classes are also an `OSError`
             except OSError as error:
-                # As its compiled models, the copy is then made without the cache.
+                # The cache cannot be used, so create the copy without it.
                 unusable = _no_room(source, settings.folder, error)
         try:
             found, changes = _in_memory(source, rewrite, unusable)
@@ -160,10 +162,10 @@ def fixed_source(
 def _in_memory(
     source: ModelSource, rewrite: Callable[[Path], FixedModel], unusable: ModelError | None
 ) -> tuple[ModelSource, tuple[str, ...]]:
-    """The copy as bytes, with what was rewritten. unusable: why it is not in the cache."""
+    """Return the copy in memory, and the descriptions of the rewrites. unusable: why the cache was not used."""
     with work_folder("fix") as work:
         made = rewrite(Path(work))
-        # Weights in files of their own cannot travel as bytes.
+        # A model in memory cannot have external weights.
         if len(os.listdir(work)) > 1:
             raise unusable or OptionError(
                 f"{source.label} keeps weights in other files, and fix=True needs the cache for such models.",
@@ -176,14 +178,14 @@ def _no_room(source: ModelSource, folder: str, error: OSError) -> ModelError:
     return ModelError(
         f"The rewritten copy of {source.label} cannot be kept in {folder}.",
         cause=error.strerror or str(error),
-        fix="Make room there, or name another folder in QNNBRIDGE_CACHE_DIR.",
+        fix="Free space there, or set QNNBRIDGE_CACHE_DIR to another folder.",
     )
 
 
 def _rewritten(
     source: ModelSource, wanted: Mapping[str, Any], folder: str, target: Path, order: WorkOrder
 ) -> FixedModel:
-    """In a worker. `target` is an empty folder."""
+    """Rewrite a model in a worker. target: an empty folder for the copy."""
     from qnnbridge_host.create.worker import Worker
 
     with work_folder("fix") as work:
@@ -194,7 +196,7 @@ def _rewritten(
             path = os.path.join(work, WITHOUT_A_NAME)
             Path(path).write_bytes(source.data or b"")
             names = source.scan.external_files if source.scan is not None else ()
-            # The worker reads a file, whose weights have to lie beside it.
+            # The worker reads a file, which needs its external weights in the same folder.
             link_files(Path(folder), names, Path(work))
         written = target / os.path.basename(path)
         with Worker(order).running() as worker:
@@ -207,9 +209,9 @@ def _rewritten(
 #     v1/fixed/KEY/NAME.onnx, NAME.onnx.data, fixed.json
 #     v1/wrapped/KEY/model.onnx, fixed.json
 #
-# A copy is made under the lock of its key, complete or absent, and read back only if its fingerprint is the one
-# that was written down. The copies that were used longest ago go when all of them have more than a quarter of the
-# cache's size.
+# A copy is created under the lock of its key, is complete or absent, and is used only if it has the recorded
+# fingerprint. When the copies have more than a quarter of the cache's size, the least recently used ones are
+# removed.
 
 
 def _kept(
@@ -221,11 +223,25 @@ def _kept(
     kind: str = "fixed",
     words: tuple[str, str] = ("rewriting", "rewritten"),
 ) -> FixedModel:
-    """From the cache, or made into it. kind: one of `COPIES`. Raises `OSError` where the cache cannot be used."""
+    """Return a copy from the cache, or create it there.
+
+    Args:
+        source: the model.
+        wanted: options of the copy, for its key.
+        settings: the cache's settings.
+        make: creates the copy in an empty folder.
+        order: the order with the deadline.
+        kind: one of `COPIES`.
+        words: participles for messages, such as ("rewriting", "rewritten").
+
+    Raises:
+        DeadlineExceeded: another process was still creating the copy.
+        OSError: the cache cannot be used.
+    """
     from qnnbridge_protocol import __version__
 
     store = Store(Path(settings.folder))
-    # Another version may make another copy.
+    # The key contains the version, because another version may create another copy.
     text = json.dumps([source.fingerprint, wanted, __version__], sort_keys=True, ensure_ascii=True)
     key = hashlib.sha256(text.encode("ascii")).hexdigest()[:KEY_DIGITS]
     store.prepare()
@@ -291,9 +307,14 @@ def _shrink(kept: Sequence[Path], most: int, keep: str) -> None:
 def suggest_fix(
     refusal: PlacementRefused, source: ModelSource, spec: SessionSpec, order: WorkOrder, *, rewritten: bool = False
 ) -> None:
-    """Name `fix=True`, and the command, in a refusal that rewriting may cure. Never fails.
+    """Add `fix=True` and the command to a refusal that rewriting may fix. This never fails.
 
-    rewritten: the session was refused with all rewrites; constants alone are left.
+    Args:
+        refusal: the error, which is changed.
+        source: the model.
+        spec: the session's description.
+        order: the order for the worker that tries the rewrites.
+        rewritten: whether the session was refused with all rewrites, so that only constants for inputs can help.
     """
     from qnnbridge_host.cache.key import size_of
     from qnnbridge_host.create.worker import Worker
@@ -301,7 +322,7 @@ def suggest_fix(
     readable = source.scan is not None and source.scan.format == "onnx"
     if not readable or size_of(source) > MAX_BYTES or importlib.util.find_spec("onnx") is None:
         return
-    # A hint that cannot be made is no error of the session.
+    # Failing to create the hint is not an error of the session.
     with contextlib.suppress(BridgeError, OSError), work_folder("fix") as work:
         path = source.path
         if path is None:
@@ -330,7 +351,7 @@ def _add(
     if not changes and not constants:
         return
     argument = repr({"constants": dict(constants)}) if constants else "True"
-    # A size that the session has is one that the command needs.
+    # The command needs the session's sizes for constants.
     sizes = spec.free_dimensions_by_name if decides else {}
     options = [f"--dim {shell_word(f'{name}={size}')}" for name, size in sizes.items()]
     command = fix_command(source.path, *options, options_text(constants).strip())
@@ -349,7 +370,7 @@ def _add(
 
 # --- the model around a bare context binary ---------------------------------------------------------------
 
-# Configuration entries of a session: the graph of a binary that has several, and float inputs and outputs.
+# Configuration entries of a session: the graph to run, if a binary has several; float inputs and outputs.
 GRAPH_ENTRY: Final = "qnnbridge.wrap_graph"
 FLOAT_ENTRY: Final = "qnnbridge.wrap_float_io"
 
@@ -361,26 +382,26 @@ def wrapped_source(
     order: WorkOrder,
     library: str,
 ) -> ModelSource:
-    """The model around a bare binary, in its place: with the fingerprint and the files of the binary.
+    """Return the model around a bare context binary, with the fingerprint and the files of the binary.
 
     Args:
         source: the binary.
         entries: the session's configuration entries.
-        settings: of the cache.
-        order: for the worker.
-        library: what the answer depends on besides the binary: the version of QNN.
+        settings: the cache's settings; ``None`` without a cache.
+        order: the order for the worker.
+        library: versions of QNN, on which the model depends besides the binary.
 
     Raises:
-        ContextUnusable: QNN's library does not read it, or ONNX Runtime cannot run such a graph.
-        OptionError: it has several graphs, and the entries choose none.
-        DeadlineExceeded, Cancelled: of the worker.
+        ContextUnusable: QNN's library cannot read the binary, or ONNX Runtime cannot run such a graph.
+        OptionError: the binary has several graphs, and the entries choose none.
+        DeadlineExceeded, Cancelled: the worker was ended.
     """
-    from qnnbridge_host.wrap.build import WrapRequest  # with ctypes
+    from qnnbridge_host.wrap.build import WrapRequest  # imports ctypes
 
     path = source.path or ""
     graph = entries.get(GRAPH_ENTRY, "")
     float_io = _switch(entries)
-    # The name alone: QNN looks for the binary in the session's folder for context binaries.
+    # Pass the file name without a folder: QNN searches the session's folder for context binaries.
     request = WrapRequest(path, os.path.basename(path), (graph,) if graph else (), float_io=float_io)
     data: bytes | None = None
     if settings is not None and settings.in_use:
@@ -389,10 +410,10 @@ def wrapped_source(
         except BridgeError:
             raise
         except OSError:
-            data = None  # then without the cache
+            data = None  # build the model without the cache
     if data is None:
         data = _built(request, order)
-    # With the path of the binary, by which messages name it.
+    # Keep the path of the binary for messages.
     scan = scan_model(data, count_nodes=False)._replace(path=path)
     return source._replace(path=None, data=data, scan=scan, binary=path)
 
@@ -407,12 +428,12 @@ def _switch(entries: Mapping[str, str]) -> bool:
 def _kept_wrapped(
     source: ModelSource, request: WrapRequest, settings: CacheSettings, order: WorkOrder, library: str
 ) -> bytes:
-    """Raises `OSError` where the cache cannot be used."""
+    """Return the model from the cache, or build it there. Raise `OSError` if the cache cannot be used."""
 
     def build(target: Path) -> FixedModel:
         written = target / WITHOUT_A_NAME
         written.write_bytes(_built(request, order))
-        source.check_unchanged()  # as of a rewritten copy
+        source.check_unchanged()  # or the model of another binary would be stored under this hash
         return FixedModel(os.fspath(written), ())
 
     wanted = {
@@ -433,8 +454,8 @@ def _built(request: WrapRequest, order: WorkOrder) -> bytes:
             reply = worker.call({"op": "worker.wrap", **request.to_plain()})
     except WorkerDied as died:
         raise ContextUnusable(
-            f"To read the context binary {order.label} ended the process that did it.",
-            cause="QNN's system library does not survive it: the binary is damaged, or of a format of its own.",
+            f"Reading the context binary {order.label} crashed the reading process.",
+            cause="QNN's system library crashes: the binary is damaged, or has an unknown format.",
             evidence=(died.message,),
             fix="Copy or download the binary again.",
             details={"path": request.path},
@@ -452,7 +473,7 @@ def _built(request: WrapRequest, order: WorkOrder) -> bytes:
     return bytes(reply.buffers[0])
 
 
-# --- context binaries that a function of the application has ----------------------------------------------
+# --- context binaries from a function of the application --------------------------------------------------
 
 # Name of the function on the wire.
 CONTEXT_READ: Final = "ep_context_read"
@@ -460,19 +481,31 @@ _PREFIX: Final = "qnnbridge-context-"
 
 
 class ContextFolder:
-    """The model and its context binaries, removed with the object at the latest. path: of the .onnx file."""
+    """A temporary folder with a model and its context binaries. path: the .onnx file.
+
+    The folder is removed by `release`, at the latest when the object is deleted.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._remove = weakref.finalize(self, shutil.rmtree, os.path.dirname(path), ignore_errors=True)
 
     def release(self, *, remove: bool = False) -> None:
-        """remove: for what other holders may keep; the folder has one holder."""
+        """Remove the folder. remove: ignored, because the folder has only one holder."""
         self._remove()
 
 
 def fetch_contexts(source: ModelSource, calls_back: CallsBack) -> ContextFolder | None:
-    """Ask the function for each context binary that the model names; ``None`` if it names none."""
+    """Write the model and its context binaries, which the application's function returns, to a temporary folder.
+
+    Returns:
+        The folder; ``None`` if the model does not refer to context binaries in files.
+
+    Raises:
+        InvalidArgument: the model's reference to a context binary is not a plain file name.
+        CallBackFailed: the function failed.
+        RemoteOSError: a file cannot be written.
+    """
     scan = source.scan
     owners = [node for node in scan.ep_contexts if node.owns_blob and not node.embedded] if scan is not None else []
     names = list(dict.fromkeys(node.cache_path for node in owners if node.cache_path))
@@ -480,11 +513,11 @@ def fetch_contexts(source: ModelSource, calls_back: CallsBack) -> ContextFolder 
         return None
     _sweep_contexts()
     stem = os.path.basename(source.path) if source.path is not None else "model.onnx"
-    # With the number of this process, which the `_sweep_contexts` of a later host looks at.
+    # The folder name contains this process's id, which `_sweep_contexts` of a later host checks.
     made = ContextFolder(os.path.join(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"), stem))
     folder = os.path.dirname(made.path)
     try:
-        # QNN looks for the binaries beside the .onnx file only, so a copy of that comes here.
+        # QNN searches for the binaries only in the folder of the .onnx file, so copy that file, too.
         if source.path is not None:
             shutil.copyfile(source.path, made.path)
             for name in scan.external_files:  # weights of nodes on the CPU
@@ -495,12 +528,12 @@ def fetch_contexts(source: ModelSource, calls_back: CallsBack) -> ContextFolder 
             with open(made.path, "wb") as file:
                 file.write(source.data or b"")
         for name in names:
-            # Bytes of the function must not be written to another folder.
+            # Do not write the function's bytes to another folder.
             if os.path.basename(name) != name or name in ("", ".", ".."):
-                raise InvalidArgument(f"The model names {name!r} as a context binary, which is no file name.")
+                raise InvalidArgument(f"The model names {name!r} as a context binary, which is not a file name.")
             values = calls_back.call(CONTEXT_READ, {"name": name}).values
             if len(values) != 1 or not hasattr(values[0], "tobytes"):
-                raise calls_back.nonsense(CONTEXT_READ, "no bytes")
+                raise calls_back.nonsense(CONTEXT_READ, "not bytes")
             with open(os.path.join(folder, name), "wb") as file:
                 file.write(values[0].tobytes())
     except OSError as error:
@@ -513,12 +546,12 @@ def fetch_contexts(source: ModelSource, calls_back: CallsBack) -> ContextFolder 
 
 
 def _sweep_contexts() -> None:
-    """Remove folders of hosts that are gone."""
+    """Remove the folders of hosts that no longer run."""
     root = tempfile.gettempdir()
     with contextlib.suppress(OSError):
         for name in os.listdir(root):
             pid = name[len(_PREFIX) :].partition("-")[0] if name.startswith(_PREFIX) else ""
-            # If another process has the number by now, the folder only stays longer.
+            # If another process has the same id now, the folder is merely removed later.
             if pid.isdecimal() and int(pid) != os.getpid() and not _alive(int(pid)):
                 shutil.rmtree(os.path.join(root, name), ignore_errors=True)
 

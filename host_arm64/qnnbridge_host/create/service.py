@@ -1,8 +1,7 @@
-"""The host's work on an application's models: it identifies the model, asks its cache, compiles in
-workers, and makes the session.
+"""The host's operations on an application's models: identify, compile, create a session.
 
-A request goes through its steps in the thread that serves it; only the native creation is one at a time. Whatever
-waits ends when the request is withdrawn. Any thread.
+The thread that serves a request executes all of its steps; only native creation is limited to one at a time. Every
+wait ends when the request is withdrawn. Any thread.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.model_records import CacheSettings
     from qnnbridge_protocol.specs import SessionSpec
 
-# The name of `compile` in messages.
+# The command of `compile` in messages.
 COMPILE_COMMAND: Final = "qnnbridge compile"
-# Eleven days. Timers cannot wait much longer.
+# Longest budget of a request: eleven days, because timers cannot wait much longer.
 LONGEST_S: Final = 1_000_000.0
 
 
 class ModelService:
-    """Serves the operations on models: identify, compile, create a session."""
+    """Serves the operations on models."""
 
     def __init__(self, maker: SessionMaker) -> None:
         self._maker = maker
@@ -49,7 +48,7 @@ class ModelService:
     # --- operations ---
 
     def identify(self, request: Request, _enter: Enter) -> Answer:
-        """The model's identity and the contents of its file. Loads nothing native."""
+        """Return the model's identity and a description of its file, without native code."""
         from qnnbridge_protocol.model_records import ModelDescription
 
         header = request.header
@@ -88,7 +87,7 @@ class ModelService:
         }, ()
 
     def choose(self, request: Request, _enter: Enter) -> Answer:
-        """Choose the file of a prepared folder that a session is made from."""
+        """Choose the file of a prepared folder for a session."""
         from qnnbridge_host.engine.qnn_options import DISABLE_COMPILE
         from qnnbridge_host.model.compatibility import HostTraits
         from qnnbridge_host.model.prepared import choose
@@ -100,7 +99,7 @@ class ModelService:
             spec = SessionSpec.from_wire(header["spec"])
             settings = cache_settings(header.get("cache"))
             if spec.model_path is None:
-                raise TypeError("a folder has no bytes")
+                raise TypeError("a folder without a path")
             folder = os.path.abspath(spec.model_path)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.choose without a proper description ({error})") from None
@@ -132,7 +131,7 @@ class ModelService:
         return package_variants(folder)
 
     def create(self, request: Request, enter: Enter) -> Answer:
-        """Resolve the model, ask the cache, compile if need be, make the session."""
+        """Create a session: identify the model, look it up in the cache, compile it if necessary, load it."""
         from qnnbridge_host.cache.key import qnn_options
         from qnnbridge_host.engine.qnn_options import newer_release, newer_than_tables
         from qnnbridge_host.model.compiled_checks import (
@@ -167,12 +166,12 @@ class ModelService:
         data = None if model is None else bytes(model)
         contexts = contexts_of_function(request, spec, data, folder, settings, stop)
         if contexts is not None:
-            # The copy has other dates, so those that the application remembers do not apply.
+            # The copy's files have other dates than those that the application has sent.
             spec, data, files = dataclasses.replace(spec, model_path=contexts.path), None, []
         source = open_model(
             spec.model_path, data, data_folder(spec.config_entries, folder), settings, stop, fingerprint, files
         )
-        # Before any native code reads the model.
+        # Check this before native code reads the model.
         refuse_quarantined(source, quarantined)
         order = self._maker.order(request, stop, source, deadline, budget_s)
         if source.scan is None:
@@ -185,10 +184,10 @@ class ModelService:
             from qnnbridge_host.engine.qnn_options import DISABLE_CPU_FALLBACK
             from qnnbridge_host.model.context_files import only_converts
 
-            if only_converts(source):  # asked for by `wrap --float-io`: the CPU does nothing else
+            if only_converts(source):  # the CPU only converts inputs and outputs, as `wrap --float-io` requests
                 entries.setdefault(DISABLE_CPU_FALLBACK, "0")
         if data is not None and source.files and EXTERNAL_DATA_FOLDER not in entries:
-            # The host's own current folder is another one, if several applications share it.
+            # The host's current folder may be another one, because several applications can share the host.
             entries[EXTERNAL_DATA_FOLDER] = os.path.abspath(folder)
         stop.check()
         spec = dataclasses.replace(spec, config_entries=entries, model_path=path_for_qnn(source))
@@ -227,7 +226,7 @@ class ModelService:
             "fixed": list(made.changes),
             "fix": None if made.fix is None else made.fix.to_wire(),
             "disabled_optimizers": list(made.disabled_optimizers),
-            # A verdict that is known spares the comparison of the first call with the CPU (ADR 0015).
+            # With a known verdict the first call is not compared with the CPU (ADR 0015).
             "numbers": kept or _shipped_numbers(source),
         }, ()
 
@@ -239,8 +238,10 @@ class ModelService:
         order: WorkOrder,
         check: str | None,
     ) -> ModelSource:
-        """The model around a bare context binary; any other source as it is. What cannot run here is refused before
-        anything reads the binary."""
+        """Return the model around a bare context binary; any other source unchanged.
+
+        A binary that cannot run here is refused before it is read.
+        """
         from qnnbridge_host.create.replaced import wrapped_source
         from qnnbridge_host.model.compiled_checks import before_session, path_for_qnn
         from qnnbridge_host.model.context_files import facts_of, sketch
@@ -252,14 +253,14 @@ class ModelService:
         folder = os.path.dirname(source.path or "")
         host = self._judged(drawn)
         before_session(drawn, spec.providers, host, spec.config_entries, folder, check)
-        # By this name QNN will look for the binary.
+        # QNN will search for the binary by this path.
         found = path_for_qnn(drawn._replace(path=source.path))
         library = f"{host.versions.get('onnxruntime_qnn')} {host.versions.get('qnn_sdk')}"
         made = wrapped_source(source, spec.config_entries, settings, order, library)
         return made._replace(binary=found)
 
     def compile(self, request: Request, _enter: Enter) -> Answer:
-        """Compile models into files of the application's, each in a worker, tried before they are delivered."""
+        """Compile models in a worker into files of the application, and validate them before they are delivered."""
         from qnnbridge_host.create.orchestrate import CompileTask, compile_to, finished
         from qnnbridge_host.create.publish import destination_of
 
@@ -280,7 +281,7 @@ class ModelService:
             )
             first = jobs[0].source
         except BridgeError:
-            raise  # some are also a `ValueError`
+            raise  # some of these classes are also a `ValueError`
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.compile without a proper description ({error})") from None
         for job in jobs:
@@ -296,23 +297,23 @@ class ModelService:
         paths = [destination.path for destination in destinations]
         skipped = None
         if resume and not overwrite and any(os.path.exists(path) for path in paths):
-            # Only then the versions matter, for which ONNX Runtime has to be there.
+            # Only this comparison needs the versions, for which ONNX Runtime must be loaded.
             skipped = finished(task, {**self._maker.hello.versions, **self._maker.sessions.engine.versions()})
         results = () if skipped else compile_to(task)
         return {"results": [result.to_wire() for result in results], "skipped": skipped, "paths": paths}, ()
 
     def _judged(self, source: ModelSource) -> Hello:
-        """HELLO for the checks of a compiled model. Of a QNN that is no wheel the loaded provider says more."""
+        """Return HELLO for the checks of a model; for a compiled model with the versions of the loaded QNN."""
         compiled = source.scan is not None and source.scan.is_compiled
         return self._with_qnn_of_engine() if compiled else self._maker.hello
 
     def _with_qnn_of_engine(self) -> Hello:
-        """Return HELLO with the versions of a QNN that is no wheel, for which the engine is loaded."""
+        """Return HELLO with QNN's versions. If QNN does not come from the wheel, this loads the engine."""
         if "onnxruntime_qnn" in self._maker.hello.versions:
             return self._maker.hello
         try:
             of_engine = self._maker.sessions.engine.versions()
-        except BridgeError:  # the session's own error, a few steps later
+        except BridgeError:  # creating the session raises the same error later
             return self._maker.hello
         return self._maker.hello._replace(versions={**self._maker.hello.versions, **of_engine})
 
@@ -328,7 +329,7 @@ def _operators(source: ModelSource) -> tuple[str, ...]:
 
 
 def _kept_numbers(settings: CacheSettings | None, key: str | None) -> dict[str, Any] | None:
-    """What is known of the numbers of an entry."""
+    """Return the stored verdict on the numbers of a cache entry."""
     if settings is None or key is None:
         return None
     kept = _verdicts(settings).read(key)
@@ -345,7 +346,7 @@ def _verdicts(settings: CacheSettings) -> Verdicts:
 
 
 def _shipped_numbers(source: ModelSource) -> dict[str, Any] | None:
-    """What the manifest of a compiled model says of its numbers."""
+    """Return the verdict on its numbers in the manifest of a compiled model."""
     if source.path is None or source.scan is None or not source.scan.is_compiled:
         return None
     from qnnbridge_host.model.manifest import shipped_numbers
@@ -355,14 +356,14 @@ def _shipped_numbers(source: ModelSource) -> dict[str, Any] | None:
 
 
 def _after_creation(settings: CacheSettings | None, key: str | None) -> None:
-    """After the answer to the session's creation: the application prepares its arrays before its first run.
+    """Import the modules for runs after the response, while the application prepares its arrays.
 
-    key: of a kept verdict. A session is counted as one call of it: programs of one call would never reach the next
-    comparison otherwise, and what a program does later may be lost with it.
+    key: key of a stored verdict. The session is counted as one call for the verdict, because programs with a single
+    call would never reach the next comparison otherwise, and later counts of a program may be lost with it.
     """
     if settings is not None and key is not None:
         _verdicts(settings).count(key, 1)
-    with contextlib.suppress(ImportError):  # a run that needs it says so
+    with contextlib.suppress(ImportError):  # a run that needs the module raises the error
         from qnnbridge_host import fastpath  # noqa: F401
         from qnnbridge_host.engine import ort_values  # noqa: F401
         from qnnbridge_protocol import values  # noqa: F401
@@ -370,14 +371,18 @@ def _after_creation(settings: CacheSettings | None, key: str | None) -> None:
 
 # --- the parts of a request ------------------------------------------------------------------------------
 #
-# Errors in a description are `LookupError`, `TypeError` or `ValueError`; the caller names the operation.
+# For errors in a description these functions raise `LookupError`, `TypeError` or `ValueError`; the caller adds the
+# operation.
 
 
 def model_and_tensors(
     request: Request, spec: SessionSpec, described: Sequence[Any]
 ) -> tuple[Any | None, tuple[Any, ...]]:
-    """The model, unless it is a file, and the values of the initializers in the order of their names."""
-    # A model that travels as bytes is the last buffer, behind the tensors.
+    """Return the model, unless it is a file, and the values of ``spec.value_names`` in this order.
+
+    described: the descriptions of the values in the request's buffers.
+    """
+    # A model that is sent as bytes is the last buffer, after the tensors.
     count = len(request.buffers) - (spec.model_path is None)
     model = request.buffers[count] if spec.model_path is None else None
     values: tuple[Any, ...] = ()
@@ -391,29 +396,35 @@ def model_and_tensors(
 
 
 def stop_signal(request: Request) -> StopSignal:
-    """The signal of a request that is being served."""
-    # First the signal, then the look: a cancel in between finds the signal, and one from before is seen.
+    """Create and return the stop signal of a request that is being served."""
+    # Set the signal first and then check, so that a cancel before, between or after these steps has an effect.
     request.stopper = stop = StopSignal()
-    if request.withdrawn:  # before there was anything to be stopped
+    if request.withdrawn:  # before the signal existed
         stop.stop()
     return stop
 
 
 def deadline_of(budget_s: Any) -> float | None:
-    """On `time.monotonic`, of a request that has just come. Raises `ValueError` for what is no length of time."""
+    """Return the deadline on `time.monotonic` of a request that has just arrived; ``None`` without a budget.
+
+    Raises:
+        ValueError: `budget_s` is not a duration.
+    """
     if budget_s is None:
         return None
-    # `type`, because a bool is an int. `not >=`, because NaN compares with nothing.
+    # Compare the type, because a bool is an int. Use `not >=`, because comparisons with NaN are false.
     if type(budget_s) not in (int, float) or not budget_s >= 0:
-        raise ValueError(f"budget_s={str(budget_s)[:40]!r} is no length of time")
+        raise ValueError(f"budget_s={str(budget_s)[:40]!r} is not a duration")
     return time.monotonic() + min(budget_s, LONGEST_S) if budget_s else None
 
 
 def compile_jobs(
     request: Request, described: Sequence[Mapping[str, Any]], folder: str, stop: StopSignal
 ) -> list[Any]:
-    """The jobs of a `model.compile`. Tensors come first, then the models without a path, in the order of the
-    jobs."""
+    """Return the jobs of a `model.compile`.
+
+    The request's buffers are the tensors, followed by the models without a path in the order of the jobs.
+    """
     from qnnbridge_host.create.publish import CompilerInput
     from qnnbridge_host.model.scan import refuse_compiled
     from qnnbridge_protocol.specs import SessionSpec
@@ -428,7 +439,7 @@ def compile_jobs(
     jobs = []
     for spec, one in zip(specs, described, strict=True):
         data = bytes(next(models)) if spec.model_path is None else None
-        # First: to hash a model of gigabytes takes seconds.
+        # Refuse this first, because hashing a model of gigabytes takes seconds.
         refuse_compiled(spec.model_path if spec.model_path is not None else data or b"", COMPILE_COMMAND)
         source = open_model(spec.model_path, data, data_folder(spec.config_entries, folder), None, stop)
         values = tuple(decoder.value(item) for item in one.get("initializers") or ())
@@ -447,12 +458,21 @@ def open_model(
     fingerprint: str | None = None,
     files: Sequence[Sequence[Any]] = (),
 ) -> ModelSource:
-    """Look at the model, with the hashes that the cache remembers.
+    """Identify a model, with the hashes that the cache remembers.
+
+    Args:
+        path: the model's file; ``None`` for a model given as bytes.
+        data: the model's bytes, without a path.
+        folder: base of relative paths.
+        settings: the cache's settings; ``None`` without a cache.
+        stop: the request's stop signal.
+        fingerprint: the expected fingerprint, if the application has one.
+        files: path, size and date of the model's files when the fingerprint was computed.
 
     Raises:
         Cancelled: the request was withdrawn.
-        ModelChanged: it is not the one with the fingerprint.
-        OrtError: it cannot be read.
+        ModelChanged: the model does not have the expected fingerprint.
+        OrtError: the model cannot be read.
     """
     from qnnbridge_host.model.source import ModelSource, interruptible, open_again
 
@@ -465,7 +485,7 @@ def open_model(
 
 
 def memo_of(settings: CacheSettings | None) -> Memo | None:
-    """Return the hashes that the cache remembers; ``None`` without a cache."""
+    """Return the hashes of files that the cache remembers; ``None`` without a cache."""
     if settings is None or not settings.in_use:
         return None
     from qnnbridge_host.cache import memo
@@ -481,7 +501,10 @@ def contexts_of_function(
     settings: CacheSettings | None,
     stop: StopSignal,
 ) -> ContextFolder | None:
-    """The context binaries that a function of the application has, beside a copy of the model."""
+    """Return a folder with a copy of the model and its context binaries from a function of the application.
+
+    The result is ``None`` if the request does not have such a function, or the model does not need it.
+    """
     calls_back = request.calls_back
     if calls_back is None or "ep_context_read" not in calls_back:
         return None
@@ -498,5 +521,5 @@ def cache_settings(wire: Mapping[str, Any] | None) -> CacheSettings | None:
 
 
 def data_folder(config_entries: Mapping[str, str], folder: str) -> str:
-    """The base of relative paths inside of a model given as bytes."""
+    """Return the base of relative paths in a model given as bytes."""
     return os.path.join(folder, config_entries.get(EXTERNAL_DATA_FOLDER, ""))

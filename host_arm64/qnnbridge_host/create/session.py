@@ -1,22 +1,23 @@
-"""How a session comes into being: from the cache, from the model, or from a copy with rewrites that cure it.
+"""Creation of a session from a cache entry, from the model, or from a rewritten copy of the model.
 
-Theory of operation. A `Creation` comes in: model, options, cache settings, what the application refuses, the
-deadline. A `MadeSession` goes out: number, description, what the cache did, the fingerprint to blame. The order:
+Theory of operation. The input is a `Creation`: model, options, cache settings, quarantined fingerprints, deadline.
+The result is a `MadeSession`: number, description, result of the cache, the fingerprint to blame for a crash. The
+order of choices:
 
     fix="always"? -------------------------------------------------------> rewritten copy
-    else: the entry of the cache, made by a worker if it is missing
+    else: the entry of the cache, compiled by a worker if it is missing
           does not load or does not match --> set aside, looked up again, at most `MAX_ENTRIES` times
           the cache cannot be used        --> the model itself
     QNN is known to compute an operator wrong --> a copy without it, if the rewrite computes the same on the CPU
-    a kept verdict says its numbers differ --> a copy with parted gates, unless that was no better
+    a stored verdict is "differs"             --> a copy with separated gates, unless its numbers were not better
     QNN refuses the model, fix="refused"      --> rewritten copy; the first refusal is raised if that fails, too
 
-Before each native step `request.blame` names what a death is booked on: the entry if one is loaded, else the
-model. It must be set before `enter`: a process that has died cannot say it any more.
+Before each native step `request.blame` is set to what a crash is attributed to: the entry if one is loaded, else
+the model. It must be set before `enter`, because a crashed process cannot report it.
 
-Invariant: the session was made from the bytes that the fingerprint names. Files are stamped before and after a
-load; a model that was written to meanwhile is loaded again, and refused if it never rests. Cancelling and
-deadlines pass through as they are: they say nothing against an entry or a copy. Any thread.
+Invariant: the fingerprint is that of the bytes from which the session was created. Files are stamped before and
+after a load; a model that changed meanwhile is loaded again, and refused if it keeps changing. `Cancelled` and
+`DeadlineExceeded` are raised unchanged, because they do not mean that an entry or a copy is bad. Any thread.
 """
 
 from __future__ import annotations
@@ -54,22 +55,29 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.model_records import CacheReply, Notice, NoticeKind
     from qnnbridge_protocol.specs import FixSpec, HostInfo, SessionInfo, SessionSpec
 
-# Number of entries of one key that are tried for one session: after the second failure a model is left alone.
+# Number of entries of one key that are tried for one session; after the second failure the model is not cached.
 MAX_ENTRIES: Final = 3
-# Of loading a model, if its files are touched meanwhile: native code may have read what they held for a moment.
-# A hard link touches a file, too, and compilations and tools make some.
+# Number of loads of a model whose files are touched meanwhile, because native code may have read other contents.
+# Creating a hard link touches a file, too, and compilations and tools do so.
 ATTEMPTS: Final = 4
-# A larger model is not rewritten unasked: its copy would fill the cache.
+# A larger model is rewritten only on request, because its copy would fill the cache.
 MAX_UNASKED_BYTES: Final = 512 * 2**20
-# These write files of the model itself.
+# Configuration entries with which creating a session writes files of the model.
 _WRITES: Final = ("ep.context_enable",)
 
 
 class MadeSession(NamedTuple):
-    """A session that is kept.
+    """Result of a creation: a session that the client owns.
 
-    blame: the fingerprint to book a later death on. changes: what was rewritten. fix: how, if the host decided it.
-    disabled_optimizers: those of ONNX Runtime that the host left out.
+    Attributes:
+        session: the session's number.
+        info: the session's facts.
+        cache: the cache's result.
+        blame: the fingerprint to which a later crash is attributed.
+        notices: messages for the application.
+        changes: descriptions of the rewrites.
+        fix: the rewrites, if the host chose them.
+        disabled_optimizers: ONNX Runtime's optimizers that the host has disabled.
     """
 
     session: int
@@ -83,9 +91,9 @@ class MadeSession(NamedTuple):
 
 
 class SessionMaker:
-    """Makes sessions from an entry, a model or a rewritten copy.
+    """Creates sessions from a cache entry, a model or a rewritten copy.
 
-    hello: of this host: its machine and its versions. worker: value of the option ``--worker``.
+    hello: this host's HELLO with its architecture and versions. worker: value of the option ``--worker``.
     """
 
     def __init__(self, sessions: Sessions, hello: Hello, worker: str | None = None) -> None:
@@ -97,7 +105,7 @@ class SessionMaker:
 
     @property
     def host_info(self) -> HostInfo:
-        """The inputs of a compiled model besides model and options. Waits for the engine."""
+        """Everything that a compiled model depends on besides model and options. Waits for the engine."""
         if self._info is None:
             engine = self.sessions.engine
             self._info = self.hello.info({"versions": engine.versions(), **engine.describe()})
@@ -111,6 +119,7 @@ class SessionMaker:
         deadline: float | None,
         budget_s: float | None,
     ) -> WorkOrder:
+        """Return the order for work on a model in worker processes."""
         return WorkOrder(
             command=worker_command(self._worker),
             stop=stop,
@@ -124,7 +133,12 @@ class SessionMaker:
         )
 
     def make(self, creation: Creation) -> MadeSession:
-        """The session, of the model or of the rewritten copy of it."""
+        """Create the session from the model or from a rewritten copy.
+
+        Raises:
+            PlacementRefused: QNN refuses the model; the error suggests rewrites that may help.
+            BridgeError: the session cannot be created for another reason.
+        """
         from qnnbridge_protocol.model_records import Notice
         from qnnbridge_protocol.specs import FixSpec
 
@@ -151,19 +165,19 @@ class SessionMaker:
                     if isinstance(error, PlacementRefused):
                         self._suggest(refusal, creation, rewritten=True)
                     raise refusal from None
-                text = f"QNN refuses {creation.order.label} as it is; it was rewritten ({'; '.join(made.changes)})."
+                text = f"QNN refuses {creation.order.label}, so it was rewritten ({'; '.join(made.changes)})."
                 return made._replace(fix=FixSpec(), notices=[*made.notices, Notice("done", text)])
             self._suggest(refusal, creation)
             raise
 
     def _suggest(self, refusal: PlacementRefused, creation: Creation, *, rewritten: bool = False) -> None:
-        """Name the fix in a refusal. rewritten: the session was refused with all rewrites."""
+        """Add suggested rewrites to a refusal. rewritten: whether the session was refused with all rewrites."""
         from qnnbridge_host.create.replaced import suggest_fix
 
         suggest_fix(refusal, creation.source, creation.spec, creation.order, rewritten=rewritten)
 
     def _watched(self, creation: Creation) -> MadeSession:
-        """From the model, or from a copy without the operators that QNN computes wrong."""
+        """Create the session from the model, or from a copy without the operators that QNN computes wrong."""
         from qnnbridge_host.model.double_edges import REWRITE
         from qnnbridge_protocol.model_records import Notice
         from qnnbridge_protocol.specs import FixSpec
@@ -177,7 +191,7 @@ class SessionMaker:
             try:
                 fix = FixSpec(only=_whole(found.rewrites, creation.spec))
                 made = self._from_copy(creation, fix)
-                # The others only prepare for the cure (`_whole`): without it the copy computes as wrong as the
+                # The other rewrites only prepare for these (`_whole`). Without these the copy is as wrong as the
                 # model.
                 if not any(change.startswith(found.rewrites) for change in made.changes):
                     self.sessions.close(made.session)
@@ -190,12 +204,12 @@ class SessionMaker:
                 if not rewrites_of_failures().isdisjoint(found.rewrites):
                     if isinstance(error, PlacementRefused):
                         raise
-                    # The compiler would end, and the application would learn of it by a crash.
+                    # Compiling the unchanged model would crash the compiler.
                     raise ModelError(
                         f"No session of {creation.order.label} was made.",
                         cause=self._known_faults(plain),
                         evidence=(f"Rewritten, it cannot be used: {error.message}",),
-                        fix="Export the model without these operators. fix=False compiles it as it is.",
+                        fix="Export the model without these operators. fix=False compiles the unchanged model.",
                     ) from None
                 made = self._from_model_or(plain, error)
                 why = f"{creation.order.label} was not rewritten without being asked: {error.message}"
@@ -208,22 +222,22 @@ class SessionMaker:
             return made._replace(fix=fix, notices=[*made.notices, Notice("done", text)])
 
     def _from_model_or(self, plain: Creation, of_copy: BridgeError) -> MadeSession:
-        """Make it of the model itself.
+        """Create the session from the model itself, after the copy failed with the error `of_copy`.
 
-        If that fails by the fault that the copy does not have, what the copy leaves to the CPU is the reason.
+        If the model fails, too, raise the copy's refusal, if it is one, because it lists the nodes on the CPU.
         """
         try:
             return self._from_model(plain)
         except (Cancelled, DeadlineExceeded, PlacementRefused):
             raise
         except BridgeError as error:
-            # The user can do something about nodes on the CPU; the fault of the plain model is cured in any case.
+            # The user can change nodes on the CPU; a rewrite fixes the fault of the plain model anyway.
             raise of_copy if isinstance(of_copy, PlacementRefused) else error from None
 
     def _parted(self, creation: Creation, plain: Creation, found: NeedsParting) -> MadeSession:
-        """From a copy with parted gates, or from the model if that does not help.
+        """Create the session from a copy with separated gates, or from the model if that does not help.
 
-        A note spares later sessions the attempt.
+        In the second case a note prevents later sessions from trying again.
         """
         from qnnbridge_host.cache.memo import NegativeEntries
         from qnnbridge_host.cache.store import Store
@@ -240,22 +254,22 @@ class SessionMaker:
             raise
         except BridgeError as error:
             _leave_native_code(creation)
-            # It will be refused again; other failures may pass.
+            # A refusal will occur again; other failures may be temporary.
             if isinstance(error, PlacementRefused):
                 NegativeEntries(root).write(found.note, "gates", error.message, label)
             made = self._from_model(plain)
-            why = f"{label}: its numbers on QNN differ, and its gates were not parted: {error.message}"
+            why = f"{label}: its numbers on QNN differ, and its gates were not separated: {error.message}"
             return made._replace(notices=[*made.notices, Notice("model", why)])
-        # The others only prepare for the gates (`_whole`).
+        # The other rewrites only prepare for the gates (`_whole`).
         changes = [change for change in made.changes if change.startswith(found.rewrites)]
-        why = parting.is_no_better(root, made.cache.key, found.report) if changes else "it has no gates to part"
+        why = parting.is_no_better(root, made.cache.key, found.report) if changes else "it has no such gates"
         if why:
             self.sessions.close(made.session)
             NegativeEntries(root).write(found.note, "gates", why, label)
             return self._from_model(plain)
         text = (
             f"{label}: its numbers on QNN differed from the CPU's ({found.report.worst or found.report.reason}). "
-            f"So Sigmoid and Tanh were parted from the operators that QNN merges them with ({'; '.join(changes)}). "
+            f"So Sigmoid and Tanh were separated from operators that QNN merges them with ({'; '.join(changes)}). "
             "It takes more cycles: 1.1 to 10 times as many in the simulator's estimate (docs/fix.md). "
             "fix=False leaves them."
         )
@@ -271,19 +285,19 @@ class SessionMaker:
         settings, folder = creation.settings, creation.folder
         here = rows_of_session(creation.spec, self.host_info.versions, simulator=self.hello.machine != "ARM64")
         copy = replaced.fixed_source(creation.source, asked, settings, folder, creation.order, here.right)
-        # A model that was given as bytes has a copy with a made-up name, which tells the user nothing.
+        # Show the model's own label: the copy of a model given as bytes has a generated file name.
         source = copy.source._replace(shown=creation.source.label)
         refuse_quarantined(source, creation.quarantined)
-        # Entries are those of the session: the copy keeps its weights beside it.
+        # Use the session's configuration entries; the copy has its weights in its own folder.
         entries = creation.spec.config_entries
         spec = dataclasses.replace(copy.spec, config_entries=entries, model_path=path_for_qnn(source))
         made = self._from_model(creation.of_copy(source, spec))
         return made._replace(changes=copy.changes)
 
-    # --- of one source ---
+    # --- from one source ---
 
     def _from_model(self, creation: Creation) -> MadeSession:
-        """Let the CPU convert 64-bit floats that `fix` has left to it, also in a session that refuses the CPU."""
+        """Create the session; the CPU converts 64-bit floats at the edges even if the session forbids the CPU."""
         from qnnbridge_host.model.double_edges import double_edges
 
         if creation.spec.fallback != "error" or not double_edges(creation.source).converted:
@@ -293,7 +307,7 @@ class SessionMaker:
         return made
 
     def _with_optimizers(self, creation: Creation) -> MadeSession:
-        """Without the optimizers of ONNX Runtime that change what the model computes, or break it."""
+        """Create the session without ONNX Runtime's optimizers that change the model's results or break it."""
         from qnnbridge_protocol.model_records import Notice
 
         _leave_native_code(creation)
@@ -318,7 +332,7 @@ class SessionMaker:
         return made._replace(notices=[*made.notices, Notice("model", refused)]) if refused else made
 
     def _refuse_other_nodes(self, made: MadeSession, label: str) -> None:
-        """Raise `PlacementRefused` if the CPU has more than the conversions of 64-bit floats."""
+        """Raise `PlacementRefused` if the CPU has other nodes than conversions of 64-bit floats."""
         from qnnbridge_host.engine.placement import refusal
         from qnnbridge_host.model.double_edges import is_conversion
 
@@ -342,7 +356,7 @@ class SessionMaker:
 
         _leave_native_code(creation)
         settings, faults = creation.settings, creation.faults
-        # Entries that killed a host are set aside also by a session that does not use the cache.
+        # A session without the cache also sets entries aside that have crashed a host.
         if settings is None or (settings.wanted is False and not faults):
             session, info = self._native(creation, None)
             number = self.sessions.keep(creation.request, session)
@@ -374,7 +388,7 @@ class SessionMaker:
                 creation.source.fingerprint,
                 cache.notices + self._against(creation, info),
             )
-        # Said again as it is known now: the rows may have been measured since the entry was made.
+        # Compute the warning again, because the rows may have been measured since the entry was created.
         warning = self._known_faults(creation) if loadable.manifest.warning else ""
         notices = cache.notices + ([Notice("model", warning)] if warning else [])
         return MadeSession(number, info, cache.reply, loadable.fingerprint, notices)
@@ -385,7 +399,7 @@ class SessionMaker:
         for _ in range(MAX_ENTRIES):
             if loadable is None:
                 break
-            # An entry without a warning had nothing to cure when it was made.
+            # The model of an entry without a warning does not have known faults.
             if loadable.manifest.warning:
                 self._refuse_curable(creation)
             try:
@@ -399,7 +413,7 @@ class SessionMaker:
                 try:
                     info = cache.loaded(loadable, loaded)
                 finally:
-                    # Also if the check itself raised.
+                    # Close the session also if the check itself raised.
                     if info is None:
                         session.close()
                 if info is not None:
@@ -416,9 +430,10 @@ class SessionMaker:
         return session, info, None
 
     def _native(self, creation: Creation, loadable: CacheEntry | None) -> tuple[ResettableSession, SessionInfo]:
-        """Make it from the entry, or from the model. A death counts against the one in use.
+        """Create the native session from the entry, or from the model. A crash is attributed to the one in use.
 
-        Raises `ModelChanged` if files of the model were written to meanwhile, whatever they hold now.
+        Raises:
+            ModelChanged: files of the model were written to during each load.
         """
         from qnnbridge_host.cache.key import size_of
         from qnnbridge_host.create.beforehand import refuse_beforehand
@@ -430,7 +445,7 @@ class SessionMaker:
             self._refuse_curable(creation)
             if self.host_info.simulator is not None and not _writes(creation.spec):
                 refuse_beforehand(source, creation.spec, creation.initializers, creation.order)
-            # For the report of a death: what is known explains it better than how it looks.
+            # A known fault explains a crash better than its symptoms do, so add it to the crash report.
             known = self._known_faults(creation)
             request.blame = {**_blame(creation), "known": known} if known else _blame(creation)
             spec, model, values, files = creation.spec, source.data, creation.by_name, source.known
@@ -460,7 +475,7 @@ class SessionMaker:
             if session.info.placement.qnn_nodes and session.info.placement.simulator:
                 sizes = creation.spec.free_dimensions_by_name
                 session.slow_calls = SlowCallReport(creation.order.label, source.given, sizes)
-            # The files of an entry are checked by `SessionCache.loaded`.
+            # `SessionCache.loaded` checks the files of an entry.
             if loadable is not None:
                 return session, session.info
             untouched = False
@@ -481,7 +496,10 @@ class SessionMaker:
         create: Callable[..., ResettableSession],
         size_bytes: int,
     ) -> ResettableSession:
-        """Create it, in the way that the NPU's memory allows, which its placement then says."""
+        """Create the session with or without mapped weights, as the NPU's memory allows.
+
+        The session's placement records the size of the model and how it was loaded.
+        """
         from qnnbridge_host.cache.memo import load_mapped_or_not, may_unmap, without_mapping
 
         source = creation.source
@@ -508,16 +526,16 @@ class SessionMaker:
         return session
 
     def _refuse_curable(self, creation: Creation) -> None:
-        """Raises `NeedsRewrite` for a watched creation."""
+        """Raise `NeedsRewrite` for a watched creation whose model has known faults that a rewrite fixes."""
         rewrites = curing_rewrites(creation, self.hello.machine, self.host_info.versions)
-        if rewrites and self.host_info.simulator is not None:  # else this host has no QNN
+        if rewrites and self.host_info.simulator is not None:  # None without QNN
             raise NeedsRewrite(rewrites)
 
     def _known_faults(self, creation: Creation) -> str:
         return known_faults(creation.source, creation.spec, self.hello.machine, self.host_info.versions)
 
     def _against(self, creation: Creation, info: SessionInfo) -> list[Notice]:
-        """The notice of `known_faults` about a session, if a part of it may be on QNN."""
+        """Return the notice of `known_faults` for a session, unless no part of the session is on QNN."""
         from qnnbridge_protocol.model_records import Notice
 
         if info.placement.known and not info.placement.qnn_nodes:
@@ -531,23 +549,23 @@ def _blame(creation: Creation) -> dict[str, Any]:
 
 
 def _leave_native_code(creation: Creation) -> None:
-    """What follows an attempt is no native step, and no work on the entry or the copy that was tried."""
+    """Declare after a failed attempt that no native step runs, and reset the blame to the creation's model."""
     if creation.request.phase not in (None, NO_STEP):
         creation.request.blame = _blame(creation)
         creation.enter(NO_STEP)
 
 
 def _writes(spec: SessionSpec) -> bool:
-    """Whether making the session writes files, that it would find there the next time."""
+    """Return whether creating the session writes files, so that a second attempt would find them."""
     return any(spec.config_entries.get(name, "0") not in ("", "0") for name in _WRITES)
 
 
 def _may_rewrite(creation: Creation) -> bool:
-    """Whether a copy of the model may stand in for it unasked."""
+    """Return whether the host may use a rewritten copy without a request for it."""
     spec, source = creation.spec, creation.source
     if spec.fix is not None and spec.fix.when == "never":
         return False
-    # Weights that the session gives are not in the copy. ONNX Runtime's optimized model would be that of the copy.
+    # The copy lacks weights that the session passes, and ONNX Runtime's optimized model would be that of the copy.
     if spec.value_names or spec.options.get("optimized_model_filepath"):
         return False
     if _writes(spec):
@@ -561,11 +579,11 @@ def _may_rewrite(creation: Creation) -> bool:
 
 
 def _converting(spec: SessionSpec) -> SessionSpec:
-    """Let the CPU convert 64-bit floats in a session that refuses it otherwise, with the rest as it would be."""
+    """Return the description of a strict session that may convert 64-bit floats on the CPU."""
     from qnnbridge_host.engine.qnn_options import DISABLE_CPU_FALLBACK, PROVIDER
     from qnnbridge_protocol.specs import ProviderSpec
 
-    # Without a fallback QNN takes quantisation at the edges by itself.
+    # A strict session has quantisation at the edges on QNN, so keep it there.
     options = {"offload_graph_io_quantization": "0"}
     providers = tuple(
         dataclasses.replace(one, options={**options, **one.options}) if one.name == PROVIDER else one
@@ -576,7 +594,7 @@ def _converting(spec: SessionSpec) -> SessionSpec:
 
 
 def _whole(rewrites: Sequence[str], spec: SessionSpec) -> tuple[str, ...]:
-    """With the rewrites that they rest on: known sizes, constants and branches."""
+    """Return the rewrites with those that they depend on: fixed sizes, constants and branches."""
     from qnnbridge_host.model.known_wrong import BRANCH_REWRITES
     from qnnbridge_host.rewrite.catalogue import FIXED_SHAPES
 

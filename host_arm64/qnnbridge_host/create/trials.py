@@ -1,6 +1,6 @@
-"""Inputs that a model is tried on, with the answers of the reference: given ones, or ones that are made up.
+"""Inputs for comparing a model with its reference, given or generated, and the reference's outputs.
 
-The reference is a session of the original in a worker. Any thread.
+The reference is a session of the original model in a worker. Any thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from qnnbridge_host.numerics.sampling import (
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, OptionError, WorkerDied
 from qnnbridge_protocol.specs import NodeInfo
 
-# Further inputs are tried if these show nothing; each costs a run of both.
+# Limit of further inputs, which are used if the ordinary ones show nothing. Each costs a run of both models.
 MOST_FURTHER: Final = 4
 GIVEN: Final = "the given inputs"
 
@@ -35,7 +35,13 @@ Answers = dict[str, list[Any]]
 
 
 def answered(reference: WorkerSession, job: CompilerInput) -> tuple[Trials, Answers]:
-    """Inputs, and the original's answers to them. Raises `NotMade`, and the error of the first if it takes none."""
+    """Return inputs by name, and the original's outputs for them.
+
+    Raises:
+        NotMade: inputs cannot be generated for this model.
+        OptionError: the given inputs do not match the model's.
+        BridgeError: the error for the first generated inputs, if the original runs with none of them.
+    """
     if job.inputs:
         _check_names(job, [node.name for node in reference.info.inputs])
         return {GIVEN: dict(job.inputs)}, {GIVEN: reference.run(job.inputs)}
@@ -44,12 +50,12 @@ def answered(reference: WorkerSession, job: CompilerInput) -> tuple[Trials, Answ
     trials: dict[str, Feeds] = {}
     expected: dict[str, list[Any]] = {}
     first: BridgeError | None = None
-    # Floats far beyond the ordinary can show that a model is right, not that it is wrong: half floats end at 65504.
+    # Omit guesses: floats far outside the ordinary range cannot show that a model is wrong, because half floats
+    # end at 65504.
     sure = (one for one in further_inputs(declared, knowledge) if not is_guess(one.feeds, knowledge))
     further = itertools.islice(sure, MOST_FURTHER)
     for number, one in enumerate(itertools.chain(ordinary_inputs(declared, knowledge), further)):
-        # The ordinary ones are always tried, further ones only as long as some output does not change with the
-        # input.
+        # Ordinary inputs are always used, further ones only while some output does not change with the input.
         if number >= ORDINARY and len(expected) > 1 and _all_move(expected, precision_of(job)):
             break
         try:
@@ -65,13 +71,21 @@ def answered(reference: WorkerSession, job: CompilerInput) -> tuple[Trials, Answ
 
 
 def few(reference: WorkerSession, job: CompilerInput, most: int, slow_s: float) -> tuple[Trials, Answers]:
-    """Return at most this many made-up sets of inputs that quantisation does not clip, and their outputs.
+    """Return at most `most` generated sets of inputs that quantisation does not clip, and the original's outputs.
 
-    Fewer if a run takes longer than `slow_s`. Raises `NotMade`, and the error of the last set if none runs.
+    Args:
+        reference: session of the original.
+        job: the model.
+        most: limit of the sets.
+        slow_s: no further set is run after a run that takes longer, in seconds.
+
+    Raises:
+        NotMade: inputs cannot be generated for this model.
+        BridgeError: the error for the last set, if the original runs with none of them.
     """
     knowledge = knowledge_in(job.source.given)
     declared = [dataclasses.replace(node, shape=_sizes(node)) for node in reference.info.inputs]
-    # Its first set is the range that the inputs are quantised to.
+    # If inputs are quantised, the first of the further sets spans their quantisation ranges.
     of_range = itertools.islice(further_inputs(declared, knowledge), 1 if knowledge.ranges else 0)
     trials: dict[str, Feeds] = {}
     expected: dict[str, list[Any]] = {}
@@ -103,7 +117,7 @@ def _check_names(job: CompilerInput, names: Sequence[str]) -> None:
 
 
 def _sizes(node: NodeInfo) -> tuple[int, ...]:
-    """Free dimensions, which only parts on the CPU can have, are 1."""
+    """Return an input's shape with 1 for each free dimension, which only parts on the CPU can have."""
     return tuple(size if isinstance(size, int) and size >= 0 else 1 for size in node.shape or ())
 
 
@@ -115,6 +129,6 @@ def _all_move(expected: Mapping[str, Sequence[Any]], number_format: NumberFormat
 
 
 def precision_of(job: CompilerInput) -> NumberFormat:
-    """The NPU's number format: 16-bit floats for a float model, its own steps for one with Q/DQ nodes."""
+    """Return the NPU's number format: 16-bit floats for a float model, quantised steps for one with Q/DQ nodes."""
     source = job.source.given
     return precision_of_operators(scan_model(source).ops)

@@ -1,9 +1,9 @@
 """The client of a worker: a host process of the same package that does one piece of work and ends.
 
-A fresh process for every compilation, because the precision of one leaks into the next of the same process,
-because QNN leaks memory with each, and because a compiler that dies must not take sessions with it. The worker
-inherits descriptor 2: its output there (causes, markers, the stack of a crash) arrives where the host's
-own stderr does. It ends with the serving host, when its request is cancelled, and past the deadline. One thread.
+Each compilation uses a fresh process, because the precision of one compilation leaks into the next in the same
+process, because QNN leaks memory in each, and because a compiler that crashes must not end open sessions. The
+worker inherits descriptor 2, so its stderr (causes, markers, the stack of a crash) is collected together with the
+host's. The worker ends with the serving host, when its request is cancelled, and at the deadline. One thread.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ from qnnbridge_protocol.visible import log_of
 
 _log = log_of("qnnbridge.compiling")
 
-# Until its HELLO, and again until ONNX Runtime and QNN are loaded there.
+# Timeout from the start to HELLO, and again until ONNX Runtime and QNN are loaded.
 START_TIMEOUT_S: Final = 60.0
-# Time for the end of a finished worker; QNN's own clean-up takes a moment, and may hang.
+# Timeout for the exit of a finished worker; QNN's own clean-up takes a moment, and may hang.
 END_TIMEOUT_S: Final = 10.0
-# Of a process that nothing waits for, where there is such a number.
+# Niceness of a worker for which no caller waits, on systems that have nice values.
 PATIENT_NICENESS: Final = 10
-# Between two looks whether its time is over.
+# Interval of the checks for an expired timeout.
 LOOK_EVERY_S: Final = 0.1
-# A worker that is found stopped so often in a row is ended. Looks are counted, not seconds: after a sleep of the
-# machine the clock alone would condemn it.
+# A worker that is stopped in this many consecutive checks is killed. Checks are counted instead of seconds, because
+# the clock also advances while the machine sleeps.
 STOPPED_LOOKS: Final = 6
 STOPPED_LOOK_EVERY_S: Final = 5.0
-# Options of a session about its optimised graph and its own files, which a reference does not take over.
+# Options of a session about its optimised graph and its own files, which a reference session does not use.
 _OF_OPTIMISING: Final = (OPTIMIZATION_LEVEL, "optimized_model_filepath", "enable_profiling")
 
 
 class Worker:
     """A worker process and the messages to and from it.
 
-    A context manager; at the end of the block the process has ended with `exit_code`.
+    Use the context manager `running`; after its block the process has ended with `exit_code`.
     """
 
     def __init__(self, order: WorkOrder) -> None:
         self._order = order
         self._process: subprocess.Popen[bytes] | None = None
-        # A worker gets one request, or a few: channels and shared memory would not pay.
+        # A worker gets only a few requests, so channels and shared memory are not worth their cost.
         hello = Hello(
             features=FEATURES - SHARING_FEATURES,
             limits=order.limits,
@@ -75,53 +75,60 @@ class Worker:
         )
         self._connection = Connection(Role.CLIENT, hello)
         self._arrived: list[Frame] = []
-        # Native steps that it declared: of the request, and of its own start.
+        # Native steps that the worker has declared, for the request and for its own start.
         self._phase: str | None = None
         self._loading: str | None = None
+        # Why the worker was killed; ``None`` if it was not.
         self._because: str | None = None
         self._op = ""
-        # Of the model that it works on, for the report of a death.
+        # The model in work, for crash reports.
         self.label, self.fingerprint = order.label, order.fingerprint
-        # When it is killed (`time.monotonic`), and why.
+        # Time (`time.monotonic`) at which the worker is killed, and the reason.
         self._limit: tuple[float, str] | None = None
         self._ended = threading.Event()
-        # Raw, once it has ended by itself; ``None`` if it had to be killed.
+        # The raw exit code after a normal end; ``None`` if the worker was killed.
         self.exit_code: int | None = None
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of its packages, from its HELLO."""
+        """Versions of the worker's packages, from its HELLO."""
         peer = self._connection.peer
         return {} if peer is None else {**peer.versions, "qnnbridge": peer.qnnbridge}
 
     @property
     def pid(self) -> int | None:
-        """Once it was started."""
+        """Process id; ``None`` before the start."""
         return None if self._process is None else self._process.pid
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Worker]:
-        """Start it, and end it after the block."""
-        # From here on a cancel kills it, also while it starts (`_start` looks once more).
+        """Start the worker, and end it after the block.
+
+        Raises:
+            Cancelled, DeadlineExceeded: the order was withdrawn, or its deadline expired.
+            HostStartFailed: the process cannot be started, or was not ready in time.
+            WorkerDied: the process ended unexpectedly.
+        """
+        # From here on a cancel kills the worker, also during the start (`_start` checks again).
         with self._order.stop.calling(lambda: self.kill("cancelled")):
             try:
                 self._start()
                 yield self
-                # Only after a success. After an error it is killed at once.
+                # Wait for a normal exit only after a success; after an error the worker is killed at once.
                 self._finish()
             finally:
                 self._end()
 
     def call(self, header: dict[str, Any], buffers: tuple[Any, ...] = ()) -> Frame:
-        """The reply to a request.
+        """Send a request and return the reply.
 
         Raises:
-            WorkerDied: it ended without an answer.
-            Cancelled, DeadlineExceeded: it was ended.
+            WorkerDied: the worker ended without a response.
+            Cancelled, DeadlineExceeded: the worker was killed.
             BridgeError: the worker's error.
         """
         self._op = str(header["op"])
-        # The only request in a host declares no run (ADR 0003).
+        # A host does not declare a run that is its only request (ADR 0003).
         self._phase = "running" if self._op == "session.run" else None
         header = {**header, "mark": self._order.request}
         left_s = self._order.left_s
@@ -131,7 +138,7 @@ class Worker:
         self._write(chunks)
         while True:
             frame = self._next()
-            # PHASE frames in between are noted by `_next`.
+            # `_next` has recorded PHASE frames.
             if frame.request_id != number or frame.kind not in (Kind.REPLY, Kind.ERROR):
                 continue
             if frame.kind is Kind.ERROR:
@@ -141,7 +148,7 @@ class Worker:
     def call_with_model(
         self, header: Mapping[str, Any], initializers: Sequence[Any] = (), data: Any | None = None
     ) -> Frame:
-        """A request that carries initializers, and the model if that has no path."""
+        """Send a request with initializers, and with the model if it was given as bytes; return the reply."""
         encoder = Encoder()
         described = [encoder.add(value) for value in initializers]
         buffers: tuple[Any, ...] = tuple(encoder.buffers)
@@ -150,7 +157,7 @@ class Worker:
         return self.call({**header, "initializers": described}, buffers)
 
     def kill(self, because: str) -> None:
-        """End it now: "cancelled", "deadline", "start", "stopped" or "end". Any thread."""
+        """Kill the worker. because: "cancelled", "deadline", "start", "stopped", "end" or "". Any thread."""
         self._because = self._because or because
         process = self._process
         if process is not None:
@@ -165,8 +172,8 @@ class Worker:
         if order.left_s == 0.0:
             raise too_late(order, "not-started")
         try:
-            # Raw descriptors are used, so without buffers. CREATE_NO_WINDOW: a host without a console would open
-            # one for its child.
+            # No buffers, because raw descriptors are used. CREATE_NO_WINDOW, because a host without a console would
+            # open one for its child.
             self._process = subprocess.Popen(
                 order.command,
                 stdin=subprocess.PIPE,
@@ -176,7 +183,7 @@ class Worker:
                 creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0)
                 | (getattr(subprocess, "BELOW_NORMAL_PRIORITY_CLASS", 0) if order.patient else 0),
             )
-            # Not by `preexec_fn`, which is not safe in a process with threads.
+            # `preexec_fn` is not safe in a process with threads.
             if order.patient and sys.platform != "win32":
                 with contextlib.suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, self._process.pid, PATIENT_NICENESS)
@@ -185,7 +192,7 @@ class Worker:
                 f"The process that compiles {order.label} could not be started: {error}.",
                 details={"command": list(order.command)},
             ) from None
-        if self._because is not None:  # meanwhile
+        if self._because is not None:  # killed by another thread during the start
             self._process.kill()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -202,18 +209,18 @@ class Worker:
         self._guard(START_TIMEOUT_S, "start")
 
     def _finish(self) -> None:
-        """Its work is done: it ends by itself, with or without an error."""
+        """Let the worker exit after its work, and record the exit code."""
         assert self._process is not None
         with contextlib.suppress(OSError, BridgeError):
             if self._connection.state is State.READY:
                 self._writer.write_all(self._connection.send(Frame(Kind.GOODBYE, 0, {})))
             self._guard(END_TIMEOUT_S, "end")
-            # Read to its end: a worker whose pipe is full would wait for a reader.
+            # Read to the end of the stream, because a worker with a full pipe would wait for a reader.
             while self._read():
                 pass
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(END_TIMEOUT_S)
-            # Of one that had to be killed, the code says only that.
+            # The exit code of a killed worker is meaningless.
             self.exit_code = None if self._because is not None else code
 
     def _end(self) -> None:
@@ -223,7 +230,7 @@ class Worker:
             return
         with contextlib.suppress(OSError):
             process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may hold it in the kernel
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may block the process in the kernel
             process.wait(END_TIMEOUT_S)
         for stream in (process.stdin, process.stdout):
             if stream is not None:
@@ -231,17 +238,17 @@ class Worker:
                     stream.close()
 
     def _guard(self, seconds: float | None, because: str) -> None:
-        """Kill it after this time, or at an earlier deadline. ``None``: only at a deadline."""
+        """Set the time after which `_watch` kills the worker; ``None`` for no limit but the deadline."""
         until, deadline = None if seconds is None else time.monotonic() + seconds, self._order.deadline
         if deadline is not None and (until is None or deadline < until):
             until, because = deadline, "deadline"
         self._limit = None if until is None else (until, because)
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill it when its time is over, or when it is stopped and does not go on. A thread of its own."""
+        """Kill the worker when its time is over, or when it stays stopped. Runs in a separate thread."""
         seen_stopped, next_look = 0, time.monotonic() + STOPPED_LOOK_EVERY_S
         while not self._ended.wait(LOOK_EVERY_S):
-            # Read once: `_guard` replaces time and reason together.
+            # Read the attribute once, because `_guard` replaces time and reason together.
             limit, now = self._limit, time.monotonic()
             if limit is not None and now >= limit[0]:
                 self.kill(limit[1])
@@ -280,12 +287,12 @@ class Worker:
                 self._loading = phase
             else:
                 self._loading = None
-                # It is loaded. From here on only the deadline limits it.
+                # The worker is loaded. From here on only the deadline limits it.
                 self._guard(None, "")
         return frame
 
     def _read(self) -> bool:
-        """Whether the stream continues."""
+        """Read from the stream; return whether it continues."""
         return self._reader.read_into(self._connection.get_buffer(), self._take)
 
     def _take(self, count: int) -> bool:
@@ -294,7 +301,7 @@ class Worker:
         return bool(count)
 
     def _death(self) -> BridgeError:
-        """The error for a process that is gone."""
+        """Return the error for a worker that has ended."""
         order, phase = self._order, self._phase or self._loading
         assert self._process is not None
         self._guard(None, "")
@@ -315,12 +322,12 @@ class Worker:
                 fix="Compile again.",
                 details={"phase": phase},
             )
-        # Its streams end a moment before the process does.
+        # The streams end a moment before the process does.
         try:
             code: int | None = self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             code = None
-        # The worker could not write it: the application waits for it with its report.
+        # Write the mark that the worker could not write: the application waits for it before it reports the crash.
         mark("end", order.request)
         return WorkerDied(
             f"The process that compiles {self.label} ended unexpectedly.",
@@ -346,7 +353,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def too_late(order: WorkOrder, state: str = "stopped") -> DeadlineExceeded:
-    """The time is over, and the worker was ended."""
+    """Return the error for an expired deadline. state: "stopped", or "not-started" before the work began."""
     within = f" within {order.budget_s:g} s" if order.budget_s is not None else " in time"
     return DeadlineExceeded(
         f"{order.label} was not compiled{within}; the compiler was ended.",
@@ -358,10 +365,10 @@ def too_late(order: WorkOrder, state: str = "stopped") -> DeadlineExceeded:
 
 @contextlib.contextmanager
 def ticking(on_progress: Callable[[float], None], every_s: float = 0.2) -> Iterator[None]:
-    """While the block runs, `on_progress` is called with the seconds since its start, at once and periodically.
+    """Call `on_progress` at once and periodically with the seconds since the start, while the block runs.
 
-    From a thread of its own. Its errors are only logged: showing progress must not decide whether the work
-    succeeds.
+    The calls come from a separate thread. Errors of `on_progress` are only logged, because they must not make the
+    work fail.
     """
     done = threading.Event()
     begun = time.monotonic()
@@ -380,11 +387,11 @@ def ticking(on_progress: Callable[[float], None], every_s: float = 0.2) -> Itera
         yield
     finally:
         done.set()
-        # So that no progress is shown after the block.
+        # Wait for the thread, so that no progress is reported after the block.
         thread.join()
 
 
-# --- a session in it -------------------------------------------------------------------------------------
+# --- a session in the worker -----------------------------------------------------------------------------
 
 
 class WorkerSession:
@@ -399,6 +406,7 @@ class WorkerSession:
         self.info = SessionInfo.from_wire(reply["info"])
 
     def run(self, feeds: Mapping[str, Any], outputs: Sequence[str] | None = None) -> list[Any]:
+        """Run the session; return the requested outputs, or all of them."""
         encoder = Encoder()
         inputs = [[name, encoder.add(value)] for name, value in feeds.items()]
         header = {"op": "session.run", "session": self._number, "outputs": outputs, "inputs": inputs}
@@ -406,7 +414,7 @@ class WorkerSession:
         return decode_all(frame.header["outputs"], frame.buffers)
 
     def close(self) -> None:
-        """Release its memory; the worker can open another session."""
+        """Release the session's memory; the worker can open another session."""
         self._worker.call({"op": "session.close", "session": self._number})
 
 
@@ -422,7 +430,7 @@ def optimised(spec: SessionSpec, level: int, disabled: Sequence[str] = ()) -> Se
 
 
 def on_cpu(job: CompilerInput) -> SessionSpec:
-    """The session of the original model on the CPU alone, optimised as the job says."""
+    """Return the description of a session of the original model on the CPU only, with the job's optimisation."""
     entries = without_compiling(job.spec.config_entries)
     return dataclasses.replace(
         job.spec,
@@ -437,10 +445,10 @@ def on_cpu(job: CompilerInput) -> SessionSpec:
 
 
 def open_original(worker: Worker, job: CompilerInput) -> WorkerSession:
-    """The original model on the CPU alone, exactly as its file has it: the reference.
+    """Open the reference: a session of the unchanged original model on the CPU only.
 
-    ONNX Runtime's graph optimizers are off. A reference must not share them with what it judges: they drop
-    requantisations, and on the CPU they compute quantised MatMul nodes with 8-bit activations and some patterns of
-    LayerNormalization wrongly (docs/numbers.md).
+    ONNX Runtime's graph optimizers are disabled, because the reference must not share their faults with the session
+    under test: they drop requantisations, and on the CPU they compute quantised MatMul nodes with 8-bit activations
+    and some patterns of LayerNormalization wrong (docs/numbers.md).
     """
     return WorkerSession(worker, optimised(on_cpu(job), LEVEL_OFF), job.initializers, job.source.data)

@@ -1,9 +1,8 @@
-"""The part of the host that knows ONNX Runtime.
+"""Interface of the engine, the part of the host that uses ONNX Runtime.
 
-`sessions` holds the open sessions and makes one again after a reset of the NPU. This module holds the
-interface: two protocols, the handle that stops a run, and `load_engine`.
-Importing it imports neither ONNX Runtime nor numpy. All errors leave the engine as classes of
-`qnnbridge_protocol.errors`.
+This module defines the two protocols `Engine` and `EngineSession`, and `load_engine`. The module `sessions` holds
+the open sessions and recreates a session after a reset of the NPU. Importing this package imports neither ONNX
+Runtime nor numpy. The engine raises only classes of `qnnbridge_protocol.errors`.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "EngineSession", "StopHandle", "load_engine"]
 
 
-# For which onnxruntime-qnn has wheels; the extra ``qnnbridge[host]`` installs no ONNX Runtime on older ones.
+# Oldest Python with wheels of onnxruntime-qnn. On older ones the extra ``qnnbridge[host]`` omits ONNX Runtime.
 OLDEST_PYTHON = (3, 11)
 
 _global_pools = False
 
-# Environment variable; 1 lets QNN itself log everything (lines with <E> name the operator that is at fault).
+# Environment variable; 1 makes QNN log everything (lines with <E> contain the name of the failing operator).
 VERBOSE = "QNNBRIDGE_VERBOSE"
 
 
 class EngineSession(Protocol):
-    """A session. `run` may be called by several threads at once."""
+    """A session of the engine. Several threads may call `run` at once."""
 
     info: SessionInfo
 
@@ -49,15 +48,22 @@ class EngineSession(Protocol):
         run: RunSpec | None = None,
         stop: StopHandle | None = None,
     ) -> list[Any]:
-        """The values of the outputs named, or of all. The caller declares the phase ``running`` itself."""
+        """Return the values of the requested outputs, or of all outputs.
+
+        The caller declares the phase ``running`` before the call.
+        """
 
     def run_bound(self, call: BoundCall, stop: StopHandle) -> list[Any] | None:
-        """`run` with inputs and outputs in memory of the caller's; the outputs, if they do not fit there."""
+        """Run with inputs and outputs in the caller's memory.
+
+        Returns:
+            ``None`` if all outputs are in the caller's memory, else the outputs, which do not fit there.
+        """
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None: ...
 
     def assignment(self) -> list[Any]:
-        """``[provider, [[name, domain, op type], ...]]`` for each group of nodes that one provider took."""
+        """Return ``[provider, [[name, domain, op type], ...]]`` for each group of nodes of one provider."""
 
     def end_profiling(self) -> str: ...
 
@@ -65,7 +71,7 @@ class EngineSession(Protocol):
 
 
 class Engine(Protocol):
-    """Makes sessions. Any thread."""
+    """Factory of sessions. Thread-safe."""
 
     create_holds_gil: bool
 
@@ -74,7 +80,7 @@ class Engine(Protocol):
     def describe(self) -> dict[str, Any]: ...
 
     def set_seed(self, seed: int) -> None:
-        """The seed of random operators, in sessions that are made from now on."""
+        """Set the seed of random operators for sessions that are created afterwards."""
 
     def create_session(
         self,
@@ -84,19 +90,27 @@ class Engine(Protocol):
         on_phase: Callable[[str], None],
         stop: StopSignal | None = None,
     ) -> EngineSession:
-        """`on_phase` is called before each native step, on the calling thread, and not after this returns.
+        """Create a session.
 
-        stop: ends loading; ONNX Runtime looks at it between its steps.
+        Args:
+            spec: the session's description.
+            model: the model's bytes; ``None`` to load ``spec.model_path``.
+            initializers: the values that `spec` announces, by name.
+            on_phase: called before each native step, on the calling thread, and never after this call returns.
+            stop: cancels loading; ONNX Runtime checks it between its steps.
         """
 
 
 def has_global_pools() -> bool:
-    """Whether ONNX Runtime has global thread pools here: every session of this process then has to use them."""
+    """Return whether ONNX Runtime has global thread pools; then every session of this process must use them."""
     return _global_pools
 
 
 def _make_global_pools(ort: Any) -> None:
-    """As the application has set their sizes. Has to come first: it makes ONNX Runtime's environment."""
+    """Create global thread pools of the sizes that the application has set.
+
+    This must be the first call into ONNX Runtime, because it creates ONNX Runtime's environment.
+    """
     global _global_pools
     text = os.environ.get(GLOBAL_THREADS_VARIABLE)
     if not text or _global_pools:
@@ -104,29 +118,34 @@ def _make_global_pools(ort: Any) -> None:
     try:
         within, across = map(int, text.split(","))
         ort.set_global_thread_pool_sizes(within, across)
-    except (ValueError, TypeError):  # ONNX Runtime's for a number of more than 32 bits
+    except (ValueError, TypeError):  # ONNX Runtime raises TypeError for a number of more than 32 bits
         raise OptionError(
-            f"{GLOBAL_THREADS_VARIABLE}={text!r} is no pair of sizes.",
-            fix="Give threads within nodes and across nodes, such as 4,1.",
+            f"{GLOBAL_THREADS_VARIABLE}={text!r} is not a pair of sizes.",
+            fix="Set it to the numbers of threads within and across nodes, such as 4,1.",
         ) from None
     except AttributeError:
         raise OptionError(
             f"{GLOBAL_THREADS_VARIABLE} is set, and this ONNX Runtime has no global thread pools for Python.",
-            fix="Upgrade onnxruntime on the host, or leave set_global_thread_pool_sizes out.",
+            fix="Upgrade onnxruntime on the host, or do not call set_global_thread_pool_sizes.",
         ) from None
     _global_pools = True
 
 
 def load_engine(on_phase: Callable[..., None] = lambda *_: None) -> Engine:
-    """Import ONNX Runtime and make QNN ready, whichever generation of onnxruntime-qnn is installed.
+    """Import ONNX Runtime and initialise QNN, for either generation of onnxruntime-qnn.
 
-    Without a usable QNN the engine still has the CPU; a session that requests QNN then gets an error with the
-    missing part.
+    Without a usable QNN the engine still offers the CPU. A session that requests QNN then fails with an error that
+    describes what is missing.
 
-    on_phase: called before each native step with its name, and with the versions of QNN once they are known.
+    Args:
+        on_phase: called before each native step with its name, and with the versions of QNN once they are known.
+
+    Raises:
+        ProviderUnavailable: onnxruntime cannot be imported.
+        OptionError: the sizes of the global thread pools cannot be used.
     """
     found = installed_here()
-    # Before the import: it loads native libraries, and a death in them is booked on this phase.
+    # The import loads native libraries. A crash in them is attributed to this phase, so declare it first.
     on_phase("importing")
     try:
         import onnxruntime as ort
@@ -139,7 +158,7 @@ def load_engine(on_phase: Callable[..., None] = lambda *_: None) -> Engine:
     if hasattr(ort, "disable_telemetry_events"):
         ort.disable_telemetry_events()
     if os.environ.get(VERBOSE) == "1":
-        # Before the plugin is registered: it keeps the severity that it finds then.
+        # The plugin keeps the severity that is set when it is registered, so set it before.
         ort.set_default_logger_severity(0)
     return OrtEngine(ort, _adapter(ort, found, on_phase), found)
 

@@ -1,12 +1,12 @@
-"""A call on its way to ONNX Runtime: the handle that stops it, the bound call of the fast path, calls of objects.
+"""Calls into ONNX Runtime: the handle that stops a run, the bound call of the fast path, operations of objects.
 
-Of a `BoundCall` everything but the tensors' contents is known before: names, types, shapes and memory. It is run
-with ONNX Runtime's IOBinding, straight from and to the memory that was agreed. Invariants: results and
-errors are those of ``InferenceSession.run``. ONNX Runtime's IOBinding reports other classes of errors, does not
-write an output that is an input of the graph as well (measured: the memory keeps what was there before), and fails
-where an output's shape depends on the data. So each of these goes by `run` instead.
+A `BoundCall` fixes everything but the tensors' contents: name, type, shape and memory of each. ONNX Runtime's
+IOBinding runs it and reads and writes that memory directly. Invariants: results and errors are those of
+``InferenceSession.run``. IOBinding reports other classes of errors, does not write an output that is also an input
+of the graph (measured: the memory keeps its previous contents), and fails where an output's shape depends on the
+data. In each of these cases the call uses `run` instead.
 
-Imports nothing heavy: the server makes handles and calls for any engine, before a session exists.
+This module imports nothing heavy: the server creates handles and calls before a session exists.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from qnnbridge_host.request.in_flight import Request
     from qnnbridge_protocol.specs import SessionSpec
 
-# Run option of providers that capture graphs, and its value for "do not".
+# Run option of providers that capture graphs, and the value that disables capturing.
 GRAPH_ID, NO_GRAPH = "gpu_graph_id", "-1"
 
 
 class StopHandle:
-    """Asks one run to stop; any thread may call `stop`, before, during or after the run.
+    """Handle that stops one run. Any thread may call `stop` before, during or after the run.
 
-    ONNX Runtime looks at the request between two nodes. A run that is inside QNN continues to its end, because a
-    QNN partition is one node.
+    ONNX Runtime checks for a stop between two nodes. A run that is inside QNN continues to its end, because a QNN
+    partition is one node.
     """
 
     __slots__ = ("_lock", "run_options", "stopped")
@@ -42,44 +42,48 @@ class StopHandle:
         self._lock = threading.Lock()
         # Whether `stop` was called.
         self.stopped = False
-        # The last argument of `attach`.
+        # The options of the attached run; ``None`` while none is attached.
         self.run_options: Any = None
 
     def stop(self) -> None:
-        """Ask. Does nothing to a run that is over."""
+        """Request the stop. This has no effect on a run that has ended."""
         with self._lock:
             self.stopped = True
             if self.run_options is not None:
-                # Only while the run is attached: options of a finished run may serve the next one.
+                # Options of a finished run may be reused for the next run, so set this only while attached.
                 self.run_options.terminate = True
 
     def attach(self, run_options: Any) -> None:
-        """The run that will use these options is about to start."""
+        """Attach the options of the run that is about to start."""
         with self._lock:
-            # A stop that came before the run: ONNX Runtime ends it before its first node.
+            # If `stop` was called before the run, ONNX Runtime ends the run before its first node.
             if self.stopped:
                 run_options.terminate = True
             self.run_options = run_options
 
     def detach(self) -> None:
-        """The run is over."""
+        """Detach the options after the run."""
         with self._lock:
             self.run_options = None
 
 
 class BoundTensor(NamedTuple):
-    """One input or output. array: the memory itself; of an input possibly read-only."""
+    """One input or output. array: a view of its memory, which may be read-only for an input."""
 
     name: str
     array: npt.NDArray[Any]
 
 
 class BoundCall:
-    """Belongs to one channel, so it is run by one thread at a time.
+    """A call whose tensors have a fixed name, type, shape and memory.
 
-    native: the session's state for it. owner: the session that `native` belongs to; it releases it when it is
-    closed. bindable: whether the outputs may be written by ONNX Runtime itself; a session that finds that it cannot
-    (an output of another shape than last time) clears it permanently.
+    It belongs to one channel: one thread runs it at a time.
+
+    Attributes:
+        native: the session's state for this call.
+        owner: the session that `native` belongs to; the session releases the state when it is closed.
+        bindable: whether ONNX Runtime may write the outputs directly. A session that cannot do so (an output has
+            another shape than in the previous run) clears the flag permanently.
     """
 
     __slots__ = ("__weakref__", "bindable", "feeds", "inputs", "native", "output_names", "outputs", "owner")
@@ -94,11 +98,11 @@ class BoundCall:
         self.owner: object = None
 
     def release(self) -> None:
-        """Drop the session's state for it."""
+        """Drop the session's state for this call."""
         self.native = self.owner = None
 
     def take(self, values: Sequence[Any]) -> list[Any] | None:
-        """Copy outputs to where they belong; ``None`` if they fit there, else the values themselves."""
+        """Copy outputs to the call's memory. Return ``None`` if they fit, else the values themselves."""
         import numpy as np
 
         for tensor, value in zip(self.outputs, values, strict=True):
@@ -112,10 +116,10 @@ class BoundCall:
 
 
 class Binding:
-    """A session's state for a call.
+    """A session's state for a bound call.
 
-    checked: one run has shown that the outputs land where they were bound. in_place: an output has memory of an
-    input, so a run that failed cannot be repeated.
+    checked: whether one run has shown that ONNX Runtime writes the outputs to the bound memory. in_place: whether
+    an output shares memory with an input, so that a failed run cannot be repeated.
     """
 
     __slots__ = ("checked", "in_place", "io", "options", "run", "stop")
@@ -129,18 +133,18 @@ class Binding:
         native_run = getattr(getattr(session, "_sess", None), "run_with_iobinding", None)
         native_io = getattr(io, "_iobinding", None)
         if native_run is not None and native_io is not None:
-            # The inner function of the public method, which first checks whether WebGPU captures graphs: 2 us of 6.
+            # Call the inner function: the public method first checks whether WebGPU captures graphs (2 us of 6).
             self.run = functools.partial(native_run, native_io)
         else:
             self.run = functools.partial(session.run_with_iobinding, io)
 
 
 def make_binding(session: Any, call: BoundCall) -> Binding | None:
-    """The binding, or ``None`` where ONNX Runtime would not fill the memory."""
-    # See the module: an output that is an input of the graph as well is not written with IOBinding.
+    """Return the binding, or ``None`` where ONNX Runtime would not write to the bound memory."""
+    # IOBinding does not write an output that is also an input of the graph.
     if not call.bindable or not call.feeds.keys().isdisjoint(call.output_names):
         return None
-    # Memory of no bytes has no address to bind.
+    # An empty array does not have an address to bind.
     if not all(tensor.array.size for tensor in (*call.inputs, *call.outputs)):
         return None
     io = session.io_binding()
@@ -149,22 +153,22 @@ def make_binding(session: Any, call: BoundCall) -> Binding | None:
     try:
         for name, array in call.outputs:
             io.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-    # Of an output that is declared as optional(tensor), whose value is a tensor all the same.
+    # ONNX Runtime refuses to bind an output that is declared as optional(tensor), although its value is a tensor.
     except RuntimeError:
         return None
     import numpy as np
 
-    # Bounds only, no exact overlap: a false yes only forbids a repetition.
+    # Compare the bounds only: a false positive merely forbids repeating a failed run.
     in_place = any(np.may_share_memory(one, other) for _, one in call.inputs for _, other in call.outputs)
     return Binding(session, io, in_place)
 
 
 def run_bound(call: BoundCall, binding: Binding, make_options: Callable[[], Any], stop: StopHandle) -> bool:
-    """False if the outputs are not where they belong. Raises what ONNX Runtime raises."""
-    if binding.stop is not stop:  # the first run, or an earlier one was stopped
+    """Run the call and return whether the outputs are in the bound memory. Raise what ONNX Runtime raises."""
+    if binding.stop is not stop:  # the first run, or the first one after a stopped run
         binding.stop = stop
         options = binding.options = make_options()
-        # Without this entry ONNX Runtime's Python looks for it in vain in every run: 35 us for an exception (1.31).
+        # Without this entry ONNX Runtime's Python code raises and catches an exception in every run: 35 us (1.31).
         options.add_run_config_entry(GRAPH_ID, NO_GRAPH)
     options = binding.options
     if stop.run_options is not options:
@@ -179,17 +183,17 @@ def run_bound(call: BoundCall, binding: Binding, make_options: Callable[[], Any]
     return binding.checked
 
 
-# --- objects of ONNX Runtime: how a kind of them is made, its operations, how it is freed ------------------
+# --- objects of ONNX Runtime: how a kind of object is created, its operations, how it is freed --------------
 #
-# `serve/handlers.py` keeps them. A kind knows ONNX Runtime, and nothing of the server.
+# `serve/handlers.py` keeps the objects. A kind depends on ONNX Runtime and not on the server.
 
 
 class ClientSessions(Protocol):
-    """What a kind needs of the client's `Sessions`."""
+    """The part of the client's `Sessions` that a kind of object uses."""
 
     @property
     def engine(self) -> Any:
-        """Waits until ONNX Runtime is imported."""
+        """The engine, once ONNX Runtime is imported."""
 
     def create(
         self,
@@ -199,23 +203,23 @@ class ClientSessions(Protocol):
         model: Any | None,
         initializers: Mapping[str, Any],
     ) -> Any:
-        """As `Sessions.create`."""
+        """See `Sessions.create`."""
 
     def on_npu_in_words(self) -> list[str]:
-        """What occupies the NPU in this host, a line each."""
+        """Describe what occupies the NPU in this host, one line for each session or object."""
 
 
 class ObjectCall(NamedTuple):
-    """A creation or an operation, as its kind sees it.
+    """The arguments of a creation or an operation of an object.
 
     Attributes:
-        request: a kind may set its `stopper` (for cancelling) and its `blame` (for a death in a phase).
+        request: the request; the kind may set its `stopper` (for cancelling) and its `blame` (for a crash).
         enter: declares a native step.
         sessions: the client's sessions; their `engine` waits until ONNX Runtime is imported.
-        arguments: by name, of msgpack types.
+        arguments: arguments of msgpack types, by name.
         values: tensors and other values, in the order sent.
-        objects: the objects that the client named, in the order sent.
-        work: asks a new worker, for a kind that does something in one.
+        objects: the objects that the request refers to, in the order sent.
+        work: starts a worker process and sends a request to it, for kinds that need a worker.
     """
 
     request: Request
@@ -228,9 +232,9 @@ class ObjectCall(NamedTuple):
 
 
 class ObjectResult(NamedTuple):
-    """What an operation gives.
+    """Result of an operation.
 
-    result: of msgpack types. values: tensors and other values. made: a further object, which the client gets.
+    result: a value of msgpack types. values: tensors and other values. made: a new object for the client.
     """
 
     result: Any = None
@@ -239,11 +243,14 @@ class ObjectResult(NamedTuple):
 
 
 class ObjectKind(NamedTuple):
-    """One kind of objects.
+    """One kind of object.
 
-    name: on the wire. create: makes one; ``None`` for a kind that only operations of others make. describe: facts
-    that travel with a new object, of msgpack types. close: frees it, in any thread. lane: in which its operations
-    wait for their turn.
+    Attributes:
+        name: the kind's name on the wire.
+        create: creates an object; ``None`` for a kind whose objects only operations of other kinds create.
+        describe: returns facts of msgpack types that are sent with a new object.
+        close: frees the object; any thread may call it.
+        lane: the lane in which the operations wait for their turn.
     """
 
     name: str
@@ -255,7 +262,7 @@ class ObjectKind(NamedTuple):
 
 
 def argument(call: ObjectCall, name: str, *types: type) -> Any:
-    """An argument of one of these types. Raises `RemoteTypeError`; a boolean is no number."""
+    """Return an argument; raise `RemoteTypeError` unless it has one of the types. A boolean is not an int."""
     value = call.arguments.get(name)
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         raise RemoteTypeError(f"The argument {name!r} is {type(value).__name__}.")

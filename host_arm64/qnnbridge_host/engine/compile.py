@@ -1,9 +1,9 @@
-"""Compiles a model for QNN: makes its session once, with ONNX Runtime's order to write an EPContext model.
+"""Compiles a model for QNN: creates a session with the option that makes ONNX Runtime write an EPContext model.
 
-Both generations of onnxruntime-qnn do it this way. (``ModelCompiler``, which only the plugin generation has, does
-not report the placement and leaves an ordinary copy of the model where QNN took no node.) Invariants: when
-`compile_model` returns, the .onnx file is written and at least one node of the model is on QNN; what an error
-leaves behind is the caller's to remove. Any thread.
+This works with both generations of onnxruntime-qnn. (``ModelCompiler``, which only the plugin generation has, does
+not report the placement and writes an ordinary copy of the model if QNN takes no node.) Invariants: when
+`compile_model` returns, the .onnx file is written and at least one node of the model is on QNN. After an error the
+caller removes the files. Any thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STOP_SHARE = "ep.stop_share_ep_contexts"
 KEEP_EDGES = "offload_graph_io_quantization"
 
 _OURS = frozenset((CONTEXT_ENABLE, CONTEXT_PATH, CONTEXT_EMBED, SHARE, STOP_SHARE, DISABLE_COMPILE))
-# A session's own files: one that only compiles does not write them.
+# Options for files that a running session writes. A session that only compiles must not write them.
 _NOT_WANTED = frozenset(("enable_profiling", "optimized_model_filepath"))
 
 
@@ -38,11 +38,13 @@ def compile_model(
     initializers: Mapping[str, Any],
     on_phase: Callable[[str], None],
 ) -> EngineSession:
-    """Write the compiled model. The session that did it is returned: its ``info`` has the placement.
+    """Write the compiled model and return the session that wrote it; its ``info`` contains the placement.
 
-    Raises the errors of creating a session, and `CompileFailed` without a compiled model.
+    Raises:
+        CompileFailed: no compiled model was written.
+        BridgeError: the session could not be created.
     """
-    # First: where the CPU is allowed, a session without QNN would be made without an error, and compile nothing.
+    # Check first: if the CPU is allowed, a session without QNN is created without an error and compiles nothing.
     problem = engine.describe().get("qnn_problem")
     if problem:
         raise from_wire(problem)
@@ -53,11 +55,11 @@ def compile_model(
             _explain(engine, spec.session, model, initializers, on_phase)
             raise _nothing_on_qnn(spec.session)
         if not os.path.exists(spec.output):
-            # An older ONNX Runtime reports no placement; there a missing file is how nothing on QNN looks.
+            # An older ONNX Runtime reports no placement; then a missing file means that no node is on QNN.
             if not placed.known:
                 raise _nothing_on_qnn(spec.session)
             raise CompileFailed(
-                "QNN took the model and wrote no compiled one.",
+                "QNN accepted the model and did not write a compiled model.",
                 cause="The library that writes context binaries (QnnSystem) is missing from the installation of "
                 "QNN.",
                 fix="Reinstall onnxruntime-qnn in the host's Python.",
@@ -69,22 +71,22 @@ def compile_model(
 
 
 def context_session(spec: CompileSpec) -> SessionSpec:
-    """The session that writes the compiled model."""
+    """Return the description of the session that writes the compiled model."""
     session = spec.session
     if session.providers and PROVIDER not in [provider.name for provider in session.providers]:
         raise OptionError(
-            f"A model is compiled for {PROVIDER}, and the providers do not name it.",
-            fix=f"Name {PROVIDER} first, or leave the providers out.",
+            f"A model is compiled for {PROVIDER}, and the providers do not include it.",
+            fix=f"List {PROVIDER} first, or omit the providers.",
         )
-    # The application's own entries of this kind would send the compiled model elsewhere, or share its weights.
+    # The application's own entries of this kind would change the output path or share the model's weights.
     entries = {key: text for key, text in session.config_entries.items() if key not in _OURS}
     entries |= {
         CONTEXT_ENABLE: "1",
         CONTEXT_PATH: spec.output,
         CONTEXT_EMBED: "1" if spec.embed else "0",
     }
-    # A session that shares writes its .onnx and keeps the weights back. The one that also stops sharing writes a
-    # single binary for all of them, named after the first model.
+    # A session that shares weights writes its .onnx file without a binary. The session that stops sharing writes
+    # a single binary for all of them, which has the first model's file name.
     if spec.share != "no":
         entries[SHARE] = "1"
     if spec.share == "last":
@@ -100,8 +102,11 @@ def context_session(spec: CompileSpec) -> SessionSpec:
 
 
 def _keep_edges(provider: ProviderSpec) -> ProviderSpec:
-    """Where the CPU is allowed, QNN leaves quantization at the graph's inputs and outputs to it by default, and a
-    strict session could then not load the compiled model."""
+    """Keep quantization at the graph's inputs and outputs on QNN.
+
+    If the CPU is allowed, QNN leaves it to the CPU by default, and a strict session could not load the compiled
+    model.
+    """
     if provider.name != PROVIDER:
         return provider
     return ProviderSpec(PROVIDER, {KEEP_EDGES: "0", **provider.options})
@@ -114,7 +119,7 @@ def _explain(
     initializers: Mapping[str, Any],
     on_phase: Callable[[str], None],
 ) -> None:
-    """Raises `PlacementRefused` with nodes and reasons, as a strict session of the same model does."""
+    """Raise `PlacementRefused` with nodes and reasons, as a strict session of the same model does."""
     options = {name: value for name, value in session.options.items() if name not in _NOT_WANTED}
     entries = {key: text for key, text in session.config_entries.items() if key not in _OURS}
     strict = dataclasses.replace(session, fallback="error", options=options, config_entries=entries)

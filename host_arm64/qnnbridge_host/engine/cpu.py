@@ -1,6 +1,7 @@
-"""Sessions on the CPU provider, in this process, and ONNX Runtime's exceptions as ours; the extra `[models]`.
+"""Sessions on the CPU provider in this process, for commands that need the extra `[models]`.
 
-ONNX Runtime is quiet here (errors only): the exceptions say enough, and commands print their own report.
+ONNX Runtime's exceptions are translated to the project's. It logs errors only, because the exceptions contain
+enough and commands print their own report.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ PACKAGES = ("numpy", "onnx", "onnxruntime")
 _LOG_ERRORS_ONLY, _LOG_FATAL_ONLY = 3, 4
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _CPU = ["CPUExecutionProvider"]
-# `InferenceSession.run` looks through the names of all feeds for each input.
+# `InferenceSession.run` searches all feeds for each input, which takes quadratic time.
 _MANY_INPUTS = 1000
 
 
 def require_models_extra(command: str) -> None:
-    """Raises one clear error if a package is missing or broken. `command`: the words for the user."""
+    """Raise `BridgeError` if a package is missing or broken. command: the command's name in the message."""
     missing: list[str] = []
     for package in PACKAGES:
         try:
@@ -51,10 +52,10 @@ def require_models_extra(command: str) -> None:
 
 
 def quiet_options(*, optimize: bool = False) -> Any:
-    """`SessionOptions` that log errors only; without optimisation the model runs exactly as the file says.
+    """Return `SessionOptions` that log errors only; without `optimize` the model runs exactly as in the file.
 
-    Threads sleep between two operators: those that spin cost more than half of the processor's time, and take it
-    from other work.
+    Threads sleep between two operators: spinning threads take more than half of the processor's time from other
+    work.
     """
     import onnxruntime as ort
 
@@ -68,15 +69,27 @@ def quiet_options(*, optimize: bool = False) -> Any:
 
 
 def silent_options(*, optimize: bool = False) -> Any:
-    """For models that may not load or run: the report says it, and ONNX Runtime would log it as well."""
+    """Return `SessionOptions` for models that may not load or run.
+
+    The command's report contains the error, so ONNX Runtime does not log it.
+    """
     options = quiet_options(optimize=optimize)
     options.log_severity_level = _LOG_FATAL_ONLY
     return options
 
 
 def open_session(model: Path | bytes, label: str, options: Any = None, disabled: Sequence[str] = ()) -> Any:
-    """A session. model: a file, or the bytes of a model that has no other files. label: its name in messages.
-    disabled: optimizers of ONNX Runtime that are left out."""
+    """Open a session on the CPU.
+
+    Args:
+        model: a file, or the bytes of a model without external files.
+        label: the model's name in messages.
+        options: default `quiet_options`.
+        disabled: ONNX Runtime's optimizers that are not used.
+
+    Raises:
+        OrtError: ONNX Runtime cannot load the model.
+    """
     import onnxruntime as ort
 
     try:
@@ -84,7 +97,7 @@ def open_session(model: Path | bytes, label: str, options: Any = None, disabled:
         return ort.InferenceSession(
             given, options or quiet_options(), providers=_CPU, disabled_optimizers=list(disabled)
         )
-    except Exception as error:  # noqa: BLE001 - a closed list does not exist: pybind turns C++ exceptions into several
+    except Exception as error:  # noqa: BLE001 - pybind turns C++ exceptions into an open set of classes
         raise translated(error, f"ONNX Runtime cannot load {label}.") from None
 
 
@@ -100,7 +113,7 @@ def run(session: Any, feeds: Mapping[str, Any], label: str, outputs: Sequence[st
 def run_all(
     model: Path, label: str, samples: Iterable[Mapping[str, Any]], outputs: Sequence[str] | None = None
 ) -> list[list[Any]]:
-    """The results of a model for each sample. Raises `OrtError`."""
+    """Return the outputs of a model for each sample. Raise `OrtError` if the model cannot be loaded or run."""
     session = open_session(model, label)
     return [run(session, feeds, label, outputs) for feeds in samples]
 
@@ -108,12 +121,12 @@ def run_all(
 def _can_be_bound(feeds: Mapping[str, Any]) -> bool:
     import numpy as np
 
-    # Numbers and truth values alone: IOBinding binds no text.
+    # IOBinding cannot bind strings, only numbers and booleans.
     return all(isinstance(value, np.ndarray) and value.dtype.kind in "fiub" for value in feeds.values())
 
 
 def _run_bound(session: Any, feeds: Mapping[str, Any], outputs: Sequence[str] | None) -> list[Any]:
-    """In a time in proportion to the number of feeds."""
+    """Run with IOBinding, which takes time in proportion to the number of feeds."""
     binding = session.io_binding()
     for name, value in feeds.items():
         binding.bind_cpu_input(name, value)
@@ -124,7 +137,7 @@ def _run_bound(session: Any, feeds: Mapping[str, Any], outputs: Sequence[str] | 
 
 
 def translated(error: BaseException, message: str) -> OrtError:
-    """ONNX Runtime's exception as ours: same class name, its text as the cause."""
+    """Return ONNX Runtime's exception as the project's class of the same name, with its text as the cause."""
     cls = ORT_ERRORS.get(type(error).__name__, Fail)
     text = _PREFIX.sub("", str(error)).strip() or type(error).__name__
     return cls(message, cause=text[:2000])

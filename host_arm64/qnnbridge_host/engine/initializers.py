@@ -1,6 +1,6 @@
-"""Makes the model with the values that ``SessionOptions.add_initializer`` gives.
+"""Writes the values of ``SessionOptions.add_initializer`` into the model.
 
-ONNX Runtime itself gives them to the kernels of the CPU only: QNN would compute with the values of the file.
+ONNX Runtime passes these values to the kernels of the CPU only: QNN would compute with the values of the file.
 Stateless; any thread.
 """
 
@@ -24,24 +24,24 @@ from qnnbridge_protocol.errors import InvalidProtobuf, OptionError
 from qnnbridge_protocol.specs import QNN, SessionSpec
 from qnnbridge_protocol.tensors import Typed
 
-_FIX: Final = "Write the values into the model's file (onnx.save), and leave add_initializer() away."
+_FIX: Final = "Write the values into the model's file (onnx.save), and do not call add_initializer()."
 
 
 def with_given_values(
     spec: SessionSpec, source: str | bytes, values: Mapping[str, Any]
 ) -> tuple[SessionSpec, str | bytes]:
-    """Return the session without ``add_initializer``, and its model with those values in it.
+    """Return the session without ``add_initializer``, and its model with those values written into it.
 
-    A session for the CPU keeps them as ONNX Runtime takes them if the model cannot be rewritten, and values of
-    another type or shape: its errors are those of ONNX Runtime then.
+    If the model cannot be rewritten, or a value has another type or shape, a session for the CPU is returned
+    unchanged, so that ONNX Runtime handles the values and reports its own errors.
 
     Args:
-        spec: of the session, with `initializers`.
+        spec: the session's description, with `initializers`.
         source: path or bytes of its model.
-        values: of the initializers by name.
+        values: the initializers' values by name.
 
     Raises:
-        OptionError: the session asks for QNN, and the values cannot be put into the model.
+        OptionError: the session requests QNN, and the values cannot be written into the model.
     """
     if not spec.initializers:
         return spec, source
@@ -53,7 +53,8 @@ def with_given_values(
         raise _refused(spec, reason) from None
     entries = dict(spec.config_entries)
     if isinstance(source, str):
-        # A model given as bytes has no place of its own.
+        # A model given as bytes does not have a folder: pass the folder of external data and the output path
+        # explicitly.
         entries.setdefault(EXTERNAL_DATA_FOLDER, os.path.dirname(os.path.abspath(source)))
         if entries.get(CONTEXT_ENABLE) == "1":
             entries.setdefault(CONTEXT_PATH, f"{os.path.splitext(source)[0]}_ctx.onnx")
@@ -71,7 +72,7 @@ def _refused(spec: SessionSpec, reason: object) -> OptionError:
 
 
 class _CannotRewrite(Exception):
-    """The text completes a sentence."""
+    """Reason why a model cannot be rewritten, as a clause that completes a sentence."""
 
 
 def _asks_for_qnn(spec: SessionSpec) -> bool:
@@ -104,7 +105,7 @@ def _rewritten(spec: SessionSpec, source: str | bytes, values: Mapping[str, Any]
         if not made.replaced.issuperset(tensors):
             raise _CannotRewrite("the model is compiled: its weights are in a context binary")
         if isinstance(source, str) and any(not one.embedded for one in scan.ep_contexts):
-            raise _CannotRewrite("the model is compiled, with a context binary beside it")
+            raise _CannotRewrite("the model is compiled: its weights are in a separate context binary")
     return made.model
 
 

@@ -1,8 +1,8 @@
-"""Builds ``onnxruntime.SessionOptions`` and ``onnxruntime.RunOptions`` from what came over the wire.
+"""Builds ``onnxruntime.SessionOptions`` and ``onnxruntime.RunOptions`` from the records of the wire.
 
-Every attribute of ONNX Runtime 1.32 that can cross a process is carried. Attributes are checked by name and type,
-because pybind11 answers a wrong one with a page of signatures. A built object belongs to one session creation or to
-one run. `LoadedAdapters` belongs to one session and may be used by any thread.
+Every attribute of ONNX Runtime 1.32 that can be sent to another process is supported. Names and types of attributes
+are checked, because pybind11 reports a wrong type with a page of signatures. A built object belongs to one session
+creation or to one run. `LoadedAdapters` belongs to one session and is thread-safe.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from qnnbridge_protocol.specs import RunSpec, SessionSpec, in_memory
 
 Kind = Literal["bool", "int", "str"]
 
-# Attribute -> its type on the wire (the enums travel as integers).
+# Attribute -> its type on the wire (enums are sent as integers).
 SESSION_ATTRIBUTES: Mapping[str, Kind] = {
     "enable_cpu_mem_arena": "bool",
     "enable_mem_pattern": "bool",
@@ -57,25 +57,26 @@ ENUMS: Mapping[str, str] = {
     "graph_optimization_level": "GraphOptimizationLevel",
 }
 
-# ONNX Runtime starts them all before a session exists: 300 take a second, 100,000 minutes and all of the memory.
+# ONNX Runtime starts all threads before the session exists: 300 take a second, 100,000 take minutes and all memory.
 MOST_THREADS = 1024
 THREADS = ("inter_op_num_threads", "intra_op_num_threads")
 
 # Warnings. QNN reports why its set-up failed only in the log, at this level.
 DEFAULT_LOG_SEVERITY = 2
 
-# Option of a `RunSpec`: paths of the LoRA adapter files that ``RunOptions.add_active_adapter`` was called with.
+# Option of a `RunSpec`: paths of the LoRA adapter files that the application passed to
+# ``RunOptions.add_active_adapter``.
 ADAPTERS = "active_adapters"
 
-# Without these a session leaves no file behind.
+# The options that make a session write files.
 _WRITES_FILES = ("enable_profiling", "optimized_model_filepath")
 
 
 class Tensors(NamedTuple):
-    """The initializers of a session as OrtValues.
+    """Initializers of a session as OrtValues. They must outlive the session, which borrows their memory.
 
-    They must outlive the session: ONNX Runtime uses the memory of those given by ``add_initializer``. files: the
-    bytes of external data files.
+    plain: those of ``add_initializer``. external: those of ``add_external_initializers``. files: the bytes of
+    external data files, by name.
     """
 
     plain: dict[str, Any]
@@ -84,7 +85,7 @@ class Tensors(NamedTuple):
 
 
 def make_tensors(ort: Any, spec: SessionSpec, values: Mapping[str, Any]) -> Tensors:
-    """The OrtValues of the initializers that a session description names."""
+    """Return the initializers of a session description as OrtValues; raise `InvalidArgument` if one is missing."""
     for name in spec.value_names:
         if name not in values:
             raise errors.InvalidArgument(f"The initializer {name!r} was announced and not sent.")
@@ -100,9 +101,9 @@ def make_tensors(ort: Any, spec: SessionSpec, values: Mapping[str, Any]) -> Tens
 
 
 def build_session_options(ort: Any, spec: SessionSpec, entries: Mapping[str, str], tensors: Tensors) -> Any:
-    """SessionOptions with everything but the providers.
+    """Return SessionOptions with everything but the providers.
 
-    entries: the configuration entries to use instead of those of `spec`.
+    entries: the configuration entries, which replace those of `spec`.
     """
     options = ort.SessionOptions()
     for name, value in {"log_severity_level": DEFAULT_LOG_SEVERITY, **spec.options}.items():
@@ -127,26 +128,26 @@ def build_session_options(ort: Any, spec: SessionSpec, entries: Mapping[str, str
 
 
 def without_side_effects(spec: SessionSpec, entries: Mapping[str, str]) -> tuple[SessionSpec, dict[str, str]]:
-    """The same session for a second, diagnostic creation: it logs everything and writes no file."""
+    """Return the description for a second, diagnostic creation that logs everything and writes no file."""
     options = {name: value for name, value in spec.options.items() if name not in _WRITES_FILES}
     options["log_severity_level"] = 0
     # With ``ep.context_enable`` the second creation would write a compiled model, or fail because the first one
-    # has written it: ONNX Runtime overwrites none.
+    # has written it: ONNX Runtime never overwrites a compiled model.
     kept = {key: text for key, text in entries.items() if not key.startswith("ep.")}
     return dataclasses.replace(spec, options=options), kept
 
 
 class LoadedAdapters:
-    """LoRA adapters, loaded once and kept as long as their file is the same. Any thread."""
+    """LoRA adapters of a session: each is loaded once and reused until its file changes. Thread-safe."""
 
     def __init__(self, ort: Any) -> None:
         self._ort = ort
         self._lock = threading.Lock()
-        # By path: the file as it was when it was loaded, and the adapter.
+        # Path -> the file's stamp when it was loaded, and the adapter.
         self._loaded: dict[str, tuple[FileStamp, Any]] = {}
 
     def get(self, path: str) -> Any:
-        """The adapter in a file."""
+        """Return the adapter in a file, loaded if necessary; raise `OptionError` without the file."""
         try:
             stamp = take_stamp(path)
         except OSError:
@@ -155,7 +156,7 @@ class LoadedAdapters:
             raise errors.OptionError(f"There is no LoRA adapter file {path}.", details={"option": ADAPTERS})
         with self._lock:
             known = self._loaded.get(path)
-            # Not size and date alone: a program may set a date.
+            # Size and date alone are not enough, because a program may set the date.
             if known is not None and known[0].proves(stamp):
                 return known[1]
             adapter = self._ort.LoraAdapter()
@@ -165,7 +166,7 @@ class LoadedAdapters:
 
 
 def build_run_options(ort: Any, run: RunSpec, adapters: LoadedAdapters, qnn_version: tuple[int, ...]) -> Any:
-    """RunOptions as described, or `OptionError`."""
+    """Return RunOptions for a run's description. Raise `OptionError` for an unknown name or a wrong value."""
     options = ort.RunOptions()
     for name, value in run.options.items():
         if name == ADAPTERS:
@@ -179,7 +180,7 @@ def build_run_options(ort: Any, run: RunSpec, adapters: LoadedAdapters, qnn_vers
 
 
 def _checked_entries(entries: Mapping[str, Any], qnn_version: tuple[int, ...]) -> dict[str, str]:
-    """The configuration entries of a run as text."""
+    """Return the configuration entries of a run as text, with QNN's entries checked."""
     for_qnn = {key: value for key, value in entries.items() if key.startswith("qnn.")}
     checked = qnn_options.run_options(for_qnn, qnn_version)
     for key, value in entries.items():
@@ -192,7 +193,7 @@ def _checked_entries(entries: Mapping[str, Any], qnn_version: tuple[int, ...]) -
 def _set_attribute(
     ort: Any, target: Any, name: str, value: Any, known: Mapping[str, Kind], enums: Mapping[str, str]
 ) -> None:
-    """Set one attribute of SessionOptions or RunOptions, or raise `OptionError`."""
+    """Set one attribute of SessionOptions or RunOptions. Raise `OptionError` if it does not exist or fit."""
     what = type(target).__name__
     kind = known.get(name)
     if kind is None:
@@ -220,7 +221,7 @@ def _set_attribute(
 
 
 def _member(enum: Any, name: str, number: int) -> Any:
-    # Looked up, since pybind11 makes a member of any integer: 77 is ``GraphOptimizationLevel.???``.
+    # pybind11 creates a member from any integer (77 is ``GraphOptimizationLevel.???``), so compare the members.
     for member in enum.__members__.values():
         if int(member) == number:
             return member
@@ -241,7 +242,7 @@ def _fits(kind: Kind, value: Any) -> bool:
 def _unknown_attribute(what: str, name: str, known: Iterable[str]) -> errors.OptionError:
     close = qnn_options.closest(name, known)
     return errors.OptionError(
-        f"{what} has no attribute {name!r} that can be set.",
+        f"{what} does not have an attribute {name!r} that can be set.",
         fix=f"Did you mean {close!r}?" if close else f"Allowed are {', '.join(sorted(known))}.",
         details={"option": name, "suggestion": close},
     )

@@ -1,12 +1,11 @@
-"""The engine and its sessions: ONNX Runtime, the same way for both generations of onnxruntime-qnn.
+"""The engine and its sessions: ONNX Runtime, behind one interface for both generations of onnxruntime-qnn.
 
-Invariants: ONNX Runtime's own fallbacks are off, so nothing moves to the CPU behind anyone's back; a strict session
-either has every node on QNN or does not come into being, and then the error says which nodes and why. A call
-behaves as in one process, with one more intended exception: outputs of element types that numpy lacks are returned
-instead of refused.
+Invariants: ONNX Runtime's own fallbacks are disabled, so nothing moves to the CPU silently. A strict session either
+has every node on QNN or is not created, and then the error lists the nodes and the reason. A call behaves as in one
+process, with one intended exception: outputs of element types that numpy lacks are returned instead of refused.
 
-The engine is immutable; several threads may create sessions at once. ONNX Runtime's sessions may be run by several
-threads at once, and so may these; `close` does not disturb a run that is under way.
+The engine is immutable; several threads may create sessions at once. Several threads may run a session at once;
+`close` does not disturb a run in progress.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.request.client import StopSignal
 
 
-# Of texts that are left out, in messages.
+# Limit of the list of omitted metadata.
 _MOST_NAMES = 20
 
 # Before 1.31 the native part of session creation holds the GIL (onnxruntime 27063).
@@ -63,18 +62,18 @@ _CREATION_RELEASES_GIL_SINCE = (1, 31)
 
 
 class OrtEngine:
-    """ONNX Runtime with one way to reach QNN."""
+    """ONNX Runtime with one adapter for QNN."""
 
     def __init__(self, ort: Any, qnn: QnnAdapter, found: Installed) -> None:
         self._ort = ort
         self._qnn = qnn
         self._found = found
-        # Since 1.24. Its session entry is set only where the method is there to ask for the result.
+        # Since 1.24. The session entry for recording is set only if this method exists.
         self._records = hasattr(ort.InferenceSession, "get_provider_graph_assignment_info")
         self.create_holds_gil = parse_version(ort.__version__) < _CREATION_RELEASES_GIL_SINCE
 
     def versions(self) -> dict[str, str]:
-        """Of everything that a result depends on."""
+        """Return the versions of all components that a result depends on."""
         import numpy as np
 
         versions = {
@@ -85,11 +84,11 @@ class OrtEngine:
         return {**versions, **(self._qnn.source.versions() if self._qnn.source is not None else {})}
 
     def describe(self) -> dict[str, Any]:
-        """What this host offers.
+        """Describe what this host offers.
 
-        ``providers``; ``devices`` of QNN; ``qnn_source``, where it comes from; ``simulator``, ``None`` without QNN;
-        ``qnn_problem``, the error that a session would get with QNN requested, as a map; ``build`` and
-        ``ort_folder`` of ONNX Runtime.
+        The keys are ``providers``; ``devices`` of QNN; ``qnn_source``, its origin; ``qnn_generation`` of the
+        installed package; ``library_folder`` of QNN; ``simulator``, ``None`` without QNN; ``qnn_problem``, the
+        error that a session with QNN would get, as a map; ``build`` and ``ort_folder`` of ONNX Runtime.
         """
         problem = None
         try:
@@ -109,11 +108,11 @@ class OrtEngine:
         }
 
     def qnn_library(self) -> str | None:
-        """The file of the QNN execution provider; ``None`` if it is built in, or there is none."""
+        """Return the file of the QNN execution provider; ``None`` if it is built in, or QNN is not available."""
         return getattr(self._qnn, "library", None)
 
     def set_seed(self, seed: int) -> None:
-        """The seed of random operators, in sessions that are made from now on."""
+        """Set the seed of random operators for sessions that are created afterwards."""
         self._ort.set_seed(seed)
 
     def create_session(
@@ -124,12 +123,14 @@ class OrtEngine:
         on_phase: Callable[[str], None],
         stop: StopSignal | None = None,
     ) -> OrtSession:
-        """A session, or an error that says why not.
+        """Create a session, or raise an error that explains why this is not possible.
 
-        model: the model itself (anything with the buffer interface), or ``None`` to load ``spec.model_path``.
-        initializers: values by name, for those that `spec` announces.
-        on_phase: called before each native step with ``creating`` or ``compiling``.
-        stop: ends loading, between two of ONNX Runtime's steps.
+        Args:
+            spec: the session's description.
+            model: the model (any object with the buffer interface), or ``None`` to load ``spec.model_path``.
+            initializers: the values that `spec` announces, by name.
+            on_phase: called before each native step with ``creating`` or ``compiling``.
+            stop: cancels loading between two of ONNX Runtime's steps.
         """
         for name in spec.value_names:
             if name not in initializers:
@@ -169,8 +170,8 @@ class OrtEngine:
     def _with_known_fault(
         self, circumstances: Circumstances, spec: SessionSpec, source: str | bytes
     ) -> Circumstances:
-        """With the operators of the model of which it is known that QNN makes no session."""
-        # What was measured on this computer does not count here: QNN has failed already.
+        """Add the model's operators for which QNN is known to fail while it creates a session."""
+        # Do not consult measurements of this computer: QNN has failed already.
         architectures = [one.options["htp_arch"] for one in spec.providers if "htp_arch" in one.options]
         arch = arch_of(circumstances.soc_model, *architectures[:1], simulator=circumstances.simulator)
         release = ".".join(map(str, self._qnn.version))
@@ -194,8 +195,8 @@ class OrtEngine:
         options, named = self._options(spec, choice, entries, tensors)
         if choice.qnn is not None and entries.get(DISABLE_COMPILE) != "1":
             on_phase("compiling")
-        # ONNX Runtime's Python falls back in two places: when the constructor fails, and in `run` after an EPFail.
-        # Both print on stdout and rebuild the session on the CPU.
+        # ONNX Runtime's Python code falls back in two places: when the constructor fails, and in `run` after an
+        # EPFail. Each prints on stdout and rebuilds the session on the CPU.
         keywords: dict[str, Any] = {"enable_fallback": 0}
         if spec.disabled_optimizers:
             keywords["disabled_optimizers"] = list(spec.disabled_optimizers)
@@ -203,14 +204,14 @@ class OrtEngine:
             session = self._ort.InferenceSession(source, options, providers=named or None, **keywords)
         session.disable_fallback()
         if getattr(session, "_model_bytes", None) is not None:
-            # Kept only for the fallback that is switched off; a model can be gigabytes.
+            # ONNX Runtime keeps the bytes only for the disabled fallback, and a model can have gigabytes.
             session._model_bytes = None
         return session
 
     def _options(
         self, spec: SessionSpec, choice: ProviderChoice, entries: Mapping[str, str], tensors: Tensors
     ) -> tuple[Any, list[tuple[str, dict[str, str]]]]:
-        """SessionOptions, and the providers that are named apart from them."""
+        """Return SessionOptions, and the providers for the separate ``providers`` argument."""
         options = build_session_options(self._ort, spec, entries, tensors)
         named: list[tuple[str, dict[str, str]]] = []
         if choice.qnn is None:
@@ -226,9 +227,10 @@ class OrtEngine:
         return options, named
 
     def session_options(self, spec: SessionSpec, initializers: Mapping[str, Any]) -> tuple[Any, Tensors]:
-        """``SessionOptions`` with everything in them, for what ONNX Runtime makes of them besides a session.
+        """Return complete ``SessionOptions`` for ONNX Runtime's other users of them, such as its compiler.
 
-        The initializers must outlive them. Nothing is recorded or refused that the application did not ask for.
+        The initializers must outlive the options. The placement is neither recorded nor restricted unless the
+        application requests it.
         """
         tensors = make_tensors(self._ort, spec, initializers)
         if not spec.providers:
@@ -247,16 +249,18 @@ class OrtEngine:
         tensors: Tensors,
         on_phase: Callable[[str], None],
     ) -> PlacementRefused:
-        """Look where the nodes are, since ONNX Runtime says only that some node is not on QNN.
+        """Return the error for a strict session, with the placement of its nodes.
 
-        The session is made again with the CPU allowed and everything logged, and thrown away. On the simulator QNN
-        writes its graphs to files instead of compiling them a second time.
+        ONNX Runtime reports only that some node is not on QNN. The session is created again with the CPU allowed
+        and everything logged, and discarded. On the simulator QNN writes its graphs to files instead of compiling
+        them a second time.
         """
         name = os.path.basename(spec.model_path) if spec.model_path else "the model"
         second, entries = without_side_effects(spec, choice.entries)
         entries[DISABLE_CPU_FALLBACK] = "0"
         assert choice.qnn is not None
-        # A strict session keeps quantization at the graph's edges on QNN; without this the CPU would get it here.
+        # A strict session keeps quantization at the graph's edges on QNN. Do the same here, where the CPU is
+        # allowed.
         qnn = {"offload_graph_io_quantization": "0", **choice.qnn}
 
         def made_with(options: dict[str, str]) -> PlacementRefused:
@@ -305,7 +309,7 @@ class OrtEngine:
 
 
 def _metadata(meta: Any) -> dict[str, Any]:
-    """left_out: names of texts that are too long to travel."""
+    """Return the model's metadata for the wire. ``left_out`` lists the entries whose text is too long to send."""
     names = ("producer_name", "graph_name", "domain", "description", "graph_description")
     own, custom = {name: str(getattr(meta, name)) for name in names}, dict(meta.custom_metadata_map)
     short = fitting(own)
@@ -316,14 +320,14 @@ def _metadata(meta: Any) -> dict[str, Any]:
 
 
 def _cancel_loading(options: Any) -> None:
-    """By another thread, while a session is made with these options."""
+    """Cancel the creation of a session with these options; another thread calls this meanwhile."""
     cancel = getattr(options, "set_load_cancellation_flag", None)
-    if cancel is not None:  # else the session is made, and closed by its creator
+    if cancel is not None:  # without the method the creation continues, and `Sessions.create` closes the session
         cancel(True)
 
 
 def _lacking(spec: SessionSpec) -> tuple[str, ...]:
-    # What the application gives in their place need not be there.
+    # Weights that the application passes in memory need not be on disk.
     if spec.model_path is None or spec.files_in_memory or spec.external_initializers:
         return ()
     return tuple(lacking_weights(spec.model_path))
@@ -331,7 +335,7 @@ def _lacking(spec: SessionSpec) -> tuple[str, ...]:
 
 def _source(spec: SessionSpec, model: Any) -> str | bytes:
     if model is not None:
-        # ONNX Runtime's Python takes bytes and no other buffer for a model in memory.
+        # ONNX Runtime's Python API accepts a model in memory only as bytes.
         return bytes(memoryview(model))
     if spec.model_path is None:
         raise InvalidArgument("There is neither a model path nor a model.")
@@ -339,7 +343,7 @@ def _source(spec: SessionSpec, model: Any) -> str | bytes:
 
 
 def _with_lengths(source: str | bytes, choice: ProviderChoice) -> tuple[str | bytes, ProviderChoice]:
-    """Return the model for QNN with the lengths of its external weights where they are missing."""
+    """Add missing lengths of external weights to a model for QNN; return the model and the provider choice."""
     if isinstance(source, bytes):
         return with_lengths(source) or source, choice
     completed = file_with_lengths(source)
@@ -350,13 +354,13 @@ def _with_lengths(source: str | bytes, choice: ProviderChoice) -> tuple[str | by
     return completed, choice._replace(entries=entries)
 
 
-# --- one session: runs it, and translates values and errors on the way ------------------------------------
+# --- one session: runs, with values and errors converted --------------------------------------------------
 
 
 class OrtSession:
-    """The engine's session.
+    """Session of ONNX Runtime with converted values and errors.
 
-    kept: what must live as long as the session (initializers that it borrows).
+    kept: objects that must live as long as the session (initializers whose memory it borrows).
     """
 
     def __init__(
@@ -370,15 +374,15 @@ class OrtSession:
     ) -> None:
         self.info = info
         self._ort = ort
-        # One object, so that a run keeps both alive although the session is closed meanwhile.
+        # Hold the pair in one tuple: a run keeps a reference to it, so that both survive a `close` during the run.
         self._native: tuple[Any, object] | None = (session, kept)
         self._circumstances = circumstances
         self._qnn_version = qnn_version
         self._adapters = LoadedAdapters(ort)
         self._output_names = [node.name for node in info.outputs]
-        # Plans own their calls; this set only lets `close` find them.
+        # Plans own their calls. `close` uses this set to release the calls' native state.
         self._bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
-        # Names of outputs that ONNX Runtime has no array for; looked for by the first run.
+        # Names of outputs that numpy cannot represent; computed by the first run.
         self._unreadable: frozenset[str] | None = None
 
     def run(
@@ -388,7 +392,7 @@ class OrtSession:
         run: RunSpec | None = None,
         stop: StopHandle | None = None,
     ) -> list[Any]:
-        """The outputs named (all of them if none is), in that order."""
+        """Return the requested outputs in their order; all outputs if `output_names` is empty or ``None``."""
         native = self._alive()
         try:
             options = None
@@ -398,7 +402,7 @@ class OrtSession:
                 options = self._ort.RunOptions()
             if stop is None:
                 return self._run(native[0], output_names, feeds, options)
-            # Before the run, so that a stop at any moment reaches it.
+            # Attach before the run, so that a stop at any time has an effect.
             stop.attach(options)
             try:
                 return self._run(native[0], output_names, feeds, options)
@@ -424,7 +428,7 @@ class OrtSession:
             )
         names = list(output_names) if output_names else self._output_names
         if self._unreadable and not self._unreadable.isdisjoint(names):
-            # One such output is enough: `InferenceSession.run` fails as a whole, also for the outputs beside it.
+            # With one such output `InferenceSession.run` fails as a whole, also for the other outputs.
             given = ort_values.feeds_as_ort_values(self._ort, feeds)
             return [
                 ort_values.result_of_ort_value(value)
@@ -434,19 +438,18 @@ class OrtSession:
         return [ort_values.result(value) for value in session.run(names, taken, options)]
 
     def run_bound(self, call: BoundCall, stop: StopHandle) -> list[Any] | None:
-        """Run with inputs and outputs in the call's memory. ``None`` if all outputs are there, else
-        the outputs, which do not fit there."""
+        """See `EngineSession.run_bound`."""
         if call.owner is not self:
             self._alive()
         try:
-            # A plan outlives a session that an NPU reset has replaced: the new one makes its own binding.
+            # A plan outlives a session that was replaced after an NPU reset; the new session makes its own binding.
             if call.owner is not self:
                 call.native, call.owner = make_binding(self._alive()[0], call), self
                 self._bound.add(call)
             native = call.native
             if native is not None:
                 try:
-                    # What `run_bound` comes to in a call that is repeated, without a step of its own.
+                    # Shortcut of `run_bound` for a repeated call, without the cost of a function call.
                     if native.checked and native.stop is stop and stop.run_options is native.options:
                         native.run(native.options)
                         return None
@@ -454,16 +457,16 @@ class OrtSession:
                         return None
                 except Exception as error:
                     translated = self._translated(error)
-                    # These three must not be run a second time: the caller wants no result, the inputs are
-                    # changed, or the session is to be made again.
+                    # Do not run a second time if the caller has stopped the run, the inputs are changed, or the
+                    # session must be recreated after an NPU reset.
                     if stop.stopped or native.in_place or translated.details.get("npu_reset"):
                         raise
             values = self._run_plainly(self._alive()[0], call, stop)
         except Exception as error:
             raise self._translated(error) from error
         if call.native is not None:
-            # It fails, or leaves outputs elsewhere, where a plain run does not.
-            # Not tried again: IOBinding would fail, or miss the memory, each time.
+            # IOBinding failed, or wrote outputs elsewhere, and the plain run worked. Do not try IOBinding again:
+            # it would do so each time.
             call.bindable, call.native = False, None
         return call.take(values)
 
@@ -473,7 +476,7 @@ class OrtSession:
         return self._run(session, call.output_names, call.feeds, options)
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Change the provider's behaviour while the session lives."""
+        """Set dynamic options of the execution provider; raise `OptionError` if QNN cannot use them."""
         native = self._alive()
         checked = qnn_options.dynamic_options(options, self._qnn_version)
         set_options = getattr(native[0], "set_ep_dynamic_options", None)
@@ -488,7 +491,7 @@ class OrtSession:
             raise self._translated(error) from error
 
     def assignment(self) -> list[list[Any]]:
-        """``[provider, [[name, domain, op type], ...]]`` for each group of nodes that one provider took."""
+        """Return ``[provider, [[name, domain, op type], ...]]`` for each group of nodes of one provider."""
         native = self._alive()
         ask = getattr(native[0], "get_provider_graph_assignment_info", None)
         if ask is None:
@@ -505,7 +508,7 @@ class OrtSession:
             raise self._translated(error) from error
 
     def end_profiling(self) -> str:
-        """Stop profiling; the path of the file, as ONNX Runtime reports it."""
+        """Stop profiling and return the path of the profile, as ONNX Runtime reports it."""
         native = self._alive()
         try:
             return str(native[0].end_profiling())
@@ -513,8 +516,7 @@ class OrtSession:
             raise self._translated(error) from error
 
     def close(self) -> None:
-        """Release the session. Its memory is freed when the last run in it ends."""
-        # A run under way has its own reference, so the native session is freed after it.
+        """Release the session. Its memory is freed when its last run ends, because each run holds a reference."""
         self._native = None
         for call in list(self._bound):
             call.release()

@@ -1,9 +1,9 @@
 """Turns errors of ONNX Runtime and Python into the project's errors, and explains misleading texts.
 
-ONNX Runtime's classes keep their name and text; builtin exceptions become the matching ``Remote...Error``. A text
-that misleads or says too little gets a cause and a fix beside it by rules, each of which was seen on onnxruntime
-1.24 to 1.32 with onnxruntime-qnn 2.7. Whether an error is a reset of the NPU is decided here, and only here:
-``details["npu_reset"]``. Pure functions; any thread.
+ONNX Runtime's classes keep their name and text; builtin exceptions become the matching ``Remote...Error``. Rules
+add a cause and a fix to a text that is misleading or incomplete; each rule's text was observed on onnxruntime 1.24
+to 1.32 with onnxruntime-qnn 2.7. Only this module decides whether an error is a reset of the NPU
+(``details["npu_reset"]``). Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ _NOT_A_MODEL = ("INVALID_PROTOBUF", "Protobuf parsing failed", "No graph was fou
 
 
 class Circumstances(NamedTuple):
-    """The facts of the call for the rules.
+    """Facts about the failed call, which the rules use.
 
-    soc_model: the chip that the session computes for, if one was said. simulator: it runs on the HTP simulator.
-    lacking: what files with weights of the model lack (`scan.lacking_weights`). custom_op_libraries: those that are
-    registered for the session.
-    on_qnn: operators of the session's nodes on QNN, for an error that QNN itself does not explain.
-    empty_inputs, empty_results: tensors of the model without elements, for an error that does not name them.
-    known_fault, known_cure: what is known of operators with which QNN makes no session, for such an error.
+    Attributes:
+        model_path: the model's file, if it was not given as bytes.
+        soc_model: the chip that the session computes for, if one was given.
+        simulator: whether the session runs on the HTP simulator.
+        lacking: missing or truncated files with weights (`scan.lacking_weights`).
+        custom_op_libraries: the libraries that are registered for the session.
+        on_qnn: operators of the session's nodes on QNN, for a failed run that QNN does not explain.
+        empty_inputs, empty_results: tensors of the model without elements, for a failed creation.
+        known_fault, known_cure: description and fix of the model's operators for which QNN is known to fail.
     """
 
     model_path: str | None = None
@@ -49,21 +52,21 @@ class Circumstances(NamedTuple):
 
 Text = str | Callable[[Circumstances], str | None]
 
-# In errors of a creation, and of a run, for which QNN gives no reason.
+# Parts of error texts of a creation (the first two) or a run (the last) for which QNN reports no reason.
 NOT_COMPOSED = "Failed to compose Qnn graph"
 NOT_FINALIZED = "Failed to finalize QNN graph"
 UNEXPLAINED = "QNN graph execute error"
 
 
 class HintRule(NamedTuple):
-    # A regular expression, compiled at the first error: all of them take 15 ms.
+    # A regular expression, compiled at the first error because compiling all rules takes 15 ms.
     pattern: str
     cause: Text
     fix: Text | None = None
 
 
 def hint(text: str, circumstances: Circumstances) -> tuple[str | None, str | None]:
-    """Cause and fix for an error text, as far as known."""
+    """Return cause and fix for an error text; ``None`` for each that is unknown."""
     if circumstances.lacking:
         return _LACKING_CAUSE, _LACKING_FIX
     if any(words in text for words in _NOT_A_MODEL):
@@ -80,10 +83,10 @@ def _say(text: Text, circumstances: Circumstances) -> str | None:
     return text if isinstance(text, str) else text(circumstances)
 
 
-_LACKING_CAUSE = "The model keeps weights in files beside it, and these are not all there, or not to their end."
+_LACKING_CAUSE = "The model has external files with weights, and some of them are missing or truncated."
 _LACKING_FIX = (
-    "Copy or download the model again, with all files that belong to it, and leave them their names "
-    "(`qnnbridge inspect` lists them)."
+    "Copy or download the model again with all of its files (`qnnbridge inspect` lists them), and do not rename "
+    "them."
 )
 
 
@@ -123,8 +126,8 @@ def _finalize_fix(circumstances: Circumstances) -> str:
             "it; else run it on the CPU provider."
         )
     return (
-        "Run it again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then names the operator. "
-        "Change that, quantize it if it is float, or run the model on the CPU provider."
+        "Run it again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs the operator. "
+        "Change that operator, quantize it if it is float, or run the model on the CPU provider."
     )
 
 
@@ -176,19 +179,19 @@ def _execute_cause(circumstances: Circumstances) -> str:
     random = sorted(circumstances.on_qnn & _RANDOM)
     if random:
         return (
-            f"QNN names no reason. The model draws random numbers on QNN ({', '.join(random)}), which fails where "
-            "only their shape follows from an input."
+            f"QNN does not report a reason. The model draws random numbers on QNN ({', '.join(random)}), which "
+            "fails if the shape of these numbers comes from an input."
         )
     if indexed:
-        return f"QNN names no reason. An index out of range ({', '.join(indexed)}) may be one."
-    return "QNN names no reason; the log line before it may say more."
+        return f"QNN does not report a reason. It may be an index out of range ({', '.join(indexed)})."
+    return "QNN does not report a reason; the log line before it may contain more."
 
 
 def _execute_fix(circumstances: Circumstances) -> str | None:
     if circumstances.on_qnn & _RANDOM:
         return 'Create the session with fallback="cpu", which leaves the random operators to the CPU.'
     if circumstances.on_qnn & _TAKES_INDICES:
-        return "Compare with the CPU provider: it names the index, if one is out of range."
+        return "Run the model on the CPU provider: its error reports an index that is out of range."
     return None
 
 
@@ -199,12 +202,12 @@ def _compose_cause(circumstances: Circumstances) -> str:
     empty = (*circumstances.empty_inputs, *circumstances.empty_results)
     if not empty:
         return (
-            "QNN accepted every node and could not build its graph from them. It names no reason. A known one is "
-            "an infinite scale, as quantising with a mask of minus infinity gives."
+            "QNN accepted every node and could not build its graph from them. It does not report a reason. A known "
+            "one is an infinite scale, which results from quantising a mask of minus infinity."
         )
     more = f" and {len(empty) - _NAMED} more" if len(empty) > _NAMED else ""
     named = ", ".join(empty[:_NAMED])
-    return f"QNN cannot build a graph with tensors without elements, and the model has {named}{more}."
+    return f"QNN cannot build a graph with empty tensors, and the model has {named}{more}."
 
 
 def _compose_fix(circumstances: Circumstances) -> str:
@@ -212,11 +215,12 @@ def _compose_fix(circumstances: Circumstances) -> str:
         return f"Give {circumstances.empty_inputs[0]} at least one element, or run the model on the CPU provider."
     path = circumstances.model_path
     if circumstances.empty_results:
-        return f"Create the session with fix=True, or run: {fix_command(path)}. It takes these tensors out."
+        return f"Create the session with fix=True, or run: {fix_command(path)}. It removes these tensors."
     return (
-        f"Run: {model_command('analyze', path)}. It names an infinite scale. qnnbridge quantize of the float model "
-        "makes masks small first. Otherwise run the model again with QNNBRIDGE_VERBOSE=1 in the environment: QNN "
-        "then logs what it builds. Change that operator, or run the model on the CPU provider."
+        f"Run: {model_command('analyze', path)}. It reports an infinite scale, if the model has one; then quantise "
+        "the float model with qnnbridge quantize, which makes masks small first. Otherwise run the model again "
+        "with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change the failing operator, "
+        "or run the model on the CPU provider."
     )
 
 
@@ -232,7 +236,7 @@ def _definitions_fix(circumstances: Circumstances) -> str:
     path = circumstances.model_path
     return (
         f"For Mish and GroupNormalization run: {fix_command(path, '--only definitions')}, and compile "
-        f"{fixed_file(path)}. A session without a cache runs the model as it is."
+        f"{fixed_file(path)}. A session without a cache runs the unchanged model."
     )
 
 
@@ -246,32 +250,32 @@ _RULES: tuple[HintRule, ...] = (
     HintRule(NOT_COMPOSED, _compose_cause, _compose_fix),
     HintRule(
         r"was inserted using the NHWC format as requested by .* but was not selected by that EP",
-        "QNN asked for this operator in channels-last layout and then refused it (its log names the reason, mostly "
-        "error code 3110: a data type, rank or attribute that the chip does not support). ONNX Runtime cannot give "
-        "it back to the CPU after that, whatever fallback is allowed.",
+        "QNN requested this operator in channels-last layout and then refused it (its log contains the reason, "
+        "mostly error code 3110: a data type, rank or attribute that the chip does not support). After that ONNX "
+        "Runtime cannot move the operator to the CPU, even if the session allows the CPU.",
         "Change the operator so that QNN takes it (weights must be initializers, not Constant nodes), quantize it "
         "if it is float, or run the model on the CPU provider.",
     ),
     HintRule(
         r"ORT Tensor data size does not match QNN tensor data size|Unsupported FP64 data type in graph IO",
-        "A number of 64 bits (double or int64) enters or leaves the graph of QNN, which computes in 32 bits and "
-        "less.",
+        "An input or output of QNN's graph has 64-bit numbers (double or int64), and QNN computes in at most 32 "
+        "bits.",
         _wide_edges_fix,
     ),
     HintRule(r"is not a registered function/op", _unknown_operator_cause, _unknown_operator_fix),
     HintRule(
         r"No opset import for domain",
-        "The model has an operator of a domain that its opset_import does not name.",
+        "The model has an operator of a domain that its opset_import does not contain.",
         "Export the model again, or add the domain to its opset_import.",
     ),
     HintRule(
         r"Unsupported model IR version|Current official support for domain ai\.onnx is till opset",
         "The model is written for a newer ONNX Runtime than the host has.",
-        "Update onnxruntime in the host's Python, or export the model with the version that the error names.",
+        "Update onnxruntime in the host's Python, or export the model with the version in the error's text.",
     ),
     HintRule(
         r"Dynamic shape is not supported",
-        "QNN needs fixed dimensions, and an input of the model has dimensions that are not.",
+        "QNN needs fixed dimensions, and an input of the model has a free one.",
         "Fix them with add_free_dimension_override_by_name or in the model.",
     ),
     HintRule(
@@ -281,7 +285,7 @@ _RULES: tuple[HintRule, ...] = (
     ),
     HintRule(
         r"Failed to get context binary info",
-        "The file with the compiled model is cut off, changed or no context binary (often a Git LFS pointer).",
+        "The file with the compiled model is cut off, changed or not a context binary (often a Git LFS pointer).",
         "Copy it again or compile the model again.",
     ),
     HintRule(
@@ -291,12 +295,12 @@ _RULES: tuple[HintRule, ...] = (
     ),
     HintRule(
         r"file path in ep_cache_context does not exist",
-        "This model is compiled, and the .bin file that it names is not beside it.",
-        "Keep the .onnx file and its .bin file together, under the names they were made with.",
+        "This model is compiled, and the .bin file that it refers to is not in its folder.",
+        "Keep the .onnx file and its .bin file together, and do not rename them.",
     ),
     HintRule(
         r"EPContext node generated by 'QNNExecutionProvider' is not compatible",
-        "The model is compiled for QNN, and in this session QNN is not there: it was not asked for, or its backend "
+        "The model is compiled for QNN, and this session does not have QNN: it was not requested, or its backend "
         "or libQnnSystem could not be loaded.",
         "Ask for QNNExecutionProvider; if you did, look at the log for the reason.",
     ),
@@ -312,15 +316,15 @@ _RULES: tuple[HintRule, ...] = (
     ),
     HintRule(
         r"Encountered an invalid node while compiling a model",
-        "The model is compiled already, or has an operator that ONNX Runtime writes out by its definition, after "
+        "The model is compiled already, or has an operator that ONNX Runtime replaces by its definition, after "
         "which it cannot compile the model (Mish, GroupNormalization of opset 18, CenterCropPad).",
         _definitions_fix,
     ),
     HintRule(
         r"must be topologically sorted, however input '(?P<name>[^']*)' of node",
-        "The body of a Loop, Scan or If reads a tensor that is not there. If the model runs in a session without a "
-        "cache, it is a weight: ONNX Runtime leaves out of a compiled model the weights that only QNN and bodies "
-        "read.",
+        "The body of a Loop, Scan or If reads a tensor that does not exist. If the model runs in a session without "
+        "a cache, the tensor is a weight: ONNX Runtime omits weights from a compiled model that only QNN and "
+        "bodies read.",
         _body_weights_fix,
     ),
     HintRule(
@@ -347,7 +351,7 @@ _RULES: tuple[HintRule, ...] = (
 )
 
 
-# ``OrtErrorCode`` -> class. A plugin can return a number that an older ONNX Runtime has no class for.
+# ``OrtErrorCode`` -> class. A plugin can return a number for which an older ONNX Runtime lacks a class.
 _BY_NUMBER: Mapping[int, type[OrtError]] = {
     1: errors.Fail,
     2: errors.InvalidArgument,
@@ -366,7 +370,7 @@ _BY_NUMBER: Mapping[int, type[OrtError]] = {
     15: errors.DeviceReset,
 }
 
-# Order counts: a UnicodeDecodeError is a ValueError, a NotImplementedError is a RuntimeError.
+# The order matters: the first matching class is used, and FileNotFoundError is a subclass of OSError.
 _BUILTINS: tuple[tuple[type[Exception], type[RemoteError]], ...] = (
     (KeyError, errors.RemoteKeyError),
     (IndexError, errors.RemoteIndexError),
@@ -380,22 +384,22 @@ _BUILTINS: tuple[tuple[type[Exception], type[RemoteError]], ...] = (
 
 _PREFIX = r"\[ONNXRuntimeError\] : (\d+) : "
 _QNN_CODE = r"\b[Cc]ode: (\d+)"
-# ONNX Runtime prints QNN's whole number; the upper bits are internal to QNN.
+# ONNX Runtime prints QNN's complete code, whose upper bits are internal to QNN.
 _QNN_CODE_MASK = 0xFFFF
 
-# QNN_COMMON_ERROR_SYSTEM_COMMUNICATION: the NPU restarted; it can be used again.
+# QNN_COMMON_ERROR_SYSTEM_COMMUNICATION: the NPU restarted, and this process can use it again.
 QNN_COMMUNICATION = 1007
 
-# QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL: it cannot, from this process.
+# QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL: this process cannot use the NPU again.
 QNN_COMMUNICATION_FATAL = 1011
 
-# QNN_COMMON_ERROR_MEM_ALLOC and QNN_MEM_ERROR_MAPPING. When a context is made they mean the NPU's memory; when a
-# graph is finalized, an operator that the chip cannot take.
+# QNN_COMMON_ERROR_MEM_ALLOC and QNN_MEM_ERROR_MAPPING. While a context is created, they mean that the NPU's memory
+# is full; while a graph is finalized, that the chip does not support an operator.
 _MEMORY_CODES = (1002, 8003)
 _MAKES_A_CONTEXT = r"contextCreateFromBinary|context from binary|Failed to create context\b"
 _NO_RPC_MEMORY = "rpcmem_alloc() failed"
 MEMORY_CAUSE = (
-    "The NPU has no room, or the weights could not be mapped. One process sees about 3.5 GB of its memory."
+    "The NPU's memory is full, or the weights could not be mapped. One process can use about 3.5 GB of this memory."
 )
 MEMORY_FIX = (
     "Close other sessions and programs that use the NPU (`qnnbridge top` shows those of the daemon), "
@@ -407,7 +411,7 @@ _CPU_FALLBACK_DISABLED = "fallback to CPU EP has been explicitly disabled"
 
 
 def translate(error: Exception, circumstances: Circumstances | None = None) -> BridgeError:
-    """The project's error for any exception that a call into ONNX Runtime raised."""
+    """Return the project's error for any exception that a call into ONNX Runtime has raised."""
     if isinstance(error, BridgeError):
         return error
     text = str(error)
@@ -422,13 +426,13 @@ def translate(error: Exception, circumstances: Circumstances | None = None) -> B
 
 
 def is_cpu_fallback_refusal(error: Exception) -> bool:
-    """Whether this is ONNX Runtime's text for "some node is not on the requested provider"."""
+    """Return whether ONNX Runtime refused a strict session because some node is not on the requested provider."""
     return _CPU_FALLBACK_DISABLED in str(error)
 
 
 def _class_of(error: Exception, text: str) -> type[OrtError] | type[RemoteError]:
     if type(error).__module__.startswith("onnxruntime"):
-        # By name: older releases lack some of the classes, and this module imports no onnxruntime.
+        # Compare by name: older releases lack some of the classes, and this module does not import onnxruntime.
         known = errors.ORT_ERRORS.get(type(error).__name__)
         if known is not None:
             return known
@@ -445,10 +449,10 @@ def _class_of(error: Exception, text: str) -> type[OrtError] | type[RemoteError]
 
 
 def details_of(cls: type[BridgeError], text: str) -> dict[str, Any]:
-    """What ONNX Runtime's text says to a program: ``ort_code``, ``qnn_code``, ``npu_reset``, ``npu_memory``.
+    """Extract details from ONNX Runtime's text: ``ort_code``, ``qnn_code``, ``npu_reset``, ``npu_memory``.
 
-    Which class carries a reset differs between releases: `DeviceReset` since onnxruntime 1.28, before it
-    `EngineError`, or `EPFail` with one of two codes.
+    A reset of the NPU has different classes in different releases: `DeviceReset` since onnxruntime 1.28, before
+    that `EngineError`, or `EPFail` with one of two codes.
     """
     details: dict[str, Any] = {}
     prefix = re.search(_PREFIX, text)

@@ -1,7 +1,7 @@
-"""What the application's `onnxruntime` reaches in the host's besides sessions: its objects, and its log.
+"""Objects of the host's `onnxruntime` besides sessions, which the application's `ort` module uses, and its log.
 
-Adapters, allocators, streams of devices, packages of models, the compiler, the functions of the bindings that ONNX
-Runtime's build and its quantization use.
+These are adapters, shared allocators, streams of devices, packages of models, the compiler, and the functions of
+the native bindings that ONNX Runtime's build and its quantization tools use.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def _create_adapter(call: ObjectCall) -> Any:
-    """An empty adapter, or that of the file `path`."""
+    """Create an empty adapter, or load the one in the file `path`."""
     if call.arguments.get("path") is None:
         return ort.AdapterFormat()
     return ort.AdapterFormat.read_adapter(argument(call, "path", str))
@@ -95,7 +95,10 @@ ADAPTER_FORMAT = ObjectKind(
 
 
 def _register(call: ObjectCall) -> str:
-    """The allocator belongs to ONNX Runtime's environment: it stays when the object goes, which is a name only."""
+    """Register a shared allocator and return its provider's name.
+
+    The allocator belongs to ONNX Runtime's environment and stays registered when the client releases the object.
+    """
     memory = argument(call, "memory_info", dict)
     info = ort.OrtMemoryInfo(
         str(memory["name"]),
@@ -118,10 +121,11 @@ def _create_stream(call: ObjectCall) -> Any:
     wanted = argument(call, "device", dict)
     named = {name: wanted.get(name) for name in ("ep_name", "type")}
     alike = [device for device in ort.get_ep_devices() if _device_facts(device).items() >= named.items()]
-    # The application knows a CPU by other numbers than its ONNX Runtime does.
+    # The application reports other ids for a CPU than ONNX Runtime does, so prefer an exact match but do not
+    # require it.
     for device in sorted(alike, key=lambda device: _device_facts(device) != wanted):
         return device.create_sync_stream()
-    raise InvalidArgument(f"The host has no device of {wanted.get('ep_name')} like this one.")
+    raise InvalidArgument(f"The host does not have a device of {wanted.get('ep_name')} like this one.")
 
 
 def _device_facts(device: Any) -> Mapping[str, Any]:
@@ -144,10 +148,10 @@ SYNC_STREAM = ObjectKind(
 
 # --- `onnxruntime.ModelPackage` and its contexts ----------------------------------------------------------
 #
-# A session of the variant that was chosen is an ordinary one of the application: it is made from the variant's
-# file, with the options that the package names.
+# A session of the selected variant is an ordinary session of the application, created from the variant's file with
+# the package's options.
 
-# Methods that take and give texts, numbers and truth values.
+# Methods whose arguments and results are strings, numbers and booleans.
 _PACKAGE_METHODS: Final = (
     "add_shared_asset",
     "close",
@@ -187,7 +191,7 @@ class _Context(NamedTuple):
 
 
 class _Options(NamedTuple):
-    """What a variant is chosen by, with the options that must outlive it."""
+    """ONNX Runtime's `ModelPackageOptions`, with the objects that must outlive it."""
 
     options: Any
     session_options: Any
@@ -198,14 +202,17 @@ def _class(name: str) -> Any:
     found = getattr(bindings, name, None)
     if found is None:
         raise errors.NotImplemented(
-            f"The host's onnxruntime {ort.__version__} has no {name}.",
+            f"The host's onnxruntime {ort.__version__} does not have {name}.",
             fix="Install a newer onnxruntime in the host's Python.",
         )
     return found
 
 
 def _forward(method: str, of: Callable[[Any], Any]) -> Callable[[Any, ObjectCall], ObjectResult]:
-    """An operation that is a method of ONNX Runtime's object. method: from the tables above."""
+    """Return an operation that calls a method of ONNX Runtime's object.
+
+    method: a name from the tables above. of: returns ONNX Runtime's object for a stored value.
+    """
 
     def operation(value: Any, call: ObjectCall) -> ObjectResult:
         positional = call.arguments.get("positional") or []
@@ -216,7 +223,7 @@ def _forward(method: str, of: Callable[[Any], Any]) -> Callable[[Any, ObjectCall
 
 
 def _create_package(call: ObjectCall) -> Any:
-    """An empty package, or that of the folder in `open`."""
+    """Create an empty package, or open the one in the folder of the argument `open`."""
     cls = _class("ModelPackage")
     given = call.arguments.get("open")
     return cls() if given is None else cls.open(*given["positional"], **given["named"])
@@ -254,7 +261,7 @@ def _create_options(call: ObjectCall) -> _Options:
 
 
 def _select(context: _Context, call: ObjectCall) -> ObjectResult:
-    """Choose a variant; the result has what a session of it is made from."""
+    """Select a variant of a component; the result contains its folder and options, for a session of the variant."""
     component = argument(call, "component_name", str)
     (options,) = call.objects
     chosen = context.context.select_component(component, options.options)
@@ -265,7 +272,7 @@ def _select(context: _Context, call: ObjectCall) -> ObjectResult:
 
 
 def _settings(root: str, component: str, variant: str, folder: str) -> Mapping[str, Any]:
-    """The part of the package about ONNX Runtime: ``model_file``, ``session_options``, ``provider_options``."""
+    """Return a variant's settings for ONNX Runtime: ``model_file``, ``session_options``, ``provider_options``."""
     components = {one["name"]: one for one in _package_info(root)["components"]}
     variants = {one["name"]: one for one in components[component]["variants"]}
     return _ort_settings(variants[variant], folder)
@@ -281,7 +288,7 @@ def _package_info(root: str) -> Mapping[str, Any]:
 
 def _ort_settings(variant: Mapping[str, Any], folder: str) -> Mapping[str, Any]:
     settings = json.loads(variant["executor_info"].get("ort", "{}"))
-    if isinstance(settings, str):  # it is in a file beside the model
+    if isinstance(settings, str):  # the name of a file next to the model
         with open(os.path.join(folder, settings), encoding="utf-8") as file:
             settings = json.load(file)
     return settings if isinstance(settings, dict) else {}
@@ -292,7 +299,7 @@ def package_variants(root: str) -> list[PackageVariant]:
 
     Raises:
         ContextUnusable: ONNX Runtime refuses the package.
-        NotImplemented: this ONNX Runtime has no model packages.
+        NotImplemented: this ONNX Runtime does not support model packages.
     """
     try:
         return [
@@ -332,10 +339,10 @@ COMPONENT_CONTEXT = ObjectKind("ModelPackageComponentContext", None, {})
 
 # --- functions of ONNX Runtime's build and its quantization -----------------------------------------------
 #
-# They take arrays and give arrays, or list operators and kernels; none keeps anything. The functions are those of
-# a closed table.
+# These functions take and return arrays, or list operators and kernels; none keeps state. Only functions of the
+# two tables can be called.
 
-# Functions that write into the arrays they get.
+# Functions that write into their arguments.
 QUANTIZERS = frozenset(
     (
         *("pack_fp4_weights_for_cuda_moe_gemm", "quantize_matmul_2bits", "quantize_matmul_4bits"),
@@ -347,7 +354,7 @@ QUANTIZERS = frozenset(
         ),
     )
 )
-# Functions that list what there is.
+# Functions that list operators or kernels.
 LISTS = frozenset({"get_all_operator_schema", "get_all_opkernel_def", "get_registered_ep_kernel_defs"})
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -355,17 +362,17 @@ _PLAIN = (str, int, float, bool, type(None))
 def _function(call: ObjectCall, table: frozenset[str]) -> Any:
     name = argument(call, "name", str)
     if name not in table:
-        raise RemoteValueError(f"{name!r:.80} is no function of this kind.")
+        raise RemoteValueError(f"{name!r:.80} is not a function of this kind.")
     found = getattr(bindings, name, None)
     if found is None:
-        raise errors.NotImplemented(f"The onnxruntime of the host has no {name}.")
+        raise errors.NotImplemented(f"The host's onnxruntime {ort.__version__} does not have {name}.")
     return found
 
 
 def _quantize(_: Any, call: ObjectCall) -> ObjectResult:
-    """Call with copies of the arrays, and return them as they are afterwards, with what the function gave."""
+    """Call a function with copies of the arrays; return the changed copies, followed by the function's result."""
     function = _function(call, QUANTIZERS)
-    # `np.array` copies. Arrays from the wire may be read-only, and these functions write into them.
+    # Arrays from the wire may be read-only, and these functions write into them. `np.array` copies.
     arrays = [np.array(value) for value in call.values]
     left = iter(arrays)
     given = [next(left) if one is None else one for one in argument(call, "arguments", list)]
@@ -376,14 +383,14 @@ def _quantize(_: Any, call: ObjectCall) -> ObjectResult:
 
 
 def _list(_: Any, call: ObjectCall) -> ObjectResult:
-    """The facts of each operator or kernel, as JSON: there are too many for a header."""
+    """Return the attributes of each operator or kernel as JSON in an array; a header is too small for them."""
     found = _function(call, LISTS)(*map(str, argument(call, "arguments", list)))
     text = json.dumps([_facts(one) for one in found]).encode()
     return ObjectResult(len(found), [np.frombuffer(text, np.uint8)])
 
 
 def _facts(value: Any) -> Any:
-    """Of an object of the bindings its public attributes; sets are sorted, enumerations go by name."""
+    """Convert an object of the bindings to its public attributes; sort sets and replace enum members by name."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, dict):
@@ -400,7 +407,7 @@ def _facts(value: Any) -> Any:
 
 BUILD_TOOLS = ObjectKind("BuildTools", lambda _call: bindings, {"quantize": _quantize, "list": _list})
 
-# Those that an application makes by name.
+# The kinds that an application can create by name.
 KINDS: Final = (
     ADAPTER_FORMAT,
     SHARED_ALLOCATOR,
@@ -414,14 +421,14 @@ KINDS: Final = (
 
 # --- log lines for a function of the application, while one of its requests is served ---------------------
 #
-# The lines also go to stderr, in ONNX Runtime's own form: the application looks there for causes of failures. Lines
-# of threads that serve no such request go to stderr alone.
+# The lines are also written to stderr in ONNX Runtime's own format, because the application searches stderr for
+# causes of failures. Lines of threads that do not serve such a request are written to stderr only.
 
 # Name of the function on the wire.
 LOG: Final = "log"
 _LETTERS: Final = "VIWEF"
 
-# In a thread that serves a request with a function for log lines: `calls_back`.
+# Its attribute `calls_back` is set in a thread that serves a request with a function for log lines.
 _serving = threading.local()
 _installed: list[int] = []
 _lock = threading.Lock()
@@ -429,7 +436,10 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def log_lines_to(calls_back: CallsBack, severity: int) -> Iterator[None]:
-    """While the block runs, log lines of this thread go to the function."""
+    """Send log lines of this thread to the application's function while the block runs.
+
+    severity: the lowest severity that ONNX Runtime logs (0 verbose to 4 fatal).
+    """
     _install(severity)
     _serving.calls_back = calls_back
     try:
@@ -454,11 +464,11 @@ def _install(severity: int) -> None:
 def _take(severity: int, category: str, logid: str, code_location: str, message: str) -> None:
     _write(severity, category, logid, code_location, message)
     calls_back: CallsBack | None = getattr(_serving, "calls_back", None)
-    # A function that has failed is not called again: the request will end with its error.
+    # Do not call a function again that has failed: the request will end with its error.
     if calls_back is None or calls_back.failure is not None:
         return
     line = {"category": category, "logid": logid, "code_location": code_location, "message": message}
-    with contextlib.suppress(BridgeError):  # the request's own answer says what is wrong
+    with contextlib.suppress(BridgeError):  # the request's response contains the error
         calls_back.call(LOG, {"severity": int(severity), **line})
 
 
@@ -482,7 +492,7 @@ _NO_WRITE_FUNCTION: Final = "does not support the registered EPContext data writ
 
 @dataclasses.dataclass(frozen=True)
 class _Compiler:
-    """What is to be compiled, and how. model: a path or bytes. keywords: further arguments of the constructor."""
+    """Description of a compilation. model: a path or bytes. keywords: more arguments of ``ort.ModelCompiler``."""
 
     engine: Any
     spec: SessionSpec
@@ -493,12 +503,16 @@ class _Compiler:
 
 
 def _create(call: ObjectCall) -> _Compiler:
-    """A compiler. values: the initializers of the specification, then the model if it has no path."""
+    """Create the description of a compilation from a request.
+
+    The values of the request are the initializers of the specification, followed by the model if it was given as
+    bytes.
+    """
     try:
         spec = SessionSpec.from_wire(argument(call, "spec", dict))
         names = spec.value_names
         model: str | bytes = spec.model_path if spec.model_path is not None else bytes(call.values[-1])
-        # Not strict: a model without a path follows the initializers.
+        # Not strict, because a model without a path follows the initializers.
         initializers = dict(zip(names, call.values, strict=False))
         place = call.arguments.get("binary_information")
         information = None if place is None else (str(place[0]), str(place[1]))
@@ -520,7 +534,7 @@ def _compile_to_file(compiler: _Compiler, call: ObjectCall) -> None:
     if output is not None:
         output = argument(call, "output", str)
     elif compiler.spec.initializers and isinstance(compiler.model, str):
-        # The model with their values is bytes, which have no name to derive this one from.
+        # The model with the values of the initializers is passed as bytes, so derive the output's name here.
         output = f"{os.path.splitext(compiler.model)[0]}_ctx.onnx"
     _compile(compiler, call, lambda native: native.compile_to_file(output), output)
 
@@ -533,13 +547,13 @@ def _compile_to_bytes(compiler: _Compiler, call: ObjectCall) -> ObjectResult:
 def _compile_to_stream(compiler: _Compiler, call: ObjectCall) -> None:
     calls_back = call.request.calls_back
     if calls_back is None:
-        raise InvalidArgument("The request names no function of the application.")
+        raise InvalidArgument("The request does not contain a function of the application.")
 
     def write(data: bytes) -> None:
         calls_back.call(WRITE, values=[np.frombuffer(data, np.uint8)])
 
     made = _compile(compiler, call, lambda native: native.compile_to_stream(write), None)
-    if made is not None:  # it came by files
+    if made is not None:  # `_by_files` has compiled it
         write(made)
 
 
@@ -552,7 +566,7 @@ def _compile(compiler: _Compiler, call: ObjectCall, run: Callable[[Any], Any], o
         if calls_back is None or CONTEXT_WRITE not in calls_back:
             return run(native)
         try:
-            # Before 1.31 there is no such function.
+            # This method exists since 1.31.
             native.set_ep_context_data_write_func(lambda name, data: _write_context(calls_back, name, data.read()))
             return run(native)
         except Exception as error:
@@ -560,7 +574,7 @@ def _compile(compiler: _Compiler, call: ObjectCall, run: Callable[[Any], Any], o
                 raise
         return _by_files(compiler, calls_back, output)
     except Exception as error:
-        # A function of the application failed first: what ONNX Runtime raised only follows from that.
+        # If a function of the application failed first, ONNX Runtime's error is only a consequence.
         if calls_back is not None and calls_back.failure is not None:
             raise calls_back.failure from error
         if call.request.withdrawn:
@@ -569,7 +583,7 @@ def _compile(compiler: _Compiler, call: ObjectCall, run: Callable[[Any], Any], o
 
 
 def _native(compiler: _Compiler, calls_back: CallsBack | None) -> Any:
-    """ONNX Runtime's compiler."""
+    """Create ONNX Runtime's compiler."""
     spec, model = with_given_values(compiler.spec, compiler.model, compiler.initializers)
     options, tensors = compiler.engine.session_options(spec, compiler.initializers)
     keywords = dict(compiler.keywords)
@@ -578,7 +592,7 @@ def _native(compiler: _Compiler, calls_back: CallsBack | None) -> Any:
     native = ort.ModelCompiler(options, model, **keywords)
     if compiler.binary_information is not None:
         native.set_ep_context_binary_information(*compiler.binary_information)
-    native._tensors = tensors  # they must outlive it
+    native._tensors = tensors  # the tensors must outlive the compiler, which borrows their memory
     return native
 
 
@@ -599,15 +613,19 @@ def _location_function(calls_back: CallsBack) -> Callable[[str, Any, Any], Any]:
         try:
             place = str(found["filepath"]), int(found["file_offset"]), int(found["byte_size"])
         except (LookupError, TypeError, ValueError):
-            raise calls_back.nonsense(INITIALIZER_LOCATION, "no place of an initializer") from None
+            raise calls_back.nonsense(INITIALIZER_LOCATION, "not a place of an initializer") from None
         return ort.OrtExternalInitializerInfo(*place)
 
     return location
 
 
 def _by_files(compiler: _Compiler, calls_back: CallsBack, output: str | None) -> bytes | None:
-    """Compile into a folder; the function gets the context binaries, and `output` or the caller gets the model."""
-    # QNN derives the binary's name from the model's (<stem>_qnn.bin), and the model refers to it by that name.
+    """Compile into a temporary folder and pass the context binaries to the application's function.
+
+    Returns:
+        The model's bytes; ``None`` if the model is written to `output`.
+    """
+    # QNN derives the binary's name from the model's (<stem>_qnn.bin), and the model refers to the binary by it.
     stem = os.path.splitext(os.path.basename(output))[0] if output is not None else "model_ctx"
     with work_folder("compiler") as folder:
         path = os.path.join(folder, f"{stem}.onnx")
@@ -619,8 +637,8 @@ def _by_files(compiler: _Compiler, calls_back: CallsBack, output: str | None) ->
         if output is None:
             with open(path, "rb") as file:
                 return file.read()
-        # `os.replace` is atomic inside of one file system only, and the temporary folder may be on another one:
-        # so first a copy beside the target, then the rename.
+        # `os.replace` is atomic within one file system only, and the temporary folder may be on another one. So
+        # copy the file next to the target first, and rename the copy.
         draft = f"{output}.{os.getpid()}"
         try:
             shutil.copyfile(path, draft)

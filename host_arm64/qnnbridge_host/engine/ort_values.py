@@ -1,8 +1,8 @@
 """Converts between the wire's values and those of ONNX Runtime's Python API.
 
-Plain arrays, lists, dicts and ``None`` are the same on both sides and are not touched, so a call does exactly what
-it does in one process. Only what ONNX Runtime's Python has no array for is converted: `Typed` (bfloat16, float8
-and sub-byte types) and `Sparse`. Bits are never changed. Stateless; any thread.
+Plain arrays, lists, dicts and ``None`` are the same on both sides and are not converted, so a call does exactly
+what it does in one process. Only values that numpy cannot represent are converted: `Typed` (bfloat16, float8 and
+sub-byte types) and `Sparse`. Bits are never changed. Stateless; any thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qnnbridge_protocol.tensors import Sparse, Typed
 
 
 def typed_element(ort_type: str) -> ElementType | None:
-    """The element type of a dense tensor that ONNX Runtime cannot return as a numpy array, else ``None``."""
+    """Return the element type of a dense tensor that ONNX Runtime cannot return as a numpy array, else ``None``."""
     try:
         parsed: ValueType = from_ort_type(ort_type)
     except errors.NotImplemented:
@@ -32,7 +32,7 @@ def typed_element(ort_type: str) -> ElementType | None:
 
 
 def feed(ort: Any, value: Any) -> Any:
-    """A value in the form that ``InferenceSession.run`` takes as an input."""
+    """Convert a value to the form that ``InferenceSession.run`` accepts as an input."""
     if isinstance(value, Typed):
         return typed_to_ort(ort, value)
     if isinstance(value, Sparse):
@@ -46,17 +46,17 @@ def feed(ort: Any, value: Any) -> Any:
 
 
 def feeds_as_ort_values(ort: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """All inputs as OrtValue, for a run of which an output cannot be a numpy array."""
+    """Convert all inputs to OrtValues, for a run with an output that cannot be a numpy array."""
     values = {}
     for name, value in feeds.items():
         if value is None:
-            continue  # an empty optional: ONNX Runtime takes it as not given
+            continue  # an empty optional: ONNX Runtime treats it as absent
         values[name] = to_ort_value(ort, value, name)
     return values
 
 
 def to_ort_value(ort: Any, value: Any, name: str) -> Any:
-    """A tensor as an OrtValue. It may borrow the value's memory and keeps it alive."""
+    """Convert a tensor to an OrtValue, which may borrow the value's memory and then keeps it alive."""
     value = feed(ort, value)
     if isinstance(value, np.ndarray):
         return ort.OrtValue.ortvalue_from_numpy(np.asarray(value, order="C"))
@@ -67,19 +67,19 @@ def to_ort_value(ort: Any, value: Any, name: str) -> Any:
             "element type that numpy does not have.",
         )
     if not isinstance(value, ort.OrtValue):
-        # InferenceSession.run's error text for such an object.
+        # Same error text as that of InferenceSession.run.
         raise RuntimeError(f"Unable to handle object of type {type(value)}")
     return value
 
 
 def typed_to_ort(ort: Any, value: Typed) -> Any:
-    """An OrtValue of a type that numpy has no name for."""
+    """Convert a tensor of an element type that numpy does not have to an OrtValue."""
     if not LAYOUTS[value.element_type].packed:
-        # Borrows the bytes.
+        # The OrtValue borrows the bytes.
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
             np.asarray(value.data, order="C"), int(value.element_type)
         )
-    # A packed array has another shape than its tensor, so let ONNX Runtime allocate and copy the bytes over.
+    # A packed array has another shape than its tensor, so ONNX Runtime allocates and the bytes are copied.
     made = ort.OrtValue.ortvalue_from_shape_and_type(list(value.shape), int(value.element_type))
     data = np.asarray(value.data, order="C")
     if _checked_size(made, value.element_type, value.shape):
@@ -88,11 +88,11 @@ def typed_to_ort(ort: Any, value: Typed) -> Any:
 
 
 def sparse_to_ort(ort: Any, value: Sparse) -> Any:
-    """An OrtValue with a sparse tensor. ONNX Runtime trusts the indices; `Sparse` has checked them."""
+    """Convert a sparse tensor to an OrtValue. ONNX Runtime does not check the indices; `Sparse` has done so."""
     shape = np.asarray(value.dense_shape, dtype=np.int64)
     values = np.asarray(value.values, order="C")
     cpu = ort.OrtDevice.make("cpu", 0)
-    if value.format == "block":  # the bindings alone can make it
+    if value.format == "block":  # only the native bindings can create this format
         native = ort.capi.onnxruntime_pybind11_state.SparseTensor.blocksparse_from_numpy
         blocks = native(shape, values, np.asarray(value.indices[0], dtype=np.int32, order="C"), cpu._get_c_device())
         return ort.OrtValue.ort_value_from_sparse_tensor(ort.SparseTensor(blocks))
@@ -104,7 +104,7 @@ def sparse_to_ort(ort: Any, value: Sparse) -> Any:
 
 
 def result(value: Any) -> Any:
-    """An output of ``InferenceSession.run`` as a value of the wire."""
+    """Convert an output of ``InferenceSession.run`` to a value of the wire."""
     if isinstance(value, (np.ndarray, list, dict)) or value is None:
         return value
     if type(value).__name__ == "SparseTensor":
@@ -113,7 +113,7 @@ def result(value: Any) -> Any:
 
 
 def result_of_ort_value(value: Any) -> Any:
-    """An output of ``run_with_ort_values`` as a value of the wire."""
+    """Convert an output of ``run_with_ort_values`` to a value of the wire."""
     if not value.has_value():
         return None
     if value.is_sparse_tensor():
@@ -129,16 +129,19 @@ def result_of_ort_value(value: Any) -> Any:
         return value.numpy()
     shape = tuple(value.shape())
     size = _checked_size(value, element, shape)
-    # A copy, since the OrtValue frees its memory when it goes. A bytearray, since numpy makes an array over
-    # bytes read-only.
+    # Copy, because the OrtValue frees its memory when it is deleted. Use a bytearray, because numpy arrays over
+    # bytes are read-only.
     raw = bytearray(ctypes.string_at(value.data_ptr(), size)) if size else bytearray()
     return Typed(np.frombuffer(raw, dtype=LAYOUTS[element].storage), element, shape)
 
 
 def _checked_size(value: Any, element: ElementType, shape: tuple[int, ...]) -> int:
-    """Bytes of the tensor in an OrtValue, before its memory is touched directly."""
+    """Return the size in bytes of the tensor in an OrtValue; raise `NotImplemented` if ONNX Runtime differs.
+
+    Check this before direct access to the memory.
+    """
     expected = nbytes(element, shape)
-    tell = getattr(value, "tensor_size_in_bytes", None)  # not before 1.23
+    tell = getattr(value, "tensor_size_in_bytes", None)  # since 1.23
     if tell is not None and tell() != expected:
         raise errors.NotImplemented(
             f"This ONNX Runtime stores {element.text} of shape {shape} in {tell()} bytes; expected were {expected}."
@@ -147,7 +150,7 @@ def _checked_size(value: Any, element: ElementType, shape: tuple[int, ...]) -> i
 
 
 def _sparse(tensor: Any) -> Sparse:
-    # The native class and the Python class around it differ: an attribute there is a method here.
+    # Some methods of the native class are attributes of the Python class, so always use the native one.
     native = tensor._get_c_tensor() if hasattr(tensor, "_get_c_tensor") else tensor
     kind, shape, values = str(native.format), tuple(int(d) for d in native.dense_shape()), native.values()
     if kind.endswith("ORT_SPARSE_COO"):
@@ -157,9 +160,9 @@ def _sparse(tensor: Any) -> Sparse:
         return Sparse(np.array(values), shape, "csr", (np.array(view.inner()), np.array(view.outer())))
     try:
         indices = np.array(native.get_blocksparse_data().indices())
-    except RuntimeError as error:  # up to 1.32 it reads int32 indices as int64, and refuses
+    except RuntimeError as error:  # up to 1.32 ONNX Runtime reads int32 indices as int64 and refuses them
         raise errors.NotImplemented(
             f"A sparse tensor in the format {kind} cannot be carried to the application.",
-            cause=f"ONNX Runtime does not tell its indices: {str(error).strip()}",
+            cause=f"ONNX Runtime does not return its indices: {str(error).strip()}",
         ) from None
     return Sparse(np.array(values), shape, "block", (indices.astype(np.int32),))

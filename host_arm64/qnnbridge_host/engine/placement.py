@@ -1,7 +1,7 @@
-"""Where the nodes of a session run, and the refusal of a session that would not run where it was asked to.
+"""Placement of a session's nodes, and the error for a strict session with nodes on the CPU.
 
 ``get_providers()`` proves nothing: a session lists QNN although every node is on the CPU. Only ONNX Runtime's own
-graph assignment says, node by node, since 1.24. Pure functions on a session that does not run yet.
+graph assignment (since 1.24) reports the provider of each node. Pure functions on a session that does not run yet.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ CPU_PROVIDER = "CPUExecutionProvider"
 MAX_CPU_LIST = 200
 _NAMED_NODES = 10
 _QUANTIZATION = ("QuantizeLinear", "DequantizeLinear")
-# ONNX Runtime lists the nodes of their bodies beside them, and not which ones those are.
+# Operators with bodies. ONNX Runtime's list also contains the nodes of the bodies, without marking them.
 _WITH_BODIES = ("If", "Loop", "Scan")
-# What onnxruntime's quantize_dynamic makes, as far as QNN takes none of it.
+# Operators of onnxruntime's quantize_dynamic that QNN does not support.
 _DYNAMIC = frozenset({"DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "ConvInteger"})
 
 
 class PlacementTarget(NamedTuple):
-    """The number formats of a session's QNN part.
+    """Backend and chip that the QNN part of a session is computed on.
 
-    backend: its type (htp, gpu, ...). simulator: no NPU. soc_model: the chip, if one was said.
-    edges_on_cpu: QNN leaves quantization at the graph's inputs and outputs to the CPU, its default where it may.
+    backend: its type (htp, gpu, ...). simulator: whether the machine lacks an NPU. soc_model: the chip, if one was
+    given.
+    edges_on_cpu: whether QNN leaves quantization at the graph's inputs and outputs to the CPU, which is its default
+    if the CPU is allowed.
     """
 
     backend: str
@@ -42,10 +44,10 @@ class PlacementTarget(NamedTuple):
 
 
 class SessionOperators(NamedTuple):
-    """What the operators of a session mean for advice.
+    """Properties of a session's operators that decide on the advice.
 
-    without_qnn: operators that QNN has for no sizes and types. none_for_qnn: the session has no others.
-    quantised: it has QuantizeLinear or DequantizeLinear.
+    without_qnn: operators that QNN lacks for all sizes and types. none_for_qnn: whether all operators are such.
+    quantised: whether the session has QuantizeLinear or DequantizeLinear.
     """
 
     without_qnn: tuple[str, ...] = ()
@@ -57,7 +59,10 @@ _NOT_KNOWN = SessionOperators()
 
 
 def read(session: Any, target: PlacementTarget | None, source: str = "") -> Placement:
-    """The placement of a session. ``known`` is False where this ONNX Runtime does not report it. source: of QNN."""
+    """Return the placement of a session; its ``known`` is False if this ONNX Runtime does not report placements.
+
+    source: a description of QNN's origin, for the placement.
+    """
     base = Placement(known=False)
     if target is not None:
         base = dataclasses.replace(
@@ -79,7 +84,7 @@ def read(session: Any, target: PlacementTarget | None, source: str = "") -> Plac
             partitions += 1
             qnn += len(nodes)
         elif subgraph.ep_name == CPU_PROVIDER:
-            # Counted whole and listed in part: a model with thousands of nodes on the CPU must fit into a header.
+            # Count all nodes but list only some: a model with thousands of nodes on the CPU must fit into a header.
             cpu += len(nodes)
             on_cpu += [(node.name, node.op_type) for node in nodes[: MAX_CPU_LIST - len(on_cpu)]]
         else:
@@ -106,19 +111,19 @@ def read(session: Any, target: PlacementTarget | None, source: str = "") -> Plac
 
 
 def is_compiled(session: Any) -> bool:
-    """Whether what QNN has of the model is a context binary."""
+    """Return whether the nodes on QNN are context binaries."""
     graphs = [graph for graph in _assignment(session) or () if graph.ep_name == PROVIDER]
     return any(node.op_type == OP_TYPE for graph in graphs for node in graph.get_nodes())
 
 
 def operators_on_qnn(session: Any) -> frozenset[str]:
-    """Return the operators of the nodes that QNN has, as far as ONNX Runtime reports them."""
+    """Return the operators of the nodes on QNN; empty if ONNX Runtime does not report the placement."""
     graphs = [graph for graph in _assignment(session) or () if graph.ep_name == PROVIDER]
     return frozenset(str(node.op_type) for graph in graphs for node in graph.get_nodes())
 
 
 def session_operators(session: Any) -> SessionOperators:
-    """Return what fixed sizes and other types can change, and what they cannot."""
+    """Return which operators of a session QNN lacks, and whether the session is quantised."""
     names = {
         str(node.op_type) if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
         for graph in _assignment(session) or ()
@@ -130,7 +135,7 @@ def session_operators(session: Any) -> SessionOperators:
 
 
 def infos(nodes: Any) -> tuple[NodeInfo, ...]:
-    """Inputs or outputs as their session sees them, free dimension overrides applied."""
+    """Return the session's inputs or outputs, with free dimension overrides applied."""
     return tuple(NodeInfo(node.name, node.type, tuple(node.shape)) for node in nodes)
 
 
@@ -143,10 +148,15 @@ def refusal(
     compiled: bool = False,
     operators: SessionOperators = _NOT_KNOWN,
 ) -> PlacementRefused:
-    """The error for a strict session that ONNX Runtime refused.
+    """Return the error for a strict session that ONNX Runtime refused.
 
-    placement, model_inputs: of the same model with fallback allowed, if it could be made; else `second_error` says
-    why not. compiled: `is_compiled`. operators: `session_operators`.
+    Args:
+        model: the model's name in the message.
+        placement: placement of the same model with fallback allowed; ``None`` if that session failed.
+        model_inputs: inputs of the same model with fallback allowed.
+        second_error: why the session with fallback could not be created.
+        compiled: result of `is_compiled`.
+        operators: result of `session_operators`.
     """
     free = dynamic_dimensions(model_inputs)
     if placement is None or not placement.cpu_nodes:
@@ -181,7 +191,7 @@ def refusal(
 
 
 def dynamic_dimensions(model_inputs: Sequence[NodeInfo]) -> dict[str, tuple[str, ...]]:
-    """Input name -> its dimensions that have no number: their names, or their positions (``axis 0``)."""
+    """Return the free dimensions of each input that has any, by name or by position (``axis 0``)."""
     found = {}
     for node in model_inputs:
         free = tuple(
@@ -200,7 +210,7 @@ def _assignment(session: Any) -> Sequence[Any] | None:
         return None
     try:
         found: Sequence[Any] = ask()
-    except Exception:  # noqa: BLE001 - recording was switched off by the application's own session entry
+    except Exception:  # noqa: BLE001 - the application's session entry has disabled recording
         return None
     return found
 
@@ -249,11 +259,14 @@ def _cause(
         return f"The model is compiled, and its context binary lacks these nodes: {listed}. {edges}".rstrip()
     if placement.qnn_nodes:
         return f"QNN does not support these nodes as they are: {listed}. {edges}".rstrip()
-    return f"QNN took none of these nodes: {listed}. Either it supports none of them, or its backend did not start."
+    return f"QNN took none of these nodes: {listed}. Either it does not support them, or its backend did not start."
 
 
 def _staying(operators: SessionOperators) -> str:
-    """Name the operators of classical machine learning: of others ONNX Runtime may compute some beforehand."""
+    """Return a sentence about operators of classical machine learning, which fixed dimensions do not help.
+
+    Other such operators are omitted, because ONNX Runtime may fold some of them into constants.
+    """
     names = [name for name in operators.without_qnn if name.startswith("ai.onnx.ml.")]
     return f" {NO_OPERATOR} {', '.join(names)}, and fixed dimensions do not change that." if names else ""
 
@@ -267,19 +280,19 @@ def _fix(
 ) -> str:
     allow = "To let such nodes run on the CPU, create the session with fallback='cpu'."
     if compiled:
-        return f"Compile the original model again, changed so that QNN takes them, too. {allow}"
+        return f"Change these nodes in the original model so that QNN supports them, and compile it again. {allow}"
     if not free and not _DYNAMIC.isdisjoint(on_cpu):
         lacks = f"QNN has no {_named(on_cpu)}"
-        return f"Use the float model, or quantise that with qnnbridge quantize; {lacks}. {allow}"
+        return f"Use the float model, or quantise it with qnnbridge quantize; {lacks}. {allow}"
     if operators.none_for_qnn:
         return f"Run the model on the CPU provider, or replace these operators by others. {allow}"
     if not free:
         if operators.quantised:
             # `qnnbridge quantize` refuses a model that is quantised already.
             return f"Change these nodes, or quantise the float model again with other types. {allow}"
-        return f"Change or quantize these nodes so that QNN takes them. {allow}"
+        return f"Change or quantize these nodes so that QNN supports them. {allow}"
     axes = [dim for dims in free.values() for dim in dims]
-    # One override sets every axis of that name, so a name that an input uses twice ("?" is one) is no handle.
+    # An override sets every axis of that name, so a name that one input uses twice (such as "?") is not usable.
     names = [dim for dim in dict.fromkeys(axes) if all(_is_handle(dim, dims) for dims in free.values())]
     how = ", ".join(f"add_free_dimension_override_by_name({name!r}, SIZE)" for name in names)
     if how and set(axes) == set(names):

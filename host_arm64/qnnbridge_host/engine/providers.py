@@ -1,9 +1,9 @@
-"""Chooses the execution providers of a session, and the options of each; loads QNN's.
+"""Chooses the execution providers of a session and their options; loads QNN's provider.
 
-The rules: the default is QNN; with QNN the session is strict unless the application allows the CPU; QNN's
-options are checked and completed (backend library, and on the simulator the chip); a provider that this host does
-not have is an error, never a silent CPU. The seam to the two generations of onnxruntime-qnn is `QnnAdapter`.
-Immutable results, pure functions; any thread.
+The rules: the default is QNN. With QNN the session is strict unless the application allows the CPU. QNN's options
+are checked and completed (with the backend library, and on the simulator with the chip). A provider that this host
+does not have is an error, never a silent fallback to the CPU. `QnnAdapter` is the interface to the two generations
+of onnxruntime-qnn. Immutable results, pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -26,41 +26,50 @@ from qnnbridge_protocol.specs import ProviderSpec, SessionSpec
 Providers = Sequence[tuple[str, dict[str, str]]]
 
 _SUFFIX = "ExecutionProvider"
-# In every ONNX Runtime, and useless here: it sends the inputs to a web service, and needs a model made for it.
+# Part of every ONNX Runtime and useless here: it sends the inputs to a web service and needs a special model.
 _NOT_OFFERED = frozenset(("AzureExecutionProvider",))
 
 
 class QnnAdapter(Protocol):
-    """How QNN is reached in this process."""
+    """Access to QNN in this process."""
 
     @property
     def simulator(self) -> bool:
-        """There is no NPU: QNN computes on the HTP simulator."""
+        """Whether QNN computes on the HTP simulator because the machine lacks an NPU."""
 
     @property
     def library_folder(self) -> str | None:
-        """Where the backend libraries are."""
+        """Folder of the backend libraries."""
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Of onnxruntime-qnn; ``()`` if nothing says it."""
+        """Release of onnxruntime-qnn; ``()`` if unknown."""
 
     @property
     def source(self) -> QnnSource | None:
-        """The origin of QNN; ``None`` without QNN."""
+        """Origin of QNN; ``None`` without QNN."""
 
     def require(self) -> None:
         """Raise `ProviderUnavailable` if QNN cannot be used."""
 
     def devices(self) -> list[dict[str, Any]]:
-        """The QNN devices, for people and programs."""
+        """Describe the QNN devices."""
 
     def attach(self, session_options: Any, options: dict[str, str], backend: str) -> Providers:
-        """Put QNN first into the session. Returns what must be named in the ``providers`` argument, if anything."""
+        """Add QNN to the session options as the first provider, if this generation supports that.
+
+        Args:
+            session_options: ONNX Runtime's SessionOptions, which are changed.
+            options: QNN's options, checked and complete.
+            backend: the backend's type (htp, gpu, ...).
+
+        Returns:
+            Providers for the ``providers`` argument of the session; empty if the options contain QNN.
+        """
 
 
 class NoQnn:
-    """QNN cannot be used in this process; `reason` says why."""
+    """Adapter for a process that cannot use QNN. reason: the error for sessions that request QNN."""
 
     simulator = False
     library_folder: str | None = None
@@ -71,7 +80,7 @@ class NoQnn:
         self.reason = reason
 
     def require(self) -> None:
-        # A fresh one for each session: a raised error gathers tracebacks, and is completed on its way.
+        # Raise a copy for each session, because a raised error gathers tracebacks and handlers add to it.
         raise self.reason.copy()
 
     def devices(self) -> list[dict[str, Any]]:
@@ -83,14 +92,16 @@ class NoQnn:
 
 
 class ProviderChoice(NamedTuple):
-    """The providers and options of a session.
+    """Providers and options of a session.
 
-    qnn: QNN's options, checked and complete, or ``None`` for a session without QNN.
-    others: the providers after QNN, by name, with their options; the CPU is never named beside QNN (ONNX Runtime
-        adds it by itself, and refuses a strict session that names it).
-    entries: the session's configuration entries, without those that are QNN options by another name.
-    strict: a node on the CPU is an error.
-    missing: why a requested QNN is absent, in a session that may run without it.
+    Attributes:
+        qnn: QNN's options, checked and complete, or ``None`` for a session without QNN.
+        others: name and options of each provider after QNN. The CPU is never listed together with QNN, because
+            ONNX Runtime adds the CPU implicitly, and refuses a strict session that lists it.
+        entries: the session's configuration entries, without those that are QNN options by another name.
+        target: backend and chip of the QNN part; ``None`` without QNN.
+        strict: whether a node on the CPU is an error.
+        missing: why a requested QNN is absent, in a session that may run without it.
     """
 
     qnn: dict[str, str] | None
@@ -102,15 +113,22 @@ class ProviderChoice(NamedTuple):
 
 
 def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, records: bool) -> ProviderChoice:
-    """Decide on providers and configuration entries.
+    """Choose the providers and configuration entries of a session.
 
-    available: the providers that ONNX Runtime was built with or has registered. records: it can record the graph
-    assignment.
+    Args:
+        spec: the session's description.
+        available: the providers that ONNX Runtime was built with or has registered.
+        qnn: the access to QNN.
+        records: whether ONNX Runtime can record the graph assignment.
+
+    Raises:
+        ProviderUnavailable: the host does not have a requested provider.
+        OptionError: the order of providers or a QNN option cannot be used.
     """
     asked = _unique(spec.providers) or [ProviderSpec(PROVIDER)]
     entries = {str(key): str(value) for key, value in spec.config_entries.items()}
     if records:
-        # Without this entry ONNX Runtime records nothing, and asking for the assignment is an error.
+        # Without this entry ONNX Runtime does not record the assignment, and querying it is an error.
         entries.setdefault(RECORD_ASSIGNMENT, "1")
     names = [provider.name for provider in asked]
     for name in names:
@@ -131,9 +149,9 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
         raise OptionError(
             "CPUExecutionProvider comes before QNNExecutionProvider.",
             cause="The first provider takes every node it can, and the CPU takes all of them.",
-            fix="Name QNNExecutionProvider first, or only CPUExecutionProvider.",
+            fix="List QNNExecutionProvider first, or only CPUExecutionProvider.",
         )
-    # ONNX Runtime itself keeps a provider's options as entries with this prefix, so an application may use either.
+    # ONNX Runtime stores a provider's options as entries with this prefix, so applications may use either form.
     by_entry = {
         key[len(SESSION_PREFIX) :]: entries.pop(key) for key in list(entries) if key.startswith(SESSION_PREFIX)
     }
@@ -158,7 +176,7 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
 
 
 def _unique(providers: Sequence[ProviderSpec]) -> list[ProviderSpec]:
-    """The first of each name; ONNX Runtime ignores the others too."""
+    """Return the first provider of each name, because ONNX Runtime also ignores repetitions."""
     return list({provider.name: provider for provider in reversed(providers)}.values())[::-1]
 
 
@@ -175,7 +193,7 @@ def _merged(by_entry: Mapping[str, str], options: Mapping[str, Any]) -> dict[str
 
 
 def _complete(options: dict[str, str], qnn: QnnAdapter) -> dict[str, str]:
-    # With the whole path QNN cannot load a library of the same name from elsewhere, such as that of an SDK on PATH.
+    # Set the full path, so that QNN does not load a library of the same name from elsewhere (an SDK on PATH).
     if "backend_path" not in options and "backend_type" not in options:
         path = qnn_options.backend_library("htp", qnn.library_folder)
         if path is not None:
@@ -187,7 +205,10 @@ def _complete(options: dict[str, str], qnn: QnnAdapter) -> dict[str, str]:
 
 
 def _did_you_mean(name: str, usable: Sequence[str]) -> str | None:
-    """Compared without the suffix, which is most of a name: QNN, qnn, QNNProvider, QNNExecutionProvide."""
+    """Return the usable provider most similar to a name such as QNN, qnn, QNNProvider or QNNExecutionProvide.
+
+    Compare without the suffix, because the suffix is most of a name.
+    """
     short = {other.removesuffix(_SUFFIX).lower(): other for other in usable}
     asked = re.split(r"[ _-]*(?:exec|prov|ep$)", name.strip().lower(), maxsplit=1)[0]
     return short.get(qnn_options.closest(asked, short) or "")
@@ -204,15 +225,15 @@ def _unknown(name: str, available: Sequence[str], qnn: QnnAdapter) -> ProviderUn
     )
 
 
-# --- how QNN is reached: built into ONNX Runtime (onnxruntime-qnn 1.x), or as a plugin beside it (2.x) ------
+# --- access to QNN: built into ONNX Runtime (onnxruntime-qnn 1.x), or a separate plugin (2.x) ----------------
 #
-# Built in, QNN is named in the classic ``providers`` argument. The wheel says nothing of devices; whether it can
-# reach an NPU is seen from its files: a build for a machine with an NPU brings the library that talks to it (the
-# stub), the pure x64 build (1.22.2) has none and computes on the simulator.
+# Built in, QNN is requested by the classic ``providers`` argument. The wheel does not list devices; its files show
+# whether it supports an NPU: a build for a machine with an NPU contains the library that communicates with it (the
+# stub); the pure x64 build (1.22.2) lacks the stub and computes on the simulator.
 #
-# A plugin's library is registered once in the life of the process and never unregistered: a session that outlives
-# its library is a segmentation fault. QNN is given to a session by its devices; with this generation the classic
-# ``providers=["QNNExecutionProvider"]`` would silently give a CPU session.
+# A plugin's library is registered once per process and never unregistered, because a session that outlives its
+# library causes a segmentation fault. QNN is added to a session by its devices; with this generation the classic
+# ``providers=["QNNExecutionProvider"]`` would silently create a CPU session.
 
 
 class BuiltinQnn:
@@ -228,7 +249,7 @@ class BuiltinQnn:
         return not self._stubs()
 
     def require(self) -> None:
-        """It exists if ONNX Runtime was built with it, which `load_builtin` has checked."""
+        """Do nothing: `load_builtin` has checked that ONNX Runtime was built with QNN."""
 
     def devices(self) -> list[dict[str, Any]]:
         kind = "CPU" if self.simulator else "NPU"
@@ -246,7 +267,10 @@ class BuiltinQnn:
 
 
 def load_builtin(available: Sequence[str], found: Installed) -> QnnAdapter:
-    """The adapter for an installed 1.x."""
+    """Return the adapter for an installed onnxruntime-qnn 1.x.
+
+    available: the providers that ONNX Runtime was built with.
+    """
     if found.qnn_folder is None or PROVIDER not in available:
         return NoQnn(
             ProviderUnavailable(
@@ -262,7 +286,7 @@ def load_builtin(available: Sequence[str], found: Installed) -> QnnAdapter:
     return BuiltinQnn(found.qnn_folder, parse_version(release), source)
 
 
-# What every library of QNN exports, and a provider that uses them has as a text.
+# A symbol that every QNN library exports; a provider that loads such libraries contains its name as text.
 _QNN_ENTRY = b"QnnInterface_getProviders"
 
 
@@ -272,14 +296,14 @@ class PluginQnn:
     def __init__(self, devices: list[Any], source: QnnSource) -> None:
         self._devices = devices
         self.source: QnnSource | None = source
-        # The provider itself, for other libraries that have an ONNX Runtime environment of their own.
+        # The provider's file, for other libraries that have their own ONNX Runtime environment.
         self.library: str | None = source.library
         self.library_folder: str | None = os.path.dirname(source.library)
         self.version = parse_version(source.release)
 
     @property
     def simulator(self) -> bool:
-        """Without an NPU the provider lists the machine's CPU, which the simulator runs on."""
+        """Whether the machine lacks an NPU. Then the provider lists the machine's CPU, which runs the simulator."""
         return bool(self._devices) and all(_kind(device) == "CPU" for device in self._devices)
 
     def require(self) -> None:
@@ -289,7 +313,7 @@ class PluginQnn:
             "QNN lists no device on this machine.",
             cause="The provider is loaded, but there is no Qualcomm NPU, or its driver is missing or not working.",
             fix="Install the NPU driver (Windows Update, or the maker of the PC) and restart, "
-            "or ask for CPUExecutionProvider.",
+            "or request CPUExecutionProvider.",
             details={"library_folder": self.library_folder},
         )
 
@@ -298,9 +322,9 @@ class PluginQnn:
 
     def attach(self, session_options: Any, options: dict[str, str], backend: str) -> Providers:
         self.require()
-        # The provider uses one device and warns about others; an NPU may be listed beside a GPU.
+        # The provider uses one device and warns about others, and may list both an NPU and a GPU.
         wanted = "GPU" if backend == "gpu" else "NPU"
-        # On the simulator there is neither of the two: QNN lists a CPU.
+        # On the simulator QNN lists only a CPU.
         chosen = [device for device in self._devices if _kind(device) == wanted] or self._devices
         session_options.add_provider_for_devices(chosen, options)
         return ()
@@ -309,24 +333,29 @@ class PluginQnn:
 def load_plugin(
     ort: Any, found: Installed, choose: Callable[[], QnnSource], on_phase: Callable[..., None]
 ) -> QnnAdapter:
-    """Register the provider of the chosen source. A failure is kept, and raised when a session asks for QNN.
+    """Register the provider of the chosen source. After a failure, sessions that request QNN raise its error.
 
-    choose: gives the source. Raises `BridgeError`, or anything at all where the package refuses the machine.
+    Args:
+        ort: the module onnxruntime.
+        found: the installed packages.
+        choose: returns the source. It raises `BridgeError`, or any exception if the package refuses the machine.
+        on_phase: called before the library is loaded, with QNN's versions.
     """
     source: QnnSource | None = None
     try:
         source = choose()
         folder = os.path.dirname(source.library)
-        # The wheel's own library needs no look. A folder may hold another vendor's provider, and registering a
+        # The wheel's own library needs no check. A folder may contain another vendor's provider, and registering a
         # library runs its code.
         if source.engine != "wheel":
             _refuse_others(source)
-        # Before the first call into QNN: where the skel is not found then, QNN stays with the driver's runtime.
+        # Set this before the first call into QNN: if the skel is not found then, QNN keeps using the driver's
+        # runtime.
         _let_the_dsp_find(folder)
         on_phase("registering", source.versions())
         devices = _registered(ort)
-        if not devices:  # else an earlier engine of this process has registered it; twice is an error
-            # ONNX Runtime takes any name here and makes it the provider's. Compiled models have this one as the
+        if not devices:  # else an earlier engine of this process has registered the library; twice is an error
+            # ONNX Runtime accepts any name here as the provider's name. Compiled models contain this name as the
             # `source` of their nodes.
             ort.register_execution_provider_library(PROVIDER, source.library)
             devices = _registered(ort)
@@ -354,8 +383,8 @@ def unavailable(error: BridgeError) -> ProviderUnavailable:
 
 
 def _refuse_others(source: QnnSource) -> None:
-    """The library of another provider is refused before its code runs."""
-    import mmap  # which a session from the wheel does not need
+    """Raise `ProviderUnavailable` if a library is not QNN's provider, before its code runs."""
+    import mmap  # imported here because a session from the wheel does not need it
 
     try:
         with open(source.library, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -367,7 +396,7 @@ def _refuse_others(source: QnnSource) -> None:
         ) from error
     if not known:
         raise ProviderUnavailable(
-            f"{source.library} is no library of the QNN provider.",
+            f"{source.library} is not a library of the QNN provider.",
             cause=f"{_QNN_ENTRY.decode()} does not occur in it, and a provider for QNN needs that.",
             fix=_NAME_IT,
             details={"engine": source.engine, "library": source.library},
@@ -381,26 +410,22 @@ def _registered(ort: Any) -> list[Any]:
 def _let_the_dsp_find(folder: str) -> None:
     """Put the package's folder first in ADSP_LIBRARY_PATH.
 
-    The NPU's own loader looks there for its part (the skel); where it does not find it QNN switches silently to the
-    driver's older runtime (onnxruntime-qnn issue 593).
+    The NPU's own loader searches this path for the NPU's part of QNN (the skel). If it is not found, QNN silently
+    switches to the driver's older runtime (onnxruntime-qnn issue 593).
     """
     before = os.environ.get("ADSP_LIBRARY_PATH", "")
-    # FastRPC separates by a semicolon on Linux as well, where `os.pathsep` is a colon.
+    # FastRPC uses a semicolon as separator on Linux, too, where `os.pathsep` is a colon.
     if folder not in before.split(";"):
         os.environ["ADSP_LIBRARY_PATH"] = f"{folder};{before}" if before else folder
 
 
-_NAME_IT = (
-    "Name the folder that holds onnxruntime_providers_qnn and the Qnn libraries (ep_path=), or use engine='wheel'."
-)
+_NAME_IT = "Set ep_path= to the folder with onnxruntime_providers_qnn and the Qnn libraries, or use engine='wheel'."
 
 
 def _fix_elsewhere(found: Installed) -> str:
-    text = "The provider is made for a range of onnxruntime's releases and for one architecture. "
+    text = "The provider supports a range of onnxruntime's releases and one architecture. "
     if "onnxruntime-windowsml" in found.distributions:
-        return (
-            text + "Install another onnxruntime-windowsml, or plain onnxruntime in its place, in the host's Python."
-        )
+        return text + "Install another onnxruntime-windowsml, or plain onnxruntime instead, in the host's Python."
     return text + "Upgrade onnxruntime in the host's Python, or use engine='wheel' (onnxruntime-qnn)."
 
 
@@ -415,7 +440,7 @@ def _fix(text: str) -> str:
 
 
 def _kind(device: Any) -> str:
-    # As text a member of pybind11's enumeration is ``OrtHardwareDeviceType.NPU``.
+    # The text of a pybind11 enum member is ``OrtHardwareDeviceType.NPU``.
     return str(device.device.type).rpartition(".")[2]
 
 

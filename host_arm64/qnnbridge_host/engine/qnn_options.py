@@ -1,12 +1,12 @@
-"""The options of the QNN execution provider: a table, and the checks against it.
+"""Options of the QNN execution provider: a table, and the checks against it.
 
-QNN ignores an option that it does not know, and most values that it cannot use, without an error: a misspelt option
-silently computes with other settings. So names and values are checked here before ONNX Runtime sees them, against
-the table; so are ONNX Runtime's own configuration keys, and the names of chips. Pure functions but for looking
-whether a file exists; any thread.
+QNN silently ignores unknown options and most invalid values, so a session with a misspelt option computes with
+other settings. Therefore names and values are checked against the table before ONNX Runtime gets them;
+so are ONNX Runtime's own configuration keys, and chips. The functions do not have side effects; they read the disk
+only to check whether a file exists. Any thread.
 
-Every refusal is an `OptionError` that names the option, its fault and the correct form. Values may come as text,
-bool or int; they leave as text. An option or a chip that is newer than the tables passes if the installed library
+Every refusal is an `OptionError` with the option, the fault and the correct form. Values are text, bool or int and
+are converted to text. An option or a chip that is newer than the tables is accepted if the installed library
 contains its name; `newer_than_tables` describes it for a warning.
 
 Sources: the option names inside the libraries of all releases from 1.20 on (`model/option_names.json`), and the
@@ -43,22 +43,23 @@ PERFORMANCE_MODES = (
     "extreme_power_saver",
     "sustained_high_performance",
 )
-# Case counts. For any other word QNN logs a warning and takes htp.
+# Case-sensitive. For any other text QNN logs a warning and uses htp.
 BACKEND_TYPES = ("htp", "gpu", "cpu", "saver", "ir", "genie")
 PRIORITIES = ("normal", "low", "normal_low", "normal_high", "high", "high_plus", "critical", "critical_plus")
-# Before 2.5 QNN had four levels: low, normal, normal_high and high, as ONNX Runtime's documentation names them.
+# Before 2.5 QNN had four levels: low, normal, normal_high and high (as in ONNX Runtime's documentation).
 _PRIORITIES_SINCE = dict.fromkeys(("normal_low", "high_plus", "critical", "critical_plus"), (2, 5))
 
 
 class Option(NamedTuple):
-    """One option.
+    """One option of the table.
 
-    kind: the meaning of its text. ``switch`` is exactly "0" or "1"; ``library`` is a file that must exist, or the
-        name of one beside the provider; ``file`` must exist; ``text`` is anything.
-    choices: allowed values of a ``choice`` (case counts) or a ``number``.
-    low, high: range of a ``number``.
-    grows: whether QNN adds larger numbers with new chips, so that those above the largest choice pass.
-    choices_since: first release of choices that came later.
+    Attributes:
+        kind: the meaning of its text. ``switch`` is exactly "0" or "1"; ``library`` is a path of a file that must
+            exist, or the name of a file in the provider's folder; ``file`` must exist; ``text`` is any text.
+        choices: allowed values of a ``choice`` (case-sensitive) or a ``number``.
+        low, high: range of a ``number``.
+        grows: whether numbers above the largest choice are accepted, because new chips add larger numbers.
+        choices_since: first release (major, minor) of choices that were added later.
     """
 
     name: str
@@ -83,9 +84,9 @@ _TABLE = (
     Option("backend_type", "choice", BACKEND_TYPES),
     _number("device_id"),
     Option("soc_model", "soc"),
-    # Where soc_model is given as well, QNN follows that, also if the two contradict each other.
+    # If soc_model is given as well, QNN uses soc_model, even if the two contradict each other.
     Option("htp_arch", "number", ("0", "68", "69", "73", "75", "79", "81"), grows=True),
-    # 0 is QNN's default and means all of it.
+    # 0 is QNN's default and means the whole VTCM.
     _number("vtcm_mb"),
     Option("htp_performance_mode", "choice", PERFORMANCE_MODES),
     # In microseconds.
@@ -112,7 +113,7 @@ _TABLE = (
     _switch("enable_htp_prepare_only"),
     _switch("enable_htp_prepare_and_load"),
     _switch("disable_file_mapped_weights"),
-    # A level needs profiling_file_path: without it QNN ends in an EPFail that `ort_errors` explains.
+    # A level needs profiling_file_path: without it QNN fails with an EPFail that `ort_errors` explains.
     Option("profiling_level", "choice", ("off", "basic", "detailed", "optrace")),
     Option("profiling_file_path", "text"),
     Option("op_packages", "packages"),
@@ -139,7 +140,7 @@ RUN_OPTIONS: Mapping[str, Option] = {
     for option in (
         Option("qnn.htp_perf_mode", "choice", PERFORMANCE_MODES),
         Option("qnn.htp_perf_mode_post_run", "choice", PERFORMANCE_MODES),
-        # Anything but a number aborts the process inside the provider (std::stoul).
+        # A text that is not a number aborts the process inside the provider (std::stoul).
         _number("qnn.rpc_control_latency"),
         Option("qnn.lora_config", "file"),
     )
@@ -150,7 +151,7 @@ DYNAMIC_OPTIONS: Mapping[str, Option] = {
     for option in (
         Option("ep.dynamic.workload_type", "choice", ("Default", "Efficient")),
         Option("ep.dynamic.qnn_htp_performance_mode", "choice", PERFORMANCE_MODES),
-        # Anything but a number aborts the process inside the provider.
+        # A text that is not a number aborts the process inside the provider.
         _number("kvcache_rewind"),
     )
 }
@@ -158,13 +159,13 @@ DYNAMIC_OPTIONS: Mapping[str, Option] = {
 # Session keys with this prefix are provider options by another name.
 SESSION_PREFIX = "ep.qnnexecutionprovider."
 
-# Names that documentation gives and QNN ignores -> the name that works.
+# Names that appear in documentation and are ignored by QNN -> the name that works.
 WRONG_NAMES: Mapping[str, str] = {
     "qnn.perf_mode": "qnn.htp_perf_mode",
     "ep_select_backend_path": "backend_path",
 }
 
-# Backend type -> its library's name, without the platform's prefix and suffix.
+# Backend type -> file name of its library, without the platform's prefix and suffix.
 BACKEND_LIBRARIES: Mapping[str, str] = {
     "htp": "QnnHtp",
     "gpu": "QnnGpu",
@@ -177,10 +178,10 @@ BACKEND_LIBRARIES: Mapping[str, str] = {
 
 # --- ONNX Runtime's configuration keys --------------------------------------------------------------------
 #
-# ONNX Runtime stores any key it is given and says nothing about one that it does not know. Its releases add keys,
-# so an unknown key is passed through, unless it is within two keystrokes of a known one.
+# ONNX Runtime stores any key and does not report unknown ones. Its releases add keys, so an unknown key is passed
+# through, unless it differs from a known key by at most two keystrokes.
 
-# Set to 1 in the host's environment, names of options are no longer checked (values still are).
+# If this variable is 1 in the host's environment, option names are not checked (values still are).
 ALLOW_UNKNOWN_ENV = "QNNBRIDGE_ALLOW_UNKNOWN_OPTIONS"
 
 DISABLE_CPU_FALLBACK = "session.disable_cpu_ep_fallback"
@@ -192,12 +193,12 @@ _TYPO_DISTANCE = 2
 
 
 def names_are_checked() -> bool:
-    """Whether unknown names are refused."""
+    """Return whether unknown options are refused."""
     return os.environ.get(ALLOW_UNKNOWN_ENV) != "1"
 
 
 def refuse_misspelt(key: str, known: Iterable[str], what: str) -> None:
-    """Raise `OptionError` if ``key`` is not known and nearly is."""
+    """Raise `OptionError` if `key` is a likely misspelling of a known key. what: kind of key, for the message."""
     known = list(known)
     if key in known or not names_are_checked():
         return
@@ -213,7 +214,7 @@ def refuse_misspelt(key: str, known: Iterable[str], what: str) -> None:
 
 
 def _distance(a: str, b: str) -> int:
-    """How many insertions, deletions, replacements or swaps of neighbours lead from one word to the other."""
+    """Return how many insertions, deletions, replacements or swaps of neighbours turn one word into the other."""
     rows = [list(range(len(b) + 1))]
     for i, x in enumerate(a, 1):
         row = [i]
@@ -230,7 +231,8 @@ def _distance(a: str, b: str) -> int:
 
 # X2 Elite (SC8480XP), the first chip with bfloat16. For an older one QNN raises a RuntimeError.
 _MIN_BF16_SOC = 88
-# QNN reads "0" and "1" alone, and ignores every other word without an error. These are refused with the digit.
+# QNN accepts only "0" and "1" and silently ignores other words. The error for one of these words suggests the
+# digit.
 _WORDS_FOR_SWITCH = {"true": "1", "yes": "1", "on": "1", "false": "0", "no": "0", "off": "0"}
 
 
@@ -241,11 +243,16 @@ def provider_options(
     library_folder: str | None = None,
     version: tuple[int, ...] = (),
 ) -> dict[str, str]:
-    """The options as text, with names of libraries made into paths and names of chips into numbers.
+    """Check QNN's options and return them as text, with paths of libraries and numbers of chips.
 
-    config: the session's configuration entries, which some options need.
-    library_folder: where the QNN libraries are; a library without a folder is looked for there.
-    version: of onnxruntime-qnn; ``()`` if unknown.
+    Args:
+        options: the options as the application gave them.
+        config: the session's configuration entries, which some options need.
+        library_folder: folder of the QNN libraries; a library without a folder is searched for there.
+        version: release of onnxruntime-qnn; ``()`` if unknown.
+
+    Raises:
+        OptionError: an option or its value cannot be used, or options contradict each other.
     """
     checked = _all_checked(options, PROVIDER_OPTIONS, "QNN provider option", version, library_folder)
     _refuse_contradictions(checked, config, library_folder)
@@ -253,17 +260,26 @@ def provider_options(
 
 
 def run_options(entries: Mapping[str, Any], version: tuple[int, ...] = ()) -> dict[str, str]:
-    """The ``qnn.*`` entries of RunOptions, as text. All entries given must be of that kind."""
+    """Check the ``qnn.*`` entries of RunOptions and return them as text. `entries` must contain no others."""
     return _all_checked(entries, RUN_OPTIONS, "QNN run option", version)
 
 
 def dynamic_options(options: Mapping[str, Any], version: tuple[int, ...] = ()) -> dict[str, str]:
-    """The argument of ``set_ep_dynamic_options``, as text."""
+    """Check the argument of ``set_ep_dynamic_options`` and return it as text."""
     return _all_checked(options, DYNAMIC_OPTIONS, "dynamic option", version)
 
 
 def find_library(text: str, folder: str | None, what: str) -> str:
-    """The path of a library that is given as a path, or by its name beside the provider."""
+    """Return the path of a library that is given as a path, or by its name in the provider's folder.
+
+    Args:
+        text: the path or name.
+        folder: the provider's folder.
+        what: description of the option in the message.
+
+    Raises:
+        OptionError: the file does not exist.
+    """
     beside = folder is not None and not os.path.dirname(text)
     path = os.path.join(folder or "", text) if beside else os.path.abspath(text)
     if os.path.isfile(path):
@@ -271,7 +287,7 @@ def find_library(text: str, folder: str | None, what: str) -> str:
     present = libraries_in(folder)
     close = closest(os.path.basename(text), present, 0.5)
     raise OptionError(
-        f"{what}: there is no file {path}.",
+        f"{what}: the file {path} does not exist.",
         cause="QNN would report it only in its log, and every node would run on the CPU.",
         fix=(f"Did you mean {close!r}? " if close else "")
         + "Leave the option out to use the library that comes with onnxruntime-qnn"
@@ -281,7 +297,7 @@ def find_library(text: str, folder: str | None, what: str) -> str:
 
 
 def libraries_in(folder: str | None) -> list[str]:
-    """File names of the QNN backends in a folder."""
+    """Return the QNN backends in a folder, sorted by file name."""
     try:
         names = os.listdir(folder) if folder else []
     except OSError:
@@ -291,7 +307,7 @@ def libraries_in(folder: str | None) -> list[str]:
 
 
 def backend_library(kind: str, folder: str | None) -> str | None:
-    """The path of the installed library of a backend type, or ``None``."""
+    """Return the path of the installed library of a backend type, or ``None``."""
     stem = BACKEND_LIBRARIES.get(kind, kind)
     for name in libraries_in(folder):
         if name.removeprefix("lib").rsplit(".", 1)[0] == stem and folder is not None:
@@ -299,17 +315,17 @@ def backend_library(kind: str, folder: str | None) -> str | None:
     return None
 
 
-# They say themselves what QNN writes instead of compiling.
+# Options by which the application itself chooses what QNN writes instead of compiling.
 _OWN_WAY = ("dump_qnn_ir_dlc", "qnn_ir_backend_path", "qnn_saver_path")
 
 
 def placement_only(options: Mapping[str, str], folder: str, library: str | None) -> dict[str, str]:
-    """Return the options that make QNN place a model for the NPU and write its graphs to `folder`, not compiled.
+    """Return the options that make QNN place a model for the NPU and write its graphs to `folder` uncompiled.
 
-    The NPU's own library checks each node all the same, so the placement is that of the compiled model. Empty
-    without a library, or where `options` choose another backend or another way.
+    The NPU's own library still checks each node, so the placement is that of the compiled model. The result is
+    empty without a library, or if `options` choose another backend or another output.
 
-    library: QNN's IR library, as a path or by its name.
+    library: path or file name of QNN's IR library.
     """
     if library is None or backend_of(options) != "htp" or any(name in options for name in _OWN_WAY):
         return {}
@@ -317,7 +333,7 @@ def placement_only(options: Mapping[str, str], folder: str, library: str | None)
 
 
 def backend_of(options: Mapping[str, str]) -> str:
-    """Which backend the (checked) options choose: htp, gpu, cpu, saver, ir or genie; else the file's name."""
+    """Return the backend of checked options: htp, gpu, cpu, saver, ir or genie; else the library's name."""
     path = options.get("backend_path")
     if not path:
         return options.get("backend_type", "htp")
@@ -356,7 +372,7 @@ def _all_checked(
 def _known(
     name: str, table: Mapping[str, Option], what: str, version: tuple[int, ...], folder: str | None
 ) -> Option | None:
-    """Return the row of an option; ``None`` for one that passes although the table does not have it."""
+    """Return the row of an option; ``None`` for an option that is accepted although it is not in the table."""
     option = table.get(name)
     if option is not None:
         refusal = _unread(name, what, version) if version else None
@@ -380,7 +396,7 @@ def _known(
 
 
 def _unread(name: str, what: str, version: tuple[int, ...]) -> OptionError | None:
-    """Return the refusal of an option that other releases read and the installed one does not, by the table."""
+    """Return the error for an option that, by the table, other releases read and the installed one ignores."""
     from qnnbridge_host.model.releases import numbers_of
 
     systems = first_releases(name)
@@ -394,7 +410,7 @@ def _unread(name: str, what: str, version: tuple[int, ...]) -> OptionError | Non
             fix=f"Install onnxruntime-qnn {first} or newer in the host's Python, or leave the option out.",
             details={"option": name},
         )
-    # A newer release counts as the newest one of the table; the caller asks its library, too.
+    # A newer release is treated as the newest one of the table; the caller also searches its library for the name.
     if since is None and systems and numbers_of(shown) >= numbers_of(newest_release()):
         other, first_there = next(iter(systems.items()))
         return OptionError(
@@ -408,7 +424,7 @@ def _unread(name: str, what: str, version: tuple[int, ...]) -> OptionError | Non
 
 
 def newer_release(release: str | None) -> list[str]:
-    """Describe an onnxruntime-qnn that is newer than the tables: how the checks treat it."""
+    """Describe how the checks treat an onnxruntime-qnn that is newer than the tables; empty for a known release."""
     from qnnbridge_host.model.releases import AFTER_THE_TABLE, STANDING_WORDS, standing
 
     newest = newest_release()
@@ -422,10 +438,10 @@ def newer_release(release: str | None) -> list[str]:
 
 
 def newer_than_tables(options: Mapping[str, Any]) -> list[str]:
-    """Describe what the checks let pass because it is newer than the tables.
+    """Describe the options and chips that the checks accept because they are newer than the tables.
 
     Args:
-        options: of the QNN provider, as the application gave them.
+        options: the QNN provider's options as the application gave them.
     """
     found = [
         f"QNN option {name!r} is newer than qnnbridge's table (onnxruntime-qnn {newest_release()}): "
@@ -447,8 +463,8 @@ def newer_than_tables(options: Mapping[str, Any]) -> list[str]:
 
 
 def closest(name: str, among: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The name that was meant, if one is like it."""
-    import difflib  # needed for mistakes only
+    """Return the most similar name, or ``None`` if none is similar enough. cutoff: as that of `difflib`."""
+    import difflib  # imported here because only errors need it
 
     return next(iter(difflib.get_close_matches(name, list(among), n=1, cutoff=cutoff)), None)
 
@@ -476,7 +492,7 @@ def _checked(option: Option, value: Any, folder: str | None) -> str:
     elif option.kind == "library":
         return find_library(text, folder, f"QNN option {option.name!r}")
     elif option.kind == "file" and not os.path.isfile(text):
-        raise _ill(option, text, "It must name a file that exists.")
+        raise _ill(option, text, "It must be the path of an existing file.")
     elif option.kind == "packages" and any(part.count(":") < 2 for part in text.split(",")):
         raise _ill(option, text, "Write Operator:library:symbol[:target], several of them separated by commas.")
     return text
@@ -496,7 +512,7 @@ def _check_number(option: Option, text: str) -> None:
 def _ill(option: Option, text: str, fix: str) -> OptionError:
     return OptionError(
         f"QNN option {option.name!r} cannot be {text!r}.",
-        cause="QNN would ignore the value or fail without naming it.",
+        cause="QNN would ignore the value, or fail without reporting the option.",
         fix=fix,
         details={"option": option.name, "value": text},
     )
@@ -537,7 +553,7 @@ def _refuse_contradictions(options: Mapping[str, str], config: Mapping[str, str]
 
 def _contradiction(first: str, second: str, fix: str) -> OptionError:
     return OptionError(
-        f"QNN options {first!r} and {second!r} do not go together as given.",
+        f"QNN options {first!r} and {second!r} do not go together with these values.",
         fix=fix,
         details={"option": first, "other": second},
     )
@@ -545,15 +561,15 @@ def _contradiction(first: str, second: str, fix: str) -> OptionError:
 
 # --- the chip that a session computes for -----------------------------------------------------------------
 #
-# Without an NPU the provider runs on Qualcomm's HTP simulator. There a session that names no chip is compiled for
-# the oldest architecture in 32-bit float, where most real models fail (QNN code 1002) or take minutes, and the
-# precision of one session leaks into the next. So on the simulator the chip is always said explicitly.
+# Without an NPU the provider runs on Qualcomm's HTP simulator. There a session without a chip is compiled for the
+# oldest architecture in 32-bit float, where most real models fail (QNN code 1002) or take minutes, and the
+# precision of one session leaks into the next. So on the simulator the chip is always set explicitly.
 
 
 def parse_chips(text: str) -> tuple[int, ...]:
-    """Return the numbers of the chips that a checked ``soc_model`` value names. 0 means that no chip is named.
+    """Return the numbers of the chips in a checked ``soc_model`` value. 0 stands for no particular chip.
 
-    A name that the table of chips does not have (`newer_than_tables`) has no number and is left out.
+    A name that is not in the table of chips (`newer_than_tables`) lacks a number and is omitted.
     """
     words = [part.strip() for part in text.split(",")]
     chips = [(word, chip_named(word)) for word in words]
@@ -562,14 +578,19 @@ def parse_chips(text: str) -> tuple[int, ...]:
     )
 
 
-# As Qualcomm names parts: SM8975, SC8480XP, QCS9075.
+# Qualcomm's part numbers, such as SM8975, SC8480XP or QCS9075.
 _PART = re.compile(r"[A-Z]{2,4}\d{3,5}[A-Z]{0,3}")
 
 
 def _chip_for_qnn(word: str, text: str, folder: str | None) -> str:
-    """Return the number of a chip, because releases before 2.7 ignore a name without an error.
+    """Return the number of a chip, because releases before 2.7 silently ignore a name.
 
-    A part that is newer than the table keeps its name if the installed library contains it.
+    A part that is newer than the table keeps its name if the installed library contains the name.
+
+    Args:
+        word: one name or number.
+        text: the complete value of ``soc_model``, for the message.
+        folder: folder of the QNN libraries.
     """
     if word.isascii() and word.isdigit():
         return str(int(word))
@@ -585,13 +606,13 @@ def _chip_for_qnn(word: str, text: str, folder: str | None) -> str:
 
 
 def arch_of(number: int) -> int | None:
-    """The HTP architecture of a chip (73 for V73), or ``None`` for a number that is not in the table."""
+    """Return the HTP architecture of a chip (73 for V73), or ``None`` if the number is not in the table."""
     chip = chip_of(number)
     return chip.arch if chip else None
 
 
 def chip_label(text: str) -> str:
-    """A ``soc_model`` value for people: ``60 (SC8380XP)``."""
+    """Return a ``soc_model`` value with the name of each chip for messages, such as ``60 (SC8380XP)``."""
     words = []
     for word in (part.strip() for part in text.split(",")):
         chip = chip_named(word)
@@ -600,7 +621,7 @@ def chip_label(text: str) -> str:
 
 
 def chip_for_simulator(soc_model: str | None, htp_arch: str | None) -> str:
-    """The explicit ``soc_model`` for the simulator: as the application said, else a chip of its architecture."""
+    """Return the explicit ``soc_model`` for the simulator: the given one, else a chip of the given architecture."""
     if soc_model is not None and parse_chips(soc_model) != (0,):
         return soc_model
     return str(simulated_chip(None, htp_arch))

@@ -1,13 +1,13 @@
-"""The sessions of one client, and the engine that makes them: everything that enters native code to make something.
+"""The sessions of one client, and the engine that creates them: all native creation and compilation.
 
-Theory of operation. `start` imports ONNX Runtime in a thread of its own, while HELLO and the identification of the
-first model go on. `engine` waits for it; an error of the import is kept and raised for every request that needs
-the engine. `create` makes a session and does not number it: the caller compares it with its entry or its files
-first, and then calls `keep`, which gives the number that the client uses, or closes it.
+Theory of operation. `start` imports ONNX Runtime in a separate thread while the host answers HELLO and identifies
+the first model. `engine` waits for the import; an error of the import is stored and raised for every request that
+needs the engine. `create` creates a session without a number: the caller first compares it with its cache entry or
+its files, and then either calls `keep`, which returns the number that the client uses, or closes the session.
 
-Invariants: one native creation at a time, since the text on stderr between the markers must belong to one request,
-and the watchdog of `faulthandler` is one for the whole process. A session's entry in the cache is held (`Use`) as
-long as the session lives, so that no other process evicts its files. Any thread.
+Invariants: only one native creation runs at a time, because the text on stderr between the markers must belong to
+one request, and because a process has only one watchdog of `faulthandler`. A session's cache entry is held (`Use`)
+while the session is open, so that no other process evicts its files. Any thread.
 """
 
 from __future__ import annotations
@@ -43,39 +43,41 @@ if TYPE_CHECKING:
 # Declares the native step that a request is about to enter.
 Enter = Callable[[str], None]
 
-# --- resets of the NPU under a living process (SSR, QNN code 1007) ----------------------------------------
+# --- resets of the NPU while the host runs (SSR, QNN code 1007) ---------------------------------------------
 #
-# The driver restarts the NPU's own processor; everything that was loaded into it is gone, in all sessions. That is
-# no reason to end the host: the session is made again in place and the call repeated once; every other session is
-# made again by its next call. If it happens again within a minute, or QNN reports that the NPU is lost permanently
-# (1011), only a new process helps; the error then says so to the client in ``details["host_must_restart"]``.
+# The driver restarts the NPU's own processor, and all sessions lose what was loaded into it. The host need not end:
+# the session is recreated and the call repeated once; every other session is recreated by its next call. If a reset
+# recurs within a minute, or QNN reports that the NPU is lost permanently (1011), only a new process helps; then
+# ``details["host_must_restart"]`` of the error makes the client restart the host.
 #
-# `ort_errors` decides which error is a reset when it reads ONNX Runtime's texts, and records it in its details:
+# `ort_errors` decides from ONNX Runtime's texts which error is a reset, and records it in the error's details:
 # ``npu_reset``, ``qnn_code``.
 
 T = TypeVar("T")
 
-# A reset now and again is the driver's normal recovery; two in a minute are a cause that a new session does
-# not cure.
+# An occasional reset is the driver's normal recovery; two within a minute have a cause that a new session does
+# not remove.
 REPEATED_WITHIN_S = 60.0
 
 
 class Npu:
-    """The state of the NPU as this process has seen it. Any thread."""
+    """Resets of the NPU that this process has observed. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._last_reset: float | None = None
-        # How often it was reset: the number shows a session whether it was made before the last one.
+        # Number of resets. A session compares it with the number at its creation.
         self.resets = 0
 
     def note_reset(self, seen_before: int) -> bool:
-        """A call failed by a reset. Whether it is worth to try again in this process."""
+        """Record that a call failed by a reset. Return whether a retry in this process can help.
+
+        seen_before: the number of resets when the call began.
+        """
         with self._lock:
-            # The session was made before a reset that another session has counted already.
             if self.resets != seen_before:
-                return True  # another session has met the same reset
+                return True  # another session has already counted this reset
             now = self._clock()
             again = self._last_reset is not None and now - self._last_reset < REPEATED_WITHIN_S
             self._last_reset = now
@@ -84,10 +86,9 @@ class Npu:
 
 
 class ResettableSession:
-    """A session that comes back from a reset of the NPU. Its runs come one at a time (the NPU's lane).
+    """A session that is recreated after a reset of the NPU. The NPU's lane serialises its runs.
 
-    make: makes it, as often as need be; it keeps what that takes, a model given as bytes included.
-    Invariants: when it could not be made again, the next call tries it again.
+    Invariant: if recreating fails, the next call tries again.
     """
 
     def __init__(
@@ -98,30 +99,39 @@ class ResettableSession:
         make: Callable[[Enter], EngineSession],
         enter: Enter,
     ) -> None:
-        """files: all that it is made from, as it was hashed."""
+        """Create the session.
+
+        Args:
+            npu: the process's record of resets.
+            files: all files that the session is created from, with their hashes.
+            spec: the session's description.
+            make: creates the native session; called again after a reset. It holds everything that a creation
+                needs, including a model given as bytes.
+            enter: declares a native step.
+        """
         self._npu = npu
-        # A file with other contents makes the session `ModelChanged`, not another model. Size and date alone do not
-        # show that: a program may set a date.
+        # If a file has other contents after a reset, the call raises `ModelChanged`. Size and date alone do not
+        # show a change, because a program may set a date.
         self._files = files
         self._make: Callable[[Enter], EngineSession] | None = make
         self._profiling = bool(spec.options.get("enable_profiling"))
         self._profile_lost = False
-        # All dynamic options that were set, in this order.
+        # All dynamic options that were set, in the order of their first setting.
         self._dynamic: dict[str, str] = {}
-        # How many there had been when the attempt that is under way began.
+        # Number of resets when the current attempt began.
         self._seen_resets = npu.resets
         session = self._first(make, enter)
         self._session: EngineSession | None = session
         self._made_at_reset = self._seen_resets
         self._closed = False
-        # On the simulator, what reports that the first call takes long.
+        # Reports on the simulator that the first call takes long.
         self.slow_calls: SlowCallReport | None = None
         self.info: SessionInfo = session.info
         placement = self.info.placement
-        # Before onnxruntime 1.24 nothing says where the nodes are.
+        # Before onnxruntime 1.24 the placement is unknown; then assume the NPU if QNN is a provider.
         self.on_npu = bool(placement.qnn_nodes) or (not placement.known and QNN in self.info.providers)
         if not self.on_npu:
-            # A session on the CPU never meets a reset, and need not keep the model's bytes for it.
+            # A reset never affects a session on the CPU, so do not keep the model's bytes for it.
             self._make = None
 
     def run(
@@ -140,7 +150,7 @@ class ResettableSession:
         session, resets = self._session, self._npu.resets
         if session is None or (self._make is not None and self._made_at_reset != resets):
             return self._with_reset(lambda session: session.run_bound(call, stop), enter)
-        # The inner step of `_with_reset` before the first reset.
+        # Same as `_attempt` for a session that need not be recreated, without the cost of two calls.
         self._seen_resets = resets
         enter("running")
         try:
@@ -152,7 +162,7 @@ class ResettableSession:
         return self._once_more(lambda session: session.run_bound(call, stop), enter)
 
     def set_ep_dynamic_options(self, options: Mapping[str, str], enter: Enter) -> None:
-        """See `EngineSession`. They are kept, and set again whenever the session is made again."""
+        """See `EngineSession`. The options are stored, and set again whenever the session is recreated."""
         self._with_reset(lambda session: session.set_ep_dynamic_options(options), enter)
         self._dynamic.update(options)
 
@@ -170,8 +180,8 @@ class ResettableSession:
         if self._profile_lost:
             self._profile_lost = False
             raise StateLost(
-                "The profile is lost: the session was made again after a reset of the NPU.",
-                fix="Run the session again; the next end_profiling() gives what was recorded since the reset.",
+                "The profile is lost: the session was recreated after a reset of the NPU.",
+                fix="Run the session again; the next end_profiling() returns the profile since the reset.",
             )
         self._profiling = False
         return session.end_profiling() if session is not None else ""
@@ -218,7 +228,7 @@ class ResettableSession:
         return call(session)
 
     def _after(self, error: BridgeError) -> None:
-        """Returns if the call is to be repeated here; raises `error` if not."""
+        """Return if the call can be repeated in this process; raise `error` otherwise."""
         if not is_reset(error):
             raise error
         from qnnbridge_host.engine.ort_errors import QNN_COMMUNICATION_FATAL
@@ -242,7 +252,7 @@ class ResettableSession:
                 )
         if self._session is not None and self._profiling:
             self._profile_lost = True
-        # First release the old one: two at once may not fit into the NPU.
+        # Release the old session first, because two at once may not fit into the NPU's memory.
         old, self._session = self._session, None
         if old is not None:
             old.close()
@@ -256,14 +266,14 @@ class ResettableSession:
                 raise
         self._made_at_reset = self._seen_resets
         self._session = session
-        if self._closed:  # meanwhile
+        if self._closed:  # by another thread, during the creation
             self.close()
             raise _closed()
         return session
 
 
 def is_reset(error: BridgeError) -> bool:
-    """Whether the NPU was reset under the call."""
+    """Return whether a reset of the NPU caused the error."""
     return bool(error.details.get("npu_reset"))
 
 
@@ -273,36 +283,36 @@ def _closed() -> Closed:
 
 def _needs_restart(error: BridgeError) -> BridgeError:
     error.details["host_must_restart"] = True
-    error.cause = error.cause or "The NPU was reset by its driver, and is not usable from this process any more."
-    error.fix = error.fix or "The host is started again. If it happens again, update the NPU driver."
+    error.cause = error.cause or "The NPU was reset by its driver, and this process cannot use it any more."
+    error.fix = error.fix or "Nothing: the host is restarted. If the error recurs, update the NPU driver."
     return error
 
 
-# The application's own deadline comes first; the watchdog is for a host that cannot even answer any more.
+# Time between the request's deadline and the watchdog's, which ends a host that cannot answer any more.
 WATCHDOG_GRACE_S: Final = 5.0
-# Between two looks of a creation that waits for its turn whether it was withdrawn.
+# Interval in which a waiting creation checks whether its request was withdrawn.
 TURN_POLL_S: Final = 0.05
 
 
 class Use(Protocol):
-    """Something that is kept for as long as a session lives."""
+    """A resource that is held while a session is open, such as the use of a cache entry."""
 
     def release(self, *, remove: bool = False) -> None: ...
 
 
 class Sessions:
-    """The open sessions of one client, by number, and the engine."""
+    """Open sessions of one client, by number, and the engine."""
 
     def __init__(self, load_engine: Callable[[Callable[[str], None]], Engine]) -> None:
         self._load_engine = load_engine
         self._engine: Engine | None = None
         self._engine_error: BaseException | None = None
-        # Set also when loading failed: waiters then raise its error.
+        # Also set when loading has failed; waiting threads then raise its error.
         self._engine_loaded = threading.Event()
         self._creating = threading.Lock()
         self._open: dict[int, ResettableSession] = {}
         self._uses: dict[int, Use] = {}
-        # Kept until the process ends, see `compile`.
+        # Sessions of `compile`, kept until the process ends.
         self._compiled: list[EngineSession] = []
         self._npu = Npu()
 
@@ -316,10 +326,10 @@ class Sessions:
     # --- the engine ---
 
     def start(self, declare_phase: Callable[..., None]) -> None:
-        """Import ONNX Runtime while the application continues.
+        """Start a thread that imports ONNX Runtime.
 
-        numpy first, and here: two threads that import it at once can meet it half made (its modules import each
-        other in a circle), and both the loader and the reader of a first tensor need it.
+        Import numpy first, in this thread: two threads that import it at once can get a partly initialised module
+        (its modules import each other in a circle), and the loader and the reader of the first tensor need numpy.
         """
         import numpy  # noqa: F401
 
@@ -332,15 +342,15 @@ class Sessions:
             self._engine_error = error
         finally:
             self._engine_loaded.set()
-            # After the event: the application may send at once, and finds the engine.
+            # Declare this after the event is set: the application may send a request at once, and must not wait.
             declare_phase("ready")
 
     @property
     def engine(self) -> Engine:
-        """Waits until it is loaded. Raises the error of its loading."""
+        """The engine, once it is loaded. Raises the error of loading it."""
         self._engine_loaded.wait()
         if self._engine_error is not None:
-            # A fresh one for each: a raised error gathers tracebacks, and is completed on its way.
+            # Raise a copy for each request, because a raised error gathers tracebacks and handlers add to it.
             error = self._engine_error
             raise error.copy() if isinstance(error, BridgeError) else error.with_traceback(None)
         assert self._engine is not None
@@ -363,20 +373,25 @@ class Sessions:
         mark_id: int | None = None,
         stop: StopSignal | None = None,
     ) -> ResettableSession:
-        """Make a session natively; `keep` follows, or it is closed.
+        """Create a native session. The caller then calls `keep` or closes the session.
 
         Args:
-            request: the request that needs it.
+            request: the request that needs the session.
             enter: declares a native step.
-            spec: of the session.
-            model: the model itself, if it has no path.
-            initializers: values by name.
-            files: all files that it is made from.
-            dynamic: options of the execution provider that are set at once.
-            seed: of random operators.
-            deadline: on `time.monotonic`; a creation that holds the GIL past it ends the host.
-            mark_id: the number in the marks on stderr; default that of the request.
-            stop: ends native loading.
+            spec: the session's description.
+            model: the model's bytes, if it was not given as a path.
+            initializers: the initializers' values by name.
+            files: all files that the session is created from.
+            dynamic: dynamic options of the execution provider that are set after the creation.
+            seed: seed of random operators.
+            deadline: on `time.monotonic`; a creation that holds the GIL past the deadline ends the host.
+            mark_id: the number in the marks on stderr; default the request's id.
+            stop: cancels native loading.
+
+        Raises:
+            Cancelled: the request was withdrawn.
+            DeadlineExceeded: the deadline expired before the creation could begin.
+            BridgeError: the engine could not create the session.
         """
         engine, ends = self.engine, stop
         with self._native_set_up(request, engine, deadline, mark_id):
@@ -392,9 +407,9 @@ class Sessions:
                 )
             except BridgeError:
                 if stop is not None:
-                    stop.check()  # ONNX Runtime has its own words for a loading that was ended
+                    stop.check()  # raise the reason of the stop instead of ONNX Runtime's error for it
                 raise
-            # A reset of the NPU makes it again, whatever has become of the request.
+            # After a reset of the NPU the session is recreated independently of this request.
             ends, spec = None, spec.again
             if dynamic:
                 try:
@@ -402,9 +417,9 @@ class Sessions:
                 except BaseException:
                     session.close()
                     raise
-        # The client sends a CANCEL when it gives up; the native creation cannot be interrupted in every step.
+        # A client that gives up sends CANCEL, but the native creation cannot be interrupted in every step.
         if request.withdrawn:
-            # The client has given up, so it would never close it.
+            # The client would never close this session.
             session.close()
             raise Cancelled("The creation of the session was cancelled.")
         return session
@@ -420,25 +435,34 @@ class Sessions:
         deadline: float | None,
         mark_id: int | None,
     ) -> SessionInfo:
-        """Compile a model natively. The process is to be ended afterwards."""
+        """Compile a model natively and return the facts of its session. The process must be ended afterwards.
+
+        The arguments and errors are those of `create`, and `CompileFailed`.
+        """
         from qnnbridge_host.engine.compile import compile_model
 
         engine = self.engine
         with self._native_set_up(request, engine, deadline, mark_id):
             session = compile_model(engine, spec, model, initializers, enter)
-        # Released with the host: QNN may die of that, and must not take the answer with it.
+        # Release the session only when the host ends: QNN may crash in the release, before the response is sent.
         self._compiled.append(session)
         return session.info
 
     def keep(self, request: Request, session: ResettableSession, use: Use | None = None) -> int:
-        """The session is the client's. Its number is that of the request: a client that does not wait for the
-        answer can close it all the same.
+        """Register a session as the client's and return its number.
 
-        Raises `Cancelled` for one that was withdrawn since it was made: its `session.close` may have arrived
-        already.
+        The number is the request's id, so that a client can close the session without waiting for the response.
+
+        Args:
+            request: the request that created the session.
+            session: the session.
+            use: a resource that is released when the session is closed.
+
+        Raises:
+            Cancelled: the request was withdrawn after the creation; its `session.close` may have arrived already.
         """
         if use is not None:
-            # Before the session is entered: `close` of another thread releases both.
+            # Store the use before the session, because `close` in another thread releases both.
             self._uses[request.id] = use
         self._open[request.id] = session
         if request.withdrawn:
@@ -447,34 +471,34 @@ class Sessions:
         return request.id
 
     def hold(self, number: int, use: Use) -> None:
-        """Keep something for as long as this session lives."""
+        """Release a resource when the session is closed; at once if it is closed already."""
         self._uses[number] = use
-        if number not in self._open:  # closed meanwhile
+        if number not in self._open:  # closed by another thread
             self.close(number)
 
     @contextlib.contextmanager
     def _native_set_up(
         self, request: Request, engine: Engine, deadline: float | None, mark_id: int | None
     ) -> Iterator[None]:
-        """Alone; with marks on stderr around it, and a watchdog over calls that may hold the GIL."""
-        # In slices, so that a request that was withdrawn, or is late, does not wait for a creation of
-        # minutes.
+        """Run the block exclusively, between marks on stderr, with a watchdog for calls that may hold the GIL."""
+        # Wait in slices, so that a withdrawn or late request does not wait for a creation that takes minutes.
         while not self._creating.acquire(timeout=TURN_POLL_S):
             if request.withdrawn:
                 raise Cancelled("The creation of the session was cancelled.")
             if deadline is not None and time.monotonic() > deadline:
                 raise DeadlineExceeded(
-                    "The time was over before the session could be made.",
-                    cause="The host makes one session at a time, and was making another one.",
+                    "The deadline expired before the creation of the session could begin.",
+                    cause="The host creates one session at a time, and was creating another one.",
                     details={"state": "not-started"},
                 )
         number = request.id if mark_id is None else mark_id
         mark("begin", number)
         try:
-            # Only around calls that may hold the GIL: the dumper races with running frames (cpython 116008).
+            # Use the watchdog only for calls that may hold the GIL: its dump races with running frames (cpython
+            # 116008).
             if deadline is not None and getattr(engine, "create_holds_gil", False):
                 left_s = max(0.0, deadline - time.monotonic())
-                # A thread in C, which needs no GIL: it prints all stacks and ends the process.
+                # This thread is written in C and does not need the GIL: it prints all stacks and ends the process.
                 faulthandler.dump_traceback_later(left_s + WATCHDOG_GRACE_S, exit=True)
             yield
         finally:
@@ -485,7 +509,7 @@ class Sessions:
     # --- look-ups ---
 
     def find(self, number: int) -> ResettableSession:
-        """Raises `Closed`."""
+        """Return an open session; raise `Closed` for an unknown number."""
         found = self._open.get(number)
         if found is None:
             raise _closed()
@@ -496,9 +520,9 @@ class Sessions:
         return found is not None and found.on_npu
 
     def on_npu_in_words(self) -> list[str]:
-        """What occupies the NPU in this host, a line each."""
+        """Describe what occupies the NPU in this host, in lines of text."""
         placements = [session.info.placement for session in list(self._open.values()) if session.on_npu]
-        # What was loaded; QNN does not report what the driver reserved for it.
+        # The size of what was loaded; QNN does not report how much memory the driver has reserved.
         size = sum(placement.npu_bytes for placement in placements)
         lines = [f"sessions on the NPU in this host: {len(placements)}, {size / 1e6:.1f} MB"]
         for label, size in list(_others.values()):
@@ -506,7 +530,7 @@ class Sessions:
         return lines
 
     def close(self, number: int) -> None:
-        """Of one that is unknown it does nothing."""
+        """Close a session and release its resource; do nothing for an unknown number."""
         session = self._open.pop(number, None)
         use = self._uses.pop(number, None)
         if session is not None:
@@ -521,22 +545,23 @@ class Sessions:
         self._compiled.clear()
 
 
-# What is on the NPU beside sessions: label and bytes, by the id of its object.
+# Other users of the NPU besides sessions: id of the object -> its label and size in bytes.
 _others: Final[dict[int, tuple[str, int]]] = {}
 
 
 def occupies(holder: object, label: str, size_bytes: int) -> None:
-    """onnxruntime-genai has this on the NPU for as long as the holder lives."""
+    """Record that onnxruntime-genai occupies the NPU until `holder` is deleted."""
     _others[id(holder)] = (label, size_bytes)
     weakref.finalize(holder, _others.pop, id(holder), None)
 
 
 def mark(what: str, request_id: int) -> None:
-    """A line on stderr around native set-up: QNN reports the real cause of a failure nowhere else.
+    """Write a mark to stderr before or after native set-up.
 
-    The application's side collects stderr and looks between the two lines.
+    QNN reports the real cause of a failure only on stderr. The application's side collects stderr and searches
+    between the two marks. what: "begin" or "end".
     """
     with contextlib.suppress(OSError):
-        # The line break in front ends a line that native code has left open. One write, so that no other thread's
-        # text lands inside of the mark.
+        # The leading line break ends an unfinished line of native code. Use one write, so that no other thread's
+        # text is written into the mark.
         os.write(2, f"\n@qnnbridge {what} {request_id}\n".encode())

@@ -1,8 +1,9 @@
-"""Where QNN's provider library comes from: the wheel of onnxruntime-qnn, the catalogue of Windows, or a folder.
+"""Origin of QNN's provider library: the wheel of onnxruntime-qnn, the catalogue of Windows, or a folder.
 
-A setting is followed or refused. Without one the first that is there is taken, in this order: the wheel, whose
-release is known and stays; the catalogue, if it has a provider that is ready or can be prepared without a network.
-`reason` says why. Nothing is loaded here. Pure functions of the environment, the disk and the catalogue.
+A source that the settings choose is used or refused. Without a setting, the first available source is used, in this
+order: the wheel, whose release is known and fixed; the catalogue, if it has a provider that is ready or can be
+prepared without a network. `QnnSource.reason` records why a source was chosen. This module does not load the
+library. Pure functions of the environment, the disk and the catalogue.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.settings import EngineName
 
 
-# File names of the provider, as the wheels and Windows' packages have them.
+# File name of the provider in the wheels and in Windows' packages.
 _LIBRARIES: Final = (
     "onnxruntime_providers_qnn.dll",
     "onnxruntime_providers_qnn_abi.dll",
@@ -37,12 +38,17 @@ WINDOWS_ML: Final = "Windows ML"
 
 
 class QnnSource(NamedTuple):
-    """The origin of QNN in this process.
+    """Origin of QNN in this process.
 
-    engine: "wheel", "windowsml" or "folder". library: the provider's file. name: for people. version: of what is
-    updated as one: the release of onnxruntime-qnn, or the version in the catalogue. package: the package family, or
-    the distribution. sdk: the QNN SDK build or its number. release: of onnxruntime-qnn, as far as a file says it.
-    reason: why this source was taken.
+    Attributes:
+        engine: "wheel", "windowsml" or "folder".
+        library: path of the provider's file.
+        name: name of the source in messages.
+        version: release of onnxruntime-qnn, or the version in the catalogue.
+        package: the package family, or the distribution.
+        sdk: the QNN SDK's build or its version.
+        release: release of onnxruntime-qnn, if a file contains it.
+        reason: why this source was chosen.
     """
 
     engine: EngineName
@@ -56,12 +62,12 @@ class QnnSource(NamedTuple):
 
     @property
     def words(self) -> str:
-        """``onnxruntime-qnn 2.7.0, QNN 2.51.0``."""
+        """Name and versions for messages, such as ``onnxruntime-qnn 2.7.0, QNN 2.51.0``."""
         text = f"{self.name} {self.version}" if self.version else self.name
         return text + (f", QNN {'.'.join(self.sdk.split('.')[:3])}" if self.sdk else "")
 
     def versions(self) -> dict[str, str]:
-        """What a compiled model depends on besides the release and the SDK, for `HostInfo.versions`."""
+        """Return the known versions of this source, on which a compiled model depends, for `HostInfo.versions`."""
         parts = {
             "onnxruntime_qnn": self.release,
             "qnn_sdk": self.sdk,
@@ -79,21 +85,21 @@ ReadyQnn = Callable[[], "CatalogueEntry"]
 
 
 def choose(found: Installed, environ: Mapping[str, str] | None = None, ready: ReadyQnn | None = None) -> QnnSource:
-    """The source for this process, if QNN is a plugin here.
+    """Return the source of QNN for this process, where QNN is a plugin.
 
     Args:
         found: the installed packages.
-        environ: the environment with the setting.
-        ready: gives the catalogue's provider; default `windows_ml.ready_qnn`, which downloads nothing.
+        environ: the environment with the setting; default `os.environ`.
+        ready: returns the catalogue's provider; default `windows_ml.ready_qnn`, which downloads nothing.
 
     Raises:
-        ProviderUnavailable: the source that is set cannot be used, or there is none.
-        OptionError: the setting is none.
+        ProviderUnavailable: the source that is set cannot be used, or no source is available.
+        OptionError: the setting is invalid.
     """
     env = os.environ if environ is None else environ
     engine, path = engine_of(env)
     if engine == "folder" and path is not None:
-        return _of_folder(path, f"{EP_PATH_VARIABLE} names it")
+        return _of_folder(path, f"{EP_PATH_VARIABLE} is set to it")
     if engine == "wheel":
         return _of_wheel(found, f"{ENGINE_VARIABLE}=wheel")
     if engine == "windowsml":
@@ -140,7 +146,7 @@ def _of_folder(path: str, reason: str) -> QnnSource:
 
 
 def _library_in(path: str) -> str:
-    """The provider's file: the path itself, or the one in the folder or in a folder of it."""
+    """Return the provider's file: the path itself, or a file in the folder or in one of its direct subfolders."""
     if os.path.isfile(path):
         return path
     for folder in (path, *_folders_in(path)):
@@ -149,9 +155,9 @@ def _library_in(path: str) -> str:
                 return os.path.join(folder, name)
     there = os.path.isdir(path)
     raise ProviderUnavailable(
-        f"{path} has no library of a QNN provider." if there else f"There is no file or folder {path}.",
-        cause=f"Looked for {', '.join(_LIBRARIES[::2])} in it and in its folders." if there else None,
-        fix=f"Name the folder with the provider's library, or the library ({EP_PATH_VARIABLE}, ep_path=).",
+        f"{path} does not contain a QNN provider's library." if there else f"{path} does not exist.",
+        cause=f"Searched for {', '.join(_LIBRARIES[::2])} in the folder and its subfolders." if there else None,
+        fix=f"Set {EP_PATH_VARIABLE} or ep_path= to the provider's library or its folder.",
         details={"engine": "folder", "path": path},
     )
 
@@ -179,8 +185,8 @@ def _none(found: Installed) -> ProviderUnavailable:
 
 # --- the SDK build of a QNN library ----------------------------------------------------------------------
 
-# QNN's build id: release, time of the build (yymmddhhmmss), in some releases a number behind it, as in
-# ``2.37.1.250807093845_124904``. An ELF library has it as text only, with a v in front.
+# QNN's build id: release, time of the build (yymmddhhmmss), and in some releases a number, such as
+# ``2.37.1.250807093845_124904``. An ELF library contains it only as text with the prefix v.
 _BUILD: Final = re.compile(rb"v(\d\.\d{1,3}\.\d{1,3}\.\d{12}(?:_\d+)?)")
 _RESOURCE_NAME: Final = "ProductVersion".encode("utf-16-le")
 _RESOURCE_TEXT: Final = re.compile(r"\d+\.\d+\.\d+\.\d{6,}(?:_\d+)?")
@@ -189,15 +195,20 @@ _BACKENDS: Final = ("QnnHtp.dll", "libQnnHtp.so", "QnnSystem.dll", "libQnnSystem
 
 
 def build_of(path: str | os.PathLike[str]) -> str | None:
-    """The build, from the version resource of a PE file, else from the text in the file. Raises `OSError`."""
-    import mmap  # which a session does not need
+    """Return the build id from the version resource of a PE file, else from text in the file; ``None`` without one.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file is empty.
+    """
+    import mmap  # imported here because a session does not need it
 
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return _resource_version(data) or _text_version(data)
 
 
 def build_in(folder: str | os.PathLike[str]) -> str | None:
-    """The build of the libraries in a folder; ``None`` if no file says it."""
+    """Return the build id of the libraries in a folder; ``None`` if no file contains it."""
     for name in _BACKENDS:
         try:
             found = build_of(os.path.join(folder, name))
@@ -212,7 +223,7 @@ def _resource_version(data: mmap.mmap) -> str | None:
     start = data.rfind(_RESOURCE_NAME)
     if start < 0:
         return None
-    # A version resource has the key, padding to 32 bits and the value, all in UTF-16.
+    # A version resource contains the key, padding to 32 bits and the value, all in UTF-16.
     start += len(_RESOURCE_NAME)
     text = data[start : start + 2 * _RESOURCE_CHARACTERS].decode("utf-16-le", "replace")
     found = _RESOURCE_TEXT.search(text)
@@ -220,6 +231,6 @@ def _resource_version(data: mmap.mmap) -> str | None:
 
 
 def _text_version(data: mmap.mmap) -> str | None:
-    # More than one id: which of them is the library's own is not known, so none is given.
+    # With more than one id in the file, it is unknown which is the library's own, so return none.
     found = {match[1] for match in _BUILD.finditer(data)}
     return found.pop().decode("ascii") if len(found) == 1 else None

@@ -1,1 +1,1 @@
-"""Rewrites that let QNN take a model, each proven to compute the same. `qnnbridge fix` and `fix=True` use it."""
+"""Rewrites for running a model on QNN, each verified to compute the same; for `qnnbridge fix` and `fix=True`."""

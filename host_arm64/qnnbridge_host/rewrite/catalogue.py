@@ -1,7 +1,7 @@
-"""The catalogue of rewrites of `qnnbridge fix`, in their order.
+"""The catalogue of the rewrites of `qnnbridge fix`, in their order.
 
-Each rewrite is a function of another module here. It changes the model in place through an `Editor` and gives a
-line for each kind of change, nothing if it found nothing.
+Each rewrite is a function in another module of this package. It changes the model in place through an `Editor` and
+returns a line of text for each kind of change; the list is empty if nothing was changed.
 """
 
 from __future__ import annotations
@@ -36,10 +36,15 @@ MASKS: Final = "masks"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rewrite:
-    """One rewrite: its name on the command line, what it does, and the function.
+    """One rewrite.
 
-    tolerance: relative difference that it may make, where it leaves out roundings of a quantised model.
-    by_name_only: it costs more than it gives most models, so it is done only where it is asked for.
+    Attributes:
+        name: the rewrite's name on the command line.
+        summary: description in `qnnbridge fix --list`.
+        apply: the function.
+        tolerance: relative difference that the rewrite may cause, because it removes roundings of a quantised
+            model.
+        by_name_only: whether the rewrite is applied only on request, because it makes most models slower.
     """
 
     name: str
@@ -50,35 +55,35 @@ class Rewrite:
 
 
 # The order matters. Sizes come first: constants and branches follow from them, and most other rewrites need shapes.
-# Rank comes behind the rewrites that make new nodes.
-# A Pow of 2 is a Mul before the exponents are looked at, and branches are decided after the sizes that decide them.
+# Rank comes after the rewrites that create new nodes. A Pow of 2 becomes a Mul before the rewrites of exponents,
+# and branches are inlined after the sizes that decide them are fixed.
 REWRITES: Final = (
     Rewrite(
         FIXED_SHAPES,
-        "sizes of --shape and --dim for inputs, and what follows from them for the rest",
+        "inputs get the sizes of --shape and --dim, and all other shapes are inferred from them",
         constants.propagate_shapes,
     ),
     Rewrite(
         "weights-as-inputs",
-        "weights that are listed as inputs, too, become plain constants",
+        "weights that are also listed as inputs become plain constants",
         constants.weights_from_inputs,
     ),
     Rewrite("constants", "weights in Constant nodes become initializers", constants.initializers_from_constants),
     Rewrite(
         "definitions",
-        "Mish, and GroupNormalization of opset 18 or of five dimensions, become what ONNX defines them by",
+        "Mish, and GroupNormalization of opset 18 or of five dimensions, become their ONNX definitions",
         exported.write_out_definitions,
     ),
     Rewrite(
         "body-weights",
-        "weights that the bodies of Loop, Scan and If read reach them through a sequence, so that the model can be "
-        "compiled; with --only alone",
+        "weights that the bodies of Loop, Scan and If read are passed through a sequence, so that the model can be "
+        "compiled; with --only body-weights",
         exported.weights_by_sequence,
         by_name_only=True,
     ),
     Rewrite(
         "shape-computations",
-        "what follows from fixed shapes alone is computed once, here",
+        "everything that follows from fixed shapes only becomes a constant",
         constants.compute_shapes,
     ),
     Rewrite(
@@ -86,7 +91,7 @@ REWRITES: Final = (
         "an If whose condition is known is replaced by the branch that it takes",
         removals.inline_known_branches,
     ),
-    Rewrite("zero-size", "tensors without elements, which crash QNN, are taken out", removals.remove_empty_tensors),
+    Rewrite("zero-size", "tensors without elements, which crash QNN, are removed", removals.remove_empty_tensors),
     Rewrite("pow-square", "Pow(x, 2) becomes Mul(x, x)", operators.square_by_mul),
     Rewrite(
         "edge-padding",
@@ -100,32 +105,32 @@ REWRITES: Final = (
         constants.count_indices_from_start,
     ),
     Rewrite("gemm-scale", "alpha and beta of Gemm move into its constants", operators.fold_gemm_scale),
-    Rewrite("clip-limits", "Clip with limits that are computed becomes Min and Max", operators.clip_by_min_max),
+    Rewrite("clip-limits", "Clip with computed limits becomes Max and Min", operators.clip_by_min_max),
     Rewrite(
         "unused-outputs",
-        "optional results that nothing reads are no longer asked for",
+        "unused optional results are removed",
         removals.drop_unused_outputs,
     ),
     Rewrite("trilu", "Trilu becomes a constant mask", operators.trilu_by_where),
     Rewrite("skip-norm", "SkipLayerNormalization becomes Add and LayerNormalization", operators.split_skip_norm),
     Rewrite(
         "default-activations",
-        "GRU and LSTM no longer state the default activations",
+        "explicit default activations of GRU and LSTM are removed",
         exported.drop_default_activations,
     ),
     Rewrite(
         "gather-places",
-        "GatherND with constant indices becomes Reshape, with a Gather where the places are not in order",
+        "GatherND with constant indices becomes Reshape, with a Gather if the indices are not in order",
         exported.gather_nd_by_gather,
     ),
     Rewrite(
         "integer-table",
-        "rows of a table of 8-bit integers are taken after DequantizeLinear",
+        "Gather from a table of 8-bit integers is moved after DequantizeLinear",
         exported.dequantize_before_gather,
     ),
     Rewrite(
         "attention-mask",
-        "Attention with a mask of truth values gets one of floats, which is added",
+        "the boolean mask of Attention becomes a float mask, which is added",
         exported.add_attention_mask,
     ),
     Rewrite("sequence-parts", "a part of a split sequence becomes a Slice", exported.slice_of_a_sequence),
@@ -137,15 +142,15 @@ REWRITES: Final = (
         "ScatterElements with max or min, of whole rows, becomes Where and ReduceMax or ReduceMin",
         exported.scatter_extremes,
     ),
-    Rewrite("col2im", "Col2Im, which is fold, becomes a ConvTranspose", exported.columns_by_transposed_conv),
-    Rewrite("equal-bool", "Equal of truth values becomes Xor and Not", integers.equal_by_xor),
+    Rewrite("col2im", "Col2Im (PyTorch's fold) becomes a ConvTranspose", exported.columns_by_transposed_conv),
+    Rewrite("equal-bool", "Equal of booleans becomes Xor and Not", integers.equal_by_xor),
     Rewrite("negative-integer", "Neg of integers becomes a Sub from 0", integers.negative_by_sub),
-    Rewrite("integer-padding", "Pad of integers or truth values becomes Concat", integers.pad_by_concat),
+    Rewrite("integer-padding", "Pad of integers or booleans becomes Concat", integers.pad_by_concat),
     Rewrite("dft", "DFT of a known length becomes a product with its matrix", exported.dft_by_matmul),
     Rewrite("einsum", "Einsum becomes transposes, reshapes and products", exported.einsum_by_matmul),
     Rewrite(
         "missing-operators",
-        "ReduceL1, ReduceSumSquare, ReduceLogSum, Softsign, Celu, Sinh, Cosh become operators that QNN has",
+        "ReduceL1, ReduceSumSquare, ReduceLogSum, Softsign, Celu, Sinh, Cosh become operators that QNN supports",
         operators.define_missing_operators,
     ),
     Rewrite(
@@ -155,17 +160,18 @@ REWRITES: Final = (
     ),
     Rewrite(
         "conv-padding",
-        "Conv in one dimension whose equal padding QNN computes wrong is padded once more in front",
+        "Conv in one dimension whose equal padding QNN computes wrong gets one more zero at the start",
         wrong_values.pad_convolutions,
     ),
     Rewrite(
         "split-padding",
-        "Pad of the last dimension at its end, of several or behind some operators, becomes Pad and Concat",
+        "Pad at the end of the last dimension, together with other sides or after some operators, becomes Pad and "
+        "Concat",
         wrong_values.split_padding,
     ),
     Rewrite(
         "power-products",
-        "Pow of 2 to 16 that QNN computes wrong for zeros becomes products",
+        "Pow with exponents of 2 to 16 that QNN computes wrong for zeros becomes products",
         wrong_values.powers_by_products,
     ),
     Rewrite(
@@ -178,16 +184,16 @@ REWRITES: Final = (
         "AveragePool whose border QNN computes wrong becomes Concat, AveragePool and a factor",
         wrong_values.average_by_sums,
     ),
-    Rewrite("gather-list", "Gather with a table of indices becomes one with a list", gathers.gather_by_list),
+    Rewrite("gather-list", "Gather with a table of indices becomes Gather with a list", gathers.gather_by_list),
     Rewrite(
         "gather-input",
-        "Max stands in front of indices of Gather that are an input of the model",
+        "Max is inserted before indices of Gather that are an input of the model",
         gathers.limit_gathered,
     ),
     Rewrite(
-        "arg-min", "ArgMin of two values becomes ArgMax of the negative ones", wrong_values.largest_of_negatives
+        "arg-min", "ArgMin of two values becomes ArgMax of the negated values", wrong_values.largest_of_negatives
     ),
-    Rewrite("gather-slices", "GatherND of slices takes them as one dimension", gathers.gather_flat_slices),
+    Rewrite("gather-slices", "the dimensions of slices that GatherND reads are merged", gathers.gather_flat_slices),
     Rewrite(
         "conv-step",
         "a depthwise Conv of one value with a stride becomes Slice and Conv",
@@ -195,129 +201,129 @@ REWRITES: Final = (
     ),
     Rewrite(
         "operand-order",
-        "operands of a product or sum that QNN takes well in one order alone change places",
+        "operands of a product or sum that QNN computes right in only one order are swapped",
         wrong_values.swap_operands,
     ),
     Rewrite(
         "reshaped-matmul",
-        "MatMul by a constant matrix between Reshapes, which QNN would leave out, becomes Gemm; Max stands in "
-        "front of one of half floats between an input and an output",
+        "MatMul by a constant matrix between Reshapes, which QNN would drop, becomes Gemm; Max is inserted before "
+        "a product of half floats between an input and an output",
         wrong_values.separate_reshapes,
     ),
     Rewrite(
         "negative-scale",
-        "scales below zero of quantised values, which QNN takes for positive ones, get positive",
+        "negative scales of quantised values, which QNN treats as positive, become positive",
         operators.sign_beside_scale,
     ),
     Rewrite(
         "cast-truth",
-        "Cast of whole numbers below zero to truth values becomes Equal and Not",
+        "Cast of negative integers to booleans becomes Equal and Not",
         wrong_values.truth_by_equal,
     ),
     Rewrite(
         "cast-back",
-        "what is cast to whole numbers and back to float is rounded: QNN leaves both casts out",
+        "Max is inserted between casts to integers and back to float: QNN would drop both casts and not round",
         wrong_values.limit_whole_numbers,
     ),
-    Rewrite("cast-bytes", "Cast of uint8 to float goes by int32", wrong_values.cast_bytes_twice),
+    Rewrite("cast-bytes", "Cast of uint8 to float is preceded by a Cast to int32", wrong_values.cast_bytes_twice),
     Rewrite("resize-nearest", "Resize to nearest values becomes Gather", wrong_values.resize_by_gather),
     Rewrite(
         "transposed-padding",
-        "ConvTranspose with output_padding becomes one with less windows, and Concat for what no window reaches",
+        "output_padding of ConvTranspose becomes less padding, and Concat for positions that no window reaches",
         transposed.replace_output_padding,
     ),
     Rewrite(
         "transposed-volume",
-        "ConvTranspose in three dimensions becomes one without padding, with equal strides at its end, and Slice",
+        "ConvTranspose in three dimensions gets equal strides at the end, and a Slice instead of padding",
         transposed.crop_and_turn,
     ),
     Rewrite("transposed-groups", "ConvTranspose of four groups becomes four", transposed.split_groups),
     Rewrite(
         "random-on-cpu",
-        "random operators whose numbers QNN draws once become those that stay on the CPU",
+        "random operators whose numbers QNN draws only once become operators that stay on the CPU",
         wrong_values.random_on_cpu,
     ),
     Rewrite(
         "softmax-factor",
-        "the number that the argument of a Softmax is multiplied with gets a dimension",
+        "the scalar factor of a Softmax's argument gets a dimension",
         wrong_values.factor_with_a_dimension,
     ),
     Rewrite(
         "l2-offset",
-        "x / (ReduceL2(x) + e) is multiplied by n / (n + e) in place of the sum, which QNN leaves out",
+        "x / (n + e), with n = ReduceL2(x), becomes x / n * (n / (n + e)), because QNN drops the sum",
         wrong_values.add_behind_normalisation,
     ),
     Rewrite(
         "reduced-batch",
-        "a reduction of five dimensions along the first takes dimensions that stand side by side as one",
+        "neighbouring dimensions of a reduction of five dimensions along the first are merged",
         five_dimensions.reduce_merged_dimensions,
     ),
     Rewrite(
         "negative-classes",
-        "negative indices of OneHot, which count from the end, count from the start",
+        "negative indices of OneHot, which count from the end, become indices from the start",
         wrong_values.classes_from_start,
     ),
     Rewrite(
         "repeated-rows",
-        "Max follows a sum or product that repeats rows in front of a normalization or Sigmoid",
+        "Max is inserted after a sum or product of repeated rows before a normalization or Sigmoid",
         wrong_values.limit_repeated_rows,
     ),
     Rewrite(
         "vector-reshape",
-        "Flatten stands in front of a Reshape to one dimension that would end ONNX Runtime's process",
+        "Flatten is inserted before a Reshape to one dimension that would crash ONNX Runtime",
         transposes.flatten_before_vector,
     ),
     Rewrite(
         "int64-output",
-        "Flatten and Reshape stand behind a transposed int64 result that is an output of the model",
+        "Flatten and Reshape are inserted after a transposed int64 result that is an output of the model",
         transposes.flatten_before_output,
     ),
     Rewrite("softmax-of-one", "LogSoftmax along one element becomes zero", wrong_values.zero_instead_of_softmax),
     Rewrite(
-        "rms-rank", "RMSNormalization of three or four dimensions becomes one of two", wrong_values.normalise_rows
+        "rms-rank", "RMSNormalization of three or four dimensions is folded to two", wrong_values.normalise_rows
     ),
     Rewrite(
         "gelu", "the operators of a Gelu in a quantised model become one Gelu", operators.fuse_quantised_gelu, 0.1
     ),
     Rewrite(
         "norm-scale",
-        "an int8 scale of a quantised normalisation beside unsigned activations becomes uint8",
+        "an int8 scale of a quantised normalisation of unsigned activations becomes uint8",
         operators.unsigned_scales,
     ),
     Rewrite("erf", "Erf outside of a Gelu becomes a formula that is exact to 2e-7", operators.approximate_erf),
     Rewrite(
         "exponent-limits",
-        "what computes an exponential gets arguments of -87 at least; of smaller ones QNN computes 131008",
+        "arguments of exponentials are limited to -87 from below; for smaller ones QNN computes 131008",
         wrong_values.limit_arguments,
     ),
     Rewrite(
         "rank",
-        "more dimensions than QNN takes (five, of many operators four) are folded into fewer",
+        "more dimensions than QNN supports (five, for many operators four) are folded into fewer",
         rank.fold_dimensions,
     ),
     Rewrite(
         "wide-integers",
-        "int64 of five dimensions, over which QNN ends the process, is computed in int32, and converted on the CPU",
+        "int64 of five dimensions, which crashes QNN, is computed in int32 and converted on the CPU",
         integers.narrow_wide_integers,
     ),
     Rewrite(
         double_edges.REWRITE,
-        "64-bit floats that enter or leave the model are converted on the CPU, and computed in 32 bits",
+        "64-bit float inputs and outputs are converted on the CPU, and computed in 32 bits",
         doubles.float_inside,
     ),
     Rewrite(
         "inner-doubles",
-        "64-bit floats inside of the model, with some of which QNN fails, are computed in 32 bits",
+        "64-bit floats inside of the model, some of which make QNN fail, are computed in 32 bits",
         doubles.float_between,
     ),
     Rewrite(
         MASKS,
-        "attention masks of -3.4e38 become -1e4, which half floats and quantised values have",
+        "attention masks of -3.4e38 become -1e4, which half floats and quantised values can represent",
         constants.shrink_masks,
     ),
     Rewrite(
         GATES,
-        "Max parts a Sigmoid or Tanh that is a factor from the Conv or MatMul in front of it; with --only alone",
+        "Max separates a Sigmoid or Tanh that is a factor from the Conv or MatMul before it; with --only gates",
         operators.part_gates,
         by_name_only=True,
     ),
@@ -325,15 +331,23 @@ REWRITES: Final = (
 
 
 def chosen(only: Iterable[str], skip: Iterable[str]) -> list[Rewrite]:
-    """Raises `OptionError` for names that do not exist."""
+    """Return the rewrites to apply, in the order of `REWRITES`.
+
+    Args:
+        only: the rewrites to apply; empty for all except those that are applied by name only.
+        skip: rewrites to leave out.
+
+    Raises:
+        OptionError: a rewrite of this name does not exist.
+    """
     only, skip = list(only), list(skip)
     names = [rewrite.name for rewrite in REWRITES]
     for name in (*only, *skip):
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
             raise OptionError(
-                f'There is no rewrite "{name}".',
-                fix=(f'Did you mean "{close[0]}"? ' if close else "") + "qnnbridge fix --list shows them.",
+                f'The rewrite "{name}" does not exist.',
+                fix=(f'Did you mean "{close[0]}"? ' if close else "") + "qnnbridge fix --list shows all rewrites.",
             )
     return [
         rewrite

@@ -1,8 +1,8 @@
-"""Rewrites that make constants: of inputs and sizes, of what follows from them, and of constants QNN cannot use.
+"""Rewrites that create constants from inputs and sizes, fold results of constants, and change unusable constants.
 
-`fold` computes on the CPU what a graph computes from constants and from fixed shapes alone: sizes, axes,
-conditions, masks. Weights are left as they are, and so is everything quantised, since QNN needs its pairs of
-Quantize and Dequantize. Tensors without elements are known by their shape.
+`fold` computes on the CPU what a graph computes only from constants and fixed shapes: sizes, axes, conditions,
+masks. Weights and everything quantised are not changed, because QNN needs the pairs of Quantize and Dequantize. A
+tensor without elements is known by its shape.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from qnnbridge_protocol.input_tensors import array_of, resolved
 
 
 def fix_inputs(editor: Editor, sizes: Dimensions) -> list[str]:
-    """Gives inputs these sizes; outputs and everything between follow."""
+    """Fix dimensions of inputs, infer the shapes of all other tensors, and return the changes as texts."""
     free = {(one.input, one.axis): one.name for one in shapes.free_dimensions(editor.graph)}
     if not shapes.fix(editor.model, sizes):
         return []
@@ -40,9 +40,19 @@ def fix_inputs(editor: Editor, sizes: Dimensions) -> list[str]:
 
 
 def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    """Makes inputs constants; also gives their values, with which the original runs.
+    """Replace inputs by constants.
 
-    Free dimensions of an input get the sizes of its constant where that has as many dimensions.
+    Free dimensions of an input get the sizes of its constant, if the constant has as many dimensions.
+
+    Args:
+        editor: the model.
+        constants: input -> number or nested lists of numbers.
+
+    Returns:
+        The changes as texts, and the values of the inputs, with which the original model runs.
+
+    Raises:
+        OptionError: an input does not exist, or the constant does not fit it.
     """
     values: dict[str, Any] = {}
     changes = []
@@ -56,14 +66,14 @@ def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str],
         free = dims is None or not all(isinstance(dim, int) for dim in dims)
         if value.type.HasField("tensor_type") and free and (dims is None or len(own) != len(dims)):
             raise OptionError(
-                f'Input "{name}" has free dimensions, so no constant can be made of it.',
-                fix="Give all of its numbers, in lists with as many dimensions, or give its --shape, too.",
+                f'Input "{name}" has free dimensions, so it cannot become this constant.',
+                fix="Give all of its numbers, in lists with as many dimensions, or also give its --shape.",
             )
         values[name] = array_of(constant, name, node.type, resolved(constant, dims, {}))
-        # The constant keeps the input's name, so no node has to change.
+        # The constant keeps the input's name, so that nodes need not change.
         editor.graph.input.remove(value)
         editor.add_constant(values[name], name, name)
-        changes.append(f"input {name} is always {shown(constant)} now, and no input any more")
+        changes.append(f"input {name} is now the constant {shown(constant)}, and not an input any more")
     # Before version 4 an initializer had to be an input, too.
     if changes:
         editor.model.ir_version = max(editor.model.ir_version, 4)
@@ -72,7 +82,7 @@ def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str],
 
 
 def propagate_shapes(editor: Editor) -> list[str]:
-    """Declared shapes of intermediate tensors may be those of other sizes; without them all readers infer."""
+    """Remove declared shapes of intermediate tensors, which may have other sizes, and infer all shapes."""
     if shapes.free_dimensions(editor.graph):
         return []
     free = shapes.forget_inferred(editor.graph)
@@ -95,17 +105,17 @@ def _shape_text(value: Any) -> str:
 
 
 def weights_from_inputs(editor: Editor) -> list[str]:
-    """Before IR version 4 every weight is also an input: a caller could change it, so QNN cannot compile it in."""
+    """Remove weights from the inputs. Before IR version 4 each weight is an input, so QNN cannot compile it in."""
     moved = graphs.weights_out_of_inputs(editor.model)
     if not moved:
         return []
-    editor.model.ir_version = max(editor.model.ir_version, 4)  # from which on a weight need not be an input
+    editor.model.ir_version = max(editor.model.ir_version, 4)  # since 4 a weight need not be an input
     editor.changed()
     return [f"{moved} weights were inputs, too"]
 
 
 def initializers_from_constants(editor: Editor) -> list[str]:
-    """Also in subgraphs. The quantizer leaves weights in Constant nodes in float."""
+    """Replace Constant nodes by initializers, also in subgraphs, because the quantizer skips Constant nodes."""
     moved = sum(_moved(graph) for graph in graphs.subgraphs(editor.graph))
     if not moved:
         return []
@@ -131,7 +141,7 @@ def _moved(graph: Any) -> int:
 
 
 def compute_shapes(editor: Editor) -> list[str]:
-    """Sizes, axes, paddings and masks that are computed from fixed shapes become constants, as QNN needs them."""
+    """Fold sizes, axes, paddings and masks that are computed from fixed shapes: QNN needs them as constants."""
     saved = fold(editor)
     return [f"{saved} nodes computed"] if saved else []
 
@@ -142,7 +152,7 @@ _BY_COORDINATES = frozenset({"GatherND", "ScatterND"})
 
 @for_nodes(_ALONG_AXIS | _BY_COORDINATES, "nodes with negative indices")
 def count_indices_from_start(editor: Editor, node: Any) -> list[Any] | None:
-    """QNN computes something else with some indices below zero."""
+    """Replace constant indices below zero by those from the start: with some of them QNN's results are wrong."""
     shape, indices = editor.shape(node.input[0]), editor.constant(node.input[1])
     if not shape or indices is None or not (indices < 0).any():
         return None
@@ -150,7 +160,7 @@ def count_indices_from_start(editor: Editor, node: Any) -> list[Any] | None:
     if node.op_type in _ALONG_AXIS:
         sizes = np.asarray(shape[attributes.get("axis", 0)])
     else:
-        # ScatterND has no batch_dims: its indices count from the first axis.
+        # ScatterND lacks batch_dims: its indices count from the first axis.
         first = attributes.get("batch_dims", 0)
         sizes = np.asarray(shape[first : first + indices.shape[-1]])
     counted = np.where(indices < 0, indices + sizes, indices).astype(indices.dtype)
@@ -159,10 +169,10 @@ def count_indices_from_start(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def shrink_masks(editor: Editor) -> list[str]:
-    """Attention masks of -3.4e38 become -1e4.
+    """Replace attention masks of -3.4e38 by -1e4.
 
-    In half floats the large ones are infinite; quantised they leave no room for the scores (cosine 0.48 against
-    float with them, 0.98 without).
+    Such large masks are infinite as half floats, and when quantised leave no resolution for the scores (cosine 0.48
+    against float with them, 0.98 without).
     """
     for tensor in editor.graph.initializer:
         users = editor.uses(tensor.name)
@@ -174,16 +184,15 @@ def shrink_masks(editor: Editor) -> list[str]:
 
 # --- computing what follows from constants and fixed shapes --------------------------------------------
 
-# Elements: of one tensor, and of all results of one pass.
+# Limits of elements: of one input, of one result, and of all results of one pass.
 INPUT_LIMIT = 1 << 16
 OUTPUT_LIMIT = 1 << 20
 TOTAL_LIMIT = 1 << 25
-# Maximum number of sub-models that ONNX Runtime may reject. The remaining nodes are not folded. Real models need
-# one or two.
+# Number of rejected sub-models after which the remaining nodes are not folded. Real models need one or two.
 MOST_REFUSED = 200
 
-# QNN reads pairs of Quantize and Dequantize, so they stay. Random operators and Dropout in training give other
-# values in every run. Bodies of If, Loop and Scan see tensors that are not in the part that is run.
+# QNN needs pairs of Quantize and Dequantize, so they are not folded. Random operators and Dropout in training
+# return other values in every run. Bodies of If, Loop and Scan can read tensors outside of the sub-model.
 _NEVER = frozenset(
     {
         *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Constant", "If", "Loop", "Scan"),
@@ -191,19 +200,20 @@ _NEVER = frozenset(
         "Dropout",
     }
 )
-# Operators whose results can be of any size, whatever the size of what they take: computed only if it is known.
+# Operators whose results can be much larger than their inputs. They are folded only if the result's size is known.
 _GROWING = frozenset(
     {"ConstantOfShape", "Expand", "Tile", "Range", "Pad", "OneHot", "Resize", "Upsample", "EyeLike"}
 )
-# Each makes more shapes known; real models need two or three.
+# Each round makes more shapes known; real models need two or three.
 _ROUNDS = 20
 
 
 def fold(editor: Editor, never: frozenset[str] = frozenset()) -> int:
-    """Puts constants in place of what can be computed; gives how many nodes that saved.
+    """Replace everything that can be computed now by constants, and return the number of removed nodes.
 
     Args:
-        never: more operators that are left alone; Size is computed all the same from constants.
+        editor: the model.
+        never: further operators that are not folded; a Size of a constant is folded nevertheless.
     """
     before = len(editor.graph.node)
     elements = 0
@@ -220,7 +230,7 @@ def fold(editor: Editor, never: frozenset[str] = frozenset()) -> int:
 
 
 def put_constant(editor: Editor, name: str, value: Array) -> None:
-    """The tensor `name` is this constant from now on; the node that made it stays for its other outputs."""
+    """Replace the tensor `name` by a constant. The node that computed it stays, for its other outputs."""
     maker = editor.maker(name)
     if maker is not None:
         for number, made in enumerate(maker.output):
@@ -230,7 +240,7 @@ def put_constant(editor: Editor, name: str, value: Array) -> None:
 
 
 def _computed(editor: Editor, never: frozenset[str]) -> dict[str, Array]:
-    """Results of one pass: everything that follows from what is a constant now, and is needed by something else."""
+    """Return the results of one pass: each tensor that follows from constants and that another node needs."""
     known: dict[str, Array] = {}
     taken: list[Any] = []
     made: set[str] = set()
@@ -255,7 +265,7 @@ def _shape_value(editor: Editor, node: Any, never: frozenset[str]) -> dict[str, 
     if node.domain not in graphs.ONNX_DOMAINS:
         return None
     if node.op_type == "Gather":
-        # ONNX Runtime itself computes neither these nor Size.
+        # ONNX Runtime itself does not fold these, or Size.
         return None if "Size" in never else _known_sizes(editor, node)
     if node.op_type not in {"Shape", "Size"} - never:
         return None
@@ -269,9 +279,12 @@ def _shape_value(editor: Editor, node: Any, never: frozenset[str]) -> dict[str, 
 
 
 def _known_sizes(editor: Editor, node: Any) -> dict[str, Array] | None:
-    """Sizes picked from a shape that is known there: PyTorch asks so whether a dimension can be squeezed."""
+    """Return sizes that a Gather reads from a Shape, if those are known.
+
+    PyTorch exports such nodes to test whether a dimension can be squeezed.
+    """
     maker, picked = editor.maker_of(node.input[0], "Shape"), editor.constant(node.input[1], INPUT_LIMIT)
-    # An attribute of Shape is start or end: the picked numbers would count from elsewhere.
+    # With an attribute of Shape (start or end) the positions would count from another dimension.
     if maker is None or maker.attribute or picked is None:
         return None
     sizes = editor.dims(maker.input[0])
@@ -286,7 +299,7 @@ def _known_sizes(editor: Editor, node: Any) -> dict[str, Array] | None:
 def _foldable(editor: Editor, node: Any, made: set[str]) -> bool:
     if node.domain not in graphs.ONNX_DOMAINS:
         return False
-    # The cheap question first: most nodes take something that is not constant.
+    # Do the cheap test first: most nodes have an input that is not a constant.
     if not all(not name or name in made or _small(editor, name) for name in node.input):
         return False
     if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
@@ -295,7 +308,7 @@ def _foldable(editor: Editor, node: Any, made: set[str]) -> bool:
         return False
     for name in node.output:
         shape = editor.shape(name) if name else ()
-        # Not numpy's product: that of a hostile shape overflows.
+        # numpy's product of a hostile shape would overflow.
         if shape is not None and math.prod(shape) > OUTPUT_LIMIT:
             return False
     return node.op_type not in _GROWING or all(not name or editor.shape(name) is not None for name in node.output)
@@ -309,7 +322,7 @@ def _small(editor: Editor, name: str) -> bool:
 
 
 class _Evaluation:
-    """Runs nodes of which all inputs are known. known: what is known before, by name."""
+    """Evaluates nodes whose inputs are all known. known: the known tensors by name."""
 
     def __init__(self, editor: Editor, known: dict[str, Array]) -> None:
         self._editor = editor
@@ -317,17 +330,17 @@ class _Evaluation:
         self._refused = 0
 
     def results_of(self, nodes: list[Any]) -> dict[str, Array]:
-        """Of these nodes, in their order, as one model; of each half by itself if ONNX Runtime refuses that."""
+        """Run nodes in their order as one model, or as halves if ONNX Runtime refuses it; return the results."""
         if not nodes or self._refused >= MOST_REFUSED:
             return {}
         try:
             results = _evaluate(self._editor, nodes, self._known)
         except OrtError:
-            # ONNX Runtime will say so when it loads the model; nothing to be computed here.
+            # ONNX Runtime will report the error when it loads the model.
             self._refused += 1
             results = None
         if results is None and len(nodes) > 1:
-            # Halving finds one refused node among n in about 2 log n sessions. All others are still computed.
+            # Bisection finds one refused node among n in about 2 log n sessions; all others are still computed.
             middle = len(nodes) // 2
             return {**self.results_of(nodes[:middle]), **self.results_of(nodes[middle:])}
         self._known.update(results or {})
@@ -335,7 +348,7 @@ class _Evaluation:
 
 
 def _evaluate(editor: Editor, nodes: list[Any], known: dict[str, Array]) -> dict[str, Array] | None:
-    """What others need of the results; None if one of the nodes takes what could not be computed."""
+    """Return the results that other nodes need; ``None`` if an input of a node is not known."""
     from onnx import numpy_helper
 
     made = dict.fromkeys(name for node in nodes for name in node.output if name)
@@ -349,12 +362,12 @@ def _evaluate(editor: Editor, nodes: list[Any], known: dict[str, Array]) -> dict
             return None
         constants.append(numpy_helper.from_array(value, name))
     used = Counter(name for node in nodes for name in dict.fromkeys(node.input))
-    # Only what others read: results in between would become constants for nothing.
+    # Return only results that others read; constants for intermediate results would be useless.
     needed = [name for name in made if not editor.is_free(name) or len(editor.uses(name)) > used[name]]
     results = _run_part(editor, nodes, constants, needed) if needed else {}
     if needed and len(results) == len(needed):
         return results
-    # Some results cannot be constants here (strings, types that numpy does not have). What they are made of can.
+    # Some results cannot be constants (strings, types that numpy does not have), but their inputs can.
     return _run_part(editor, nodes, constants, list(made))
 
 
@@ -363,7 +376,7 @@ def _run_part(editor: Editor, nodes: list[Any], constants: list[Any], names: lis
     from onnx import helper
 
     graph = helper.make_graph(nodes, "constants", [], [onnx.ValueInfoProto(name=name) for name in names], constants)
-    # From IR version 4 on an initializer need not be an input.
+    # Since IR version 4 an initializer need not be an input.
     model = helper.make_model(
         graph, opset_imports=list(editor.model.opset_import), ir_version=max(editor.model.ir_version, 4)
     )

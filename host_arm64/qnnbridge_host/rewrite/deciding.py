@@ -1,7 +1,8 @@
-"""Inputs whose value decides what a model is: which branch of it runs, or how large its results are.
+"""Inputs whose value decides which branch of a model runs, or how large its results are.
 
-QNN supports neither an If nor a size that is a value. A constant in its place helps, whose value the application
-knows. This module finds such inputs, and an example of a value with which the model runs.
+QNN supports neither an If nor a size that is computed from an input's value. Replacing the input by a constant
+helps, if the application always passes the same value. This module finds such inputs, and an example value with
+which the model runs.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.input_constants import EXAMPLE_SIZES, MOST_SIZES
 from qnnbridge_protocol.specs import NodeInfo
 
-# Rewrites that tidy, and let QNN take nothing that it would not take without them.
+# Rewrites that only tidy a model: QNN does not support more nodes after them.
 TIDYING: Final = frozenset(
     {"constants", "weights-as-inputs", "unused-outputs", "masks", FIXED_SHAPES, double_edges.REWRITE}
 )
-# Nodes between an input and the condition or size that it decides.
+# Limit of the nodes between an input and the condition or size that the input decides.
 _MOST_STEPS: Final = 50
-# Operators of which the size of a result is the value of these inputs.
+# Operator -> positions of the inputs whose value decides the size of its result.
 _SIZES: Final[Mapping[str, tuple[int, ...]]] = {
     "Reshape": (1,),
     "Resize": (1, 2, 3),
@@ -50,30 +51,33 @@ _SIZES: Final[Mapping[str, tuple[int, ...]]] = {
     "Col2Im": (1, 2),
     "MaxUnpool": (2,),
 }
-# Their results follow from the shape of what they take, and not from its value.
+# Operators whose results depend on the shape of the input, and not on its value.
 _OF_SHAPES: Final = frozenset({"Shape", "Size"})
-# The most elements of a result with such a size.
+# Limit of the elements of a result with such a size.
 _LARGEST_RESULT: Final = 2**24
 _RESULTS_SHOWN: Final = 3
-# No other example is tried after this time. An attempt takes seconds for a large model.
+# No further example is tried after this time. An attempt takes seconds for a large model.
 _SECONDS_OF_TRIALS: Final = 5.0
 
 
 def what_would_change(
     source: str, sizes: Mapping[str, int], given: Mapping[str, Any], refused: Container[str] | None
 ) -> tuple[list[str], dict[str, Any], dict[str, str]]:
-    """Return the changes of rewrites that may let QNN take more, constants for inputs that decide something, and
-    what each of these decides.
+    """Return changes and constants with which QNN may support more of a model.
 
     Args:
         source: path of the model.
-        sizes: of free dimensions.
-        given: constants that are there already; they are among those that are returned.
-        refused: operators that QNN does not take, if they are known.
+        sizes: sizes of free dimensions by name.
+        given: constants of inputs that the caller uses already.
+        refused: operators that QNN has refused, if they are known.
+
+    Returns:
+        The changes of rewrites as texts; constants for inputs that decide something, including `given`; and for
+        each new constant a description of what it decides.
     """
     path = Path(source)
     model = graphs.load(path)
-    # A size of a name that this model does not have is no error here.
+    # Ignore sizes of dimensions that this model does not have.
     named = {name for dim in model_shapes.free_dimensions(model.graph) if (name := dim.name)}
     known = Dimensions.of({name: size for name, size in sizes.items() if name in named})
     constants: dict[str, Any] = {**deciding_inputs(model), **given}
@@ -84,7 +88,7 @@ def what_would_change(
     constants |= examples
     editor = Editor(model, path.parent)
     fix_inputs(editor, known)
-    # An input with free dimensions takes no constant: then its branch stays open, and the rest is still looked at.
+    # An input with free dimensions cannot become a constant. Then its branch is not decided; go on with the rest.
     with contextlib.suppress(BridgeError):
         fix_values(editor, constants)
     changes: list[str] = []
@@ -94,16 +98,16 @@ def what_would_change(
         editor = Editor(model, path.parent) if found else editor
         if rewrite.name not in TIDYING:
             changes += [f"{rewrite.name}: {change}" for change in found]
-    # Folded sizes are found in almost every model, and say nothing of what QNN takes.
+    # Omit folded sizes: almost every model has some, and they do not change what QNN supports.
     return [change for change in changes if "nodes computed" not in change], constants, decides
 
 
-# They pass one number on as it is.
+# Operators that do not change a single number.
 _PASSING_ONE: Final = frozenset({"Cast", "Flatten", "Gather", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 def _source_of(index: ModelIndex, name: str) -> str:
-    """Return the tensor that a single number comes from, through operators that only change its shape or type."""
+    """Follow a single number back through operators that only change its shape or type; return the first tensor."""
     for _ in range(_MOST_STEPS):
         maker = index.maker(name)
         if maker is None or maker.op_type not in _PASSING_ONE:
@@ -113,7 +117,7 @@ def _source_of(index: ModelIndex, name: str) -> str:
 
 
 def deciding_inputs(model: Any) -> dict[str, float]:
-    """Scalar inputs that the condition of an If follows from, with a number that they are compared with."""
+    """Return scalar inputs that decide the condition of an If, each with a number that it is compared with."""
     index = ModelIndex(model)
     scalars = {
         value.name
@@ -124,7 +128,8 @@ def deciding_inputs(model: Any) -> dict[str, float]:
     for node in index.protos:
         if node.op_type != "If":
             continue
-        # Backwards from the condition. Nothing notes what was seen: the bound ends the walk where many paths meet.
+        # Walk backwards from the condition. Visited nodes are not recorded: the limit ends the walk where many
+        # paths meet.
         waiting, steps = [node.input[0]], 0
         while waiting and steps < _MOST_STEPS:
             steps += 1
@@ -140,9 +145,9 @@ def deciding_inputs(model: Any) -> dict[str, float]:
 
 
 def sizing_inputs(model: Any, operators: Container[str] | None = None) -> dict[str, list[str]]:
-    """Return the small inputs whose value a size follows from, each with the results that have this size.
+    """Return the small inputs whose value decides a size, each with the results that have this size.
 
-    operators: those of which the results count; all by default.
+    operators: the operators whose results are considered; default all.
     """
     index = ModelIndex(model)
     small = {
@@ -174,7 +179,7 @@ def _holds_sizes(node: NodeInfo) -> bool:
 
 
 def _followed(index: ModelIndex, names: Iterable[str], inputs: Iterable[str]) -> Iterator[str]:
-    """Yield those of the inputs that the values of these tensors follow from."""
+    """Yield the given inputs on whose values the values of these tensors depend."""
     waiting, seen = list(names), set(names)
     steps = 0
     while waiting and steps < _MOST_STEPS:
@@ -192,13 +197,16 @@ def _followed(index: ModelIndex, names: Iterable[str], inputs: Iterable[str]) ->
 def tried_sizes(
     path: Path, model: Any, inputs: Mapping[str, list[str]], sizes: Dimensions, constants: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return constants for inputs that hold sizes, with which the model runs on the CPU and its sizes are known.
+    """Return constants for inputs that decide sizes, with which the model runs on the CPU and all sizes are known.
+
+    The result is empty if no example works.
 
     Args:
-        path: of the model.
-        inputs: as `sizing_inputs` finds them.
-        sizes: of free dimensions.
-        constants: of other inputs.
+        path: the model's file.
+        model: the model as `ModelProto`.
+        inputs: result of `sizing_inputs`.
+        sizes: sizes of free dimensions.
+        constants: constants of other inputs.
     """
     if not inputs:
         return {}
@@ -228,7 +236,7 @@ def _filled(node: NodeInfo, number: int) -> Any:
 
 
 def _all_known(path: Path, results: Iterable[str]) -> bool:
-    """Return whether these results have known sizes, and elements. A result that was computed is a constant now."""
+    """Return whether these results have known sizes and are not empty. A folded result counts as known."""
     index = ModelIndex(graphs.load(path))
     for name in results:
         if index.maker(name) is None:

@@ -3,8 +3,8 @@
 QNN accepts doubles inside of a graph and computes them in 32 bits. With a double at the edge of its graph,
 onnxruntime-qnn 2.7 fails when the session is created ("Unsupported FP64 data type in graph IO") or in each run
 ("ORT Tensor data size does not match QNN tensor data size"). QNN also accepts a Cast to double, and fails in the
-same way. Therefore the conversion has six dimensions, which QNN refuses, so the CPU runs it. Inputs and outputs
-keep their names and types.
+same way. Therefore the conversion has six dimensions, which QNN refuses, so the CPU runs it. The name and type of
+each input and output do not change.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def float_inside(editor: Editor) -> list[str]:
     seeds = [name for name in edges if name not in converted]
     doubles = _connected(editor, seeds)
     inputs, outputs = ([name for name in edge if name in doubles] for edge in (editor.inputs, editor.outputs))
-    # QNN accepts fixed shapes only. An input that is also an output needs no node on QNN.
+    # QNN accepts only fixed shapes. An input that is also an output does not need a node on QNN.
     if not doubles or any(editor.shape(name) is None for name in (*inputs, *outputs)) or set(inputs) & set(outputs):
         return []
     floats = {name: editor.fresh(f"{name}/float") for name in sorted(doubles)}
@@ -74,7 +74,7 @@ def float_between(editor: Editor) -> list[str]:
         if name in computed and _is_double(editor, name)
     ]
     doubles = _connected(editor, seeds)
-    # `float_inside` is about those at the edges.
+    # `float_inside` handles doubles that are connected with an input or output.
     if not doubles or not doubles.isdisjoint((*editor.inputs, *editor.outputs)):
         return []
     floats = {name: editor.fresh(f"{name}/float") for name in sorted(doubles)}
@@ -102,7 +102,7 @@ def _is_double(editor: Editor, name: str) -> bool:
 
 
 def _connected(editor: Editor, seeds: Iterable[str]) -> set[str]:
-    """Return the doubles that nodes connect with `seeds`; none if a subgraph uses one, as it is not rewritten."""
+    """Return the doubles that nodes connect with `seeds`; none if a subgraph, which is not rewritten, uses one."""
     found: set[str] = set()
     waiting = list(seeds)
     while waiting:

@@ -1,6 +1,7 @@
-"""Rewrites of what exporters write and QNN refuses, although it has operators that compute the same.
+"""Rewrites of exporters' operators that QNN refuses, although it has operators that compute the same.
 
-Most need fixed shapes. A tensor without elements is left as it is: in a Reshape a size of 0 means "as before".
+Most rewrites need fixed shapes. Tensors without elements are not rewritten, because a size of 0 in a Reshape means
+"as before".
 """
 
 from __future__ import annotations
@@ -18,25 +19,26 @@ from qnnbridge_host.model.operator_tables import FAILS_BEYOND
 from qnnbridge_host.rewrite.rewriting import NodeChain, drop_attribute, for_nodes, sliced
 from qnnbridge_protocol.elements import ElementType
 
-# The activations that ONNX takes for one direction where a node states none.
+# ONNX's default activations for one direction.
 _DEFAULT_ACTIVATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "GRU": ("sigmoid", "tanh"),
     "LSTM": ("sigmoid", "tanh", "tanh"),
 }
-# Of a constant that is read here: indices, sizes of parts. Larger ones take more memory than the operator is worth.
+# Limit of the elements of constants that are read here (indices, sizes of parts). Larger ones are not worth the
+# memory.
 _MOST_ELEMENTS: Final = 1 << 20
 
 
 @for_nodes(tuple(_DEFAULT_ACTIVATIONS), "stated defaults")
 def drop_default_activations(editor: Editor, node: Any) -> list[Any] | None:
-    """Take the default activations away where GRU and LSTM state them: QNN refuses the attribute."""
+    """Remove explicit default activations of GRU and LSTM: QNN refuses the attribute."""
     given = graphs.attribute_values(node)
     stated = [one.decode("utf-8", "replace").lower() for one in given.get("activations", ())]
     directions = 2 if given.get("direction", "forward") == "bidirectional" else 1
     if not stated or tuple(stated) != _DEFAULT_ACTIVATIONS[node.op_type] * directions:
         return None
     for name in ("activations", "activation_alpha", "activation_beta"):
-        drop_attribute(node, name)  # neither function has a parameter
+        drop_attribute(node, name)  # sigmoid and tanh do not have parameters
     return [node]
 
 
@@ -44,7 +46,7 @@ def drop_default_activations(editor: Editor, node: Any) -> list[Any] | None:
 def gather_nd_by_gather(editor: Editor, node: Any) -> list[Any] | None:
     """Replace GatherND with constant indices by Reshape, Gather and Reshape.
 
-    Without Gather where the indices name every element in its order, as those of ``mask[batch, positions]`` do,
+    The Gather is omitted if the indices are those of all elements in their order, as in ``mask[batch, positions]``,
     which PyTorch's newer exporter writes for every transformer.
     """
     shape, indices = editor.shape(node.input[0]), editor.constant(node.input[1], _MOST_ELEMENTS)
@@ -56,14 +58,14 @@ def gather_nd_by_gather(editor: Editor, node: Any) -> list[Any] | None:
         return None
     counted = np.where(indices < 0, indices + np.array(outer), indices)
     if (counted < 0).any() or (counted >= np.array(outer)).any():
-        return None  # ONNX Runtime will say so
+        return None  # an index is out of range, which ONNX Runtime will report
     flat = np.ravel_multi_index(tuple(np.moveaxis(counted, -1, 0)), outer).ravel()
     made_shape = [*indices.shape[:-1], *shape[depth:]]
     chain = NodeChain(editor, node)
     value = node.input[0]
     if not np.array_equal(flat, np.arange(math.prod(outer))):
         is_bool = editor.element(value) == ElementType.BOOL
-        if is_bool:  # QNN gathers no truth values
+        if is_bool:  # QNN's Gather does not support booleans
             value = chain("Cast", value, to=ElementType.INT32.value)
         value = chain("Reshape", value, _sizes(editor, [math.prod(outer), *shape[depth:]]))
         value = chain("Gather", value, editor.add_constant(flat.astype(np.int64), "flat"), axis=0)
@@ -73,13 +75,13 @@ def gather_nd_by_gather(editor: Editor, node: Any) -> list[Any] | None:
     return chain.nodes()
 
 
-# The place of the mask among the inputs of Attention.
+# Position of the mask among the inputs of Attention.
 _MASK: Final = 3
 
 
 @for_nodes("Attention", "mask of truth values")
 def add_attention_mask(editor: Editor, node: Any) -> list[Any] | None:
-    """Attention with a mask of truth values gets one of floats, which is added: QNN takes no other."""
+    """Replace the boolean mask of Attention by a float mask, which is added: QNN supports only such masks."""
     if len(node.input) <= _MASK or editor.element(node.input[_MASK]) != ElementType.BOOL:
         return None
     if editor.element(node.input[0]) not in (ElementType.FLOAT, ElementType.FLOAT16):
@@ -96,11 +98,11 @@ def _sizes(editor: Editor, sizes: Sequence[int]) -> str:
 
 @for_nodes("DequantizeLinear", "rows of a quantised table")
 def dequantize_before_gather(editor: Editor, node: Any) -> list[Any] | None:
-    """Put DequantizeLinear in front of a Gather from a table of 8-bit integers: QNN gathers no plain integers."""
+    """Move DequantizeLinear before a Gather from a table of 8-bit integers: QNN cannot gather plain integers."""
     gather = editor.maker_of(node.input[0], "Gather")
     if gather is None or editor.tensor(gather.input[0]) is None:
         return None
-    # One scale for the table: of several each would have to go with its rows.
+    # The table needs a single scale: with several, each scale would have to be gathered with its rows.
     if any(editor.shape(name) not in ((), (1,)) for name in node.input[1:] if name):
         return None
     if editor.element(gather.input[0]) not in (ElementType.INT8, ElementType.UINT8):
@@ -114,7 +116,7 @@ def dequantize_before_gather(editor: Editor, node: Any) -> list[Any] | None:
 
 @for_nodes("SequenceAt", "part of a sequence")
 def slice_of_a_sequence(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace SequenceAt of SplitToSequence by a Slice: QNN has no sequences."""
+    """Replace SequenceAt of SplitToSequence by a Slice: QNN does not support sequences."""
     split = editor.maker_of(node.input[0], "SplitToSequence")
     number = editor.constant(node.input[1], 1)
     if split is None or number is None:
@@ -131,10 +133,10 @@ def slice_of_a_sequence(editor: Editor, node: Any) -> list[Any] | None:
     drops_axis = False
     if len(split.input) > 1 and split.input[1]:
         sizes = editor.constant(split.input[1], _MOST_ELEMENTS)
-        # ONNX Runtime drops the axis where ONNX does not.
+        # In this case ONNX Runtime drops the axis and ONNX keeps it.
         if sizes is None or not given.get("keepdims", 1):
             return None
-        if not sizes.ndim:  # one number: parts of that size, and a rest
+        if not sizes.ndim:  # one number: parts of this size, and a remainder
             each = int(sizes)
             sizes = np.array([min(each, length - start) for start in range(0, length, each)]) if each > 0 else None
     else:
@@ -156,10 +158,10 @@ def slice_of_a_sequence(editor: Editor, node: Any) -> list[Any] | None:
 
 @for_nodes("ScatterElements", "ScatterElements of whole rows")
 def scatter_rows(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace ScatterElements by ScatterND where all indices of a row are the same, as in graph networks.
+    """Replace ScatterElements by ScatterND if all indices of a row are equal, as in graph networks.
 
-    Only the reductions add and mul, of floats: QNN's ScatterND has no others, computes integers as floats, and
-    without a reduction the order would count where an index comes twice.
+    This is limited to the reductions add and mul of floats: QNN's ScatterND lacks other reductions and computes
+    integers as floats, and without a reduction the order of updates would matter for a repeated index.
     """
     given = graphs.attribute_values(node)
     reduction = given.get("reduction", "none")
@@ -187,17 +189,17 @@ def scatter_rows(editor: Editor, node: Any) -> list[Any] | None:
     ]
 
 
-# Elements of what is compared: every row of the data with every update.
+# Limit of the compared elements: every row of the data is compared with every update.
 _MOST_COMPARED: Final = 1 << 22
 _EXTREMES: Final[Mapping[str, str]] = {"max": "ReduceMax", "min": "ReduceMin"}
 
 
 @for_nodes("ScatterElements", "ScatterElements of extremes")
 def scatter_extremes(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace ScatterElements that keeps the larger or smaller value by Where, ReduceMax and ReduceMin.
+    """Replace ScatterElements with the reduction max or min by Where and ReduceMax or ReduceMin.
 
-    Each row of the data is compared with each row of the updates, where all indices of a row are the same: what
-    does not belong to it is the row itself, which changes no extreme.
+    All indices of a row must be equal. Each row of the data is combined with each row of the updates; updates for
+    other rows are replaced by the row itself, which does not change the extreme.
     """
     given = graphs.attribute_values(node)
     reduce = _EXTREMES.get(given.get("reduction", "none"))
@@ -224,13 +226,16 @@ def scatter_extremes(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _column_of(editor: Editor, indices: str, shape: Sequence[int], rows: int) -> tuple[list[Any], str] | None:
-    """Nodes that make one index for each row, [count, 1], and their result. rows: of the data."""
+    """Return nodes that compute one index for each row, [count, 1], and the name of their result.
+
+    The result is ``None`` if the indices of a row may differ. rows: number of rows of the data.
+    """
     value = editor.constant(indices, _MOST_ELEMENTS)
     if value is not None:
         flat = value.reshape(shape[0], -1)
         same = bool((flat == flat[:, :1]).all() and (flat >= 0).all())
         return ([], editor.add_constant(flat[:, :1].astype(np.int64), "rows")) if same else None
-    # Branches that took the place of an If leave Identity.
+    # Inlining the branch of an If leaves Identity nodes.
     while (copy := editor.maker_of(indices, "Identity")) is not None:
         indices = copy.input[0]
     maker = editor.maker_of(indices, "Expand")
@@ -243,26 +248,26 @@ def _column_of(editor: Editor, indices: str, shape: Sequence[int], rows: int) ->
     column = chain("Reshape", maker.input[0], _sizes(editor, [shape[0], 1]))
     if editor.element(maker.input[0]) != ElementType.INT64:
         column = chain("Cast", column, to=ElementType.INT64.value)
-    # An index below zero counts from the end. QNN leaves such an update out (2.7.0).
+    # An index below zero counts from the end. QNN ignores such an update (2.7.0).
     zero, count = (editor.add_constant(np.array(value, np.int64), "number") for value in (0, rows))
     column = chain("Where", chain("Less", column, zero), chain("Add", column, count), column)
     return chain.made, column
 
 
-# ONNX Runtime has no kernel for them and writes them out by ONNX's definition while it divides the model up. A
-# model with one runs, and cannot be compiled ("Encountered an invalid node"; 1.32 with onnxruntime-qnn 2.7).
+# ONNX Runtime lacks a kernel for these operators and replaces them by ONNX's definition while it partitions the
+# model. Such a model runs but cannot be compiled ("Encountered an invalid node"; 1.32 with onnxruntime-qnn 2.7).
 _WRITTEN_OUT: Final = ("Mish", "GroupNormalization")
-_GROUP_NORMALIZATION_CHANGED = 21  # from this opset on there is a kernel
+_GROUP_NORMALIZATION_CHANGED = 21  # the first opset with a kernel
 
 
 def write_out_definitions(editor: Editor) -> list[str]:
-    """Replace Mish, and GroupNormalization of opset 18 or of five dimensions, by what ONNX defines them by."""
+    """Replace Mish, and GroupNormalization of opset 18 or of five dimensions, by their ONNX definitions."""
     changes = []
     for name in _WRITTEN_OUT:
         has_kernel = name == "GroupNormalization" and editor.opset >= _GROUP_NORMALIZATION_CHANGED
         if has_kernel and not _fails_by_rank(editor):
             continue
-        # One by one: of one that cannot be written out, the others are all the same.
+        # Replace each operator separately, so that one that cannot be replaced does not prevent the others.
         before = _count_of(editor, name)
         if before and _write_out(editor, name) and (done := before - _count_of(editor, name)):
             changes.append(f"{done} {name}")
@@ -272,7 +277,7 @@ def write_out_definitions(editor: Editor) -> list[str]:
 def _fails_by_rank(editor: Editor) -> bool:
     """Return whether a GroupNormalization has too many dimensions for a session.
 
-    Folded into fewer by a Reshape, it still makes no session (onnxruntime-qnn 2.7.0).
+    With fewer dimensions by a Reshape the session fails, too (onnxruntime-qnn 2.7.0).
     """
     most = FAILS_BEYOND["GroupNormalization"]
     nodes = (node for node in editor.protos if node.op_type == "GroupNormalization")
@@ -284,10 +289,10 @@ def _count_of(editor: Editor, op: str) -> int:
 
 
 def _write_out(editor: Editor, op: str) -> bool:
-    """Put the definition of an operator in its place. Return False if onnx cannot."""
+    """Replace an operator by its definition. Return False if onnx cannot do so."""
     from onnx import helper, inliner
 
-    # Without the weights, which may be larger than protobuf allows at once: their types are all that counts.
+    # Omit the weights, which may exceed protobuf's limit: only their types are needed.
     graph = editor.graph
     known = {value.name for value in (*graph.input, *graph.output)}
     types = {name: found for name, found in editor.types.items() if name not in known and found[0]}
@@ -304,7 +309,7 @@ def _write_out(editor: Editor, op: str) -> bool:
     try:
         domains = [(domain, op) for domain in graphs.ONNX_DOMAINS]
         written = inliner.inline_selected_functions(model, domains, False, True)
-    except (RuntimeError, TypeError, ValueError):  # a type that does not follow, an older onnx
+    except (RuntimeError, TypeError, ValueError):  # a type that cannot be inferred, an older onnx
         return False
     editor.set_nodes(written.graph.node)
     editor.changed(shapes=True)
@@ -316,9 +321,9 @@ def _write_out(editor: Editor, op: str) -> bool:
 
 @for_nodes("Col2Im", "Col2Im")
 def columns_by_transposed_conv(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace Col2Im by a ConvTranspose that puts each value in its place: PyTorch writes `fold` as Col2Im.
+    """Replace Col2Im, as which PyTorch exports `fold`, by a ConvTranspose that adds each value at its position.
 
-    The channels are taken as a batch: each has the same weight, one for each place of the window.
+    The channels become the batch: all have the same weights, one for each position of the window.
     """
     shape, made = editor.shape(node.input[0]), editor.shape(node.output[0])
     image, window = (editor.constant(name, 8) for name in node.input[1:3])
@@ -328,11 +333,11 @@ def columns_by_transposed_conv(editor: Editor, node: Any) -> list[Any] | None:
     strides, dilations = (given.get(name, [1] * len(window)) for name in ("strides", "dilations"))
     pads = list(given.get("pads", [0] * 2 * len(window)))
     if max(dilations) > 1:
-        return None  # QNN has no transposed convolution with them
+        return None  # QNN's transposed convolution does not support dilations
     size, places = [int(length) for length in window], math.prod(map(int, window))
     padded = [int(image[at]) + pads[at] + pads[at + len(window)] for at in axes]
     steps = [(padded[at] - size[at]) // strides[at] + 1 for at in axes]
-    # What no window reaches at the end is padding that is not cut off.
+    # Positions at the end that no window reaches reduce the padding that is cut off.
     beyond = [padded[at] - (steps[at] - 1) * strides[at] - size[at] for at in axes]
     for at in axes:
         cut = min(beyond[at], pads[at + len(window)])
@@ -351,14 +356,14 @@ def columns_by_transposed_conv(editor: Editor, node: Any) -> list[Any] | None:
 
 # --- DFT ---------------------------------------------------------------------------------------------------
 
-_AXIS_IS_AN_INPUT = 20  # from this opset on
-# Of its matrix, which becomes a weight: 1,024 complex values take that much.
+_AXIS_IS_AN_INPUT = 20  # the first such opset
+# Limit of the elements of the matrix, which becomes a weight. 1,024 complex values need that many.
 _MOST_OF_DFT: Final = 1 << 22
 
 
 @for_nodes("DFT", "DFT")
 def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace DFT of a known length by a product with its matrix: QNN has no Fourier transform of one axis."""
+    """Replace DFT of a known length by a product with its matrix: QNN lacks a Fourier transform along one axis."""
     given = graphs.attribute_values(node)
     inverse, onesided = bool(given.get("inverse", 0)), bool(given.get("onesided", 0))
     shape, others = editor.shape(node.input[0]), [*node.input[1:], "", ""]
@@ -377,7 +382,7 @@ def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
     size = shape[axis] * shape[-1]
     if axis == len(shape) - 1 or length < 1 or not math.prod(shape) or size * made * 2 > _MOST_OF_DFT:
         return None
-    if shape[axis] == 2:  # QNN does not finalize what would come of it (below)
+    if shape[axis] == 2:  # QNN could not finalize the resulting graph (see below)
         return None
     matrix = _dft_matrix(shape[axis], length, made, inverse)[:, : shape[-1]].reshape(size, 2 * made)
     last = len(shape) - 1
@@ -389,8 +394,7 @@ def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
         value = chain("Transpose", value, perm=[*kept, axis, last])
     value = chain("Reshape", value, _sizes(editor, [math.prod(sizes), size]))
     value = chain("MatMul", value, editor.like(node.input[0], matrix, "dft"))
-    # The parts come first: QNN 2.7.0 does not finalize Reshape, MatMul and Reshape if all sizes but the last are as
-    # they were.
+    # Put the parts first: QNN 2.7.0 cannot finalize Reshape, MatMul and Reshape if only the last size has changed.
     value = chain("Reshape", value, _sizes(editor, [*sizes, 2, made]))
     order = [*kept, last, axis]
     chain("Transpose", value, perm=[order.index(at) for at in range(len(shape))])
@@ -398,8 +402,11 @@ def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _dft_matrix(count: int, length: int, made: int, inverse: bool) -> np.ndarray[Any, Any]:
-    """What each value adds to each frequency: [count, its part, part, made]. Values behind `length` add nothing."""
-    # Counted round the circle, so that the angles stay small and exact.
+    """Return the contribution of each value to each frequency as [count, part of the value, part, made].
+
+    Values after `length` do not contribute.
+    """
+    # Reduce the number of turns modulo `length`, so that the angles stay small and exact.
     turns = np.outer(np.arange(count), np.arange(made)) % length
     angles = 2 * np.pi / length * turns * (1 if inverse else -1)
     cos, sin = np.cos(angles), np.sin(angles)
@@ -412,11 +419,12 @@ def _dft_matrix(count: int, length: int, made: int, inverse: bool) -> np.ndarray
 
 @for_nodes(("Loop", "Scan", "If"), "body with weights of the model")
 def weights_by_sequence(editor: Editor, node: Any) -> list[Any] | None:
-    """The weights that a body takes from outside reach it through a sequence.
+    """Pass weights that a body reads from the main graph through a sequence.
 
-    A compiled model keeps only those weights that nodes of the main graph read on the CPU: without one that a body
-    reads, ONNX Runtime cannot load what it has written. QNN has no sequences, so the node that reads the weight
-    stays on the CPU. A weight inside of the body does not do: ONNX Runtime cannot write one of more than 127 bytes.
+    A compiled model contains only weights that nodes of the main graph read on the CPU. If a weight is missing that
+    a body reads, ONNX Runtime cannot load its own compiled model. QNN does not support sequences, so the new node
+    that reads the weight stays on the CPU. Moving the weight into the body does not help: ONNX Runtime cannot write
+    such a weight of more than 127 bytes.
     """
     bodies = list(graphs.graphs_in(node))
     own = {name for body in bodies for one in body.node for name in one.output}
@@ -441,7 +449,7 @@ def weights_by_sequence(editor: Editor, node: Any) -> list[Any] | None:
 def einsum_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
     """Replace Einsum of floats by transposes, reshapes and products, operand after operand.
 
-    QNN takes a few equations only. It refuses products of integers, too.
+    QNN supports only a few equations, and no products of integers.
     """
     equation = graphs.attribute_values(node).get("equation", "").replace(" ", "")
     shapes = [editor.shape(name) for name in node.input]
@@ -450,7 +458,7 @@ def einsum_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
         return None
     terms, result, size = parsed
     element = editor.element(node.input[0])
-    # QNN multiplies no matrices of integers. Without a sum there are none.
+    # QNN does not support matrix products of integers. An equation without a sum does not need them.
     if element not in FLOATS and (element not in _WHOLE or set("".join(terms)) != set(result)):
         return None
     chain = NodeChain(editor, node)
@@ -469,7 +477,7 @@ def einsum_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
 def _parsed(
     equation: str, shapes: Sequence[tuple[int, ...] | None]
 ) -> tuple[list[str], str, dict[str, int]] | None:
-    """Letters of the operands and of the result, and their sizes. None for diagonals and broadcast sizes."""
+    """Return the letters of operands and result, and their sizes; ``None`` for diagonals and broadcasting."""
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
     dotted = _without_dots(terms, result, arrow, shapes) if _DOTS in equation else None
@@ -477,7 +485,7 @@ def _parsed(
         (terms, result), arrow = dotted, "->"
     if len(terms) != len(shapes) or not all(term.isalpha() and len(set(term)) == len(term) for term in terms):
         return None
-    if not arrow:  # the letters that come once, in alphabetic order
+    if not arrow:  # the result has the letters that occur once, in alphabetical order
         result = "".join(sorted(letter for letter in set("".join(terms)) if "".join(terms).count(letter) == 1))
     size: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
@@ -486,7 +494,7 @@ def _parsed(
         for letter, length in zip(term, shape, strict=True):
             if size.setdefault(letter, length) != length:
                 return None
-    # A scalar result has no axis to reshape to that QNN takes.
+    # A scalar result would need a Reshape to no axis, which QNN does not support.
     if not result or len(set(result)) != len(result) or not set(result) <= size.keys():
         return None
     return terms, result, size
@@ -499,7 +507,7 @@ _WHOLE: Final = (ElementType.INT32.value, ElementType.INT64.value)
 def _without_dots(
     terms: Sequence[str], result: str, arrow: str, shapes: Sequence[tuple[int, ...] | None]
 ) -> tuple[list[str], str] | None:
-    """The terms and the result with letters in place of the dots, which stand for as many axes in each term."""
+    """Return terms and result with letters instead of the dots; ``None`` if the dots stand for different axes."""
     counts = {
         len(shape) - len(term.replace(_DOTS, ""))
         for term, shape in zip(terms, shapes, strict=False)
@@ -508,7 +516,7 @@ def _without_dots(
     free = [letter for letter in string.ascii_letters if not any(letter in term for term in terms)]
     if len(counts) != 1 or not 0 <= min(counts) <= len(free):
         return None
-    if not arrow:  # what the dots stand for comes first
+    if not arrow:  # the axes of the dots come first
         plain = "".join(terms).replace(_DOTS, "")
         result = _DOTS + "".join(sorted(letter for letter in set(plain) if plain.count(letter) == 1))
     named = "".join(free[: min(counts)])
@@ -518,9 +526,9 @@ def _without_dots(
 def _summed(
     chain: NodeChain, value: str, letters: str, needed: set[str], size: Mapping[str, int]
 ) -> tuple[str, str]:
-    """The sum over letters that nothing behind it needs, as a product with ones.
+    """Sum over the letters that are not needed later, as a product with ones; return the result and its letters.
 
-    ReduceSum has its axes in another place from opset 13 on.
+    ReduceSum is not used, because its axes are an attribute or an input depending on the opset.
     """
     over = "".join(letter for letter in letters if letter not in needed)
     if not over:
@@ -535,7 +543,7 @@ def _summed(
 def _product(
     chain: NodeChain, one: tuple[str, str], other: tuple[str, str], needed: set[str], size: Mapping[str, int]
 ) -> tuple[str, str]:
-    """The product of two operands, with the letters of its result."""
+    """Multiply two operands; return the result and its letters."""
     (a, in_a), (b, in_b) = one, other
     a, in_a = _summed(chain, a, in_a, needed | set(in_b), size)
     b, in_b = _summed(chain, b, in_b, needed | set(in_a), size)
@@ -547,7 +555,7 @@ def _product(
     over = "".join(letter for letter in in_a if letter in in_b and letter not in needed)
     rows = "".join(letter for letter in in_a if letter not in in_b)
     columns = "".join(letter for letter in in_b if letter not in in_a)
-    if not over:  # each value with each: no sum
+    if not over:  # an outer product without a sum
         left = _arranged(chain, a, in_a, (batch, rows, ""), size)
         value = chain("Mul", left, _arranged(chain, b, in_b, (batch, "", columns), size))
         return chain("Reshape", value, _sizes(chain.editor, [size[letter] for letter in batch + rows + columns])), (
@@ -561,7 +569,7 @@ def _product(
 
 
 def _arranged(chain: NodeChain, value: str, letters: str, groups: Sequence[str], size: Mapping[str, int]) -> str:
-    """The operand with one axis for each group of letters."""
+    """Transpose and reshape an operand to one axis for each group of letters."""
     order = "".join(groups)
     if order != letters:
         value = chain("Transpose", value, perm=[letters.index(letter) for letter in order])

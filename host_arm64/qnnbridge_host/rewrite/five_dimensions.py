@@ -1,6 +1,6 @@
-"""Rewrites of operators of five dimensions that QNN computes wrong: with fewer dimensions it computes them right.
+"""Rewrites of operators that QNN computes wrong in five dimensions and right in fewer.
 
-Each changes only nodes that a row of the table (`qnnbridge_host.model.known_wrong`) matches.
+Each changes only nodes that match a row of the known-wrong table (`qnnbridge_host.model.known_wrong`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_host.model.known_wrong import reduced_axes
 from qnnbridge_host.rewrite.rewriting import drop_attribute, for_matches, reshaped, set_attribute
 
-# The opset from which the axes of a reduction are an input.
+# The first opset in which the axes of a reduction are an input.
 _AXES_ARE_INPUT = {"ReduceSum": 13}
 _OF_THE_OTHERS = 18
 
@@ -25,7 +25,7 @@ _OF_THE_OTHERS = 18
     ("ReduceL2", "ReduceMean", "ReduceMin", "ReduceSum"), ("reduce-batch", "reduce-batch-integers"), "reduction"
 )
 def reduce_merged_dimensions(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """A reduction of five dimensions merges those that stand side by side, and are all reduced or all kept."""
+    """Merge neighbouring dimensions of a reduction in five dimensions that are all reduced or all kept."""
     shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or made_shape is None:
         return None

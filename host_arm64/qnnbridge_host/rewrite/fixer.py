@@ -1,4 +1,4 @@
-"""`fix_model`: the work of `qnnbridge fix`, for programs. A rewrite that changes a result is undone."""
+"""`fix_model`: the function behind `qnnbridge fix`. A rewrite that changes a result is undone."""
 
 from __future__ import annotations
 
@@ -34,17 +34,20 @@ COMMAND = "qnnbridge fix"
 
 
 # A rewrite changes the model in place. The changed model is written to the candidate's file, loaded, and compared
-# with the original. It is kept if the results agree within the largest tolerance of all rewrites so far. If not,
-# the model is read again from the bytes of the last one that was kept. Sizes are an order of the user and never
-# taken back: if results differ with them, the run ends. A model that does not load with them may load after a
+# with the original. The rewrite is kept if the results agree within the largest tolerance of all rewrites so far.
+# If not, the model is restored from the bytes after the last kept rewrite. Sizes are the user's request and never
+# undone: if results differ with them, the run fails. A model that does not load with the sizes may load after a
 # later rewrite.
 class RewriteRun:
-    """A model on its way through the rewrites: each is tried, and undone if it changes a result.
+    """Application of rewrites to a model: each rewrite is checked, and undone if it changes a result.
 
     Args:
-        candidate: where the changed model can be written to be loaded, with its weight files beside it.
-        seed: of the made-up inputs for the checks; None for no checks.
-        right_here: rows of the table of known-wrong operators that are left alone.
+        model: the model, which is changed in place.
+        source: the original model's file.
+        output: the files of the result.
+        candidate: file for the changed model in a folder with its weight files, from which it is loaded.
+        seed: seed of the generated inputs for the checks; ``None`` to disable the checks.
+        right_here: rows of the known-wrong table that are not rewritten.
     """
 
     def __init__(
@@ -64,16 +67,16 @@ class RewriteRun:
         self._seed = seed
         ops = graphs.count_ops(model)
         self._tolerance, self._random = tolerance_of(model, ops), is_random(ops)
-        # What the rewrites that were kept may change.
+        # The largest tolerance of the kept rewrites.
         self._allowed = 0.0
         self._reference: Reference | None = None
         self._broken = ""
-        # As it was after the last rewrite that was kept, and as it is being tried.
-        # Without checks no rewrite is taken back, and no copy is needed.
+        # The model after the last kept rewrite, and the model under test. Without checks rewrites are not undone,
+        # so these copies are not needed.
         self._kept = self._now = model.SerializeToString() if seed is not None else b""
-        # ONNX Runtime has loaded what was kept, or it is the original.
+        # Whether ONNX Runtime has loaded the kept model, or it is the original.
         self._loads = True
-        # Of the model as it is; what it has found out is used by the next rewrite, if one finds nothing to do.
+        # The index of the current model. The next rewrite uses it, too, if a rewrite did not change anything.
         self._editor: Editor | None = None
         self._decided = Dimensions()
         self._constants: Mapping[str, Any] = {}
@@ -81,18 +84,27 @@ class RewriteRun:
 
     @property
     def types(self) -> Mapping[str, graphs.TensorType]:
-        """Of the tensors of the model as it is."""
+        """Types of the current model's tensors."""
         if self._editor is None:
             self._editor = Editor(self.model, self._source.parent, self._right_here)
         return self._editor.types
 
     def do(self, wanted: Iterable[Rewrite], decided: Dimensions, constants: Mapping[str, Any]) -> list[RewriteStep]:
-        """The steps that found something. constants: inputs that become one."""
+        """Apply rewrites and return the steps that found something.
+
+        Args:
+            wanted: the rewrites, in their order.
+            decided: sizes of free dimensions.
+            constants: values of the inputs that become constants.
+        """
         self._decided, self._constants = decided, constants
         return [step for rewrite in wanted if (step := self._one(rewrite)) is not None]
 
     def write(self, *, external: bool) -> None:
-        """Writes the result to its place in the work folder. Raises `ModelError` if it does not load."""
+        """Write the result to the work folder. Raise `ModelError` if ONNX Runtime cannot load it.
+
+        external: whether to write the weights to a separate file.
+        """
         import onnx
 
         if external:
@@ -103,7 +115,7 @@ class RewriteRun:
                 save_as_external_data=True,
                 location=self._output.data_name,
             )
-            # Read again without its weights, which are in the file beside it now.
+            # Read the model again without its weights, which are in a separate file now.
             self.model = graphs.load(self._output.model)
         else:
             onnx.save_model(self.model, os.fspath(self._output.model))
@@ -112,7 +124,7 @@ class RewriteRun:
         # If the original does not load either, the rewrites are not at fault.
         if not problem or load_problem(self._source) is not None:
             return
-        # As sessions load it: only with constants folded ONNX Runtime sees some sizes that do not fit.
+        # Load it as sessions do: some sizes that do not fit are found only with folded constants.
         of_original = load_problem(self._source, optimize=True)
         if of_original is not None:
             raise ModelError(
@@ -124,23 +136,24 @@ class RewriteRun:
         raise ModelError(
             f"{self._source.name} cannot be loaded any more after the rewrites. Nothing was written.",
             cause=problem,
-            fix="Check the sizes; leave rewrites out with --skip to find the one that does it.",
+            fix="Check the sizes; exclude rewrites with --skip to find the one at fault.",
         )
 
     def _one(self, rewrite: Rewrite) -> RewriteStep | None:
         editor = self._editor or Editor(self.model, self._source.parent, self._right_here)
         sizing = rewrite.name == FIXED_SHAPES
         changes = tuple(self._sized(editor) if sizing else rewrite.apply(editor))
-        # An index of a model that has changed is stale. One that found nothing to do serves the next rewrite.
+        # The index of a changed model is stale; that of an unchanged model is reused for the next rewrite.
         self._editor = None if changes else editor
         if not changes:
             return None
         try:
-            # Each check compares with the original, so a difference that was allowed once is in all later checks.
+            # Each check compares with the original, so a difference that was allowed once occurs in all later
+            # checks.
             checked = self._checked(max(self._allowed, rewrite.tolerance))
         except OrtError as error:
             if sizing or self._broken:
-                # Fixed sizes may make a branch impossible that is never taken; a later rewrite removes it.
+                # With fixed sizes a branch that is never taken may be invalid; a later rewrite removes it.
                 self._broken = error.cause or error.message
                 self._kept, self._loads = self._now, False
                 return RewriteStep(
@@ -149,7 +162,7 @@ class RewriteRun:
             return self._taken_back(RewriteStep(rewrite.name, changes, reason=error.cause or error.message))
         self._broken = ""
         if rewrite.name == MASKS and checked is not None and not checked.agrees:
-            # Made-up masks of random zeros hide all that some rows may see, and what is left there is arbitrary.
+            # Generated masks of random zeros can mask everything in some rows, whose results are then arbitrary.
             checked = self._checked(self._allowed, as_used=True)
             if checked is not None and checked.agrees:
                 changes = (*changes, "rows in which everything is masked give other values")
@@ -160,9 +173,9 @@ class RewriteRun:
         if sizing:
             raise ModelError(
                 f"{self._source.name} computes something else with these sizes fixed.",
-                cause="A size that the model takes does not fit what is inside of it.",
+                cause="A size of an input does not fit the sizes inside of the model.",
                 evidence=evidence(checked),
-                fix="Give the sizes that it is used with.",
+                fix="Give the sizes with which the model is used.",
             )
         return self._taken_back(RewriteStep(rewrite.name, changes, checked, reason="it computed something else"))
 
@@ -172,17 +185,20 @@ class RewriteRun:
         return changes + more
 
     def _taken_back(self, step: RewriteStep) -> RewriteStep:
-        # Rewrites change the model in place, so it is read again from its last good bytes.
+        # Rewrites change the model in place, so restore it from the bytes of the last good one.
         restored = type(self.model)()
         restored.ParseFromString(self._kept)
         self.model = restored
         return dataclasses.replace(step, kept=False)
 
     def _checked(self, allowed: float, *, as_used: bool = False) -> ModelCheck | None:
-        """as_used: only with masks that leave a row something to see."""
+        """Compare the current model with the original; ``None`` without checks.
+
+        allowed: largest relative difference. as_used: whether to use only masks that do not mask a complete row.
+        """
         if self._seed is None:
             return None
-        # Made once, and only when there is something to check.
+        # The reference is created once, when it is needed.
         reference = self._reference if not as_used else None
         if reference is None:
             inputs = model_shapes.real_inputs(self.model.graph)
@@ -206,7 +222,7 @@ class RewriteRun:
 
 
 def load_problem(model: Path, *, optimize: bool = False) -> str | None:
-    """The reason why ONNX Runtime does not load it; None if it does."""
+    """Return why ONNX Runtime cannot load a model; ``None`` if it can. optimize: whether to fold constants."""
     try:
         cpu.open_session(model, "the model", cpu.silent_options(optimize=optimize))
     except BridgeError as error:
@@ -229,29 +245,30 @@ def fix_model(
     right_here: Collection[str] = (),
     on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> FixResult:
-    """Writes a model at `target` that QNN takes, as far as rewriting can help. The original is never changed.
+    """Rewrite a model so that QNN supports more of it, and write the result to `target`.
 
-    A rewrite after which the model does not compute the same is undone, and the result says so.
+    The original is never changed. A rewrite after which the model does not compute the same is undone and reported
+    in the result.
 
     Args:
         source: path of the model.
-        target: where to write the result.
+        target: path of the result.
         shapes: all sizes of an input, `{"x": [1, 3, 48, 192]}`.
         dims: sizes by name or by `"x:2"`.
         constants: inputs that become a number or a small tensor, `{"sr": 16000, "size": [480, 640]}`.
-        only: names of the rewrites to do; default all.
-        skip: names of rewrites to leave out.
-        check: compare with the original after each rewrite.
-        seed: of the made-up inputs.
-        overwrite: replace an existing target.
-        right_here: rows of the table of known-wrong operators that QNN was measured to compute right: they stay.
+        only: the rewrites to apply, by name; default all.
+        skip: rewrites to exclude, by name.
+        check: whether to compare with the original after each rewrite.
+        seed: seed of the generated inputs.
+        overwrite: whether to replace an existing target.
+        right_here: rows of the known-wrong table that are not rewritten, because QNN was measured to be right.
         on_progress: called with the name of the stage for a model of many nodes.
 
     Raises:
         CompiledModelRefused: the model is compiled.
-        OptionError: a size, a name or the target is wrong.
-        InvalidProtobuf: the file is no model.
-        ModelError: the result does not load.
+        OptionError: a size, a rewrite's name or the target is wrong.
+        InvalidProtobuf: the file is not a model.
+        ModelError: ONNX Runtime cannot load the result.
     """
     begun = time.perf_counter()
     wanted = chosen(only, skip)
@@ -269,8 +286,8 @@ def fix_model(
         given_sizes = decided.by_name or decided.by_axis or given_constants
         if given_sizes and all(rewrite.name != FIXED_SHAPES for rewrite in wanted):
             raise OptionError(
-                f'Sizes are given, and the rewrite "{FIXED_SHAPES}" that sets them is left out.',
-                fix=f"Add --only {FIXED_SHAPES}, or leave the sizes away.",
+                f'Sizes are given, and the rewrite "{FIXED_SHAPES}" that sets them is excluded.',
+                fix=f"Add --only {FIXED_SHAPES}, or remove the sizes.",
             )
         work = RewriteRun(
             model,
@@ -280,7 +297,7 @@ def fix_model(
             seed if check else None,
             right_here,
         )
-        # Only a model that is run here can take the memory, or never end.
+        # A model that is run here could use all memory, or never end.
         if check:
             check_runnable(model, work.types)
         steps = work.do(wanted, decided, given_constants)
@@ -323,10 +340,11 @@ class RewriteStep:
     """One rewrite that found something.
 
     Args:
-        changes: as text.
-        check: against the original, None with --no-check.
-        kept: False if the model did not compute the same afterwards, so that the rewrite was taken back; `reason`
-            says why.
+        rewrite: the rewrite's name.
+        changes: descriptions of the changes.
+        check: comparison with the original; ``None`` with --no-check.
+        kept: False if the rewrite was undone, because the model did not compute the same or did not load.
+        reason: why the rewrite was undone.
     """
 
     rewrite: str
@@ -340,11 +358,15 @@ class RewriteStep:
 class FixResult(Shown):
     """The result of `fix_model`.
 
-    Nodes are counted by operator.
-
     Args:
-        files: the files that were written, the model first.
-        shapes: of the inputs as they are now.
+        source: the original model.
+        target: the path of the result.
+        files: the files that were written, beginning with the model.
+        shapes: the shapes of the result's inputs.
+        steps: the rewrites that found something.
+        nodes_before, nodes_after: operator -> number of nodes.
+        warnings: messages for the user.
+        seconds: duration.
     """
 
     source: Path
@@ -369,4 +391,5 @@ class FixResult(Shown):
 
     @property
     def kept(self) -> tuple[RewriteStep, ...]:
+        """Steps that were not undone."""
         return tuple(step for step in self.steps if step.kept)

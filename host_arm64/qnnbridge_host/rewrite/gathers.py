@@ -1,6 +1,6 @@
-"""Rewrites of Gather and GatherND where QNN takes other elements than the indices name.
+"""Rewrites of Gather and GatherND for which QNN returns elements of other indices.
 
-Each changes only nodes that a row of the table (`qnnbridge_host.model.known_wrong`) matches.
+Each changes only nodes that match a row of the known-wrong table (`qnnbridge_host.model.known_wrong`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from qnnbridge_host.rewrite.quantised_reshapes import quantise_reshapes
 from qnnbridge_host.rewrite.rewriting import NodeChain, for_matches, reshaped, set_attribute
 from qnnbridge_protocol.elements import ElementType
 
-# The opset from which Max takes whole numbers.
+# The first opset in which Max supports integers.
 _MAX_OF_INTEGERS = 12
-# The rank of a list of coordinates.
+# Rank of a list of coordinates.
 _OF_A_MATRIX = 2
 
 
 def gather_by_list(editor: Editor) -> list[str]:
-    """Gather with a table of indices becomes one with a list, which then is what QNN computes right."""
+    """Replace Gather with a table of indices by Gather with a list of indices that QNN computes right."""
     done: list[str] = []
     for step in (_list_indices, _gather_inside, limit_gathered):
         found = step(editor)
@@ -36,11 +36,11 @@ def gather_by_list(editor: Editor) -> list[str]:
 
 @for_matches("Gather", ("gather-table", "gather-table-row", "gather-table-deep"), "Gather with a table of indices")
 def _list_indices(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Gather with indices in rows and columns becomes one with a list of them, and Reshape."""
+    """Replace Gather with a table of indices by Gather with a list of them and Reshape."""
     made_shape = editor.shape(node.output[0])
     if made_shape is None:
         return None
-    # With a table QNN takes other elements along the last dimension, or fails with more than four dimensions.
+    # With a table QNN returns other elements along the last dimension, or fails with more than four dimensions.
     flat = editor.add_constant(np.array([-1]), "flat")
     first = editor.make("Reshape", [node.input[1], flat], node)
     node.input[1] = first.output[0]
@@ -49,7 +49,7 @@ def _list_indices(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
 
 @for_matches("Gather", ("gather-long",), "Gather with more than 256 indices")
 def _gather_inside(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Gather along the last dimension gets one more dimension behind it."""
+    """Add a dimension of one element after the last dimension, along which Gather reads."""
     shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or made_shape is None:
         return None
@@ -62,14 +62,14 @@ def _gather_inside(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
 
 @for_matches("Gather", ("gather-input",), "Gather with indices that are an input")
 def limit_gathered(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Put Max in front of indices that are an input of the model, so that QNN computes them."""
+    """Insert Max before indices that are an input of the model, so that a node on QNN computes them."""
     if editor.opset < _MAX_OF_INTEGERS:
         return None
     chain = NodeChain(editor, node)
     indices = node.input[1]
     if editor.element(indices) != ElementType.INT32.value:
         indices = chain("Cast", indices, to=ElementType.INT32.value)
-    # No index is smaller.
+    # The smallest int32, so that Max does not change any index.
     least = editor.add_constant(np.array(-(2**31), np.int32), "least")
     node.input[1] = chain("Max", indices, least)
     return [*chain.made, node]
@@ -77,16 +77,16 @@ def limit_gathered(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
 
 @for_matches("GatherND", ("gather-nd-slices", "gather-nd-rows"), "GatherND of slices")
 def gather_flat_slices(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """GatherND of slices that have several dimensions takes them as one."""
+    """Merge the dimensions of slices that GatherND reads into one dimension."""
     shape, indices, made_shape = (editor.shape(name) for name in (*node.input[:2], node.output[0]))
     if shape is None or indices is None or made_shape is None:
         return None
     if indices[-1] == 1 and len(indices) == _OF_A_MATRIX:
-        # Of the first dimension only: as Gather takes them.
+        # Indices along the first dimension only: Gather does the same.
         flat = editor.add_constant(np.array([-1]), "flat")
         first = editor.make("Reshape", [node.input[1], flat], node)
         return [first, editor.make("Gather", [node.input[0], first.output[0]], node, node.output[0], axis=0)]
-    # QNN computes an odd number of slices of several dimensions wrong.
+    # QNN's results are wrong for an odd number of slices of several dimensions.
     flat = editor.add_constant(np.array([*shape[: indices[-1]], -1]), "flat")
     first = editor.make("Reshape", [node.input[0], flat], node)
     node.input[0] = first.output[0]

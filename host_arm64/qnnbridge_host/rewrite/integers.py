@@ -1,4 +1,4 @@
-"""Rewrites of integers and truth values, for which QNN has fewer operators than for floats."""
+"""Rewrites of operators on integers and booleans, which QNN supports less than those on floats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INT64: Final = ElementType.INT64.value
 
 @for_nodes("Equal", "Equal of truth values")
 def equal_by_xor(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace Equal of truth values by Xor and Not: QNN compares numbers only."""
+    """Replace Equal of booleans by Xor and Not: QNN's Equal supports only numbers."""
     if editor.element(node.input[0]) != _BOOL:
         return None
     chain = NodeChain(editor, node)
@@ -33,18 +33,18 @@ def equal_by_xor(editor: Editor, node: Any) -> list[Any] | None:
 
 @for_nodes("Neg", "Neg of integers")
 def negative_by_sub(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace Neg of integers by a Sub from 0: QNN negates floats only."""
+    """Replace Neg of integers by a Sub from 0: QNN's Neg supports only floats."""
     if editor.element(node.input[0]) not in INTEGERS:
         return None
     return [editor.make("Sub", [editor.like(node.input[0], 0, "zero"), node.input[0]], node, node.output[0])]
 
 
-_MOST_PADDED: Final = 1 << 16  # elements of the constants that stand for the border
+_MOST_PADDED: Final = 1 << 16  # limit of the elements of the border, which become constants
 
 
 @for_nodes("Pad", "Pad of integers")
 def pad_by_concat(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace Pad of integers or truth values by Concat with constants: QNN pads floats only."""
+    """Replace Pad of integers or booleans by Concat with constants: QNN's Pad supports only floats."""
     shape, pads = editor.shape(node.input[0]), editor.constant(node.input[1], 16)
     others = [*node.input[2:], "", ""]
     value = editor.constant(others[0], 1) if others[0] else np.array(0)
@@ -56,7 +56,7 @@ def pad_by_concat(editor: Editor, node: Any) -> list[Any] | None:
     chain = NodeChain(editor, node)
     name, sizes, kind = node.input[0], list(shape), dtype_of(editor, node.input[0])
     is_bool = editor.element(name) == _BOOL
-    if is_bool:  # QNN 2.7.0 takes a constant of truth values in a Concat for False
+    if is_bool:  # QNN 2.7.0 treats a boolean constant in a Concat as False
         name, kind = chain("Cast", name, to=_INT32), np.int32
     for axis, (front, behind) in enumerate(pads.reshape(2, -1).T.tolist()):
         border = [_filled(editor, value, kind, sizes, axis, size) if size else "" for size in (front, behind)]
@@ -76,21 +76,21 @@ def _filled(editor: Editor, value: Any, kind: Any, sizes: list[int], axis: int, 
     return editor.add_constant(np.full(shape, value.reshape(-1)[0]).astype(kind), "border")
 
 
-# Their values are those of their input, so that nothing is lost behind a node that QNN computes in 32 bits.
+# Operators that only move values: after a node that QNN computes in 32 bits they lose nothing.
 _MOVING: Final = frozenset(("Tile", "Transpose"))
 _RESHAPES: Final = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
-# Inputs with indices, which may be int32 whatever the data is.
+# Operator -> position of its input with indices, which may be int32 for any type of data.
 _INDICES: Final[Mapping[str, int]] = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1}
 
 
 def narrow_wide_integers(editor: Editor) -> list[str]:
-    """Compute int64 of five dimensions in int32 on QNN, which keeps 32 bits in any case, and convert it on the CPU.
+    """Compute int64 tensors of five dimensions in int32 on QNN, and convert them on the CPU.
 
-    With such a tensor at the edge of its graph QNN ends the process, or cannot finalize the graph. What the CPU
-    computes keeps its 64 bits.
+    QNN computes in 32 bits anyway. With such an int64 tensor as an input or output of its graph QNN crashes the
+    process, or cannot finalize the graph. Tensors that the CPU computes keep their 64 bits.
     """
     narrowing = _Narrowing(editor)
-    # With the records of all nodes, since those of changed ones would differ.
+    # Check all nodes before the first change, because the records of changed nodes would differ.
     if not any(fails_with_wide_integers(editor, node) for node in editor.nodes):
         return []
     count = editor.map_nodes(narrowing.change)
@@ -101,9 +101,9 @@ def narrow_wide_integers(editor: Editor) -> list[str]:
 
 
 class _Narrowing:
-    """The nodes of a model in their order.
+    """Change of a model's nodes, which are visited in their order.
 
-    `_narrow` has the int32 form of each int64 tensor that has one, `_made` the node that computes it.
+    `_narrow` maps int64 tensors to their int32 forms, `_made` each int32 form to the node that computes it.
     """
 
     def __init__(self, editor: Editor) -> None:
@@ -112,6 +112,7 @@ class _Narrowing:
         self._made: dict[str, Any] = {}
 
     def change(self, node: Any) -> list[Any] | None:
+        """Return the nodes that replace a node; ``None`` to keep it."""
         editor = self._editor
         if node.domain not in graphs.ONNX_DOMAINS or any(True for _ in graphs.graphs_in(node)):
             return None
@@ -135,7 +136,7 @@ class _Narrowing:
         return made
 
     def _data_of(self, node: Any, record: GraphNode) -> list[int]:
-        """Return the inputs to be computed in int32; [] for a node that stays as it is."""
+        """Return the positions of the inputs to be converted to int32; [] for a node that is not changed."""
         moves = node.op_type in _MOVING and node.input[0] in self._narrow
         if not moves and not takes_wide_integers(self._editor, record):
             return []
@@ -149,14 +150,14 @@ class _Narrowing:
         return is_wide(self._editor, self._editor.about(name))
 
     def _fits(self, name: str) -> bool:
-        """Return whether a tensor has an int32 form: a constant within it, or a tensor of known sizes."""
+        """Return whether a tensor can be converted to int32: a constant within its range, or a known shape."""
         value = self._editor.constant(name)
         if value is None:
             return self._editor.shape(name) is not None
         return bool(np.abs(value).max(initial=0) <= np.iinfo(np.int32).max)
 
     def _int32(self, name: str, node: Any, made: list[Any]) -> str:
-        """Return the int32 form of a tensor. made: gets the nodes that it takes."""
+        """Return the int32 form of a tensor. made: list to which the nodes of the conversion are appended."""
         editor = self._editor
         if name in self._narrow:
             return self._narrow[name]
@@ -172,13 +173,13 @@ class _Narrowing:
         return self._narrow[name]
 
     def _may_be_merged(self, node: Any | None) -> None:
-        """Rename reshapes that ONNX Runtime merges with the conversion behind them: the CPU runs them then."""
+        """Rename reshapes that ONNX Runtime merges with the conversion after them, so that the CPU runs them."""
         while node is not None and node.op_type in _RESHAPES and not is_conversion(node.name):
             node.name = self._editor.fresh(f"{node.output[0]}{CONVERSION_OF_INTEGERS}")
             node = self._made.get(node.input[0])
 
     def _result(self, node: Any, place: int) -> list[Any]:
-        """Return the nodes that give a result its 64 bits back, for those that need them."""
+        """Return nodes that convert a result back to int64 for its other readers."""
         editor, name = self._editor, node.output[place]
         shape, wide = editor.shape(name), self._is_wide(name)
         self._narrow[name] = node.output[place] = editor.fresh(f"{name}/int32")

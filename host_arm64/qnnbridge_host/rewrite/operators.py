@@ -1,4 +1,4 @@
-"""Rewrites of single operators into others that QNN has, or takes."""
+"""Rewrites of single operators into others that QNN supports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qnnbridge_host.rewrite.rewriting import NodeChain, drop_attribute, for_matc
 
 @for_nodes("Pow", "Pow(x, 2)")
 def square_by_mul(editor: Editor, node: Any) -> list[Any] | None:
-    """Pow(x, 2) becomes Mul(x, x): the same number, cheaper, and one constant less to quantise."""
+    """Replace Pow(x, 2) by Mul(x, x): equal, faster, and one constant less to quantise."""
     exponent, rank = editor.constant(node.input[1], 1), editor.rank(node.input[0])
     if exponent is None or exponent.size != 1 or float(exponent.reshape(())) != 2:
         return None
@@ -29,7 +29,7 @@ def square_by_mul(editor: Editor, node: Any) -> list[Any] | None:
 
 @for_nodes("Pow", "exponents")
 def exponent_of_base_type(editor: Editor, node: Any) -> list[Any] | None:
-    """QNN refuses an integer exponent of a floating point base."""
+    """Convert an integer exponent of a float base to the type of the base: QNN refuses the integer."""
     base, exponent = (editor.element(name) for name in node.input)
     if base not in FLOATS or exponent not in INTEGERS:
         return None
@@ -44,7 +44,7 @@ def exponent_of_base_type(editor: Editor, node: Any) -> list[Any] | None:
 
 @for_nodes("Gemm", "Gemm")
 def fold_gemm_scale(editor: Editor, node: Any) -> list[Any] | None:
-    """QNN takes Gemm with alpha 1, and beta 1 or 0 only; other factors are multiplied into its constants."""
+    """Multiply alpha and beta of Gemm into its constants: QNN supports only alpha 1, and beta 1 or 0."""
     factors = graphs.attribute_values(node)
     alpha, beta = factors.get("alpha", 1.0), factors.get("beta", 1.0)
     has_bias = len(node.input) > 2 and bool(node.input[2])
@@ -52,10 +52,10 @@ def fold_gemm_scale(editor: Editor, node: Any) -> list[Any] | None:
         return None
     before: list[Any] = []
     if alpha != 1:
-        # The constant one of the two, so that no node is added.
+        # Scale the constant factor of the two, if there is one, so that no node is added.
         side = 1 if editor.tensor(node.input[1]) is not None or editor.tensor(node.input[0]) is None else 0
         _multiply(editor, node, side, alpha, before)
-    # Without the input, not times zero: an infinite bias times zero would be NaN.
+    # Remove the input instead of multiplying it by zero: an infinite bias times zero would be NaN.
     if has_bias and beta == 0:
         del node.input[2]
     elif has_bias and beta != 1:
@@ -76,24 +76,24 @@ def _multiply(editor: Editor, node: Any, number: int, factor: float, before: lis
     node.input[number] = scale.output[0]
 
 
-# QNN merges a Sigmoid or Tanh with these when they are the operator in front of it, and loses accuracy by it: 46 to
-# 48 dB, where 67 to 70 dB are reached without (simulator of V73, 2.7.0).
+# QNN merges a Sigmoid or Tanh with one of these operators directly before it, which costs accuracy: 46 to 48 dB
+# instead of 67 to 70 dB (simulator of V73, 2.7.0).
 _MERGED_WITH = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
-# There sigmoid is 9e-27, which QNN's half floats do not tell from 0, and tanh is -1.
+# The sigmoid of this number is 9e-27, which is 0 in half floats, and the tanh is -1.
 _LEAST_OF_A_GATE = -60.0
-_MAX_BROADCASTS = 8  # from this opset on
+_MAX_BROADCASTS = 8  # the first such opset
 
 
 @for_nodes(("Sigmoid", "Tanh"), "gates")
 def part_gates(editor: Editor, node: Any) -> list[Any] | None:
-    """Put Max between a gate and the linear operator in front of it: QNN does not merge them any more.
+    """Insert Max between a gate and the linear operator before it, so that QNN does not merge them.
 
-    A gate is a factor of a Mul, directly or behind 1 - gate. Of a result that is no factor the error stays small.
-    Quantised values lose by it; they have a DequantizeLinear in front.
+    A gate is a factor of a Mul, directly or as 1 - gate. The error of a result that is not a factor stays small.
+    Quantised models, which would lose accuracy, do not match, because the gate reads a DequantizeLinear.
     """
     source = node.input[0]
     bias = editor.maker_of(source, "Add")
-    if bias is not None:  # of a MatMul
+    if bias is not None:  # the Add of a MatMul's bias
         sides = [name for name in bias.input if editor.tensor(name) is None]
         source = sides[0] if len(sides) == 1 else ""
     is_linear = editor.maker_of(source, *_MERGED_WITH) is not None
@@ -111,13 +111,13 @@ def part_gates(editor: Editor, node: Any) -> list[Any] | None:
 
 @for_nodes("Clip", "Clip")
 def clip_by_min_max(editor: Editor, node: Any) -> list[Any] | None:
-    """QNN takes constant limits only; Clip with other limits becomes Max and Min."""
+    """Replace Clip by Max and Min if its limits are not constants: QNN supports only constant limits."""
     limits = [name for name in node.input[1:] if name]
     if all(editor.tensor(name) is not None for name in limits):
         return None
     made: list[Any] = []
     value = node.input[0]
-    # In this order the upper limit wins if the limits cross, as ONNX defines Clip.
+    # With this order the upper limit takes precedence if the limits cross, as in ONNX's definition of Clip.
     for op, number in (("Max", 1), ("Min", 2)):
         if number < len(node.input) and node.input[number]:
             made.append(editor.make(op, [value, node.input[number]], node))
@@ -126,13 +126,13 @@ def clip_by_min_max(editor: Editor, node: Any) -> list[Any] | None:
     return made
 
 
-# Elements of the mask.
+# Limit of the elements of the mask.
 _MASK_LIMIT = 1 << 24
 
 
 @for_nodes("Trilu", "Trilu")
 def trilu_by_where(editor: Editor, node: Any) -> list[Any] | None:
-    """QNN has no Trilu; of a tensor of known shape it becomes Where with a constant mask."""
+    """Replace Trilu of a tensor of known shape by Where with a constant mask: QNN lacks Trilu."""
     shape = editor.shape(node.input[0])
     offset: Any = np.asarray(0)
     if len(node.input) > 1 and node.input[1]:
@@ -147,21 +147,21 @@ def trilu_by_where(editor: Editor, node: Any) -> list[Any] | None:
     return [editor.make("Where", [mask, node.input[0], zero], node, node.output[0])]
 
 
-# LayerNormalization came with it.
+# The first opset with LayerNormalization.
 _LAYER_NORM_OPSET = 17
 
 
 @for_nodes("SkipLayerNormalization", "SkipLayerNormalization", ("com.microsoft",))
 def split_skip_norm(editor: Editor, node: Any) -> list[Any] | None:
-    """ONNX Runtime's SkipLayerNormalization becomes Add and LayerNormalization, which QNN has."""
+    """Replace ONNX Runtime's SkipLayerNormalization by Add and LayerNormalization, which QNN supports."""
     if editor.opset < _LAYER_NORM_OPSET:
         return None
     # Input, skip, gamma, beta, bias; the last two are optional.
     inputs = [*node.input, *[""] * (5 - len(node.input))]
     if any(name and (editor.uses(name) or not editor.is_free(name)) for name in node.output[1:3]):
-        return None  # mean and variance are wanted
+        return None  # mean or variance is used
     wanted_sum = node.output[3] if len(node.output) > 3 else ""
-    # 1e-12 is the default of ONNX Runtime's operator. LayerNormalization has 1e-5.
+    # 1e-12 is the default of ONNX Runtime's operator; that of LayerNormalization is 1e-5.
     epsilon = graphs.attribute_values(node).get("epsilon", 1e-12)
     made = [editor.make("Add", inputs[:2], node)]
     if inputs[4]:
@@ -193,12 +193,13 @@ _FORMULAS: dict[str, Callable[[NodeChain], object]] = {
     "Sinh": lambda c: _hyperbolic(c, "Sub"),
     "Cosh": lambda c: _hyperbolic(c, "Add"),
 }
-# The opset from which on; ReduceSum has them as an input since 13, so between the two they must be moved.
+# The first opset in which the axes are an input. ReduceSum has this since 13, so between the two they must be
+# moved.
 _AXES_ARE_INPUTS = {"ReduceL1": 18, "ReduceSumSquare": 18, "ReduceLogSum": 18}
 
 
 def define_missing_operators(editor: Editor) -> list[str]:
-    """Each operator that QNN lacks becomes its own definition, so only rounding differs."""
+    """Replace operators that QNN lacks by their definitions, so that only rounding differs."""
     counted: Counter[str] = Counter()
 
     def change(node: Any) -> list[Any] | None:
@@ -215,13 +216,13 @@ def define_missing_operators(editor: Editor) -> list[str]:
     return [f"{count} {op}" for op, count in counted.items()]
 
 
-# The largest half float, and a power of two for products that are exact.
+# The largest half float, and a power of two, with which products are exact.
 _LARGEST_HALF, _QUARTER = 65504.0, 0.25
 
 
 @for_nodes("IsInf", "IsInf of half floats")
 def infinite_half_by_size(editor: Editor, node: Any) -> list[Any] | None:
-    """IsInf of half floats, which exporters cast to float or double before, compares the absolute value."""
+    """Replace IsInf of half floats, often cast to float or double first, by a comparison of the absolute value."""
     given = node.input[0]
     cast = editor.maker_of(given, "Cast")
     if cast is not None and editor.element(cast.input[0]) == _FLOAT16:
@@ -232,7 +233,8 @@ def infinite_half_by_size(editor: Editor, node: Any) -> list[Any] | None:
     made = []
     if attributes.get("detect_negative", 1):
         made.append(editor.make("Abs", [given], node))
-    # QNN compares numbers wrong of which one is infinite; it has 131008 for infinity, so a quarter is finite.
+    # QNN's comparisons with an infinite number are wrong. QNN represents infinity as 131008, so a quarter is
+    # finite.
     size = made[-1].output[0] if made else given
     made.append(editor.make("Mul", [size, editor.like(given, _QUARTER, f"{node.output[0]}/quarter")], node))
     largest = editor.like(given, _LARGEST_HALF * _QUARTER, f"{node.output[0]}/largest")
@@ -253,10 +255,10 @@ _FLOAT, _FLOAT16 = 1, 10
 
 @for_nodes("Erf", "Erf")
 def approximate_erf(editor: Editor, node: Any) -> list[Any] | None:
-    """Erf becomes the formula 7.1.26 of Abramowitz and Stegun, whose error is below 1.5e-7: QNN has no Erf.
+    """Replace Erf by formula 7.1.26 of Abramowitz and Stegun, whose error is below 1.5e-7: QNN lacks Erf.
 
-    Left alone inside of a Gelu (x / sqrt(2), Erf, + 1), which QNN takes as a whole. What QNN only takes for a Gelu
-    becomes the formula, too.
+    An Erf in a Gelu (x / sqrt(2), Erf, + 1) is kept, because QNN merges the whole pattern. An Erf in a pattern that
+    QNN mistakes for a Gelu is replaced.
     """
     record = editor.node(editor.makers[node.output[0]])
     if gelu_of(editor, record) == "gelu" or editor.element(node.input[0]) not in (_FLOAT, _FLOAT16):
@@ -278,12 +280,12 @@ def _erf(c: NodeChain) -> None:
 
 
 # --- in quantised models: Gelu -------------------------------------------------------------------------
-# Exporters write a Gelu as five operators, and quantizers put QuantizeLinear and DequantizeLinear between them. QNN
-# has no quantised Erf: it stays on the CPU, and cuts the model in two.
+# Exporters write a Gelu as five operators, and quantizers insert QuantizeLinear and DequantizeLinear between them.
+# QNN lacks a quantised Erf: the Erf stays on the CPU and splits the model.
 
-# Of a constant that is quantised itself.
+# Relative tolerance for constants, which may be quantised themselves.
 _CLOSE = 0.02
-# Products that are taken apart: x * (0.5 * (1 + Erf)) has one inside of the other.
+# Depth of nested products: x * (0.5 * (1 + Erf)) has one product in the other.
 _MOST_PRODUCTS = 2
 _FIRST_OPSET_WITH_GELU = 20
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -292,12 +294,12 @@ _MICROSOFT = "com.microsoft"
 
 @for_nodes(("Mul", "Div"), "quantised Gelu")
 def fuse_quantised_gelu(editor: Editor, node: Any) -> list[Any] | None:
-    """x * 0.5 * (1 + Erf(x / sqrt(2))) with quantised tensors in it becomes Gelu, whatever is multiplied first."""
-    # Most models have no Erf, and none of their nodes is looked at.
+    """Replace x * 0.5 * (1 + Erf(x / sqrt(2))) with quantised tensors by Gelu, for any order of the products."""
+    # Most models lack Erf, and their nodes need not be checked.
     found = next(_gelu_of(editor, node), None) if "Erf" in editor.op_types else None
     if found is None:
         return None
-    # Older operator sets have Gelu in ONNX Runtime's own domain alone.
+    # In older operator sets only ONNX Runtime's own domain has Gelu.
     domain = "" if editor.opset >= _FIRST_OPSET_WITH_GELU else _MICROSOFT
     if domain and all(entry.domain != domain for entry in editor.model.opset_import):
         editor.model.opset_import.add(domain=domain, version=1)
@@ -305,15 +307,18 @@ def fuse_quantised_gelu(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _gelu_of(editor: Editor, last: Any) -> Iterator[str]:
-    """The x of a Gelu that this product is the end of: its tensor where the Gelu begins."""
+    """Yield the input tensor of a Gelu whose last node is this product."""
     for number, factors in _products(editor, last, _MOST_PRODUCTS):
         if len(factors) == 2 and abs(number / 0.5 - 1) < _CLOSE:
             yield from (x for a, b in (factors, factors[::-1]) if (x := _x_of(editor, a, b, last)))
 
 
 def _products(editor: Editor, node: Any, depth: int) -> Iterator[tuple[float, list[str]]]:
-    """What a Mul or Div multiplies: the product of its constants, and its other factors; then with some of those
-    taken apart in the same way. TorchScript multiplies x first, its successor the constant."""
+    """Yield the product of the constants of a Mul or Div and its other factors, then the same with nested products.
+
+    Nested products are expanded because TorchScript's exporter multiplies by x first, and its successor by the
+    constant.
+    """
     number, factors = 1.0, []
     for place, name in enumerate(node.input):
         value = _number(editor, name)
@@ -332,9 +337,9 @@ def _products(editor: Editor, node: Any, depth: int) -> Iterator[tuple[float, li
 
 
 def _x_of(editor: Editor, total: str, x: str, last: Any) -> str:
-    """The tensor that 1 + Erf(x / sqrt(2)) begins with, "" if it is of another x or nothing is quantised.
+    """Return the tensor from which 1 + Erf(x / sqrt(2)) is computed; "" for another x, or if nothing is quantised.
 
-    Where only matrices are quantised, nothing but the result of `last` is; QNN refuses that Erf, too.
+    In models with only quantised matrices, only the result of `last` is quantised; QNN refuses that Erf, too.
     """
     added = _made_by(editor, total, "Add")
     for one, other in _both(added) if added is not None else ():
@@ -353,13 +358,13 @@ def _x_of(editor: Editor, total: str, x: str, last: Any) -> str:
 
 
 def _both(node: Any) -> tuple[tuple[str, str], ...]:
-    """The two inputs, in both orders."""
+    """Return the two inputs in both orders."""
     left, right = node.input[0], node.input[1]
     return (left, right), (right, left)
 
 
 def _origin(editor: Editor, name: str) -> str:
-    """The tensor in front of the pairs of QuantizeLinear and DequantizeLinear."""
+    """Return the tensor before the pairs of QuantizeLinear and DequantizeLinear."""
     while _is_quantised(editor, name):
         maker = editor.maker(name)
         before = editor.maker(maker.input[0]) if maker is not None else None
@@ -385,7 +390,7 @@ def _is_number(editor: Editor, name: str, number: float) -> bool:
 
 
 def _number(editor: Editor, name: str) -> float | None:
-    """The number that a tensor is, quantised or not; None if it is computed or has more elements."""
+    """Return the value of a constant with one element, quantised or not; ``None`` for other tensors."""
     value = editor.constant(_origin(editor, name), 1)
     if value is not None:
         return float(value.reshape(())) if value.size == 1 and value.dtype.kind in "fiu" else None
@@ -400,8 +405,8 @@ def _number(editor: Editor, name: str) -> float | None:
 
 
 # --- in quantised models: normalisations ---------------------------------------------------------------
-# onnxruntime's quantizer makes weights int8. Beside unsigned activations QNN refuses a LayerNormalization with such
-# a scale: the operator stays on the CPU and cuts the model in two.
+# onnxruntime's quantizer makes weights int8. With unsigned activations QNN refuses a LayerNormalization with an
+# int8 scale: the operator stays on the CPU and splits the model.
 
 _NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
 _UNSIGNED = frozenset({2, 4})  # TensorProto.UINT8, UINT16
@@ -410,10 +415,10 @@ _SHIFT = 128
 
 @for_matches(("QuantizeLinear", "DequantizeLinear"), ("negative-scale",), "scale below zero")
 def sign_beside_scale(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """A scale below zero gets positive: its sign goes into the stored weights, or a product beside the node."""
+    """Make a negative scale positive: move its sign to the stored weights or to a Mul."""
     scale = editor.constant(node.input[1])
     given = graphs.attribute_values(node)
-    # In blocks a scale is no vector, and its axis is another one.
+    # The scale of blocks is not a vector, and its axis has another meaning.
     if scale is None or (scale.size != 1 and (scale.ndim != 1 or given.get("block_size", 0))):
         return None
     rank, axis = editor.rank(node.input[0]), given.get("axis", 1)
@@ -424,7 +429,7 @@ def sign_beside_scale(editor: Editor, node: Any, record: GraphNode) -> list[Any]
         return None
     else:
         sign = sign.reshape([-1 if at == axis % rank else 1 for at in range(rank)])
-    # Of the type that the product is in, which from opset 23 on may be another than the scale's.
+    # The product has the type of this tensor, which since opset 23 may differ from the scale's.
     floats = node.input[0] if node.op_type == "QuantizeLinear" else node.output[0]
     if editor.element(floats) not in FLOATS:
         return None
@@ -444,7 +449,7 @@ def sign_beside_scale(editor: Editor, node: Any, record: GraphNode) -> list[Any]
 
 
 def _can_change_sign(editor: Editor, node: Any, stored: Any) -> bool:
-    """Whether the negative of each stored value has its type, with a zero point of 0."""
+    """Return whether all stored values can be negated in their type; the zero point must be 0."""
     if stored.dtype.kind != "i" or (stored == np.iinfo(stored.dtype).min).any():
         return False
     if len(node.input) < 3 or not node.input[2]:
@@ -454,8 +459,10 @@ def _can_change_sign(editor: Editor, node: Any, stored: Any) -> bool:
 
 
 def unsigned_scales(editor: Editor) -> list[str]:
-    """An int8 scale beside unsigned activations becomes uint8: values and zero point are 128 more, so nothing else
-    changes."""
+    """Replace the int8 scale of a normalization of unsigned activations by uint8.
+
+    Adding 128 to both values and zero point does not change the scale.
+    """
 
     def change(node: Any) -> list[Any] | None:
         if len(node.input) < 2:
@@ -472,7 +479,7 @@ def unsigned_scales(editor: Editor) -> list[str]:
             return None
         zeros = np.zeros(steps.shape, np.int8) if zeros is None else zeros
         shifted = [
-            # By way of int16: 128 more does not fit into int8.
+            # Add in int16, because the sum does not fit into int8.
             editor.add_constant((part.astype(np.int16) + _SHIFT).astype(np.uint8), f"{name}/unsigned")
             for part, name in ((values, scale.input[0]), (zeros, f"{scale.input[0]}/zero"))
         ]

@@ -1,8 +1,9 @@
-"""Reshapes that a rewrite put between the quantised operators of a model.
+"""Quantisation of Reshapes that a rewrite has inserted between quantised operators of a model.
 
-QNN computes an operator in integers if DequantizeLinear is right in front of it and QuantizeLinear right behind. A
-Reshape in between parts them: the operator is computed in floats or refused, and the model is worse than before. So
-each Reshape gets a QuantizeLinear and DequantizeLinear too. Its values are multiples of the scale already.
+QNN computes an operator in integers if DequantizeLinear is directly before it and QuantizeLinear directly after it.
+With a Reshape in between the operator is computed in floats or refused, and the model is worse than before. So each
+Reshape gets a pair of QuantizeLinear and DequantizeLinear, too, which changes nothing: the values are multiples of
+the scale already.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ _RESHAPES: Final = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
 def quantise_reshapes(editor: Editor) -> None:
-    """Give each Reshape beside quantised operators a pair of QuantizeLinear and DequantizeLinear."""
+    """Add a pair of QuantizeLinear and DequantizeLinear to each Reshape next to quantised operators."""
     if _DEQUANTIZE not in editor.op_types:
         return
-    # A pair in more dimensions than QNN takes, between two Reshapes, comes behind the second one.
+    # A pair between two Reshapes in more dimensions than QNN supports is moved after the second Reshape.
     while editor.map_nodes(functools.partial(_past_pair, editor), _RESHAPES):
         editor.changed(shapes=True)
     editor.drop_dead()
@@ -74,7 +75,7 @@ def _close_in_front(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _of_one_scale(editor: Editor, node: Any | None) -> Any | None:
-    """The node, if it has one scale for all elements: only then the shape does not matter."""
+    """Return the node if it has a single scale, so that the shape does not matter; else ``None``."""
     if node is None or node.domain not in graphs.ONNX_DOMAINS:
         return None
     scale = editor.shape(node.input[1])
@@ -82,7 +83,7 @@ def _of_one_scale(editor: Editor, node: Any | None) -> Any | None:
 
 
 def _pair(editor: Editor, after: Any, value: str, to: Any, back: Any, result: str) -> list[Any]:
-    """QuantizeLinear as `to` and DequantizeLinear as `back` have it, of `value`."""
+    """Return QuantizeLinear and DequantizeLinear of `value`, with the parameters of `to` and `back`."""
     first = editor.make(_QUANTIZE, [value, *_step(editor, to)], after)
     if to.op_type == _QUANTIZE:
         first.attribute.extend(one for one in to.attribute if one.name != "axis")
@@ -93,7 +94,7 @@ def _pair(editor: Editor, after: Any, value: str, to: Any, back: Any, result: st
 
 
 def _step(editor: Editor, node: Any) -> Sequence[str]:
-    """Scale and zero point. The zero point also says the type, so there is always one."""
+    """Return scale and zero point of a node. The zero point is always present, because it determines the type."""
     if len(node.input) > 2 and node.input[2]:
         return list(node.input[1:3])
     integers = node.output[0] if node.op_type == _QUANTIZE else node.input[0]

@@ -1,9 +1,9 @@
-"""Dimensions beyond those that QNN takes are folded into fewer: five at most, for many operators four.
+"""Fold more dimensions than QNN supports (five, for many operators four) into fewer.
 
-An operator that treats neighbouring axes alike gives the same result if they are one axis. So around such an
-operator one Reshape folds axes together and another one unfolds them. Reshapes that follow each other become one,
-and at most five dimensions are left between them. The first functions say which axes can be one; the others make
-nodes of that.
+An operator that treats neighbouring axes alike gives the same result if they are merged into one axis. So a Reshape
+before such an operator merges axes, and a Reshape after it restores them. Consecutive Reshapes are merged, and at
+most five dimensions remain between them. The first functions decide which axes can be merged; the others create the
+nodes.
 """
 
 from __future__ import annotations
@@ -35,24 +35,28 @@ ELEMENTWISE = frozenset(
 REDUCING = frozenset(
     {"ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"}
 )
-# Operators for which one axis counts, with its default.
+# Operators with one special axis -> its default.
 ONE_AXIS: dict[str, int | None] = {"Softmax": -1, "LogSoftmax": -1, "LpNormalization": -1, "Concat": None}
 
 
 def groups_alike(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> list[list[int]] | None:
-    """Neighbouring axes of `result` along which each of the broadcast `shapes` is either all ones, or all whole."""
+    """Return groups of neighbouring axes that can be merged in a broadcast.
+
+    Along the axes of a group, each of the shapes either has only sizes of 1 or only the sizes of `result`. The
+    result is ``None`` if the shapes do not broadcast to `result`.
+    """
     rank = len(result)
     kinds: list[tuple[bool, ...] | None] = []
     for axis in range(rank):
         kind = []
         for shape in shapes:
-            # Shapes are broadcast with their last axes in line.
+            # Broadcasting aligns the last axes.
             at = axis - (rank - len(shape))
             size = shape[at] if at >= 0 else 1
             if size not in (1, result[axis]):
                 return None
             kind.append(size == 1)
-        # An axis of one element belongs to its neighbours, whatever those are.
+        # An axis of one element can be merged with any neighbour.
         kinds.append(None if result[axis] == 1 else tuple(kind))
     return _joined(kinds)
 
@@ -71,16 +75,27 @@ def _joined(kinds: Sequence[tuple[bool, ...] | None]) -> list[list[int]]:
 
 
 def folded_shape(shape: Sequence[int], groups: Sequence[Sequence[int]], rank: int) -> list[int]:
-    """The shape with each group of axes as one. rank: of what `groups` speaks of; `shape` may be shorter."""
+    """Return the shape with each group of axes merged.
+
+    rank: the rank to which the axes in `groups` refer; a shorter `shape` is padded with ones.
+    """
     whole = [1] * (rank - len(shape)) + list(shape)
     return [_size(whole, group) for group in groups]
 
 
 def transposes(shape: Sequence[int], perm: Sequence[int], most: int) -> Iterator[tuple[list[int], list[int]]]:
-    """Reshapes and transposes with at most `most` dimensions that together are this one: pairs of sizes and order.
+    """Yield reshapes and transposes with few dimensions that together are a given Transpose.
 
-    Axes of one element vanish and axes that stay neighbours are one. If that is not enough, the order is reached
-    by swapping two neighbouring blocks at a time, for which four dimensions do.
+    Axes of one element are dropped, and axes that stay neighbours are merged. If that is not enough, two
+    neighbouring blocks are swapped at a time, which needs four dimensions.
+
+    Args:
+        shape: shape of the input.
+        perm: the permutation of the Transpose.
+        most: limit of the dimensions, at least four.
+
+    Yields:
+        The sizes for a Reshape, and the permutation for the Transpose after it.
     """
     order = [axis for axis in perm if shape[axis] != 1]
     runs: list[list[int]] = []
@@ -96,8 +111,8 @@ def transposes(shape: Sequence[int], perm: Sequence[int], most: int) -> Iterator
     if len(wanted) <= most:
         yield (sizes or [1]), (wanted or [0])
         return
-    # A selection sort of blocks: each step moves one block to its place, past those in between. Four dimensions
-    # do: what is in place, what is passed, the block, and the rest.
+    # A selection sort of blocks: each step moves one block to its position, past the blocks in between. This needs
+    # four dimensions: the blocks in position, the passed blocks, the moved block, and the rest.
     now = list(range(len(sizes)))
     for at, block in enumerate(wanted):
         there = now.index(block)
@@ -113,19 +128,20 @@ def _size(sizes: Sequence[int], axes: Sequence[int]) -> int:
 
 
 MOST_OF_MATMUL = 4
-# They treat all axes behind that of the channels alike.
+# These operators treat all axes after that of the channels alike.
 _NORMALISING: Final = ("LayerNormalization", "RMSNormalization")
 _OF_CHANNELS: Final = ("BatchNormalization", "GlobalMaxPool", "InstanceNormalization")
-# The opsets from which on: of ReduceSum, and of the others.
+# The first opsets in which the axes are an input: for ReduceSum, and for the other reductions.
 _AXES_ARE_AN_INPUT, _AXES_ARE_AN_INPUT_EVERYWHERE = 13, 18
 _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
 
 def fold_dimensions(editor: Editor) -> list[str]:
+    """Fold the dimensions of operators that have more than QNN supports; return the changes as texts."""
     counted: Counter[str] = Counter()
 
     def change(node: Any) -> list[Any] | None:
-        # With fewer dimensions QNN would take it, and fail with the double.
+        # With fewer dimensions QNN would accept the conversion, and fail with the double.
         if is_conversion(node.name):
             return None
         tensors = [name for name in (*node.input, *node.output) if name]
@@ -149,7 +165,7 @@ def fold_dimensions(editor: Editor) -> list[str]:
 
 
 def _most_of(node: Any) -> int:
-    """The most dimensions that QNN takes of an operator."""
+    """Return the largest number of dimensions that QNN supports for an operator."""
     if node.op_type == "MatMul":
         return MOST_OF_MATMUL
     most = tables.MOST_DIMENSIONS_OF.get(node.op_type, tables.MOST_DIMENSIONS)
@@ -158,7 +174,7 @@ def _most_of(node: Any) -> int:
 
 def _reshape(editor: Editor, name: str, shape: Sequence[int], node: Any, made: list[Any], output: str = "") -> str:
     value = None if output else editor.constant(name)
-    # A constant is reshaped here, which adds no node.
+    # Reshape a constant here, so that no node is added.
     if value is not None:
         return editor.add_constant(value.reshape(shape), f"{name}/folded")
     sizes = editor.add_constant(np.asarray(shape, np.int64), f"{name}/shape")
@@ -173,11 +189,15 @@ def _around(
     fold: Callable[[Sequence[int]], Sequence[int] | None],
     **attributes: Any,
 ) -> list[Any]:
-    """The operator over its folded inputs, and the Reshape behind it that gives its result all dimensions again.
+    """Return the operator with folded inputs, the Reshapes before it, and the Reshape that restores its result.
 
     Args:
-        fold: the sizes of an input, by its shape; None leaves it as it is, and so are those that are no tensors of
-            dimensions (left out, or a scalar).
+        editor: the model.
+        node: the operator.
+        result: shape of the result.
+        fold: returns the folded shape of an input for its shape; ``None`` to keep the input. Omitted inputs and
+            scalars are always kept.
+        attributes: attributes of the new operator.
     """
     made: list[Any] = []
     inputs = []
@@ -216,7 +236,7 @@ def _matmul(editor: Editor, node: Any) -> list[Any] | None:
     # Two of QNN's four dimensions are the matrix itself.
     if groups is None or len(groups) > MOST_OF_MATMUL - 2:
         return None
-    # A matrix without batches is broadcast as it is.
+    # A matrix without batches is broadcast without a Reshape.
     return _around(
         editor,
         node,
@@ -233,11 +253,11 @@ def _elementwise(editor: Editor, node: Any) -> list[Any] | None:
     groups = groups_alike([shape for shape in shapes if shape is not None], result)
     if groups is None or len(groups) > _most_of(node):
         return None
-    # One dimension between two transposes ends ONNX Runtime's process (the rewrite "vector-reshape").
+    # One dimension between two transposes crashes ONNX Runtime (see the rewrite "vector-reshape").
     if len(groups) == 1 and len(groups[0]) > 1:
         groups = [groups[0][:-1], groups[0][-1:]]
     made = _around(editor, node, result, lambda shape: folded_shape(shape, groups, len(result)))
-    # An elementwise operator has no attribute that counts axes, so all of them stay right.
+    # An elementwise operator does not have attributes about axes, so all attributes stay valid.
     made[-2].attribute.extend(node.attribute)
     return made
 
@@ -253,7 +273,7 @@ def _reduce(editor: Editor, node: Any) -> list[Any] | None:
         if axes is None:
             return None
     if not axes and graphs.attribute_values(node).get("noop_with_empty_axes"):
-        return None  # it reduces nothing
+        return None  # this node does not reduce anything
     reduced = {axis % len(shape) for axis in axes} if axes else set(range(len(shape)))
     groups = [list(group) for _, group in itertools.groupby(range(len(shape)), reduced.__contains__)]
     if len(groups) > _most_of(node):
@@ -262,7 +282,7 @@ def _reduce(editor: Editor, node: Any) -> list[Any] | None:
     value_name = _reshape(editor, node.input[0], folded_shape(shape, groups, len(shape)), node, made)
     folded = [number for number, group in enumerate(groups) if group[0] in reduced]
     inputs = [value_name]
-    # Where keepdims is 0, the last Reshape drops the axes.
+    # If keepdims is 0, the last Reshape drops the axes.
     one = editor.make(node.op_type, inputs, node, keepdims=1)
     if editor.opset < (_AXES_ARE_AN_INPUT if node.op_type == "ReduceSum" else _AXES_ARE_AN_INPUT_EVERYWHERE):
         from onnx import helper
@@ -276,26 +296,26 @@ def _reduce(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _one_axis(editor: Editor, node: Any) -> list[Any] | None:
-    """Softmax, Concat and the like: the axes before and behind the one that counts are folded."""
+    """Fold the axes before and after the special axis of Softmax, Concat and similar operators."""
     result = editor.shape(node.output[0])
     shapes = [editor.shape(name) for name in node.input]
     default = ONE_AXIS[node.op_type]
     axis = graphs.attribute_values(node).get("axis", default)
     if result is None or axis is None or any(shape is None for shape in shapes):
         return None
-    # Before opset 13 Softmax takes all axes from its own on as one.
+    # Before opset 13 Softmax merges all axes from its axis on.
     if editor.opset < 13 and node.op_type != "Concat":
         return None
     axis %= len(result)
-    # At the first or last axis one group is empty and of size 1, so the axis that counts is always the second.
+    # For the first or last axis one group is empty and gets size 1, so the special axis is always the second.
     groups = [list(range(axis)), [axis], list(range(axis + 1, len(result)))]
     return _around(editor, node, result, lambda shape: folded_shape(shape, groups, len(result)), axis=1)
 
 
 def _gather(editor: Editor, node: Any) -> list[Any] | None:
-    """Three dimensions do: what is before the axis, the axis, and what is behind it.
+    """Fold Gather to three dimensions: those before the axis, the axis, and those after it.
 
-    QNN takes a Gather of six with exactly a Transpose and a Reshape behind it; that Transpose is folded, too.
+    QNN supports a Gather of six dimensions only if a Transpose and a Reshape follow; that Transpose is folded, too.
     """
     shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
     places = editor.shape(node.input[1])
@@ -312,10 +332,10 @@ def _gather(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _slice(editor: Editor, node: Any) -> list[Any] | None:
-    """The axes between those that are cut are folded."""
+    """Fold the axes between those that a Slice cuts."""
     shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or result is None or len(node.input) < 3:
-        return None  # before opset 10 the limits are attributes
+        return None  # the limits are attributes before opset 10
     starts, axes = editor.constant(node.input[1]), None
     if len(node.input) > 3 and node.input[3]:
         axes = editor.constant(node.input[3])
@@ -371,7 +391,7 @@ def _cumulated(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _normalised(editor: Editor, node: Any) -> int:
-    """The number of axes that a LayerNormalization or RMSNormalization normalises; 0 for what is none."""
+    """Return the number of axes that a LayerNormalization or RMSNormalization normalises; 0 for other operators."""
     rank = editor.rank(node.input[0]) if node.op_type in _NORMALISING else None
     if rank is None or node.domain not in graphs.ONNX_DOMAINS:
         return 0
@@ -380,13 +400,13 @@ def _normalised(editor: Editor, node: Any) -> int:
 
 
 def _normalization(editor: Editor, node: Any) -> list[Any] | None:
-    """The axes in front of those that are normalised become one, and those that are normalised another one."""
+    """Merge the axes before the normalised ones into one axis, and the normalised ones into another."""
     shape, many = editor.shape(node.input[0]), _normalised(editor, node)
     if shape is None or not 0 < many < len(shape) or any(node.output[1:]):
         return None
     normalised = shape[-many:]
     inputs = [editor.shape(name) for name in node.input[1:] if name]
-    # Scale and bias of fewer dimensions are broadcast; of one axis that is right as it is.
+    # Scale and bias of fewer dimensions are broadcast, which is still right for one normalised axis.
     if any(one != normalised and many > 1 for one in inputs):
         return None
     made: list[Any] = []
@@ -403,7 +423,7 @@ def _normalization(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _channels(editor: Editor, node: Any) -> list[Any] | None:
-    """The axes behind the channels become one."""
+    """Merge the axes after that of the channels."""
     shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or result is None or any(node.output[1:]):
         return None
@@ -420,7 +440,7 @@ _IN_SPACE = 5
 
 
 def _max_pool(editor: Editor, node: Any) -> list[Any] | None:
-    """MaxPool over three dimensions is one over the last two, and one over the first of them."""
+    """Replace MaxPool over three dimensions by one over the last two, and one over the first."""
     shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or result is None or len(shape) != _IN_SPACE or any(node.output[1:]):
         return None
@@ -429,7 +449,7 @@ def _max_pool(editor: Editor, node: Any) -> list[Any] | None:
     pads = given.get("pads", [0] * 6)
     same: dict[str, Any] = {name: given[name] for name in ("auto_pad", "ceil_mode") if name in given}
     if same.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
-        return None  # of the size 1 that stands beside the window each opset makes something else
+        return None  # opsets differ in the padding for the additional window size of 1
     batch, channels, depth, height, width = shape
     flat = {name: value[1:] for name, value in windows.items()}
     deep = {name: [value[0], 1] for name, value in windows.items()}
@@ -461,12 +481,12 @@ _FOLDS: Final[Mapping[str, Callable[[Editor, Any], list[Any] | None]]] = {
     "Split": _split,
 }
 
-# Operators whose dimensions are folded, with those that vanish between two of them.
+# Operators whose dimensions are folded, and reshapes, which are merged between two of them.
 FOLDED: Final = frozenset({*_FOLDS, *_RESHAPES})
 
 
 def _merge_reshapes(editor: Editor) -> None:
-    """A Reshape of what was only reshaped takes it from before that."""
+    """Let a Reshape of a reshaped tensor read the tensor before the first reshape."""
     merged = True
     while merged:
         merged = False

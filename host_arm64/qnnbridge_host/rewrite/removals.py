@@ -1,4 +1,4 @@
-"""Rewrites that take something out: branches that are never taken, unused results, tensors without elements."""
+"""Rewrites that remove branches that are never taken, unused results, and tensors without elements."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from qnnbridge_host.rewrite import constants
 
 
 def inline_known_branches(editor: Editor) -> list[str]:
-    """An If whose condition is known is replaced by the branch that it takes.
+    """Replace each If with a known condition by the branch that it takes.
 
-    The other branch is often impossible for the sizes at hand (it handles another rank), and then ONNX Runtime
-    refuses the model with fixed sizes: it looks into both.
+    The other branch is often invalid for the fixed sizes (it handles another rank). ONNX Runtime checks both
+    branches and then refuses the model.
     """
     taken = 0
-    # A branch may have an If of its own, and what it gives may decide another one.
+    # A branch may contain another If, and its results may decide another one.
     while "If" in editor.op_types and (decided := _decided(editor)):
         taken += len(decided)
         instead = {tuple(node.output): _written_out(editor, node, branch) for node, branch in decided}
@@ -31,12 +31,12 @@ def inline_known_branches(editor: Editor) -> list[str]:
 
 
 def _decided(editor: Editor) -> list[tuple[Any, Any]]:
-    """Each If with the branch that it takes."""
+    """Return each If with a known condition and the branch that it takes."""
     return [(node, branch) for node in editor.graph.node if (branch := taken_branch(editor, node)) is not None]
 
 
 def taken_branch(editor: Editor, node: Any) -> Any | None:
-    """The branch that an If takes, if that is known."""
+    """Return the branch that an If takes; ``None`` if it is not known, or the node is not an If."""
     if node.op_type != "If" or node.domain not in graphs.ONNX_DOMAINS or not node.input:
         return None
     condition = editor.constant(node.input[0])
@@ -48,7 +48,7 @@ def taken_branch(editor: Editor, node: Any) -> Any | None:
 
 
 def _written_out(editor: Editor, node: Any, branch: Any) -> list[Any]:
-    """The nodes of the branch that an If takes, under names of the main graph, which gets its constants."""
+    """Return the nodes of a branch, renamed for the main graph, and add its constants to the main graph."""
     renamed = {
         name: editor.fresh(name)
         for name in dict.fromkeys(
@@ -56,7 +56,7 @@ def _written_out(editor: Editor, node: Any, branch: Any) -> list[Any]:
             + [name for n in branch.node for name in n.output if name]
         )
     }
-    # What a branch gives may be the same tensor twice, or one from outside of it: then a copy is needed.
+    # If a branch returns the same tensor twice, or one of the outer graph, a copy is needed.
     copies: list[tuple[str, str]] = []
     for inner, outer in zip(branch.output, node.output, strict=True):
         if not outer:
@@ -79,7 +79,7 @@ def _rename_in_branch(editor: Editor, graph: Any, renamed: dict[str, str], *, is
     for number, one in enumerate(graph.node):
         for at, name in enumerate(one.input):
             one.input[at] = renamed.get(name, name)
-        # Inner graphs keep the names that they make. Only what they take from the branch has another one.
+        # In inner graphs only tensors that they read from the branch are renamed.
         if is_branch:
             for at, name in enumerate(one.output):
                 one.output[at] = renamed.get(name, name)
@@ -92,21 +92,21 @@ def _rename_in_branch(editor: Editor, graph: Any, renamed: dict[str, str], *, is
             value.name = renamed.get(value.name, value.name)
 
 
-# How many outputs are not optional.
+# Operator -> number of outputs that are not optional.
 _OPTIONAL_AFTER = {"LayerNormalization": 1, "MaxPool": 1, "Dropout": 1, "BatchNormalization": 1}
 
 
 def drop_unused_outputs(editor: Editor) -> list[str]:
-    """QNN refuses some operators because of optional results, also unused ones."""
+    """Remove unused optional results: QNN refuses some operators with optional results, even unused ones."""
     dropped: list[str] = []
 
     def change(node: Any) -> list[Any] | None:
-        # A BatchNormalization that computes its statistics must give them.
+        # A BatchNormalization in training mode needs all of its results.
         if node.domain not in graphs.ONNX_DOMAINS or graphs.attribute_values(node).get("training_mode", 0):
             return None
         least = _OPTIONAL_AFTER[node.op_type]
         outputs = list(node.output)
-        # From the end only, since outputs are known by their place.
+        # Remove outputs only from the end, because they are identified by position.
         while len(outputs) > least and not (
             outputs[-1] and (editor.uses(outputs[-1]) or not editor.is_free(outputs[-1]))
         ):
@@ -124,24 +124,24 @@ def drop_unused_outputs(editor: Editor) -> list[str]:
     return dropped
 
 
-# Operators that give their first input if this one is empty.
+# Operator -> position of an input without which the result is the first input.
 _SCATTERS = {"ScatterND": 2, "ScatterElements": 2, "Scatter": 2}
 
-# Operators that do without an empty input.
+# Operators from which an empty input can be removed.
 _DO_WITHOUT = frozenset({"Concat", "Resize", *_SCATTERS})
 
-# The opset from which on an empty tensor need not stand for an input that is left out.
+# The first opset in which an input can be omitted instead of being an empty tensor.
 _RESIZE_INPUTS_OPTIONAL = 13
 
 
 def remove_empty_tensors(editor: Editor) -> list[str]:
-    """Takes out tensors without elements: QNN does not refuse them, it divides by zero, and the process ends.
+    """Remove tensors without elements: QNN does not refuse them but divides by zero, which ends the process.
 
-    Such a tensor is a constant, however it is computed. An empty state that is concatenated, an empty half of a
-    split, an optional input that is given as an empty tensor: all of them vanish.
+    Such a tensor is always a constant. Examples are an empty state that is concatenated, an empty part of a split,
+    and an optional input that is given as an empty tensor.
     """
     names: dict[str, None] = {}
-    # Each constant may make another tensor empty.
+    # Each new constant may show that another tensor is empty.
     while found := _empty_results(editor):
         names.update(dict.fromkeys(found))
         for name in found:
@@ -164,7 +164,7 @@ def remove_empty_tensors(editor: Editor) -> list[str]:
 
 
 def _empty_results(editor: Editor) -> list[str]:
-    """Tensors of a known shape without elements that nodes make and that are used."""
+    """Return the used results of nodes that have a known shape without elements."""
     return [
         name
         for node in editor.graph.node
@@ -176,7 +176,7 @@ def _empty_results(editor: Editor) -> list[str]:
 
 
 def _without_empty_results(editor: Editor, node: Any) -> list[Any] | None:
-    """A Split that gives an empty part gives the others only."""
+    """Remove unused empty parts of a Split."""
     if node.domain not in graphs.ONNX_DOMAINS:
         return None
     used = [n for n, name in enumerate(node.output) if editor.uses(name) or name in editor.outputs]
@@ -188,7 +188,7 @@ def _without_empty_results(editor: Editor, node: Any) -> list[Any] | None:
     if data is None or any(shape is None for shape in shapes):
         return None
     sizes = [shape[axis] for shape in shapes if shape is not None]
-    # A part that nothing reads and that has elements must stay.
+    # An unused part with elements must stay.
     if sum(sizes) != data[axis]:
         return None
     outputs = [node.output[n] for n in used]
@@ -197,7 +197,7 @@ def _without_empty_results(editor: Editor, node: Any) -> list[Any] | None:
     split = editor.make("Split", [node.input[0]], node, outputs[0], axis=axis)
     del split.output[:]
     split.output.extend(outputs)
-    # Since opset 13 Split takes its sizes as an input, before that as an attribute.
+    # The sizes of Split are an input since opset 13, and an attribute before.
     if editor.opset >= 13:
         split.input.append(editor.add_constant(np.asarray(sizes, np.int64), f"{node.name}/sizes"))
     else:
@@ -224,28 +224,29 @@ def _without_empty_inputs(editor: Editor, node: Any) -> list[Any] | None:
     if node.op_type == "Resize" and editor.opset >= _RESIZE_INPUTS_OPTIONAL:
         for number in (1, 2):
             if number < len(node.input) - 1 and editor.is_empty(node.input[number]):
-                # An empty name is ONNX's form for an optional input that is left out and has others behind it.
+                # In ONNX an empty name stands for an omitted optional input that is followed by others.
                 node.input[number] = ""
         return [node]
     return None
 
 
 # --- casts that ONNX Runtime inserts -------------------------------------------------------------------
-# It puts them around float16 operators that its CPU provider lacks. QNN does not need them.
+# ONNX Runtime inserts casts around float16 operators that its CPU provider lacks. QNN does not need these casts.
 
-# How ONNX Runtime names them.
+# Prefix of the name of such a cast.
 INSERTED_CAST: Final = "InsertedPrecisionFreeCast_"
 # TensorProto.DataType.
 _FLOAT, _FLOAT16 = 1, 10
 
 
 def strip_inserted_casts(model: Any, original: Any | None = None) -> int:
-    """Takes out the casts that ONNX Runtime put around float16 operators for the CPU; gives how many there were.
+    """Remove the casts that ONNX Runtime inserted around float16 operators for the CPU; return their number.
 
-    QNN computes float16 itself, and would have the whole graph in float32 with them.
+    QNN computes float16 itself, and would compute the whole graph in float32 with these casts.
 
     Args:
-        original: the model before, whose tensors have the types that they are to have.
+        model: the model, which is changed in place.
+        original: the model before ONNX Runtime's change, with the wanted types of tensors.
     """
     graph = model.graph
     casts: list[Any] = []
@@ -257,7 +258,7 @@ def strip_inserted_casts(model: Any, original: Any | None = None) -> int:
         return 0
     from_name = {node.output[0]: node.input[0] for node in casts}
     outputs = {value.name for value in graph.output}
-    # A cast that makes an output of the model: what it takes gets the name of the output.
+    # If a cast computes an output of the model, its input gets the name of the output.
     renamed = {node.input[0]: node.output[0] for node in casts if node.output[0] in outputs}
 
     def source(name: str) -> str:
@@ -275,18 +276,19 @@ def strip_inserted_casts(model: Any, original: Any | None = None) -> int:
     graph.node.extend(kept)
     known = graphs.types_of(original) if original is not None else {}
     _restore_types(model, {name: element for name, (element, _) in known.items()})
-    del graph.value_info[:]  # their types were those of the float32 graph; every reader infers them again
+    del graph.value_info[:]  # these types are those of the float32 graph; readers infer the types again
     return len(casts)
 
 
 def _restore_types(model: Any, was: Mapping[str, int]) -> None:
-    """Operands that an operator wants to be of one type are so again.
+    """Convert operands that must have the same type.
 
-    ONNX Runtime has made constants float32 behind a cast, and has dropped casts of the model's own that its cast
-    took back.
+    ONNX Runtime has converted constants after its casts to float32, and has removed casts of the model that its own
+    casts reversed.
 
     Args:
-        was: types of tensors before, of all that are known.
+        model: the model, which is changed in place.
+        was: the known types of tensors before ONNX Runtime's change.
     """
     from onnx import helper, numpy_helper
 
@@ -304,7 +306,7 @@ def _restore_types(model: Any, was: Mapping[str, int]) -> None:
             new = next(new for k in itertools.count() if (new := f"{stem}{k or ''}") not in taken)
             if name in constants:
                 values = numpy_helper.to_array(constants[name])
-                # Beyond 65504 a half float is infinite, of which numpy would warn.
+                # Values beyond 65504 are infinite as half floats, about which numpy would warn.
                 with np.errstate(over="ignore"):
                     values = values.astype(np.float16 if wanted == _FLOAT16 else np.float32)
                 graph.initializer.append(numpy_helper.from_array(values, new))
@@ -324,7 +326,7 @@ def _restore_types(model: Any, was: Mapping[str, int]) -> None:
         for inputs, outputs in _of_one_type(model, node):
             given = {types.get(node.input[number], 0) for number in inputs}
             before = {was.get(node.output[number], 0) for number in outputs}
-            # What an operator makes has the type that it had; where that is not known, float16 is the narrower one.
+            # A result keeps its former type. If that is unknown, prefer float16, the narrower type of the operands.
             wanted = next((one for one in (_FLOAT16, _FLOAT) if before == {one}), 0)
             wanted = wanted or next((one for one in (_FLOAT16, _FLOAT) if one in given), 0)
             if not wanted:
@@ -339,7 +341,7 @@ def _restore_types(model: Any, was: Mapping[str, int]) -> None:
 
 
 def _of_one_type(model: Any, node: Any) -> Iterator[tuple[list[int], list[int]]]:
-    """The numbers of inputs and outputs of a node that the operator wants to be of one type, for each such type."""
+    """Yield for each type variable of an operator the positions of the inputs and outputs with this type."""
     import onnx
 
     version = next((one.version for one in model.opset_import if one.domain == node.domain), 1)

@@ -1,4 +1,4 @@
-"""What several rewrites use: the frame of a rewrite of nodes, nodes made one behind the other, attributes."""
+"""Helpers of rewrites: decorators for rewrites of single nodes, chains of new nodes, attributes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,25 @@ from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.graph_index import GraphNode
 
 Change = Callable[[Editor, Any, GraphNode], list[Any] | None]
-# Changes the model, and gives a line for each kind of change.
+# Changes the model and returns a line of text for each kind of change.
 Rewriting = Callable[[Editor], list[str]]
 
-# QNN computes exp(x) as 131008 or -131008 where the result is no normal float, from x = -88.03 down (measured with
-# 2.3.0 to 2.7.0, V68 to V81). exp(-87) is 2e-38; half floats end at 6e-8, so QNN makes a zero of it.
+# QNN computes exp(x) as 131008 or -131008 if the result is not a normal float, from x = -88.03 down (measured with
+# 2.3.0 to 2.7.0, V68 to V81). exp(-87) is 2e-38; half floats end at 6e-8, so QNN returns zero.
 LEAST_ARGUMENT = -87.0
 
 
 def for_nodes(
     op: str | Collection[str], what_changed: str, domains: Sequence[str] = graphs.ONNX_DOMAINS
 ) -> Callable[[Callable[[Editor, Any], list[Any] | None]], Rewriting]:
-    """Makes a rewrite of the nodes of an operator, or of several, from what changes one of them.
+    """Return a decorator that turns a function for one node into a rewrite of all nodes of an operator.
 
-    The function gives the nodes that stand in its place, None to keep it.
+    The function returns the nodes that replace its node, or ``None`` to keep the node.
+
+    Args:
+        op: one operator or several.
+        what_changed: description of the nodes in the text of the change.
+        domains: domains of the operators.
     """
     return lambda change: (
         lambda editor: editor.replace(op, lambda node: change(editor, node), what_changed, domains)
@@ -34,18 +39,26 @@ def for_nodes(
 
 
 def for_matches(op: str | Collection[str], rows: Sequence[str], what_changed: str) -> Callable[[Change], Rewriting]:
-    """`for_nodes`, of those nodes that one of the rows of the table of known-wrong operators matches."""
+    """Return a decorator like `for_nodes` for nodes that match one of the given rows of the known-wrong table."""
     return lambda change: lambda editor: rewrite_matched(editor, op, rows, change, what_changed)
 
 
 def rewrite_matched(
     editor: Editor, op: str | Collection[str], rows: Sequence[str], change: Change, what_changed: str
 ) -> list[str]:
-    """Changes the nodes of an operator that one of the rows of the table of known-wrong operators matches."""
+    """Rewrite the nodes of an operator that match one of the given rows of the known-wrong table.
+
+    Args:
+        editor: the model.
+        op: one operator or several.
+        rows: rows of the table, without those that QNN was measured to compute right.
+        change: returns the nodes that replace a node, or ``None`` to keep the node.
+        what_changed: description of the nodes in the text of the change.
+    """
     faults = [one for one in known_wrong.table() if one.name in rows and one.name not in editor.right_here]
 
     def of_node(node: Any) -> list[Any] | None:
-        # By a result: nodes may have no names, and the index finds places by tensors.
+        # Find the record by a result, because nodes may lack a name.
         record = editor.node(next(editor.makers[name] for name in node.output if name))
         if not any(known_wrong.matches(fault, record, editor) for fault in faults):
             return None
@@ -55,7 +68,10 @@ def rewrite_matched(
 
 
 class NodeChain:
-    """Nodes that stand for `node`, made one behind the other."""
+    """New nodes that replace `node`, appended one after the other.
+
+    A call appends a node and returns the name of its result.
+    """
 
     def __init__(self, editor: Editor, node: Any) -> None:
         self.editor, self.node = editor, node
@@ -67,19 +83,22 @@ class NodeChain:
         return str(self.made[-1].output[0])
 
     def constant(self, value: float) -> str:
+        """Add a constant of the type of the node's first input; return its name."""
         return self.editor.like(self.x, value, f"{self.node.output[0]}/{value:g}")
 
     def exp(self, value: str) -> str:
-        """Exp of a value that may lie below `LEAST_ARGUMENT`."""
+        """Append Exp of a value that may be less than `LEAST_ARGUMENT`."""
         return self("Exp", self("Max", value, self.constant(LEAST_ARGUMENT)))
 
     def reduce(self, op: str, value: str) -> str:
-        # Axes may be an input or an attribute, depending on the opset: both are passed on.
+        """Append a reduction with the axes of `node`."""
+        # The axes are an input or an attribute, depending on the opset, so pass both.
         result = self(op, value, *self.node.input[1:])
         self.made[-1].attribute.extend(self.node.attribute)
         return result
 
     def nodes(self) -> list[Any]:
+        """Return the nodes, the last of which has the result's name of `node`."""
         self.made[-1].output[0] = self.node.output[0]
         return self.made
 
@@ -94,29 +113,30 @@ def sliced(
     output: str | None = None,
     hints: Sequence[str] = ("from", "to", "along"),
 ) -> Any:
-    """A Slice along one axis. hints: for the names of its limits."""
+    """Return a Slice along one axis. hints: parts of the limits' names, for start, end and axis."""
     numbers = zip((start, end, axis), hints, strict=True)
     limits = [editor.add_constant(np.array([number], np.int64), hint) for number, hint in numbers]
     return editor.make("Slice", [value, *limits], node, output)
 
 
 def reshaped(editor: Editor, node: Any, shape: Sequence[int]) -> Any:
-    """The Reshape that gives a node's result its shape back."""
+    """Rename a node's result, and return a Reshape of it to `shape` that has the original name."""
     output = node.output[0]
     node.output[0] = editor.fresh(f"{output}/flat")
-    # With its type, since that of an empty list would be float.
+    # Set the type explicitly, because an array of an empty list would be float.
     sizes = editor.add_constant(np.array(shape, np.int64), "back")
     return editor.make("Reshape", [node.output[0], sizes], node, output)
 
 
 def dtype_of(editor: Editor, name: str) -> Any:
-    """The numpy type of a tensor's elements."""
+    """Return the numpy type of a tensor's elements."""
     from onnx import helper
 
     return helper.tensor_dtype_to_np_dtype(editor.element(name))
 
 
 def set_attribute(node: Any, name: str, value: Any) -> None:
+    """Set an attribute of a node."""
     from onnx import helper
 
     drop_attribute(node, name)
@@ -124,6 +144,7 @@ def set_attribute(node: Any, name: str, value: Any) -> None:
 
 
 def drop_attribute(node: Any, name: str) -> None:
+    """Remove an attribute of a node, if it exists."""
     kept = [attribute for attribute in node.attribute if attribute.name != name]
     del node.attribute[:]
     node.attribute.extend(kept)

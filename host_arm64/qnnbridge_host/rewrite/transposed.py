@@ -1,6 +1,6 @@
-"""Rewrites of a ConvTranspose that QNN computes wrong: output_padding, groups, and padding of three dimensions.
+"""Rewrites of ConvTranspose that QNN computes wrong: output_padding, groups, and padding of three dimensions.
 
-Each changes only nodes that a row of the table (`qnnbridge_host.model.known_wrong`) matches.
+Each changes only nodes that match a row of the known-wrong table (`qnnbridge_host.model.known_wrong`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from qnnbridge_host.rewrite.rewriting import drop_attribute, dtype_of, for_match
 
 
 def replace_output_padding(editor: Editor) -> list[str]:
-    """ConvTranspose with output_padding gets pads instead of auto_pad, then less of them."""
+    """Replace auto_pad of ConvTranspose with output_padding by pads, and then reduce the pads."""
     return [*_pad_to_shape(editor), *_pad_transposed(editor), *_append_output_padding(editor)]
 
 
 @for_matches("ConvTranspose", ("conv-transpose-output-shape",), "output_shape of a ConvTranspose")
 def _pad_to_shape(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """The output_shape of a ConvTranspose becomes the pads and the output_padding that it means."""
+    """Replace the output_shape of a ConvTranspose by the equivalent pads and output_padding."""
     window = window_of_node(record)
     asked = record.attributes["output_shape"][-len(window["sizes"]) :]
     heads, tails, added = [], [], []
@@ -49,7 +49,7 @@ def _pad_to_shape(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
     "auto_pad of a ConvTranspose",
 )
 def _pad_transposed(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """The auto_pad of a ConvTranspose becomes the pads that it means."""
+    """Replace the auto_pad of a ConvTranspose by the equivalent pads."""
     if "output_shape" in record.attributes or not str(record.attributes.get("auto_pad")).startswith("SAME"):
         return None
     heads, tails = _pads_of_same(record)
@@ -59,10 +59,10 @@ def _pad_transposed(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
 
 
 def _pads_of_same(record: GraphNode) -> tuple[list[int], list[int]]:
-    """Return the pads in front and behind that auto_pad means with an output_padding."""
+    """Return the pads before and after each dimension that are equivalent to auto_pad with an output_padding."""
     window = window_of_node(record)
     heads, tails = [], []
-    # QNN, and onnx, make the result larger by output_padding. In ONNX Runtime it is the size times the stride.
+    # In QNN and onnx output_padding enlarges the result. In ONNX Runtime the result is the size times the stride.
     added = record.attributes["output_padding"]
     names = ("kernel", "strides", "dilations")
     for kernel, step, dilation, more in zip(*(window[name] for name in names), added, strict=True):
@@ -80,20 +80,20 @@ def _pads_of_same(record: GraphNode) -> tuple[list[int], list[int]]:
     "output_padding",
 )
 def _append_output_padding(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """ConvTranspose with output_padding becomes one with less padding, and Concat for what no window reaches."""
+    """Replace output_padding of ConvTranspose by less padding, and Concat for positions that no window reaches."""
     made_shape = editor.shape(node.output[0])
     has_bias = len(node.input) > 2 and bool(node.input[2])
     bias = editor.constant(node.input[2]) if has_bias else np.zeros(1)
     by_size = record.attributes.get("auto_pad", "NOTSET") != "NOTSET" or "output_shape" in record.attributes
     if made_shape is None or by_size:
         return None
-    # QNN leaves garbage where no window reaches.
+    # QNN returns garbage at positions that no window reaches.
     added = record.attributes["output_padding"]
     pads = list(record.attributes.get("pads", [0] * 2 * len(added)))
     begins, ends = pads[: len(added)], pads[len(added) :]
-    # What would be cut off at the end is there.
+    # Padding at the end cuts off computed values, which can serve as output_padding. Only the rest is missing.
     extra = [max(0, more - cut) for more, cut in zip(added, ends, strict=True)]
-    # A constant beside a quantised tensor would need a scale of its own.
+    # A constant in a Concat with a quantised tensor would need its own scale.
     if any(extra) and (bias is None or _is_quantised(editor, node)):
         return None
     set_attribute(node, "pads", [*begins, *(max(0, cut - more) for more, cut in zip(added, ends, strict=True))])
@@ -104,7 +104,7 @@ def _append_output_padding(editor: Editor, node: Any, record: GraphNode) -> list
     output = node.output[0]
     value = node.output[0] = editor.fresh(f"{output}/reached")
     made: list[Any] = [node]
-    # Where no window reaches, the result is the bias alone.
+    # At positions that no window reaches, the result is the bias.
     fill = bias.reshape(1, -1, *(1 for _ in extra)).astype(dtype_of(editor, output))
     for axis, more in enumerate(extra, 2):
         if not more:
@@ -119,15 +119,15 @@ def _append_output_padding(editor: Editor, node: Any, record: GraphNode) -> list
 
 @for_matches("ConvTranspose", ("conv-transpose-four-groups",), "ConvTranspose of groups")
 def split_groups(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """ConvTranspose of four groups becomes four, whose results are joined."""
+    """Replace ConvTranspose of four groups by four nodes and a Concat."""
     weights, shape = editor.constant(node.input[1]), editor.shape(node.input[0])
     bias = editor.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
     if weights is None or shape is None or (bias is None and len(node.input) > 2):
         return None
-    # In one dimension QNN computes 4 groups of at most 32 channels wrong.
+    # In one dimension QNN's results are wrong for 4 groups of at most 32 channels.
     many = int(record.attributes["group"])
-    # ConvTranspose has its weights by input channel first, so a group is a range of their first axis; the bias
-    # is by output channel.
+    # The first axis of the weights is the input channel, so a group is a range of it. The bias has one value for
+    # each output channel.
     width, made, results = shape[1] // many, [], []
     for number in range(many):
         part = sliced(editor, node, node.input[0], 1, number * width, (number + 1) * width)
@@ -146,13 +146,13 @@ def _is_quantised(editor: Editor, node: Any) -> bool:
 
 
 def crop_and_turn(editor: Editor) -> list[str]:
-    """A ConvTranspose in three dimensions is cut off behind it, and gets two equal strides at its end."""
+    """Crop a ConvTranspose in three dimensions by a Slice after it, and move two equal strides to the end."""
     return [*_crop_same(editor), *_crop(editor), *_equal_strides_last(editor)]
 
 
 @for_matches("ConvTranspose", ("conv-transpose-3d-same-output-padding",), "auto_pad of a ConvTranspose in space")
 def _crop_same(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """A ConvTranspose with auto_pad and output_padding is cut off behind it."""
+    """Replace auto_pad and output_padding of a ConvTranspose by a Slice after it."""
     shape = editor.shape(node.input[0])
     if shape is None or "output_shape" in record.attributes:
         return None
@@ -163,7 +163,7 @@ def _crop_same(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None
 
 @for_matches("ConvTranspose", ("conv-transpose-3d-pads",), "padding of a ConvTranspose in three dimensions")
 def _crop(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """A ConvTranspose whose padding differs between the sides is cut off behind it."""
+    """Replace the padding of a ConvTranspose, which differs between the sides, by a Slice after it."""
     made_shape = editor.shape(node.output[0])
     if made_shape is None or "output_shape" in record.attributes:
         return None
@@ -171,8 +171,8 @@ def _crop(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
 
 
 def _cut_off(editor: Editor, node: Any, before: Sequence[int], sizes: Sequence[int]) -> list[Any]:
-    """Return the nodes that compute all of a result, and take `sizes` of it from `before` on."""
-    # QNN takes one padding for all sides.
+    """Return nodes that compute the result without padding, and slice `sizes` of it starting at `before`."""
+    # QNN applies the same padding to all sides.
     for name in ("auto_pad", "pads", "output_padding"):
         drop_attribute(node, name)
     output = node.output[0]
@@ -184,10 +184,10 @@ def _cut_off(editor: Editor, node: Any, before: Sequence[int], sizes: Sequence[i
 
 @for_matches("ConvTranspose", ("conv-transpose-3d-strides",), "ConvTranspose in three dimensions")
 def _equal_strides_last(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """A ConvTranspose in three dimensions gets two equal strides at its end, by transposes around it."""
+    """Move two equal strides of a ConvTranspose in three dimensions to the end, with transposes around it."""
     weights = editor.constant(node.input[1])
     strides = window_of_node(record)["strides"]
-    # The dimension whose stride is another one comes first.
+    # The dimension with the different stride becomes the first.
     other = next((place for place in (1, 2) if strides.count(strides[place]) == 1), None)
     if weights is None or other is None:
         return None
@@ -207,5 +207,5 @@ def _equal_strides_last(editor: Editor, node: Any, record: GraphNode) -> list[An
     return [first, node, editor.make("Transpose", [node.output[0]], node, output, perm=back)]
 
 
-# The attributes of a ConvTranspose with a number, or a pair of them, for each dimension.
+# The attributes of a ConvTranspose with one or two numbers for each dimension.
 _OF_DIMENSIONS = ("kernel_shape", "strides", "dilations", "output_padding", "output_shape", "pads")

@@ -1,7 +1,7 @@
-"""Rewrites of models that ONNX Runtime breaks by moving their transposes.
+"""Rewrites of models that ONNX Runtime breaks by moving transposes.
 
-QNN computes pictures with their channels last, so ONNX Runtime puts transposes around its operators and moves them
-through the graph. It moves none past a Flatten, which both rewrites here use.
+QNN computes images with the channels last, so ONNX Runtime inserts transposes around QNN's operators and moves them
+through the graph. It never moves a transpose past a Flatten; both rewrites rely on this.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from qnnbridge_host.rewrite.rewriting import NodeChain, for_matches, reshaped
 
 @for_matches("Reshape", ("vector-between-transposes",), "Reshape to one dimension")
 def flatten_before_vector(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Put Flatten in front of a Reshape to one dimension: ONNX Runtime moves no Transpose past a Flatten."""
+    """Insert Flatten before a Reshape to one dimension: ONNX Runtime never moves a Transpose past a Flatten."""
     steps = editor.maker(node.input[0])
     chain = NodeChain(editor, node)
     value = chain("Flatten", node.input[0], axis=0)
     if steps is not None and steps.op_type == "DequantizeLinear":
-        # QNN computes a quantised operator with its own steps on both sides.
+        # A quantised operator needs the same quantisation on both sides.
         for op in ("QuantizeLinear", "DequantizeLinear"):
             value = chain(op, value, *steps.input[1:])
     node.input[0] = value
@@ -33,9 +33,9 @@ def flatten_before_vector(editor: Editor, node: Any, record: GraphNode) -> list[
     "int64 output",
 )
 def flatten_before_output(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Put Flatten and Reshape behind an int64 result that is an output of the model and is transposed.
+    """Insert Flatten and Reshape after a transposed int64 result that is an output of the model.
 
-    ONNX Runtime moves no Transpose past a Flatten, so that the output does not come from one.
+    ONNX Runtime never moves a Transpose past a Flatten, so the output is not the result of a Transpose.
     """
     shape = editor.shape(node.output[0])
     if shape is None:

@@ -1,6 +1,7 @@
-"""Rewrites of operators that QNN computes wrong: powers, indices, casts, exponentials, and what is padded.
+"""Rewrites of operators that QNN computes wrong: powers, indices, casts, exponentials, padded operators.
 
-Each but `edge_by_concat` changes only nodes that a row of the table (`qnnbridge_host.model.known_wrong`) matches.
+Each except `edge_by_concat` changes only nodes that match a row of the known-wrong table
+(`qnnbridge_host.model.known_wrong`).
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from qnnbridge_protocol.elements import ElementType
 
 # Attributes that the random operators with and without a fixed shape share.
 _OF_RANDOM = ("mean", "scale", "low", "high", "seed")
-# Products are not longer.
+# Highest power that is replaced by products.
 _HIGHEST_POWER = 16
-# The opset from which Max takes whole numbers.
+# The first opset in which Max supports integers.
 _MAX_OF_INTEGERS = 12
-# The rank of the operands that Gemm takes.
+# Rank of Gemm's operands.
 _OF_A_MATRIX = 2
 
 
 @for_matches("Pow", ("pow-negative-zero", "pow-high"), "Pow")
 def powers_by_products(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Pow with a whole exponent becomes products."""
+    """Replace Pow with an integer exponent by products."""
     value = editor.constant(node.input[1], 1)
     exponent = 0.0 if value is None else float(value.reshape(-1)[0])
     rank = editor.rank(node.input[0])
-    # QNN computes the first power of a negative zero wrong, too.
+    # QNN's first power of a negative zero is wrong, too.
     if exponent == 1 and value is not None and not value.ndim:
         return [editor.make("Identity", [node.input[0]], node, node.output[0])]
     if not 2 <= exponent <= _HIGHEST_POWER or exponent != int(exponent):
@@ -59,7 +60,7 @@ def powers_by_products(editor: Editor, node: Any, record: GraphNode) -> list[Any
         made.append(editor.make("Mul", [left, right], node))
         return str(made[-1].output[0])
 
-    # By squares, so that a high power takes few products.
+    # Use repeated squaring, so that a high power needs few products.
     square, result, left = str(node.input[0]), "", int(exponent)
     while left:
         if left % 2:
@@ -72,7 +73,7 @@ def powers_by_products(editor: Editor, node: Any, record: GraphNode) -> list[Any
 
 @for_matches("Resize", ("resize-nearest",), "Resize to nearest values")
 def resize_by_gather(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Resize to nearest values becomes Gather with the indices that its attributes mean."""
+    """Replace Resize to nearest values by Gather with the equivalent indices."""
     shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or made_shape is None or shape[:2] != made_shape[:2]:
         return None
@@ -92,40 +93,40 @@ def resize_by_gather(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
 
 @for_matches("ArgMin", ("arg-min-pair",), "ArgMin of two values")
 def largest_of_negatives(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """ArgMin becomes ArgMax of the values with the other sign."""
+    """Replace ArgMin by ArgMax of the negated values."""
     first = editor.make("Neg", [node.input[0]], node)
     node.op_type, node.input[0] = "ArgMax", first.output[0]
     return [first, node]
 
 
 def swap_operands(editor: Editor) -> list[str]:
-    """A product or sum whose operands QNN takes well in one order alone gets that order."""
+    """Swap the operands of products and sums that QNN computes right in only one order."""
 
     def swap(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         node.input[0], node.input[1] = node.input[1], node.input[0]
         return [node]
 
     def swap_user(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        # With the tensor in front QNN multiplies by it once more.
+        # If the tensor is the first operand, QNN multiplies by it twice.
         swap(editor, editor.uses(node.output[0])[0], record)
         return [node]
 
     return [
         *rewrite_matched(editor, "HardSigmoid", ("hard-swish-product",), swap_user, "product with a HardSigmoid"),
-        # With the weight in front QNN cannot finalize the graph.
+        # If the weight is the first operand, QNN cannot finalize the graph.
         *rewrite_matched(editor, "Mul", ("rms-weight-first",), swap, "Mul"),
-        # With the vector behind QNN's compiler ends.
+        # If the vector is the second operand, QNN's compiler crashes.
         *rewrite_matched(editor, "Mul", ("mul-square-vector", "mul-square-vector-half"), swap, "Mul by a vector"),
-        # Of half floats it is the other way round for a sum.
+        # In a sum of half floats, the vector must be the second operand.
         *rewrite_matched(editor, "Add", ("add-square-vector-half",), swap, "Add of a vector"),
-        # Of a constant of five dimensions behind, QNN makes 98304 everywhere.
+        # If a constant of five dimensions is the second operand, QNN returns 98304 everywhere.
         *rewrite_matched(editor, "Add", ("add-constant-of-five",), swap, "Add"),
     ]
 
 
 @for_matches("MatMul", ("matmul-reshapes", "matmul-reshapes-fail"), "MatMul between Reshapes")
 def product_by_gemm(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """MatMul by a constant matrix between Reshapes becomes Gemm, with which QNN keeps the Reshapes."""
+    """Replace MatMul by a constant matrix between Reshapes by Gemm: QNN then keeps the Reshapes."""
     shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
     if not shape or made_shape is None:
         return None
@@ -140,8 +141,8 @@ def product_by_gemm(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
 
 @for_matches("Cast", ("cast-uint8",), "Cast of uint8")
 def cast_bytes_twice(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Cast of uint8 to float goes by int32."""
-    # QNN makes 1 of every byte that is not 0.
+    """Insert a Cast to int32 before a Cast of uint8 to float."""
+    # QNN converts every byte except 0 to 1.
     first = editor.make("Cast", [node.input[0]], node, to=ElementType.INT32.value)
     node.input[0] = first.output[0]
     return [first, node]
@@ -149,7 +150,7 @@ def cast_bytes_twice(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
 
 @for_matches(("Gemm", "MatMul"), ("half-product-reshaped",), "product of half floats between Reshapes")
 def limit_product_input(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Put Max in front of a product between reshapes of an input and an output, which QNN would leave out."""
+    """Insert Max before a product between reshapes of an input and an output, which QNN would drop."""
     if editor.opset < _SINCE["Max"]:
         return None
     chain = NodeChain(editor, node)
@@ -158,7 +159,7 @@ def limit_product_input(editor: Editor, node: Any, record: GraphNode) -> list[An
 
 
 def separate_reshapes(editor: Editor) -> list[str]:
-    """Products between Reshapes that QNN would leave out become some with which it keeps them."""
+    """Rewrite products between Reshapes so that QNN does not drop the Reshapes."""
     return [*product_by_gemm(editor), *limit_product_input(editor)]
 
 
@@ -167,26 +168,26 @@ _UNSIGNED = (ElementType.UINT8.value, ElementType.UINT32.value)
 
 @for_matches("Cast", ("cast-back",), "Cast to whole numbers")
 def limit_whole_numbers(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Put Max behind a Cast to whole numbers that is cast back to float: QNN does not leave it out then."""
+    """Insert Max after a Cast to integers whose result is cast back to float, so that QNN keeps both casts."""
     if editor.opset < _MAX_OF_INTEGERS:
         return None
     if record.attributes["to"] in _UNSIGNED:
-        # QNN has no Max of these. By int32 the values are those of ONNX Runtime, also of negative ones, but from
-        # 2**31 on.
+        # QNN lacks Max of unsigned integers. With int32 the values are those of ONNX Runtime, also for negative
+        # ones, except from 2**31 on.
         chain = NodeChain(editor, node)
         least = editor.add_constant(np.array(-(2**31), np.int32), "least")
         node.input[0] = chain("Max", chain("Cast", chain.x, to=ElementType.INT32.value), least)
         return [*chain.made, node]
     output = node.output[0]
     node.output[0] = editor.fresh(f"{output}/whole")
-    # The least number of 32 bits, in which QNN computes those of 64, too.
+    # The smallest int32; QNN computes int64 in 32 bits, too.
     least = editor.add_constant(np.array(-(2**31), np.int32 if record.attributes["to"] == 6 else np.int64), "least")
     return [node, editor.make("Max", [node.output[0], least], node, output)]
 
 
 @for_matches("Cast", ("cast-negative-bool",), "Cast to truth values")
 def truth_by_equal(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Cast of whole numbers to truth values becomes Equal to zero and Not: of negative ones QNN makes False."""
+    """Replace Cast of integers to booleans by Equal to zero and Not: QNN converts negative numbers to False."""
     chain = NodeChain(editor, node)
     chain("Not", chain("Equal", chain.x, editor.like(chain.x, 0, "zero")))
     return chain.nodes()
@@ -194,7 +195,7 @@ def truth_by_equal(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
 
 @for_matches("OneHot", ("one-hot-negative",), "OneHot")
 def classes_from_start(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Indices of OneHot that count from the end count from the start."""
+    """Convert negative indices of OneHot, which count from the end, to indices from the start."""
     depth, kind = editor.constant(node.input[1], 1), dtype_of(editor, node.input[0])
     if depth is None or kind not in (np.int32, np.int64):
         return None
@@ -202,15 +203,15 @@ def classes_from_start(editor: Editor, node: Any, record: GraphNode) -> list[Any
     chain = NodeChain(editor, node)
     zero, all_, least = (editor.add_constant(np.array(number, kind), "class") for number in (0, many, -many))
     moved = chain("Where", chain("Less", chain.x, zero), chain("Add", chain.x, all_), chain.x)
-    # What lies in front of the first class is none: neither is the depth.
+    # An index before the first class selects no class. Replace it by the depth, which does not select one either.
     node.input[0] = chain("Where", chain("Less", chain.x, least), all_, moved)
     return [*chain.made, node]
 
 
 @for_matches("LogSoftmax", ("log-softmax-of-one",), "LogSoftmax of one element")
 def zero_instead_of_softmax(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """LogSoftmax along one element is zero."""
-    # x - x and no constant: NaN stays NaN, and shape and type follow from the input.
+    """Replace LogSoftmax along one element by zero."""
+    # Use x - x instead of a constant: NaN stays NaN, and shape and type follow from the input.
     return [editor.make("Sub", [node.input[0], node.input[0]], node, node.output[0])]
 
 
@@ -249,7 +250,7 @@ def add_behind_normalisation(editor: Editor, node: Any, record: GraphNode) -> li
     unit = chain("Div", chain.x, chain("Add", norm, chain.constant(_TINY)))
     length = _reduced(chain, "ReduceSum", chain("Mul", chain.x, unit), axes, 1)
     ratio = chain("Div", length, chain("Add", length, offset))
-    # The nodes behind are still there: the sum stays as it is, and the quotient becomes the product.
+    # The sum is not changed, and the quotient becomes the product.
     divided.op_type = "Mul"
     divided.input[0], divided.input[1] = unit, ratio
     chain.made.append(node)
@@ -258,7 +259,7 @@ def add_behind_normalisation(editor: Editor, node: Any, record: GraphNode) -> li
 
 @for_matches(("Add", "Mul"), ("repeated-rows",), "sum or product of repeated rows")
 def limit_repeated_rows(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Put Max behind a sum or product of repeated rows: QNN does not compute the repetition behind a Max."""
+    """Insert Max after a sum or product of repeated rows: QNN does not move the repetition past a Max."""
     if not _may_limit(editor, node.output[0]):
         return None
     least = -3e38 if editor.element(node.output[0]) == 1 else -65504.0
@@ -270,24 +271,23 @@ def limit_repeated_rows(editor: Editor, node: Any, record: GraphNode) -> list[An
 
 @for_matches("RMSNormalization", ("rms-normalization-4d",), "RMSNormalization")
 def normalise_rows(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """RMSNormalization of several dimensions in front of the last becomes one of rows."""
+    """Replace RMSNormalization of more than two dimensions by one of rows."""
     shape = editor.shape(node.input[0])
     if shape is None or len(node.output) > 1:
         return None
-    # QNN splits the other dimensions, and leaves some of the rows unwritten. In a host that has computed others
-    # they hold numbers of these.
-    # With two dimensions all rows are written, of float and of half.
+    # QNN splits the other dimensions and does not write some of the rows, which then contain numbers of earlier
+    # computations in the same host. With two dimensions all rows are written, in float and in half floats.
     flat = editor.add_constant(np.array([int(np.prod(shape[:-1])), shape[-1]]), "flat")
     first = editor.make("Reshape", [node.input[0], flat], node)
     node.input[0] = first.output[0]
-    # The axis was counted among all dimensions.
+    # The axis referred to all dimensions.
     set_attribute(node, "axis", -1)
     return [first, node, reshaped(editor, node, shape)]
 
 
 @for_matches(("RandomNormalLike", "RandomUniformLike", "Bernoulli"), ("random-like",), "random operator")
 def random_on_cpu(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """A random operator that takes its shape from a tensor becomes one with that shape, which QNN does not have."""
+    """Replace a random operator with a tensor's shape by one with a fixed shape, which QNN does not support."""
     shape = editor.shape(node.input[0])
     if shape is None:
         return None
@@ -296,25 +296,28 @@ def random_on_cpu(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
     if node.op_type != "Bernoulli":
         op = node.op_type.removesuffix("Like")
         return [editor.make(op, [], node, node.output[0], dtype=element, shape=shape, **given)]
-    # As ONNX defines it.
+    # ONNX's definition of Bernoulli.
     drawn = editor.make("RandomUniform", [], node, dtype=editor.element(node.input[0]), shape=shape, **given)
     less = editor.make("Less", [drawn.output[0], node.input[0]], node)
     return [drawn, less, editor.make("Cast", [less.output[0]], node, node.output[0], to=element)]
 
 
 # --- exponentials ----------------------------------------------------------------------------------------
-# Where the result is no normal float any more QNN gives 131008 or -131008. A limit on the argument keeps the
-# result: see `LEAST_ARGUMENT`.
+# If the result is not a normal float, QNN returns 131008 or -131008. A limit of the argument does not change the
+# result otherwise: see `LEAST_ARGUMENT`.
 
-# Added to a norm, so that a row of zeros gives zeros.
+# Added to a norm, so that the result for a row of zeros is zeros.
 _TINY = 1e-12
-# The opset from which the axes of an operator are an input.
+# First opsets: Max with broadcasting, and reductions whose axes are an input.
 _SINCE = {"Max": 8, "ReduceSum": 13, "ReduceMax": 18}
 
 
 def limit_arguments(editor: Editor) -> list[str]:
-    """Exp, Softplus and Pow of a constant base get a Max or Min in front; Mish, ReduceLogSumExp, and LogSoftmax
-    of masked values, become their definitions with one inside."""
+    """Limit the arguments of exponentials.
+
+    Insert Max or Min before Exp, Softplus and Pow of a constant base. Replace Mish, ReduceLogSumExp, and LogSoftmax
+    of masked values, by their definitions with a limit inside.
+    """
     plans = (
         (("Exp", "Softplus"), ("exp-underflow",), _limit_input),
         (("Mish",), ("exp-underflow",), _mish),
@@ -336,23 +339,24 @@ def _limit_input(editor: Editor, node: Any, record: GraphNode) -> list[Any] | No
 
 
 def _mish(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """x * tanh(softplus(x)): as a Mish ONNX Runtime would write it out by itself, and could not compile it."""
+    """Replace Mish by x * tanh(softplus(x)): ONNX Runtime itself would do so, and could not compile the model."""
     if not _may_limit(editor, node.input[0]):
         return None
     chain = NodeChain(editor, node)
     limited = chain("Max", chain.x, chain.constant(LEAST_ARGUMENT))
-    # Not times x: minus infinity times zero is no number. So it is in ONNX Runtime; the limit of a Mish is zero.
+    # Multiply by the limited x: minus infinity times zero is NaN, as in ONNX Runtime, and the limit of Mish is
+    # zero.
     chain("Mul", limited, chain("Tanh", chain("Softplus", limited)))
     return chain.nodes()
 
 
 def _may_limit(editor: Editor, name: str) -> bool:
-    """Its type is known and one of QNN's, and Max broadcasts."""
+    """Return whether inserting Max is safe: QNN supports the tensor's type, and Max broadcasts."""
     return editor.element(name) in (1, 10) and editor.opset >= _SINCE["Max"]
 
 
 def _limit_exponent(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """base ** x is exp(x * log(base)): a base above 1 has a least exponent, one below 1 a largest."""
+    """Limit the exponent of base ** x = exp(x * log(base)): from below for a base above 1, else from above."""
     base = editor.constant(node.input[0], 1)
     if base is None or not np.isfinite(base).all() or not _may_limit(editor, node.input[1]):
         return None
@@ -365,7 +369,7 @@ def _limit_exponent(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
 
 
 def _log_sum_exp(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """max + log(sum(exp(x - max)))."""
+    """Replace ReduceLogSumExp by max + log(sum(exp(x - max)))."""
     axes = _axes_of(editor, node, record)
     if axes is None:
         return None
@@ -376,7 +380,7 @@ def _log_sum_exp(editor: Editor, node: Any, record: GraphNode) -> list[Any] | No
         return None
     keep = int(record.attributes.get("keepdims", 1))
     chain = NodeChain(editor, node)
-    # Infinity minus infinity would be no number.
+    # Infinity minus infinity would be NaN.
     most = 3e38 if editor.element(node.input[0]) == 1 else 65504.0
     finite = chain("Min", chain("Max", chain.x, chain.constant(-most)), chain.constant(most))
     top = _reduced(chain, "ReduceMax", finite, axes, 1)
@@ -386,7 +390,10 @@ def _log_sum_exp(editor: Editor, node: Any, record: GraphNode) -> list[Any] | No
 
 
 def _log_softmax(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """(x - max) - log(sum(exp(x - max))). Before opset 13 it takes all dimensions from its axis on as one."""
+    """Replace LogSoftmax by (x - max) - log(sum(exp(x - max))).
+
+    Before opset 13 LogSoftmax merges all dimensions from its axis on, so only the last axis is supported then.
+    """
     axis = int(record.attributes.get("axis", -1))
     last = axis == -1 or axis + 1 == editor.rank(node.input[0])
     if (editor.opset < _SINCE["ReduceSum"] and not last) or not _may_limit(editor, node.input[0]):
@@ -394,13 +401,13 @@ def _log_softmax(editor: Editor, node: Any, record: GraphNode) -> list[Any] | No
     axes = [axis]
     chain = NodeChain(editor, node)
     below = chain("Sub", chain.x, _reduced(chain, "ReduceMax", chain.x, axes, 1))
-    # The sum is at least 1, that of the largest value itself, so Log never sees a zero.
+    # The sum is at least 1, the contribution of the largest value, so the argument of Log is never zero.
     chain("Sub", below, chain("Log", _reduced(chain, "ReduceSum", chain.exp(below), axes, 1)))
     return chain.nodes()
 
 
 def _axes_of(editor: Editor, node: Any, record: GraphNode) -> list[int] | None:
-    """Return the axes of a reduction, [] without any; None if they are computed."""
+    """Return the axes of a reduction, [] if it has none; ``None`` if they are computed."""
     given = editor.constant(node.input[1], 8) if len(node.input) > 1 and node.input[1] else None
     if len(node.input) > 1 and node.input[1]:
         return None if given is None else [int(axis) for axis in given.reshape(-1)]
@@ -417,20 +424,20 @@ def _reduced(chain: NodeChain, op: str, value: str, axes: list[int], keep: int) 
 # --- padded operators: Conv, poolings, Pad -----------------------------------------------------------
 
 _SMALL = 64
-# An end that is behind every axis: Slice cuts it to the axis.
+# An end beyond every axis, which Slice limits to the axis.
 _LAST = 2**31 - 1
-# Of the result of a high AveragePool with few channels that QNN computes right.
+# Smallest width of the result of a high AveragePool with few channels that QNN computes right.
 _LEAST_WIDTH = 9
-# Input of a Pad that names the axes.
+# Position of Pad's input with the axes.
 _AXES_INPUT = 3
 
 
 @for_matches("Conv", ("conv-equal-padding",), "Conv")
 def pad_convolutions(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """A Conv whose equal padding QNN computes wrong gets one more zero in front; its first result is dropped."""
+    """Pad a Conv whose equal padding QNN computes wrong by one more zero at the start; drop its first result."""
     window = window_of_node(record)
     before, after = window["before"], window["after"]
-    # QNN computes every other padding right.
+    # QNN's results are right for every other padding.
     set_attribute(node, "pads", [*before[:-1], before[-1] + 1, *after])
     drop_attribute(node, "auto_pad")
     output = node.output[0]
@@ -441,8 +448,8 @@ def pad_convolutions(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
 
 @for_matches("Conv", ("conv-depthwise-step",), "depthwise Conv of one value")
 def step_before_conv(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """A depthwise Conv of one value with a stride becomes Slice with a step, and Conv."""
-    # From 33 channels on QNN takes other values with a stride of 2.
+    """Replace the stride of a depthwise Conv of one value by a Slice with a step before it."""
+    # From 33 channels on QNN reads other values with a stride of 2.
     step = record.attributes["strides"][0]
     # Start, end, axis and step: along axis 2, the only spatial one.
     limits = [editor.add_constant(np.array([number]), "step") for number in (0, _LAST, 2, step)]
@@ -454,14 +461,14 @@ def step_before_conv(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
 
 @for_matches("Pad", ("pad-constant-one-sided", "pad-end"), "Pad at the end of the last dimension")
 def split_padding(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Padding of the last dimension at its end becomes a Concat of its own."""
+    """Replace the padding at the end of the last dimension by a Concat."""
     pads, shape = editor.constant(node.input[1], _SMALL), editor.shape(node.input[0])
     fill = editor.constant(node.input[2], 1) if len(node.input) > 2 and node.input[2] else np.zeros(1)
     if pads is None or shape is None or fill is None:
         return None
     rank = len(shape)
     inner = np.array(pads)
-    # QNN computes this padding wrong where there is another one, too, or behind some operators.
+    # QNN's result of this padding is wrong if other sides are padded, too, and after some operators.
     inner[-1] = 0
     padded = [size + int(a) + int(b) for size, a, b in zip(shape, inner[:rank], inner[rank:], strict=True)]
     value, made = node.input[0], []
@@ -477,9 +484,9 @@ def split_padding(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
 
 @for_nodes("Pad", "Pad with mode edge")
 def edge_by_concat(editor: Editor, node: Any) -> list[Any] | None:
-    """`Pad` with mode edge becomes the first and the last slice of an axis, joined around it by `Concat`.
+    """Replace `Pad` with mode edge by slices of the first and last element of an axis, and `Concat`.
 
-    QNN 2.7 writes 131008 or zeros into the border.
+    QNN 2.7 writes 131008 or zeros to the border.
     """
     mode = graphs.attribute_values(node).get("mode", "constant")
     wanted = mode == "edge" and "pad-edge" not in editor.right_here
@@ -494,7 +501,7 @@ def edge_by_concat(editor: Editor, node: Any) -> list[Any] | None:
             sliced(editor, node, name, axis, start, start + 1, hints=(f"{node.output[0]}/bound",) * 3)
             for start in (0, shape[axis] - 1)
         )
-        # The slice is computed once, and joined as often as the edge is repeated.
+        # Compute the slice once, and concatenate it as often as the edge is repeated.
         parts = [first.output[0]] * before + [name] + [end.output[0]] * after
         made += [first] if before else []
         made += [end] if after else []
@@ -505,7 +512,7 @@ def edge_by_concat(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _pads(editor: Editor, node: Any) -> dict[int, tuple[int, int]] | None:
-    """Before and after, of each axis that is padded; ``None`` if they are not known, or cut something off."""
+    """Return the pads before and after each padded axis; ``None`` if they are unknown or negative."""
     rank = editor.rank(node.input[0])
     attribute = graphs.attribute_values(node).get("pads")
     values = np.asarray(attribute) if attribute is not None else None
@@ -551,21 +558,21 @@ def _pads(editor: Editor, node: Any) -> dict[int, tuple[int, int]] | None:
     "AveragePool",
 )
 def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """AveragePool becomes one over a padded tensor, corrected by a constant and cut off at its end."""
+    """Replace AveragePool by one of a padded tensor, corrected by a constant factor and cropped at its end."""
     shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or made_shape is None:
         return None
     window = window_of_node(record)
     counted = bool(record.attributes.get("count_include_pad", 0))
-    # The new pooling divides by the whole kernel. The factor turns that into the number of values that the old
-    # one divided by.
+    # The new pooling divides by the size of the whole kernel. The factor corrects this to the number of values by
+    # which the original divides.
     factors, more = [], []
     for size, kernel, step, _, before, after, out in zip(*window.values(), made_shape[2:], strict=True):
-        # Whether zeros of the padding count decides by what a sum is divided.
+        # The divisor depends on whether zeros of the padding count.
         low, high = (-before, size + after) if counted else (0, size)
         starts = np.arange(out) * step - before
         reached = np.minimum(starts + kernel, high) - np.maximum(starts, low)
-        # A window that lies in the padding alone reaches nothing.
+        # A window that is completely in the padding does not reach any value.
         factors.append(kernel / np.maximum(reached, 1))
         more.append(max(after, int(starts[-1]) + kernel - size))
     wider = _wider_than_wrong(record, shape, made_shape)
@@ -574,11 +581,11 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
     made: list[Any] = []
     value = node.input[0]
     if shape[1] == 1 and editor.element(value) == ElementType.FLOAT16.value:
-        # Directly behind an input of half floats QNN takes other values of a single channel.
+        # Directly after an input of half floats with a single channel QNN reads other values.
         made.append(editor.make("Max", [value, editor.like(value, -65504.0, f"{value}/least")], node))
         value = made[-1].output[0]
     for axis in range(2, len(shape)):
-        # One dimension at a time, and as Concat: Pad of two can be wrong, too.
+        # Pad one dimension at a time, and with Concat, because Pad of two dimensions can be wrong, too.
         sides = (pads[axis], pads[axis + len(shape)])
         if any(sides):
             value = _with_zeros(editor, node, value, axis, sides, shape, pads, made)
@@ -599,8 +606,8 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
 
 
 def _wider_than_wrong(pool: GraphNode, shape: Sequence[int], made: Sequence[int]) -> int:
-    """How many columns the result of an AveragePool lacks to be no case of the row `average-pool-narrow`."""
-    # The bounds of that row.
+    """Return how many columns an AveragePool's result lacks so that row `average-pool-narrow` does not match."""
+    # These are the bounds of that row of the known-wrong table.
     if len(shape) < 4 or max(window_of_node(pool)["strides"]) > 1 or shape[1] > 32 or made[-2] < 13:
         return 0
     return _LEAST_WIDTH - made[-1] if 2 <= made[-1] < _LEAST_WIDTH else 0
@@ -616,7 +623,18 @@ def _with_zeros(
     pads: Sequence[int],
     made: list[Any],
 ) -> str:
-    """Zeros before and after along one axis of a tensor that is padded along the axes before it already."""
+    """Append a Concat with zeros along one axis to `made`, and return its result.
+
+    Args:
+        editor: the model.
+        node: the padded operator.
+        value: the tensor, already padded along the axes before `axis`.
+        axis: the axis.
+        sides: number of zeros before and after.
+        shape: shape of the tensor without padding.
+        pads: pads of all axes.
+        made: list of new nodes.
+    """
     rank = len(shape)
     sizes = [size + (pads[i] + pads[i + rank] if 1 < i < axis else 0) for i, size in enumerate(shape)]
     parts = [value]
@@ -630,20 +648,20 @@ def _with_zeros(
 
 
 def pool_whole_windows(editor: Editor) -> list[str]:
-    """A pooling with ceil_mode becomes one without, padded at its end for the windows that count."""
+    """Replace ceil_mode of poolings by padding at the end for the windows that exist."""
 
     def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         window, after = window_of_node(record), []
-        # QNN counts a window that begins in the padding at the end. Without ceil_mode there is none.
+        # QNN adds a window that begins in the padding at the end. Without ceil_mode there is no such window.
         for size, kernel, step, dilation, before, end in zip(*window.values(), strict=True):
             reach = (kernel - 1) * dilation + 1
             last = -(-(size + before + end - reach) // step) * step
-            if last >= size + before:  # a window that would begin in the padding at the end is none
+            if last >= size + before:  # a window that would begin in the padding at the end does not exist
                 last -= step
             after.append(max(0, last + reach - size - before))
         beyond = any(more > end for more, end in zip(after, window["after"], strict=True))
         if beyond and record.attributes.get("count_include_pad", 0):
-            return None  # the average would count what is added
+            return None  # the average would include the added padding
         for name in ("auto_pad", "ceil_mode"):
             drop_attribute(node, name)
         set_attribute(node, "pads", [*window["before"], *after])
@@ -657,7 +675,7 @@ def pool_whole_windows(editor: Editor) -> list[str]:
 
 
 def _declare_outputs(editor: Editor) -> None:
-    """Outputs get the shapes that follow: onnx, and what trusted it, counted one window more."""
+    """Set the inferred shapes of outputs: the declared ones, which follow onnx, may have one window more."""
     declared = [value for value in editor.graph.output if shapes.has_shape(value)]
     before = [list(value.type.tensor_type.shape.dim) for value in declared]
     shapes.forget_inferred(editor.graph)

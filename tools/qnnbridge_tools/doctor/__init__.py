@@ -1,7 +1,8 @@
-"""`qnnbridge doctor`: what is wrong with this machine, and how to mend it.
+"""`qnnbridge doctor`: find out what is wrong with a computer, and how to repair it.
 
-`examine.survey` asks a `machine.Machine` and gives `facts.Facts`; `examine.diagnose` lets the checks of `subjects`
-judge these. They give a `findings.Finding`, with commands from `fixes`. The rest of `examine` is the command
-without its command line. Only a survey touches a computer, so everything after it works on another one's snapshot,
-too. Everything but the live probe (`subjects.probe`) works with the standard library alone.
+`examine.survey` queries a `machine.Machine` and returns `facts.Facts`. `examine.diagnose` runs the checks of
+`subjects` on these facts. A check yields `findings.Finding` records, with commands from `fixes`. The rest of
+`examine` implements the command, without its command line. Only the survey accesses a computer, so everything after
+it also works on the snapshot of another computer. Everything except the live probe (`subjects.probe`) needs only
+the standard library.
 """

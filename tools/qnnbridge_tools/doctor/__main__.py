@@ -1,6 +1,6 @@
-"""`qnnbridge doctor` with the standard library alone: it works where libraries of other commands are broken.
+"""`qnnbridge doctor` with only the standard library, so that it works where libraries of other commands are broken.
 
-It also starts in half the time. `command` is the same command line in the list of `qnnbridge --help`.
+It also starts in half the time. The list of `qnnbridge --help` has the same command line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXIT_INTERRUPTED = 130
 def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_tools.doctor") -> int:
     output.make_streams_safe()
     given = _parser(name).parse_args(arguments)
-    # After the parsing: `--help` and a mistyped option need none of it.
+    # Import this after the parsing, because `--help` and a mistyped option do not need it.
     from qnnbridge_tools.doctor.examine import DoctorOptions, SurveyOptions, perform
 
     order = SurveyOptions(
@@ -53,10 +53,10 @@ def main(arguments: list[str] | None = None, name: str = "python -m qnnbridge_to
 def _seconds(text: str) -> float:
     with contextlib.suppress(ValueError):
         seconds = float(text)
-        # Written so that NaN is refused, too: it fails every comparison.
+        # This form refuses NaN, too, because comparisons with NaN are false.
         if 1 <= seconds < float("inf"):
             return seconds
-    raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1 second")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1 second")
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
@@ -66,8 +66,8 @@ def _parser(name: str) -> argparse.ArgumentParser:
         epilog="Ends with 0 if all is well, 1 if something is degraded, 2 if the NPU cannot be used.\n\n"
         + GUIDES["doctor"].text().removeprefix("\b\n"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        # The other commands take no shortened options either; one added later could make a shortened name
-        # ambiguous.
+        # The other commands do not accept abbreviated options, either: an option that is added later could make an
+        # abbreviation ambiguous.
         allow_abbrev=False,
     )
     parser.add_argument("--host-python", metavar="PYTHON", help="interpreter of the host")

@@ -1,6 +1,7 @@
-"""`qnnbridge doctor` without its command line: survey, diagnose, print, write a snapshot, mend, explain a text.
+"""`qnnbridge doctor` without its command line: survey, diagnosis, report, snapshot, repairs, explanation of texts.
 
-`diagnose` is pure: from facts to a report by all checks, causes before consequences, one verdict.
+`diagnose` is a pure function: it runs all checks on the facts and returns a report, with causes before consequences
+and one verdict.
 """
 
 from __future__ import annotations
@@ -69,20 +70,30 @@ from qnnbridge_tools.doctor.subjects import (
 )
 from qnnbridge_tools.doctor.subjects.model import survey_model
 
-# --- the survey: asks a computer everything that the checks need to know, and gives `facts.Facts` ---
+# --- the survey: queries a computer for everything that the checks need, and returns `facts.Facts` ---
 #
-# A part that fails leaves its defaults and a line in ``unknown``: a computer on which something is broken is the
-# normal case here.
+# A part of the survey that fails has default values in the facts, and adds a line to ``unknown``: computers on
+# which something is broken are the normal case here.
 
 T = TypeVar("T")
 PROBE_TIMEOUT_S: Final = 60.0
-# Stands for a running interpreter that could not describe itself.
+# Report of a running interpreter that could not describe itself.
 _NOBODY: Final = PythonReport("", "0.0", "", "", "", "", "", ())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SurveyOptions:
-    """Options of a survey. quick: no hashing, no live probe. backend: the application's backend_path."""
+    """Options of a survey.
+
+    Attributes:
+        host_python: the host's interpreter; ``None`` to search for one.
+        model: path of a model to examine.
+        backend: the application's backend_path.
+        quick: whether to skip hashing and the live probe.
+        numbers: whether to measure the known-wrong table.
+        probe_timeout_s: deadline of a live probe.
+        dimensions: sizes for free dimensions of the model, as NAME=SIZE.
+    """
 
     host_python: str | None = None
     model: str | None = None
@@ -94,27 +105,28 @@ class SurveyOptions:
 
 
 def survey(machine: Machine, order: SurveyOptions) -> Facts:
+    """Query a computer and return the facts about it."""
     complete, unknown = not order.quick, list[str]()
 
     def part(name: str, otherwise: T, ask: Callable[..., T], *given: Any, **more: Any) -> T:
         try:
             return ask(*given, **more)
-        except Exception as error:  # noqa: BLE001 - whatever is broken there, the other parts are still worth knowing
+        except Exception as error:  # noqa: BLE001 - any fault of one part must not prevent the other parts
             unknown.append(f"{name}: {type(error).__name__}: {error}")
             return otherwise
 
     running = part("running interpreter", _NOBODY, machine.running)
-    # Before the rest: the driver's name for the NPU helps to recognise the chip, its folder to recognise foreign
+    # Query the driver first: its name of the NPU helps to recognise the chip, and its folder to recognise foreign
     # files.
     driven = part("driver", Driver("unknown"), computer.survey_driver, machine)
     nothing: tuple[Interpreter, ...] = ()
     found = part("interpreters", nothing, host.survey_interpreters, machine)
     hosted = part("host", HostFacts(), host.survey_host, machine, order.host_python, found, complete=complete)
-    # Where both sides are one environment, its libraries are looked at once.
+    # If both sides use the same environment, examine its libraries only once.
     own = hosted.packages if hosted.answer and _sees_the_same(machine, running, hosted.answer) else None
-    # Not hashed below: what the application imports itself is not what QNN runs from.
+    # Do not hash the application's libraries: QNN does not run from them.
     application = own or part("packages", Packages(), packages.survey_packages, machine, running, complete=False)
-    # Folders whose QNN libraries are accounted for: found on a search path, they are not foreign.
+    # Folders with QNN libraries that do not count as foreign on a search path.
     folders = (
         tuple(one.folder for installed in (hosted.packages, application) if installed for one in installed.sets)
         + ((hosted.packages.plugin,) if hosted.packages and hosted.packages.plugin else ())
@@ -146,20 +158,20 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
         daemon=part("daemon", DaemonFacts(), machine.daemon),
         missing_vc_runtime=part("C++ runtime", (), environment.survey_vc_runtime, machine, hosted.answer),
         backend=part("backend_path", None, qnn.survey_backend, machine, order.backend),
-        # A snapshot says whether hashes were compared: without them a library that looks whole may be changed.
+        # Record whether hashes were compared: without them a changed library can look intact.
         complete=complete,
     )
     if order.numbers:
         part("known-wrong operators", None, _measure, machine, facts)
     facts = dataclasses.replace(facts, measured=part("measured rows", (), measured.survey_measured, machine))
-    # Last: these take the longest, and need all that was found before.
+    # Do these last, because they take the longest and need all other facts.
     probe = part("probe", None, _probe, machine, facts, order)
     model = part("model", None, _model, machine, facts, order)
     return dataclasses.replace(facts, probe=probe, model=model, unknown=tuple(unknown))
 
 
 def _sees_the_same(machine: Machine, running: PythonReport, host: PythonReport) -> bool:
-    """Whether both sides have the same packages. The application's path also begins with its own folder."""
+    """Return whether both sides have the same packages, apart from folders that precede them."""
     more = len(running.path) - len(host.path)
     join = paths_of(machine.system).join
     return (
@@ -170,10 +182,10 @@ def _sees_the_same(machine: Machine, running: PythonReport, host: PythonReport) 
 
 
 def _machine_of(machine: Machine, running: PythonReport) -> str:
-    # Not from `platform.machine`: under emulation it depends on the version of Python.
+    # Do not use `platform.machine`, whose result under emulation depends on the version of Python.
     if running.platform in host.PLATFORMS:
         return host.PLATFORMS[running.platform]
-    # Elsewhere that name comes from the kernel, which a 32-bit program shares with 64-bit ones.
+    # On other systems the platform's name comes from the kernel, which runs 32-bit and 64-bit programs.
     file = machine.library(running.executable, version=False)
     return file.machine if file else running.platform.rpartition("-")[2]
 
@@ -183,7 +195,7 @@ def _why_no_probe(facts: Facts, order: SurveyOptions) -> str:
         return "--quick was given"
     missing = [name for name in ("numpy", "msgpack") if name not in facts.application_packages.modules]
     if missing:
-        return f"this interpreter has no {' and no '.join(missing)}, which qnnbridge needs"
+        return f"this interpreter lacks {' and '.join(missing)}, which qnnbridge needs"
     if facts.host.answer is None:
         return "there is no host to start"
     return ""
@@ -197,7 +209,10 @@ def _probe(machine: Machine, facts: Facts, order: SurveyOptions) -> ProbeResult:
 
 
 def _measure(machine: Machine, facts: Facts) -> None:
-    """Raises `RuntimeError` with the reason why the rows were not all measured; those that were are kept."""
+    """Measure the known-wrong table. Raise `RuntimeError` with the reason if some rows were not measured.
+
+    The results of measured rows are stored in any case.
+    """
     skipped = _why_no_probe(facts, SurveyOptions())
     problem = skipped or machine.measure_numbers(NumbersRequest(facts.host.path))
     if problem:
@@ -209,7 +224,7 @@ def _model(machine: Machine, facts: Facts, order: SurveyOptions) -> ExaminedMode
         return None
     model = survey_model(machine, order.model, facts)
     skipped = _why_no_probe(facts, order)
-    # A model that is known to fail is not run: the probe would only report the same, later and in other words.
+    # Do not run a model that is known to fail: the probe would only report the same fault later.
     unusable = model.problem or model.missing or model.verdict == "cannot run here"
     if skipped or unusable or not model.exists or model.layout:
         return model
@@ -217,16 +232,16 @@ def _model(machine: Machine, facts: Facts, order: SurveyOptions) -> ExaminedMode
     return dataclasses.replace(model, probe=result)
 
 
-# --- snapshots: the facts of a computer in a file, to be diagnosed on another one ---
+# --- snapshots: the facts of a computer in a file, for diagnosis on another computer ---
 #
-# The classes of `facts` are the schema: unknown names are passed over, missing ones get their default, so that
-# a doctor reads snapshots of older and newer ones. A snapshot holds what the checks need and nothing else: no
-# variable outside of the allow-list, no contents of files. Home folders and the user's name are replaced, so that
-# it can be handed on.
+# The classes of `facts` are the schema. Unknown keys are ignored and missing ones get their defaults, so that a
+# doctor can read snapshots of older and newer versions. A snapshot contains only what the checks need: no variables
+# outside of the allow-list, no contents of files. Home folders and the user's name are replaced, so that the file
+# can be shared.
 
 
 def decode_facts(document: Any) -> Facts:
-    """Raises `ValueError`, which names the place, for what is not as the classes say."""
+    """Return the facts of a JSON document. Raise `ValueError` with the position of a value of another type."""
     return read_document(Facts, document, "facts")
 
 
@@ -234,9 +249,9 @@ SCHEMA: Final = 1
 KIND: Final = "qnnbridge doctor snapshot"
 _SNAPSHOT_BEGIN: Final = f'{{\n "kind": "{KIND}",'
 USER: Final = "user"
-# Stands for a name that is not ASCII, which may be the fault that is looked for.
+# Replacement of a user name that is not ASCII, because such a name may be the fault.
 FOREIGN_USER: Final = "üser"
-# A shorter user name, replaced wherever it occurs, would garble words.
+# A shorter user name is not replaced everywhere, because this would garble words.
 _LEAST_NAME: Final = 3
 _TOO_COMMON: Final = frozenset({"root", "python", "windows", "admin", "user", "users", "public"})
 _PROFILE: Final = re.compile(
@@ -245,20 +260,25 @@ _PROFILE: Final = re.compile(
 
 
 def snapshot_text(facts: Facts, machine: Machine) -> str:
+    """Return the snapshot's JSON text, with the user's name replaced."""
     document = {"kind": KIND, "schema": SCHEMA, "facts": _clean(dataclasses.asdict(facts), machine)}
-    # ASCII alone, so that the file survives any encoding on its way.
+    # Use only ASCII, so that no encoding can damage the file.
     return json.dumps(document, indent=1, ensure_ascii=True) + "\n"
 
 
 def read_snapshot(path: Path) -> Facts:
-    """Raises `OptionError` for a file of another kind, `OSError` for one that cannot be read."""
+    """Return the facts of a snapshot, or of a report of `qnnbridge report`, which ends with a snapshot.
+
+    Raises:
+        OptionError: the file is not a snapshot, or has another schema.
+        OSError: the file cannot be read.
+    """
     try:
         text = path.read_text("utf-8")
-        # `qnnbridge report` ends with a snapshot.
         document = json.loads(text[max(0, text.rfind(_SNAPSHOT_BEGIN)) :])
         if not isinstance(document, dict) or document.get("kind") != KIND:
             raise OptionError(
-                f"{path} is no snapshot of the doctor.", fix="Make one: qnnbridge doctor --snapshot FILE"
+                f"{path} is not a snapshot of the doctor.", fix="Write one: qnnbridge doctor --snapshot FILE"
             )
         if document.get("schema") != SCHEMA:
             raise OptionError(
@@ -270,7 +290,7 @@ def read_snapshot(path: Path) -> Facts:
         # `json` raises RecursionError for deep nesting.
         if isinstance(error, OptionError):
             raise
-        raise OptionError(f"{path} is no snapshot of the doctor: {error}.") from None
+        raise OptionError(f"{path} is not a snapshot of the doctor: {error}.") from None
 
 
 def _clean(value: Any, machine: Machine) -> Any:
@@ -284,17 +304,17 @@ def _clean(value: Any, machine: Machine) -> Any:
 
 
 def _clean_text(text: str, machine: Machine) -> str:
-    # First by the place: the folder of a profile may have another name than its user.
+    # First replace profile folders, whose name may differ from the user's name.
     text = _PROFILE.sub(lambda match: match["before"] + _stand_in(match["name"]), text)
     name = machine.user
     if len(name) < _LEAST_NAME or name.lower() in _TOO_COMMON:
         return text
-    # Not within a longer word. An underscore is a boundary: file names join words by it.
+    # Do not replace a part of a longer word. An underscore is a boundary, because it joins words in a file name.
     return re.sub(rf"(?i)(?<![^\W_]){re.escape(name)}(?![^\W_])", _stand_in(name), text)
 
 
 def _stand_in(name: str) -> str:
-    # Profiles that Windows makes itself name nobody.
+    # Profiles that Windows itself creates do not contain a user's name.
     if name.lower() in ("public", "all users", "default"):
         return name
     return USER if name.isascii() else FOREIGN_USER
@@ -302,7 +322,7 @@ def _stand_in(name: str) -> str:
 
 # --- the diagnosis, and the command without its command line ---
 
-# In the order of their healthy lines.
+# The checks in the order of their lines in a report without findings.
 CHECKS: Final = (
     computer.COMPUTER_CHECK,
     host.CHECK,
@@ -322,7 +342,7 @@ CHECKS: Final = (
     model.CHECK,
 )
 
-# Predictions: a probe on the NPU that went well proves that they did not come true.
+# Findings that predict a failure. A successful probe on the NPU proves them wrong for its model.
 _PROVED_WRONG: Final = (
     "sdk.newer-than-system",
     "engine.catalogue-fits-better",
@@ -331,13 +351,14 @@ _PROVED_WRONG: Final = (
     "files.incomplete",
 )
 
-# Predictions from how the known releases are made: a later one may be made otherwise and be whole.
+# Findings that predict a failure from the contents of known releases. A later release may differ and be complete.
 _BY_KNOWN_RELEASES: Final = ("files.incomplete", "files.mixed-builds", "files.skel-not-signed")
 
 _SNAPSHOT: Final = ("qnnbridge doctor --snapshot report.json",)
 
 
 def diagnose(facts: Facts, checks: Sequence[SubjectCheck] = CHECKS) -> Report:
+    """Run the checks on the facts and return the report. Consequences of other findings are omitted."""
     found: list[Finding] = []
     healthy: list[Healthy] = []
     for check in checks:
@@ -345,7 +366,7 @@ def diagnose(facts: Facts, checks: Sequence[SubjectCheck] = CHECKS) -> Report:
             tempered = (_tempered(one, facts) for one in check.find(facts))
             findings = tuple(one for one in tempered if one is not None)
             line = check.healthy(facts) if not findings else None
-        except Exception as error:  # noqa: BLE001 - a fault of one check must not hide what the others found
+        except Exception as error:  # noqa: BLE001 - a fault of one check must not hide the findings of others
             broken = finding(
                 "doctor.incomplete",
                 f"the check of {check.name} failed",
@@ -356,7 +377,7 @@ def diagnose(facts: Facts, checks: Sequence[SubjectCheck] = CHECKS) -> Report:
         found += findings
         if line:
             healthy.append(Healthy(check.name, line))
-    # A part of the survey that failed leaves defaults, and a check would take these for facts of the computer.
+    # A failed part of the survey has default values, which a check may mistake for facts of the computer.
     if facts.unknown:
         found.append(
             finding(
@@ -371,12 +392,13 @@ def diagnose(facts: Facts, checks: Sequence[SubjectCheck] = CHECKS) -> Report:
 
 
 def verdict(facts: Facts, findings: tuple[Finding, ...]) -> str:
-    """One sentence."""
+    """Return the conclusion in one sentence."""
     if findings and findings[0].severity is Severity.BLOCKED:
         first = findings[0]
         if first.code.startswith("model."):
-            return f"This model cannot be used on QNN as it is, because {first.title}."
-        # Without an Arm processor there is no NPU that could be unusable: QNN's simulator is.
+            return f"This model cannot be used on QNN without changes, because {first.title}."
+        # A computer without an Arm processor lacks an NPU, so the sentence is about QNN, which computes on its
+        # simulator.
         effect = first.effect.value if facts.is_arm else first.effect.value.replace("The NPU", "QNN")
         return f"{effect}, because {first.title}."
     well = _what_works(facts)
@@ -390,8 +412,8 @@ def _what_works(facts: Facts) -> str:
         but = f", though {fixes.unknown_text(unknown)}" if unknown else ""
         if not facts.is_arm:
             no_npu = "this computer has no NPU; no live probe was made"
-            return f"Nothing speaks against QNN's simulator here{but} ({no_npu})"
-        return f"Nothing speaks against the NPU{but} (no live probe was made)"
+            return f"No known problem prevents using QNN's simulator here{but} ({no_npu})"
+        return f"No known problem prevents using the NPU{but} (no live probe was made)"
     if probe.simulator:
         return "QNN works here, in its simulator: this computer has no NPU"
     return "The NPU can be used"
@@ -405,14 +427,13 @@ def _tempered(found: Finding, facts: Facts) -> Finding | None:
             return None
         note = "This release is not in the version table: it may be made otherwise than those before it, and work."
         found = dataclasses.replace(found, notes=(*found.notes, note))
-        # Without a probe nothing is known either way, so the finding stays and blocks nothing.
+        # Without a probe it is unknown whether the release works, so the finding does not block.
         if probe is None or probe.skipped:
-            # A repair by what is known would take away what perhaps works.
+            # Replacing the release by a known one could remove a release that works.
             see = Remedy("See whether it works, with a live probe.", ("qnnbridge doctor",))
             found = dataclasses.replace(found, severity=Severity.DEGRADED, remedy=see)
         return found
-    # Only False counts: a run in the simulator (True) touches no computer, and None means that nothing was said of
-    # it.
+    # Compare with False: a run in the simulator (True) proves nothing about the NPU, and None means unknown.
     if worked and probe is not None and probe.simulator is False and found.code in _PROVED_WRONG:
         notes = (*found.notes, "The live probe worked all the same; other models may not.")
         return dataclasses.replace(found, severity=Severity.DEGRADED, notes=notes)
@@ -420,14 +441,14 @@ def _tempered(found: Finding, facts: Facts) -> Finding | None:
 
 
 def _is_unknown_and_whole(facts: Facts) -> bool:
-    """A later release than the table's, with all its files as they were packed."""
+    """Return whether the host has a later release than the version table, with all of its files unchanged."""
     packages = facts.host.packages
     wheel = packages.distribution(fixes.QNN) if packages is not None else None
     return wheel is not None and wheel.has_record and not wheel.wrong and fixes.is_unknown_release(facts)
 
 
 def _with_probe(shown: tuple[Finding, ...], found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The failure of the live probe is hidden as a consequence in most reports; there it proves the cause."""
+    """Add the failure of the live probe as a note to the first finding, if the probe's own finding is hidden."""
     probe = next((one for one in found if one.code.startswith("probe.")), None)
     if probe is None or probe in shown or not shown:
         return shown
@@ -443,7 +464,17 @@ EXIT_NOT_WRITTEN = 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """The command line, read."""
+    """The parsed command line.
+
+    Attributes:
+        order: options of the survey.
+        snapshot: file for a snapshot.
+        overwrite: whether to replace an existing file.
+        from_snapshot: snapshot to diagnose instead of this computer.
+        explain: text to explain; "-" for standard input.
+        fix: whether to offer repairs.
+        as_json: whether to print one JSON document.
+    """
 
     order: SurveyOptions
     snapshot: Path | None = None
@@ -455,12 +486,13 @@ class DoctorOptions:
 
 
 def perform(request: DoctorOptions, confirm: Callable[[str], bool]) -> int:
-    """The exit code: 0 healthy, 1 degraded, 2 blocked.
+    """Execute the command and return the exit code: 0 healthy, 1 degraded, 2 blocked.
 
     Args:
-        confirm: Asks the user for a yes.
+        request: the parsed command line.
+        confirm: asks the user a question; returns whether the answer is yes.
     """
-    # A text is explained without looking at this computer: it may come from another one.
+    # Explain a text without examining this computer, because the text may come from another one.
     if request.explain is not None:
         meanings = explained(sys.stdin.read() if request.explain == "-" else request.explain)
         if request.as_json:
@@ -471,7 +503,7 @@ def perform(request: DoctorOptions, confirm: Callable[[str], bool]) -> int:
     if request.order.dimensions:
         from qnnbridge_tools.arguments import read_dimensions
 
-        read_dimensions(request.order.dimensions)  # a typing error is reported before anything is started
+        read_dimensions(request.order.dimensions)  # report an error in them before anything is started
     place = OutputFile(request.snapshot, overwrite=request.overwrite) if request.snapshot is not None else None
     with output.reporting_beside(request.snapshot):
         return _examine(request, place, confirm)
@@ -486,11 +518,11 @@ def _examine(request: DoctorOptions, place: OutputFile | None, confirm: Callable
         output.print_json(report_document(report))
     else:
         print(report_text(report, Screen.of_terminal()))
-    # Facts of another computer never lead to a repair of this one.
+    # Never repair this computer by the facts of another one.
     if request.fix and request.from_snapshot is None:
-        # Nobody can answer at a pipe: each repair is then listed as not done.
+        # If standard input is not a terminal, nobody can answer: each repair is then listed as not done.
         for line in apply_fixes(report, lambda question: sys.stdin.isatty() and confirm(question)):
-            # On stderr beside a JSON document, so that stdout holds one document.
+            # With --json print on stderr, so that stdout contains one document.
             print(line, file=sys.stderr if request.as_json else sys.stdout)
     if place is not None and snapshot and not _write(place, snapshot):
         return max(report.exit_code, EXIT_NOT_WRITTEN)
@@ -498,7 +530,7 @@ def _examine(request: DoctorOptions, place: OutputFile | None, confirm: Callable
 
 
 def examined(order: SurveyOptions, *, snapshot: bool = False) -> tuple[Report, str]:
-    """The report on this computer, and the text of its snapshot, if one is wanted."""
+    """Examine this computer; return the report, and the text of its snapshot ("" unless requested)."""
     from qnnbridge_tools.doctor.machine import RealMachine
 
     begun = time.perf_counter()
@@ -509,7 +541,7 @@ def examined(order: SurveyOptions, *, snapshot: bool = False) -> tuple[Report, s
 
 
 def _write(place: OutputFile, text: str) -> bool:
-    """A snapshot that cannot be written is no reason to keep the diagnosis back."""
+    """Write the snapshot. If that fails, print an error and return False, because the diagnosis is still useful."""
     path = place.path
     try:
         place.write_text(text)
@@ -528,10 +560,10 @@ class Fix:
     """A repair that ``--fix`` offers.
 
     Args:
-        codes: Findings that it may mend.
-        question: Asked before.
-        apply: Mends the first of the findings and says what it did.
-        command: Findings whose own fix has this command are mended, too.
+        codes: codes of findings that it may repair.
+        question: question to the user before the repair.
+        apply: repairs the first of the findings and returns a description.
+        command: findings whose own fix has this command are repaired, too.
     """
 
     codes: tuple[str, ...]
@@ -540,6 +572,7 @@ class Fix:
     command: str | None = None
 
     def mends(self, found: Finding) -> bool:
+        """Return whether this repair applies to a finding."""
         if found.code in self.codes:
             return True
         return self.command is not None and any(line.startswith(self.command) for line in found.remedy.commands)
@@ -549,7 +582,7 @@ def _clear_quarantine(_found: Finding) -> str:
     from qnnbridge._supervision.blame import Quarantine
 
     quarantine = Quarantine()
-    # Read before the clearing, to name them.
+    # Read the accounts before they are cleared, for the message.
     accounts = quarantine.accounts()
     quarantine.clear()
     return f"let {len(accounts)} models out of quarantine: {', '.join(account.model for account in accounts)}"
@@ -565,7 +598,7 @@ def _prune_cache(_found: Finding) -> str:
 
 
 def _set_up_host(found: Finding) -> str:
-    """Runs `setup` with the options of the finding's own fix; the user runs its other commands."""
+    """Run `setup` with the options of the finding's own fix; return a text with commands left to the user."""
     lines = found.remedy.commands
     own = next((line for line in lines if line.startswith(SETUP_HOST)), SETUP_HOST)
     said = _run_command(*own.split()[1:])
@@ -574,7 +607,7 @@ def _set_up_host(found: Finding) -> str:
 
 
 def _run_command(*arguments: str) -> str:
-    # As a module: the script `qnnbridge` need not be on the PATH.
+    # Run it as a module, because the script `qnnbridge` need not be on the PATH.
     command = [sys.executable, "-m", "qnnbridge_tools", *arguments]
     code = subprocess.run(command, check=False).returncode
     return f"ran qnnbridge {' '.join(arguments)}: " + ("done" if code == 0 else f"it ended with {code}")
@@ -583,7 +616,7 @@ def _run_command(*arguments: str) -> str:
 FIXES: Final = (
     Fix(
         ("host.none", "host.only-emulated", "host.packages-missing", "host.python-too-old", "host.base-missing"),
-        "Set up a host in an environment of its own (qnnbridge setup)?",
+        "Set up a host in a separate environment (qnnbridge setup)?",
         _set_up_host,
         SETUP_HOST,
     ),
@@ -593,14 +626,17 @@ FIXES: Final = (
 
 
 def apply_fixes(report: Report, ask: Callable[[str], bool]) -> list[str]:
-    """Lines about what was done, and about what was not."""
+    """Offer all repairs for a report, and return lines about what was done and what was not.
+
+    ask: asks the user a question; returns whether the answer is yes.
+    """
     lines = []
     left = list(report.findings)
     for fix in FIXES:
         found = [one for one in left if fix.mends(one)]
         if not found:
             continue
-        # A finding that two repairs fit is mended by the first alone.
+        # If two repairs apply to a finding, use only the first.
         left = [one for one in left if one not in found]
         reasons = [one.code for one in found]
         if not ask(fix.question):
@@ -608,9 +644,9 @@ def apply_fixes(report: Report, ask: Callable[[str], bool]) -> list[str]:
             continue
         try:
             lines.append(f"done ({', '.join(reasons)}): {fix.apply(found[0])}")
-        except Exception as error:  # noqa: BLE001 - one fix that fails must not keep the others from being tried
+        except Exception as error:  # noqa: BLE001 - a failed repair must not prevent the others
             lines.append(f"failed ({', '.join(reasons)}): {error}")
-    lines += [f"not mended by --fix ({code}): do what its fix says" for code in (one.code for one in left)]
+    lines += [f"not mended by --fix ({code}): follow its fix" for code in (one.code for one in left)]
     return lines
 
 
@@ -622,11 +658,11 @@ UNKNOWN = (
 
 
 def explained(text: str) -> list[dict[str, Any]]:
-    """Meanings, best first; empty if nothing is known."""
-    # In square brackets, too: so a report prints its codes, and so they are copied.
+    """Return the meanings of a text, best first; empty if the text is unknown."""
+    # Accept a code in square brackets, too, because a report prints it so.
     code = text.strip().strip("[]")
     if code in CATALOGUE:
-        fix = "Run `qnnbridge doctor` on the computer concerned: it names the command."
+        fix = "Run `qnnbridge doctor` on that computer: its report contains the command."
         return [{"title": code, "cause": CATALOGUE[code].why, "fix": fix, "seen": "a finding of this doctor"}]
     from qnnbridge_tools.explanations import explain_text
 
@@ -634,6 +670,7 @@ def explained(text: str) -> list[dict[str, Any]]:
 
 
 def explanation_text(meanings: list[dict[str, Any]]) -> str:
+    """Return the text of `doctor --explain` for the results of `explained`."""
     if not meanings:
         return UNKNOWN
     parts = []

@@ -1,7 +1,7 @@
-"""The facts about a computer: the whole input of the checks, and the content of a snapshot.
+"""Facts about a computer: the complete input of the checks, and the content of a snapshot.
 
-Plain data, so that a snapshot is these classes written as JSON (`snapshot`). Paths are in the form of the
-computer that they are of. Nothing here depends on what is wrong with that computer: judging is the checks' job.
+The classes are plain data, so that a snapshot is their JSON form (`examine.snapshot_text`). Paths have the form of
+the computer that the facts are about. The facts do not contain judgements, which are made by the checks.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ class Computer:
 
     Args:
         system: "Windows" or "Linux".
-        machine: Native machine type.
-        processor: Its name, where the system reports it.
+        machine: native machine type.
+        processor: the processor's name, if the system reports it.
         chip: Qualcomm's part name; ``None`` for an unknown chip.
-        arch: Hexagon version of its NPU, 73 for V73; ``None`` for an unknown chip.
+        arch: Hexagon version of the NPU, 73 for V73; ``None`` for an unknown chip.
     """
 
     system: str
@@ -31,14 +31,14 @@ class Computer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PythonReport:
-    """The self-description of an interpreter.
+    """An interpreter's description of itself.
 
     Args:
         platform: `sysconfig.get_platform`.
-        machine: `platform.machine`, which onnxruntime-qnn believes.
+        machine: `platform.machine`, on which onnxruntime-qnn relies.
         env_machine: PROCESSOR_ARCHITECTURE.
-        path: Its `sys.path`.
-        externally_managed: pip refuses to install into it (PEP 668).
+        path: `sys.path`.
+        externally_managed: whether pip refuses to install into it (PEP 668).
     """
 
     executable: str
@@ -54,18 +54,22 @@ class PythonReport:
 
     @property
     def tag(self) -> str:
-        """ "cp313" """
+        """Tag of wheels for this interpreter, such as "cp313"."""
         return "cp" + "".join(self.version.split(".")[:2])
 
     @property
     def minor(self) -> tuple[int, int]:
+        """Major and minor version."""
         parts = self.version.split(".")
         return int(parts[0]), int(parts[1])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StartFailure:
-    """A program that did not do what it was started for. exit_code: raw, ``None`` if it did not start or hung."""
+    """Failure of a started program.
+
+    exit_code: raw exit code; ``None`` if it did not start or hung. said: stderr, or why the program did not start.
+    """
 
     exit_code: int | None
     said: str
@@ -73,7 +77,7 @@ class StartFailure:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DamagedFile:
-    """A file of a package that is not as its RECORD says. what: "missing", "size", "hash"."""
+    """A file of a package that differs from the package's RECORD. what: "missing", "size", "hash"."""
 
     path: str
     what: str
@@ -83,13 +87,13 @@ class DamagedFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Distribution:
-    """An installed distribution that matters here.
+    """An installed distribution that the checks need.
 
     Args:
-        tags: Of its wheel.
-        wrong: Files unlike its RECORD.
-        needs: Of onnxruntime-genai, the versions of onnxruntime that it works with: ">=1.31.0".
-        origin: Checkout or wheel that qnnbridge was installed from; empty for other packages, or from an index.
+        tags: tags of the installed wheel.
+        wrong: files that differ from the RECORD.
+        needs: for onnxruntime-genai, the supported versions of onnxruntime, such as ">=1.31.0".
+        origin: checkout or wheel that qnnbridge was installed from; empty for other packages, or from an index.
     """
 
     name: str
@@ -108,8 +112,8 @@ class QnnFile:
 
     Args:
         role: "provider", "backend", "prepare", "system", "stub", "skel", "catalog", "other".
-        arch: Of stub, skel and catalog.
-        in_catalog: Of a skel, whether the catalog of its arch holds its hash.
+        arch: Hexagon version of a stub, skel or catalog.
+        in_catalog: for a skel, whether the catalog of its version contains its hash.
     """
 
     name: str
@@ -123,16 +127,18 @@ class QnnFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnSet:
-    """The libraries of QNN in one folder. sdk: version of the backend, or of the others where it names none."""
+    """The libraries of QNN in one folder. sdk: version of the backend, or of another library if that is unknown."""
 
     folder: str
     files: tuple[QnnFile, ...]
     sdk: str | None = None
 
     def of(self, role: str) -> tuple[QnnFile, ...]:
+        """Return the files with this role."""
         return tuple(file for file in self.files if file.role == role)
 
     def archs(self, role: str) -> frozenset[int]:
+        """Return the Hexagon versions of the files with this role."""
         return frozenset(file.arch for file in self.of(role) if file.arch is not None)
 
 
@@ -141,13 +147,13 @@ class Packages:
     """The packages of an interpreter.
 
     Args:
-        runtime: Folder of the module onnxruntime.
-        runtime_package, runtime_version: The distribution that the files of this module name.
-        plugin: Folder of the module onnxruntime_qnn.
-        plugin_sdk: QNN version that this package names.
-        loaded: The folder whose QNN libraries are loaded, if that is known.
-        sets: All folders of QNN libraries in the packages.
-        runtime_folder_has_qnn: Whether libraries of a 1.x onnxruntime-qnn lie in the folder of onnxruntime.
+        runtime: folder of the module onnxruntime.
+        runtime_package, runtime_version: the distribution according to the files of this module.
+        plugin: folder of the module onnxruntime_qnn.
+        plugin_sdk: QNN version according to this package.
+        loaded: folder whose QNN libraries are loaded, if known.
+        sets: all folders of QNN libraries in the packages.
+        runtime_folder_has_qnn: whether the folder of onnxruntime contains libraries of a 1.x onnxruntime-qnn.
     """
 
     distributions: tuple[Distribution, ...] = ()
@@ -160,23 +166,26 @@ class Packages:
     loaded: str | None = None
     sets: tuple[QnnSet, ...] = ()
     runtime_folder_has_qnn: bool = False
-    # Those of qnnbridge_host, qnnbridge_protocol, msgpack, numpy, onnxruntime, onnxruntime_qnn that are there.
+    # The existing ones of qnnbridge_host, qnnbridge_protocol, msgpack, numpy, onnxruntime, onnxruntime_qnn.
     modules: tuple[str, ...] = ()
 
     def distribution(self, name: str) -> Distribution | None:
+        """Return an installed distribution by its name."""
         return next((found for found in self.distributions if found.name == name), None)
 
     def version(self, name: str) -> str | None:
+        """Return the version of an installed distribution."""
         found = self.distribution(name)
         return found.version if found else None
 
     @property
     def qnn_sdk(self) -> str | None:
-        """Version of the QNN that would be loaded: by its libraries, else by the package."""
+        """Version of the QNN that would be loaded, from its libraries, else from the package."""
         return (self.loaded_set.sdk if self.loaded_set else None) or self.plugin_sdk
 
     @property
     def loaded_set(self) -> QnnSet | None:
+        """Libraries of the folder that is loaded."""
         return next((found for found in self.sets if found.folder == self.loaded), None)
 
 
@@ -185,13 +194,14 @@ class Interpreter:
     """An interpreter that was found.
 
     Args:
-        sources: Where it was found ("registry", "PATH", "configured", "running").
-        machine: Machine type of the file; ``None`` for a script.
-        base, base_machine: Path and machine type of the program behind a virtual environment's launcher on Windows.
-        tag: For ``py -V:tag``.
-        refusal: Why it cannot be the host, as a finding's code.
-        said: The refusal as text; both are empty if it can be the host.
-        qnn: Version of its onnxruntime-qnn.
+        sources: where it was found ("registry", "PATH", "configured", "running").
+        machine: machine type of the file; ``None`` for a script.
+        base, base_machine: path and machine type of the program that a virtual environment's launcher on Windows
+            starts.
+        tag: the argument of ``py -V:tag``.
+        refusal: code of the finding why it cannot be the host; empty if it can.
+        said: the refusal as text.
+        qnn: version of its onnxruntime-qnn.
     """
 
     path: str
@@ -207,7 +217,7 @@ class Interpreter:
 
     @property
     def real_machine(self) -> str | None:
-        # The launcher of an environment on Windows may be of another machine type than the Python that it starts.
+        """Machine type of the process: a launcher on Windows may have another type than its Python."""
         return self.base_machine or self.machine
 
 
@@ -216,11 +226,13 @@ class HostFacts:
     """The interpreter that the host runs with, or why there is none.
 
     Args:
-        path: Empty if nothing was chosen.
-        refusal: Code of the finding, empty if it can be started.
-        said: The refusal as text.
-        looked_at: The interpreters that were tried.
-        answer, death: The result of starting it.
+        path: the interpreter; empty if none was chosen.
+        source: the setting or search that chose it.
+        refusal: code of the finding; empty if it can be started.
+        said: the refusal as text.
+        looked_at: the interpreters that were tried, with the reasons against them.
+        answer, death: the result of starting it.
+        packages: its packages.
     """
 
     path: str = ""
@@ -238,10 +250,12 @@ class Driver:
     """The NPU's driver.
 
     Args:
-        status: "none", "ok", "disabled", "problem".
-        problem: The device manager's number.
-        runtime: Version of QNN in the driver (HtpUsrDrv).
-        has_fastrpc: Whether libcdsprpc is in its folder.
+        status: "none", "ok", "disabled", "problem", "no device", or "unknown".
+        problem: the device manager's problem number.
+        runtime: version of QNN in the driver (HtpUsrDrv).
+        has_fastrpc: whether libcdsprpc is in the driver's folder.
+        nodes: devices of the NPU on Linux.
+        closed_nodes: those that this user cannot open.
     """
 
     status: str
@@ -258,7 +272,7 @@ class Driver:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SdkRoot:
-    """A QNN SDK on this computer. name: of the variable, or "default folder"."""
+    """A QNN SDK on this computer. name: the environment variable with its folder, or "default folder"."""
 
     name: str
     folder: str
@@ -268,8 +282,10 @@ class SdkRoot:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ForeignQnn:
-    """QNN libraries that are not of the packages, on a path that loaders search. via: "PATH",
-    "ADSP_LIBRARY_PATH"."""
+    """QNN libraries on a search path of loaders that do not belong to the packages.
+
+    via: the variable with the search path, such as "PATH" or "ADSP_LIBRARY_PATH".
+    """
 
     via: str
     folder: str
@@ -279,7 +295,7 @@ class ForeignQnn:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CatalogueProvider:
-    """A provider in the catalogue of Windows ML. state: "Ready", "NotReady", "NotPresent". sdk: of its QNN."""
+    """A provider in the catalogue of Windows ML. state: "Ready", "NotReady", "NotPresent". sdk: its QNN version."""
 
     name: str
     version: str = ""
@@ -291,7 +307,7 @@ class CatalogueProvider:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Catalogue:
-    """problem, fix: as text, if it cannot be read."""
+    """The catalogue of Windows ML. problem, fix: texts if the catalogue cannot be read."""
 
     providers: tuple[CatalogueProvider, ...] = ()
     problem: str = ""
@@ -300,8 +316,10 @@ class Catalogue:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """Where the host is to take QNN from. wanted: "auto", "wheel", "windowsml", "folder". path: of a folder.
-    catalogue: ``None`` where nothing reads one."""
+    """The setting for the origin of QNN.
+
+    wanted: "auto", "wheel", "windowsml", "folder". path: path for "folder". catalogue: ``None`` without windowsml.
+    """
 
     wanted: str = "auto"
     path: str = ""
@@ -310,7 +328,7 @@ class EngineFacts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FolderFacts:
-    """A folder that matters. what: "host packages", "cache", "state"."""
+    """A folder that qnnbridge uses. what: "host packages", "cache", "state"."""
 
     what: str
     path: str
@@ -333,28 +351,29 @@ class Crash:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SavedState:
-    """The state that qnnbridge keeps. quarantined: names of models. cache_damaged: unusable entries."""
+    """Stored state of qnnbridge. quarantined: models in quarantine. cache_damaged: unusable entries, described."""
 
     quarantined: tuple[str, ...] = ()
     crashes: tuple[Crash, ...] = ()
     cache_entries: int = 0
     cache_bytes: int = 0
     cache_damaged: tuple[str, ...] = ()
-    # Of those, what is in place still.
+    # Keys of the unusable entries that were not set aside.
     cache_bad_keys: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DaemonFacts:
-    """The daemon that applications of this user would find.
+    """The daemon that applications of this user would use.
 
     Args:
-        state: "none", "runs", "stale" (its file is there, it is not), "silent" (it is there and does not
-            answer), "untrusted" (others could use its folder).
-        said, fix: As text, for all but the first two.
-        version, pid: Of one that runs, or of the file.
-        fits: Whether applications of this version may use it.
-        dies_with_us: Whether a daemon that is started by this process would be ended together with it.
+        state: "none", "runs", "stale" (its file exists, but it does not run), "silent" (it runs but does not
+            answer), "untrusted" (other users could use its folder).
+        folder: folder of the daemon's file.
+        version, pid: those of the running daemon, or of its file.
+        said, fix: texts for all states but "none" and "runs".
+        fits: whether applications of this version may use it.
+        dies_with_us: whether Windows would end a daemon that this process starts together with this process.
     """
 
     state: str = "none"
@@ -369,7 +388,7 @@ class DaemonFacts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BackendFile:
-    """The file that the user says the application gives as backend_path."""
+    """The file that, according to the user, the application passes as backend_path."""
 
     path: str
     exists: bool
@@ -387,7 +406,11 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """A live probe: which interpreter is the host, which model (``None``: the doctor's own), how long at most."""
+    """Description of a live probe.
+
+    host_python: the host's interpreter. model: ``None`` for the doctor's own. timeout_s: deadline in seconds.
+    dimensions: sizes for free dimensions, as NAME=SIZE.
+    """
 
     host_python: str
     model: str | None
@@ -400,11 +423,15 @@ class ProbeResult:
     """The result of a live probe.
 
     Args:
-        failed: The stage that failed, empty if all went well.
-        error: Name of the class of the error.
-        skipped: Why no probe was made.
-        qnn_nodes, cpu_nodes: Nodes of the session by where they run.
-        difference: The largest difference from the right numbers.
+        stages: the completed stages.
+        failed: the stage that failed; empty if all succeeded.
+        error: class name of the error.
+        message, cause, fix, evidence: texts of the error.
+        exit_code: exit code of a crashed process.
+        skipped: why no probe was made.
+        simulator: whether QNN computes on its simulator.
+        qnn_nodes, cpu_nodes: number of the session's nodes on QNN and on the CPU.
+        difference: largest difference from the right numbers.
     """
 
     stages: tuple[Stage, ...] = ()
@@ -426,20 +453,21 @@ class ProbeResult:
 
     @property
     def seconds(self) -> float:
+        """Duration of all stages."""
         return sum(stage.seconds for stage in self.stages)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NumbersRequest:
-    """Which rows of the table of known-wrong operators are measured.
+    """Description of a measurement of the known-wrong table.
 
     Args:
-        host_python: The interpreter of the host, empty for the usual one.
-        timeout_s: For all rows.
-        soc_model: Of the simulator: the chip that it computes for, empty for its default.
-        rows: Names, none for all.
-        missing: Only those without a result.
-        npu: None where QNN computes on a simulator.
+        host_python: the host's interpreter; empty for the default one.
+        timeout_s: deadline for all rows, in seconds.
+        soc_model: chip for which the simulator computes; empty for its default.
+        rows: the rows by name; empty for all.
+        missing: whether to measure only rows without a result.
+        npu: whether to measure nothing if QNN computes on its simulator.
     """
 
     host_python: str = ""
@@ -452,13 +480,14 @@ class NumbersRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredFacts:
-    """Measured results of the known-wrong table on one chip, driver and version of QNN.
+    """Measured results of the known-wrong table for one chip, driver and version of QNN.
 
     Args:
-        chip: The number of its ``soc_model``, 0 for one that is not known.
-        rows: "right", "wrong" or "unclear", by name.
-        digests: Of each row, as it was then.
-        when: Seconds since the epoch.
+        chip: number of the chip's ``soc_model``; 0 for an unknown chip.
+        simulator: whether the results are from the simulator.
+        rows: row -> "right", "wrong" or "unclear".
+        digests: row -> digest of its condition and example at the measurement.
+        when: seconds since the epoch.
     """
 
     chip: int
@@ -474,14 +503,17 @@ class ExaminedModel:
     """The model of ``--model``.
 
     Args:
-        problem: Why it cannot be read.
-        verdict: For a compiled model "ok", "recompile recommended" or "cannot run here", with reasons.
-        dynamic: Inputs whose dimensions are not fixed.
-        free: These dimensions, as ``--dim`` takes them.
-        zero: Tensors of no elements.
-        missing: Files of weights that it names and that are not there.
-        is_folder: Whether the path is a folder.
-        layout: Of a folder with genai_config.json, as `qnnbridge_host.model.genai_folder` names it.
+        is_folder: whether the path is a folder.
+        layout: for a folder with genai_config.json, its layout (`qnnbridge_host.model.genai_folder`).
+        problem: why the model cannot be read.
+        dynamic: inputs with free dimensions, described.
+        free: the free dimensions in the form of ``--dim``.
+        zero: tensors without elements.
+        missing: external files with weights that do not exist.
+        verdict: for a compiled model "ok", "recompile recommended" or "cannot run here".
+        reasons: reasons of the verdict.
+        quarantined: whether the model is in quarantine.
+        probe: the result of running it.
     """
 
     path: str
@@ -504,7 +536,7 @@ class ExaminedModel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Facts:
-    """All of it. complete: libraries were hashed and a probe was made, as without ``--quick``."""
+    """All facts about a computer. complete: whether libraries were hashed, as without ``--quick``."""
 
     qnnbridge: str
     taken_at: str
@@ -517,7 +549,7 @@ class Facts:
     interpreters: tuple[Interpreter, ...] = ()
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     unknown_variables: tuple[str, ...] = ()
-    # Variables of qnnbridge with an unusable value, described.
+    # Environment variables of qnnbridge with an unusable value, described.
     unusable_values: tuple[str, ...] = ()
     sdks: tuple[SdkRoot, ...] = ()
     foreign: tuple[ForeignQnn, ...] = ()
@@ -536,8 +568,10 @@ class Facts:
 
     @property
     def is_windows(self) -> bool:
+        """Whether the computer runs Windows."""
         return self.computer.system == "Windows"
 
     @property
     def is_arm(self) -> bool:
+        """Whether the computer has an Arm processor."""
         return self.computer.machine in ("ARM64", "aarch64")

@@ -1,7 +1,7 @@
-"""A finding: one thing that is wrong, described, with its fix; and what a whole examination comes to.
+"""Findings (faults with a description and a fix), and the report of an examination.
 
-What is always the same for a code (how bad, why it matters) is in `CATALOGUE`; a check adds what it saw and the fix
-for this very machine. `report_text` and `report_document` show a report to a person and to a program.
+The constant parts of a finding (severity, and why it matters) are in `CATALOGUE`; a check adds the evidence and the
+fix for this computer. `report_text` formats a report for people, `report_document` for programs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from qnnbridge_tools.doctor.facts import Facts
 
 
 class Severity(enum.IntEnum):
-    """Also the exit code of the command."""
+    """Severity of a finding; also the exit code of the command."""
 
     HEALTHY = 0
     DEGRADED = 1
@@ -29,7 +29,7 @@ class Severity(enum.IntEnum):
 
 
 class Effect(enum.Enum):
-    """The effect of a blocking fault on an application that just tries."""
+    """Effect of a blocking fault on an application that runs anyway."""
 
     UNUSABLE = "The NPU cannot be used"
     SILENT_CPU = "Sessions would silently run on the CPU"
@@ -42,8 +42,8 @@ class Remedy:
     """The fix of a finding.
 
     Args:
-        words: A sentence; empty where the commands say it.
-        commands: Lines to copy in this order, each one command for the shells of that computer.
+        words: a sentence; empty if the commands are sufficient.
+        commands: lines to copy in this order, each one command for the shells of that computer.
     """
 
     words: str = ""
@@ -52,12 +52,17 @@ class Remedy:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong.
+    """One fault of a computer.
 
     Args:
-        code: Stable name, `area.problem`.
-        title: One clause, which the verdict can use.
-        seen: Evidence.
+        code: stable identifier, `area.problem`.
+        severity: how bad the fault is.
+        title: one clause, which the verdict can use.
+        seen: evidence.
+        why: why the fault matters.
+        remedy: the fix.
+        effect: effect of a blocking fault.
+        notes: further remarks.
     """
 
     code: str
@@ -71,7 +76,7 @@ class Finding:
 
     @property
     def fix(self) -> str:
-        """The words and, on lines of their own, the commands."""
+        """Text of the fix, with each command on a separate line."""
         return "\n".join((*filter(None, [self.remedy.words]), *self.remedy.commands))
 
     def to_json(self) -> dict[str, Any]:
@@ -89,7 +94,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Healthy:
-    """One line about something that was examined and is well."""
+    """One line about a subject without findings."""
 
     check: str
     text: str
@@ -97,7 +102,7 @@ class Healthy:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """findings: most blocking first."""
+    """Result of an examination. findings: the most severe first. seconds: duration."""
 
     findings: tuple[Finding, ...]
     healthy: tuple[Healthy, ...]
@@ -106,6 +111,7 @@ class Report:
 
     @property
     def severity(self) -> Severity:
+        """Highest severity of the findings."""
         return max((finding.severity for finding in self.findings), default=Severity.HEALTHY)
 
     @property
@@ -115,12 +121,12 @@ class Report:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SubjectCheck:
-    """A function that gives findings, or else one line that says what is well.
+    """The check of one subject.
 
     Args:
-        name: The beginning of the healthy line.
-        find: The findings, none where all is well.
-        healthy: The line, ``None`` where there is nothing to say on this computer.
+        name: beginning of the line about a healthy subject.
+        find: returns the findings; empty for a healthy subject.
+        healthy: returns the line about a healthy subject; ``None`` if the subject does not apply to this computer.
     """
 
     name: str
@@ -130,13 +136,15 @@ class SubjectCheck:
 
 # --- all findings: `assets/findings.json` ---
 #
-# The order is the order of a report: causes come before consequences. `hides` names findings (or beginnings of
-# their codes) that are consequences of this one, or of each of its section. docs/doctor.md has the same table; a
-# test compares both.
+# The order is the order of a report: causes come before consequences. `hides` lists codes (or beginnings of codes)
+# of findings that are consequences of this one, or of every finding of the section. docs/doctor.md has the same
+# table; a test compares the two.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
+    """Entry of the catalogue. hides: beginnings of the codes of its consequences."""
+
     severity: Severity
     why: str
     effect: Effect
@@ -162,10 +170,14 @@ _ORDER: Final = {code: index for index, code in enumerate(CATALOGUE)}
 
 
 def finding(code: str, title: str, *seen: str, fix: Remedy | str, notes: tuple[str, ...] = ()) -> Finding:
-    """A finding of the catalogue, with what is particular to this computer.
+    """Create a finding of the catalogue.
 
     Args:
-        fix: As a text, without a command.
+        code: the finding's code.
+        title: one clause.
+        seen: evidence; empty lines are omitted.
+        fix: the fix, or its text if it does not have commands.
+        notes: further remarks.
     """
     entry = CATALOGUE[code]
     remedy = fix if isinstance(fix, Remedy) else Remedy(fix)
@@ -174,14 +186,14 @@ def finding(code: str, title: str, *seen: str, fix: Remedy | str, notes: tuple[s
 
 
 def rank(found: Finding) -> tuple[int, int]:
-    """Sorts a report: the most blocking first, causes before what rests on them."""
+    """Return the sort key for a report: the most severe first, causes before consequences."""
     return -int(found.severity), _ORDER[found.code]
 
 
 def is_hidden(found: Finding, others: Iterable[Finding]) -> bool:
-    """Whether it is a mere consequence of one of the others, which then stands before it."""
+    """Return whether a finding is a consequence of another one, which precedes it in the report."""
     return any(
-        # Strictly before: `model.unreadable` hides all of "model.", and must not hide itself.
+        # Strictly before: `model.unreadable` hides all codes with "model." and must not hide itself.
         found.code.startswith(CATALOGUE[other.code].hides) and _ORDER[other.code] < _ORDER[found.code]
         for other in others
     )
@@ -189,15 +201,15 @@ def is_hidden(found: Finding, others: Iterable[Finding]) -> bool:
 
 # --- a report as text for a terminal and as a JSON document ---
 #
-# The text is one screen: most blocking first, one line per healthy thing, the verdict last. Where much is wrong,
-# later findings are shown with less detail until all of it fits, in the end by their codes alone. ``--json`` shows
-# everything.
+# The text fits on one screen: the most severe findings first, one line for each healthy subject, the verdict last.
+# If there are many findings, later ones are shown with less detail until the text fits, in the end only with their
+# codes. ``--json`` shows everything.
 
-# Columns and lines. What is piped into a file is read later, in a window of usual size.
+# Columns and lines, also for output into a file, which is read later in a window of usual size.
 LEAST_WIDTH: Final = 80
 MOST_WIDTH: Final = 120
 LEAST_HEIGHT: Final = 40
-# Widths of the two columns on the left: the severity, and the label of a line.
+# Widths of the two left columns: the severity, and the label of a line.
 _TAG: Final = 10
 _LABEL: Final = 6
 _NAMES: Final = {Severity.BLOCKED: "BLOCKED", Severity.DEGRADED: "DEGRADED", Severity.HEALTHY: "ok"}
@@ -205,7 +217,7 @@ _MORE: Final = "(less detail than there is: qnnbridge doctor --json shows all)"
 
 
 class Detail(enum.IntEnum):
-    """The shown part of a finding: code; title and commands; also the words of the fix and some evidence; all."""
+    """Shown part of a finding: its code; title and commands; also the fix's text and some evidence; everything."""
 
     CODE = 0
     LINE = 1
@@ -215,6 +227,8 @@ class Detail(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Screen:
+    """Size of a terminal, in columns and lines."""
+
     width: int = LEAST_WIDTH
     height: int = LEAST_HEIGHT
 
@@ -224,13 +238,16 @@ class Screen:
         return cls(min(max(size.columns, LEAST_WIDTH), MOST_WIDTH), max(size.lines, LEAST_HEIGHT))
 
     def lines(self, text: str) -> int:
-        """Number of lines on the screen: a terminal breaks longer ones."""
+        """Return the number of lines on the screen, where a terminal breaks longer lines."""
         return sum(max(1, -(-len(line) // self.width)) for line in text.splitlines())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Layout:
-    """The form of the report. dense: without empty lines. healthy: "whole" lines, "cut" ones, or their "names"."""
+    """Form of the report.
+
+    dense: whether to omit empty lines. healthy: "whole" lines about healthy subjects, "cut" lines, or only "names".
+    """
 
     details: list[Detail]
     dense: bool = False
@@ -238,28 +255,29 @@ class _Layout:
 
 
 def report_text(report: Report, screen: Screen | None = None) -> str:
+    """Return the report for a terminal, with as much detail as fits on the screen."""
     screen, text = screen or Screen(), ""
     for layout in _layouts(len(report.findings)):
         text = _joined(report, layout, screen)
-        # One line of the screen is for the prompt that follows.
+        # Reserve one line of the screen for the prompt.
         if screen.lines(text) < screen.height:
             break
     return text
 
 
 def _layouts(count: int) -> Iterator[_Layout]:
-    """From all detail to the least: details of later findings go first."""
+    """Yield layouts from the most to the least detail; later findings lose details first."""
     details = [Detail.FULL] * count
     yield _Layout(details)
     yield _Layout(details, dense=True)
-    # Never the first: it blocks the most, and keeps its detail to the end.
+    # The first finding is the most severe, and keeps its details to the end.
     later = range(count - 1, 0, -1)
     for detail, healthy in ((Detail.SHORT, "cut"), (Detail.LINE, "cut"), (Detail.CODE, "names")):
         yield _Layout(details, True, healthy)
         for index in later:
             details[index] = detail
             yield _Layout(details, True, healthy)
-    # The last resort: only here does the first finding lose its words.
+    # As the last resort, reduce the first finding.
     for detail in (Detail.SHORT, Detail.LINE) if count else ():
         details[0] = detail
         yield _Layout(details, True, "names")
@@ -285,7 +303,7 @@ def _joined(report: Report, layout: _Layout, screen: Screen) -> str:
 
 
 def _finding(one: Finding, detail: Detail, screen: Screen, mended_by: str | None) -> str:
-    """mended_by: code of one before it that has the same commands."""
+    """Return the text of a finding. mended_by: code of an earlier finding with the same commands."""
     lines = [f"{_NAMES[one.severity]:<{_TAG}}{output.visible(one.title)}  [{one.code}]"]
     shown = {
         Detail.FULL: (("seen", one.seen), ("note", one.notes), ("why", (one.why,))),
@@ -299,7 +317,7 @@ def _finding(one: Finding, detail: Detail, screen: Screen, mended_by: str | None
 
 
 def _remedy(remedy: Remedy, detail: Detail, width: int, mended_by: str | None) -> Iterator[str]:
-    """A command stays on one line of its own: it is there to be copied."""
+    """Yield the lines of a fix. Each command stays on one separate line, so that it can be copied."""
     if mended_by:
         yield f"{'':<{_TAG}}{'fix':<{_LABEL}}the commands of [{mended_by}] mend this, too"
         return
@@ -318,7 +336,7 @@ def _wrapped(label: str, text: str, width: int) -> list[str]:
         width,
         initial_indent=f"{'':<{_TAG}}{label:<{_LABEL}}",
         subsequent_indent=" " * (_TAG + _LABEL),
-        # Paths and commands are there to be copied: a part of one is useless.
+        # Do not break paths and commands, so that they can be copied.
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -333,10 +351,10 @@ def _healthy(lines: tuple[Healthy, ...], how: str, screen: Screen) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    """The middle goes: paths say most at their ends."""
+    """Shorten a line in the middle, because the ends of a path are the most informative."""
     if len(text) <= width:
         return text
-    # Five characters are for " ... " between the halves.
+    # " ... " between the halves needs five characters.
     half = (width - 5) // 2
     return f"{text[: width - 5 - half]} ... {text[-half:]}"
 
@@ -345,6 +363,7 @@ SCHEMA: Final = 1
 
 
 def report_document(report: Report) -> dict[str, Any]:
+    """Return the report as a JSON document (`doctor.schema.json`)."""
     return {
         "schema": SCHEMA,
         "qnnbridge": __version__,

@@ -1,11 +1,11 @@
-"""The parts of fixes: command lines to copy, the version that fits this host, the commands that install it.
+"""Parts of fixes: command lines to copy, the release that fits this host, the commands that install it.
 
-Pure functions of facts and version table. No fix names a release that the next examination would refuse: a
-QNN newer than the system's, a wheel that does not exist for the interpreter, a chip that it does not know.
+Pure functions of the facts and the version table. A fix never suggests a release that the next examination would
+refuse: with a QNN newer than the system's, without a wheel for the interpreter, or without support for the chip.
 
-Each command is one line. On Windows it means the same in the Command Prompt and in PowerShell 5.1 and later:
-no ``&&``, no program's name in quotes (PowerShell prints it), no empty argument (PowerShell drops it), double
-quotes around what one of the two would interpret. Elsewhere it is for `sh`.
+Each command is one line. On Windows it works in the Command Prompt and in PowerShell 5.1 and later: without ``&&``,
+without quotes around the program (PowerShell would print it), without empty arguments (PowerShell drops them), and
+with double quotes around characters that either shell would interpret. On other systems it is for `sh`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,17 @@ _PLAIN: Final = re.compile(r"[\w.:=/\\~+-]+")
 
 
 def word(text: str) -> str:
-    """An argument. Inside of double quotes ``<``, ``>`` and ``,`` are text for each of the shells."""
+    """Return an argument for a command line, in double quotes if necessary.
+
+    Inside of double quotes ``<``, ``>`` and ``,`` are plain text for all shells.
+    """
     return text if _PLAIN.fullmatch(text) else f'"{text}"'
 
 
 def python_lines(facts: Facts, path: str, *arguments: str) -> Lines:
-    """Runs the interpreter once with each of the arguments; they are written as they are."""
+    """Return commands that run the interpreter once with each of the arguments, which are not quoted."""
     tag = next((one.tag for one in facts.interpreters if one.path == path and one.tag), None)
-    # By its tag, which has no spaces and no quotes; the py launcher looks up the path in the registry.
+    # A tag never contains spaces or quotes; the py launcher looks up the path in the registry.
     if tag:
         return tuple(f"py -V:{tag} {text}" for text in arguments)
     if _PLAIN.fullmatch(path):
@@ -58,28 +61,32 @@ def python_lines(facts: Facts, path: str, *arguments: str) -> Lines:
         import shlex
 
         return tuple(f"{shlex.quote(path)} {text}" for text in arguments)
-    # A path with spaces cannot be written as a command that both shells run; its folder can be gone to in both.
+    # No command with a quoted program works in both shells, but both can change to a folder with spaces.
     folder, _, name = path.rpartition("\\")
     return (f'pushd "{folder}"', *(rf".\{name} {text}" for text in arguments), "popd")
 
 
 def set_variable(facts: Facts, name: str, value: str) -> Lines:
+    """Return the command that sets an environment variable."""
     return (f"setx {name} {word(value)}",) if facts.is_windows else (f"export {name}={word(value)}",)
 
 
 def unset_variable(facts: Facts, name: str) -> Lines:
-    """``setx NAME ""`` would not do: PowerShell drops the empty text."""
+    """Return the command that removes an environment variable.
+
+    ``setx NAME ""`` does not work, because PowerShell drops the empty argument.
+    """
     if facts.is_windows:
         return (f"powershell -Command \"[Environment]::SetEnvironmentVariable('{name}', '', 'User')\"",)
     return (f"unset {name}",)
 
 
 QNN: Final = "onnxruntime-qnn"
-# The name of an SDK that no variable names.
+# Name of an SDK that was found in Qualcomm's default folder.
 DEFAULT_FOLDER: Final = "default folder"
 PLAIN_FOLDER: Final = r"C:\qnnbridge\host"
 SETUP_HOST: Final = "qnnbridge setup"
-# Each release since 1.21 has a wheel for it, on each platform.
+# Each release since 1.21 has wheels for this version on each platform.
 USUAL_PYTHON: Final = (3, 13)
 UPDATE_DRIVER: Final = "update the NPU driver"
 DRIVER_UPDATES: Final = ("start ms-settings:windowsupdate-optionalupdates",)
@@ -89,8 +96,10 @@ DRIVER_UPDATES: Final = ("start ms-settings:windowsupdate-optionalupdates",)
 
 
 def system_sdk(facts: Facts) -> tuple[str, str] | None:
-    """The QNN version of this computer, and what says so: the driver's own runtime, else the SDK that a
-    variable names. An SDK that only lies in its folder is not used."""
+    """Return the QNN version of this computer and its origin: the driver's runtime, else the SDK of a variable.
+
+    An SDK in the default folder without a variable is not used.
+    """
     if facts.driver.runtime:
         return facts.driver.runtime, f"NPU driver, HtpUsrDrv.dll in {facts.driver.folder}"
     for root in facts.sdks:
@@ -100,10 +109,11 @@ def system_sdk(facts: Facts) -> tuple[str, str] | None:
 
 
 def host_machine(facts: Facts, python: tuple[int, int] | None = None) -> HostMachine | None:
-    """The host as the version table looks at it; ``None`` for a machine type that no release is for.
+    """Return the host in the terms of the version table; ``None`` for a machine type without any release.
 
     Args:
-        python: Version of another interpreter than the host's, of the computer's own machine type.
+        facts: the facts.
+        python: version of another interpreter than the host's, of the computer's native machine type.
     """
     from qnnbridge_protocol.errors import OptionError
 
@@ -117,7 +127,7 @@ def host_machine(facts: Facts, python: tuple[int, int] | None = None) -> HostMac
         platform = read_platform(named)
     except OptionError:
         return None
-    # An interpreter of another machine type runs in an emulator that hides the computer from it.
+    # An interpreter of another machine type runs in an emulator, which hides the native machine type.
     computer = facts.computer.machine if facts.is_windows else None
     system = system_sdk(facts)
     sdk = short_sdk(system[0]) if system else None
@@ -125,7 +135,7 @@ def host_machine(facts: Facts, python: tuple[int, int] | None = None) -> HostMac
 
 
 def is_newer(sdk: str, than: str) -> bool:
-    """False also where one of them is no version."""
+    """Return whether a QNN version is newer than another one; False if one of them is not a version."""
     from qnnbridge_host.model.releases import sdk_is_newer
 
     try:
@@ -135,20 +145,24 @@ def is_newer(sdk: str, than: str) -> bool:
 
 
 def fitting_version(facts: Facts, python: tuple[int, int] | None = None) -> str | None:
-    """The newest onnxruntime-qnn for this host whose QNN is not newer than the system's. ``None`` also without a
-    table."""
+    """Return the newest onnxruntime-qnn for this host whose QNN is not newer than the system's.
+
+    The result is ``None`` without such a release, or without a readable version table.
+    """
     machine = host_machine(facts, python)
     try:
         release = newest_fitting(machine) if machine is not None else None
     except (OSError, ValueError, LookupError, TypeError):
-        # The table is a file of the installation and may be damaged as well. The fix then names no version.
+        # The table is a file of the installation and may also be damaged. Then the fix does not contain a version.
         return None
     return release.version if release else None
 
 
 def fits(facts: Facts, version: str) -> bool:
-    """Whether this release can be used by this host. Of one that the table does not have nothing bad is known but
-    what its own files say, if it is installed."""
+    """Return whether this host can use a release.
+
+    A release that is not in the table fits, unless it is installed and its own QNN is newer than the system's.
+    """
     machine, release = host_machine(facts), release_of(facts, version)
     if machine is None or release is None:
         return True
@@ -166,8 +180,11 @@ def _is_newer_than_system(facts: Facts, version: str, machine: HostMachine) -> b
 
 
 def release_of(facts: Facts, version: str) -> Release | None:
-    """The release for this host's platform. Of one that the table does not have, the release that it follows; of
-    one that is older than the table, the oldest; of a text that is not a version, the newest."""
+    """Return the release of a version for this host's platform.
+
+    For a version that is not in the table, return the release before it; for one that is older than the table, the
+    oldest; for a text that is not a version, the newest.
+    """
     machine = host_machine(facts)
     try:
         from qnnbridge_host.model.releases import load_releases, version_key
@@ -185,23 +202,23 @@ def release_of(facts: Facts, version: str) -> Release | None:
 
 
 def is_unlisted(release: Release, version: str) -> bool:
-    """Whether `release_of` gave another release than the version. A local version ("2.7.0+site") is none."""
+    """Return whether `release_of` returned another release. A local version ("2.7.0+site") counts as the same."""
     from qnnbridge_host.model.releases import standing
 
     return standing(version, (release.version,)) != "listed"
 
 
 def known_reasons(facts: Facts) -> dict[str, Reason]:
-    """Known faults of the installed onnxruntime and onnxruntime-qnn, by the table's codes."""
+    """Return known faults of the installed onnxruntime and onnxruntime-qnn by the table's codes."""
     packages, machine = facts.host.packages, host_machine(facts)
     version = packages.version(QNN) if packages else None
     release = release_of(facts, version) if version else None
     if packages is None or machine is None or version is None or release is None:
         return {}
     try:
-        # A release that is newer than the table is judged by the rules for all.
+        # Apply the general rules to a release that is newer than the table.
         release = dataclasses.replace(release, version=version)
-        # The version of the plain package says nothing about a release that is an onnxruntime of its own.
+        # A 1.x release is a complete onnxruntime, so the version of the plain package does not matter for it.
         ort = packages.version("onnxruntime") if not is_1x(version) else None
         return {reason.code: reason for reason in known_faults(release, dataclasses.replace(machine, ort=ort))}
     except (OSError, ValueError, LookupError, TypeError):
@@ -209,24 +226,26 @@ def known_reasons(facts: Facts) -> dict[str, Reason]:
 
 
 def ort_requirement(facts: Facts, version: str, *, only_tried: bool = False) -> str:
-    """The onnxruntime that goes with a 2.x release, as pip wants it.
+    """Return pip's requirement for the onnxruntime of a 2.x release.
 
     Args:
-        only_tried: Exclude versions that were never tried.
+        facts: the facts.
+        version: the release of onnxruntime-qnn.
+        only_tried: whether to exclude versions that were never tried.
     """
     release = release_of(facts, version)
     try:
         bounds = ort_bounds(dataclasses.replace(release, version=version)) if release else ""
-    except ValueError:  # not a version as this package has them: pip knows its metadata
+    except ValueError:  # an unusual version: pip uses the package's metadata
         bounds = ""
-    # A bound of the metadata or of a known fault is narrower and stays.
+    # Keep a bound of the metadata or of a known fault, which is narrower.
     if only_tried and not bounds.startswith("==") and "<" not in bounds:
         bounds = f"{bounds},<={NEWEST_ORT_TRIED}".lstrip(",")
     return f"onnxruntime{bounds}"
 
 
 def is_1x(version: str) -> bool:
-    """Whether this onnxruntime-qnn is an onnxruntime of its own, as all before 2.0 are, and no plugin for one."""
+    """Return whether an onnxruntime-qnn is a complete onnxruntime (before 2.0) instead of a plugin."""
     return version.startswith(("0.", "1."))
 
 
@@ -234,15 +253,18 @@ def is_1x(version: str) -> bool:
 
 
 def is_unknown_release(facts: Facts) -> bool:
-    """Whether the version table does not have the host's onnxruntime-qnn: then that came later."""
+    """Return whether the host's onnxruntime-qnn is not in the version table."""
     version = facts.host.packages.version(QNN) if facts.host.packages else None
     release = release_of(facts, version) if version else None
     return version is not None and release is not None and is_unlisted(release, version)
 
 
 def unknown_packages(facts: Facts) -> dict[str, str]:
-    """The host's onnxruntime and onnxruntime-qnn that the table and the tried versions do not cover, and their
-    position beside the table ("newer than this table"). That speaks neither for nor against a computer."""
+    """Return the host's onnxruntime and onnxruntime-qnn if they are not in the table or were not tried.
+
+    The values describe the position relative to the table ("newer than this table"). An unknown package is neither
+    good nor bad.
+    """
     from qnnbridge_host.model.releases import STANDING_WORDS, standing, standing_of
 
     packages = facts.host.packages
@@ -259,7 +281,7 @@ def unknown_packages(facts: Facts) -> dict[str, str]:
 
 
 def unknown_text(unknown: Mapping[str, str]) -> str:
-    """ "onnxruntime 1.40.0 is newer than this table and onnxruntime-qnn 2.6.7 is not in this table"."""
+    """Return text such as "onnxruntime 1.40.0 is newer than this table and onnxruntime-qnn 2.6.7 is not in ..."."""
     return " and ".join(f"{name} is {words}" for name, words in unknown.items())
 
 
@@ -267,17 +289,17 @@ def unknown_text(unknown: Mapping[str, str]) -> str:
 
 
 def pip(facts: Facts, *arguments: str, path: str | None = None) -> Lines:
-    """Runs pip with each of the arguments, by the interpreter at this path. Default: the host's."""
+    """Return commands that run pip with each of the arguments. path: the interpreter; default the host's."""
     return python_lines(facts, path or facts.host.path, *(f"-m pip {text}" for text in arguments))
 
 
 def by_pip(facts: Facts, argument: str, words: str = "") -> Remedy:
-    """One call of the host's pip, where that is allowed to install."""
+    """Return a fix with one call of the host's pip, or a new environment if pip must not install."""
     return own_environment(facts) if is_managed(facts) else Remedy(words, pip(facts, argument))
 
 
 def is_managed(facts: Facts, path: str | None = None) -> bool:
-    """Whether pip refuses to install into the interpreter at this path, default the host's (PEP 668)."""
+    """Return whether pip refuses to install into an interpreter (PEP 668). path: default the host's."""
     path = path or facts.host.path
     answer = facts.host.answer if path == facts.host.path else None
     if answer is None and path == facts.application.executable:
@@ -286,7 +308,7 @@ def is_managed(facts: Facts, path: str | None = None) -> bool:
 
 
 def own_environment(facts: Facts) -> Remedy:
-    """The fix where pip refuses to install."""
+    """Return the fix if pip refuses to install: an environment for the host."""
     return set_up_host(
         facts,
         "This Python belongs to the system, and pip must not install into it: make an environment for the host.",
@@ -296,60 +318,63 @@ def own_environment(facts: Facts) -> Remedy:
 def install_version(
     facts: Facts, version: str | None, *, remove: str = "", words: str = "", only_tried: bool = False
 ) -> Remedy:
-    """Installs one onnxruntime-qnn after removing what excludes it.
+    """Return the fix that installs one onnxruntime-qnn after removing incompatible packages.
 
-    A 1.x release and plain onnxruntime exclude each other, a 2.x release needs it.
+    A 1.x release excludes plain onnxruntime; a 2.x release needs it.
 
     Args:
-        version: ``None`` gives a remedy that says what would have to be different.
-        remove: Other distributions to remove.
-        only_tried: As `ort_requirement` has it.
+        facts: the facts.
+        version: the release; ``None`` returns a fix that describes what must be changed so that a release fits.
+        remove: other distributions to remove.
+        words: text of the fix.
+        only_tried: see `ort_requirement`.
     """
-    # pip refuses an interpreter of the system (PEP 668): an environment is the way that it names itself.
+    # pip refuses an interpreter of the system (PEP 668) and itself recommends an environment.
     if version is None or is_managed(facts):
         return nothing_fits(facts) if version is None else own_environment(facts)
     others = f" {remove}" if remove else ""
     pair = _pair_words(facts, version, only_tried=only_tried)
-    # Both go first: 1.x and plain onnxruntime write the same folder, and pip removes only what its record lists.
+    # Uninstall both first: 1.x and plain onnxruntime use the same folder, and pip removes only recorded files.
     return Remedy(words, pip(facts, f"uninstall -y onnxruntime{others} {QNN}", f"install {pair}"))
 
 
 def install_known(facts: Facts, words: str) -> Remedy:
-    """The newest fitting pair of the table that was tried."""
+    """Return the fix that installs the newest fitting release with an onnxruntime that was tried."""
     return install_version(facts, fitting_version(facts), words=words, only_tried=True)
 
 
 def install_fitting(facts: Facts, words: str = "") -> Remedy:
+    """Return the fix that installs the newest fitting release."""
     return install_version(facts, fitting_version(facts), words=words)
 
 
 def install_again(facts: Facts, name: str, version: str, flags: str = "--no-deps") -> Remedy:
-    """The same version anew; what does not fit this host in any case is replaced by what does."""
+    """Return the fix that reinstalls a version, or installs a fitting release if the version does not fit."""
     instead = fitting_instead(facts, version) if name == QNN else None
     return instead or by_pip(facts, f"install --force-reinstall {flags} {name}=={version}")
 
 
 def fitting_instead(facts: Facts, version: str) -> Remedy | None:
-    """The release that fits in place of this one, if that does not."""
+    """Return the fix that installs a fitting release if this one does not fit; else ``None``."""
     if fits(facts, version):
         return None
     return install_fitting(facts, f"{QNN} {version} does not fit this computer anyway; install the one that does.")
 
 
 def reinstall(facts: Facts) -> Remedy:
-    """Installs again what is there, the same versions."""
+    """Return the fix that reinstalls the installed onnxruntime-qnn."""
     packages = facts.host.packages
     version = packages.version(QNN) if packages else None
     return install_again(facts, QNN, version) if version else install_fitting(facts)
 
 
 def after_removal(facts: Facts, folder: str | None, version: str | None) -> Remedy:
-    """`install_version` for a folder with files that pip does not know."""
+    """Return the fix like `install_version` for a folder with files that pip has not recorded."""
     if version is None or is_managed(facts):
         return nothing_fits(facts) if version is None else own_environment(facts)
     lines = [f"-m pip uninstall -y onnxruntime {QNN}"]
     if folder:
-        # By Python: the shells have different commands for it. `True` passes over what is already gone.
+        # Use Python, because the shells have different commands. `True` ignores files that are missing already.
         lines.append(f"-c \"import shutil; shutil.rmtree(r'{folder}', True)\"")
     lines.append(f"-m pip install {_pair_words(facts, version)}")
     return Remedy(commands=python_lines(facts, facts.host.path, *lines))
@@ -363,17 +388,17 @@ def _pair_words(facts: Facts, version: str, *, only_tried: bool = False) -> str:
 
 
 def install_qnnbridge(facts: Facts, words: str = "") -> Remedy:
-    """Install the qnnbridge of the application's side into the host, from where that one came."""
+    """Return the fix that installs the application's version of qnnbridge into the host, from the same origin."""
     found = facts.application_packages.distribution(PACKAGE)
     origin = Origin(found.origin) if found is not None and found.origin else None
     if origin is None and not ON_INDEX:
-        # No command could name the checkout; `setup` asks for it.
+        # The path of the checkout is unknown; `setup` asks for it.
         return set_up_host(facts, words)
     return by_pip(facts, f"install {word(requirement('', facts.qnnbridge, origin))}", words)
 
 
 def host_packages(facts: Facts, path: str | None = None) -> Remedy:
-    """Everything that a host needs into one interpreter, with the release that fits it."""
+    """Return the fix that installs all packages of a host, with the release that fits. path: default the host's."""
     from qnnbridge_tools.versions.packages import Source, requirements
 
     version = fitting_version(facts, python_of(facts, path) if path else None)
@@ -391,22 +416,24 @@ def host_packages(facts: Facts, path: str | None = None) -> Remedy:
 
 
 def python_of(facts: Facts, path: str) -> tuple[int, int] | None:
-    """The version of an interpreter that was found."""
+    """Return major and minor version of an interpreter that was found."""
     version = next((one.version for one in facts.interpreters if one.path == path), None)
     parts = (version or "").split(".")
     return (int(parts[0]), int(parts[1])) if len(parts) > 1 and parts[0].isdigit() and parts[1].isdigit() else None
 
 
-# --- a host of its own ---
+# --- a separate environment for the host ---
 
 
 def set_up_host(facts: Facts, words: str = "") -> Remedy:
-    """An environment made by `setup`, which chooses interpreter and release by the same table; before that
-    the Python for it, if none is here."""
+    """Return the fix that creates an environment by `setup`, which uses the same version table.
+
+    If no suitable Python is installed, the fix begins with installing one.
+    """
     pythons = _pythons(facts)
     sentences = [words] if words else []
     if not any(fitting_version(facts, python) for python in pythons):
-        # No Python helps here: the driver or the chip excludes every release.
+        # Another Python would not help: the driver or the chip excludes every release.
         if facts.is_windows and facts.is_arm and fitting_version(facts, USUAL_PYTHON) is None:
             return nothing_fits(facts)
         if pythons and not words:
@@ -425,8 +452,10 @@ def set_up_host(facts: Facts, words: str = "") -> Remedy:
 
 
 def _found_on_path(facts: Facts) -> str | None:
-    """The newest Python of the PATH that a release fits. On Windows the registry knows better; a script that
-    stands for some Python is passed over, as is what a command line would have to quote."""
+    """Return the newest Python on the PATH for which a release fits; ``None`` on Windows, which has the registry.
+
+    Scripts that start some other Python, and paths that would need quotes, are skipped.
+    """
     found = [
         (python, one.path)
         for one in facts.interpreters
@@ -446,30 +475,35 @@ def _install_python(facts: Facts) -> str:
 
 
 def setup_lines(facts: Facts, *, plain_folder: bool = False, python: str | None = None) -> Lines:
-    """``qnnbridge setup`` such that its result is also what is used afterwards."""
+    """Return commands for ``qnnbridge setup`` whose result is used afterwards.
+
+    Args:
+        facts: the facts.
+        plain_folder: whether to use a short folder with an ASCII path.
+        python: interpreter for the environment; default that of `setup`.
+    """
     line = SETUP_HOST + (f" --python {python}" if python else "")
     system = system_sdk(facts)
-    # `setup` asks the driver alone: without the option it does not know the version of an SDK, by which this
-    # fix chose.
+    # `setup` queries only the driver. Pass the version of an SDK by this option, because it decided on this fix.
     if system is not None and not facts.driver.runtime and facts.is_arm:
         line += f" --system-sdk {short_sdk(system[0])}"
-    # The default folder of `setup` is in the user's profile, where `user_site` is as well.
+    # The default folder of `setup` is in the user's profile, like `user_site`.
     if facts.is_windows and (plain_folder or not facts.application.user_site.isascii()):
         line += f" --dir {PLAIN_FOLDER}"
-    # Without it `setup` refuses to change an interpreter that the file names already.
+    # Without this option `setup` refuses to replace an interpreter in the configuration file.
     if facts.host.source == "configuration file":
         line += " --replace"
-    # A variable would win over the configuration that `setup` writes.
+    # The variable would take precedence over the configuration that `setup` writes.
     return (line, *unset_variable(facts, VARIABLE)) if facts.host.source == VARIABLE else (line,)
 
 
 def nothing_fits(facts: Facts) -> Remedy:
-    """Says which Python or driver would make a release fit."""
+    """Return a fix that describes with which Python or driver a release would fit."""
     machine = host_machine(facts)
     from qnnbridge_tools.versions.view import advice
 
     said = advice(machine) if machine is not None else ""
-    words = f"No release of {QNN} fits this host as it is."
+    words = f"No release of {QNN} fits this host."
     if fitting_version(facts, USUAL_PYTHON) is not None:
         return set_up_host(facts, f"{words} {said}".strip())
     if not facts.is_windows or not facts.is_arm:
@@ -479,9 +513,9 @@ def nothing_fits(facts: Facts) -> Remedy:
 
 
 def _pythons(facts: Facts) -> set[tuple[int, int]]:
-    """Versions of the interpreters that an environment for the host can be made of."""
+    """Return the versions of the interpreters that can create an environment for the host."""
     usable = ("", "host.packages-missing")
-    # A script such as pyenv's only stands for a Python, which may not be there.
+    # Exclude scripts such as pyenv's, which start a Python that may not exist.
     found = {python_of(facts, one.path) for one in facts.interpreters if one.refusal in usable and one.machine}
     answer = facts.host.answer
     # On Windows on Arm only an ARM64 Python can run the host.

@@ -1,8 +1,8 @@
-"""The seam between the doctor and a computer: everything that a survey asks of one.
+"""Interface between the doctor and a computer: all queries of a survey.
 
-`RealMachine` asks this computer. The tests answer out of the contents of real wheels, a simulated registry and
-environment, so any computer can be surveyed anywhere. A question never raises: what cannot be answered is ``None``
-or empty, because the doctor has to work on exactly the computers where something is broken.
+`RealMachine` queries this computer. The tests use the contents of real wheels and a simulated registry and
+environment, so that any computer can be simulated. A query never raises: the result is ``None`` or empty if it
+fails, because the doctor has to work on computers where something is broken.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ Root = Literal["HKLM", "HKCU"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Library:
-    """A program or library. machine: "ARM64", "x64", "ARM64EC", "ARM64X", "aarch64" ... version: as it says
-    itself."""
+    """A program or library. machine: "ARM64", "x64", "ARM64EC", "ARM64X", "aarch64" ... version: from the file."""
 
     machine: str
     version: str | None = None
@@ -64,7 +63,7 @@ class Library:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RegisteredInterpreter:
-    """A Python of the Windows registry. tag: what ``py -V:tag`` takes."""
+    """A Python in the Windows registry. tag: the argument of ``py -V:tag``."""
 
     tag: str
     version: str
@@ -74,7 +73,10 @@ class RegisteredInterpreter:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheContents:
-    """damaged: entries that were set aside, or are in place and incomplete, described; bad_keys: the latter."""
+    """Contents of the cache.
+
+    damaged: descriptions of entries that were set aside or are incomplete. bad_keys: keys of the incomplete ones.
+    """
 
     entries: int = 0
     bytes: int = 0
@@ -83,11 +85,11 @@ class CacheContents:
 
 
 class Machine(Protocol):
-    """One computer, as the user sees it. Paths are in its own form (`paths_of`)."""
+    """A computer from the user's view. Paths have the form of its system (`paths_of`)."""
 
     # "Windows", "Linux" or another name of `platform.system`.
     system: str
-    # What the computer really is, whatever this process is: "ARM64", "x64" on Windows, else the kernel's name.
+    # The native machine type, independent of this process: "ARM64", "x64" on Windows, else the kernel's name.
     machine: str
     environ: Mapping[str, str]
     user: str
@@ -96,7 +98,7 @@ class Machine(Protocol):
     def windows_build(self) -> int | None: ...
 
     def now(self) -> float:
-        """Seconds since 1970."""
+        """Return the seconds since 1970."""
 
     # --- files ---
 
@@ -105,24 +107,24 @@ class Machine(Protocol):
     def size(self, path: str) -> int | None: ...
 
     def names(self, folder: str) -> Sequence[str]:
-        """The names in a folder, sorted."""
+        """Return the entries of a folder, sorted by name."""
 
     def data(self, path: str, limit: int) -> bytes | None:
-        """The first `limit` bytes of a file."""
+        """Return the first `limit` bytes of a file."""
 
     def sha256(self, path: str) -> str | None:
-        """In hexadecimal."""
+        """Return the hash of a file in hexadecimal."""
 
     def library(self, path: str, *, version: bool) -> Library | None:
-        """A program or library; ``None`` for another file. `version` may read all of the file."""
+        """Describe a program or library; ``None`` for another file. With `version` the whole file may be read."""
 
     def real_path(self, path: str) -> str:
-        """The path with its links resolved."""
+        """Return the path with links resolved."""
 
     def is_store_alias(self, path: str) -> bool: ...
 
     def is_writable(self, folder: str) -> bool:
-        """Whether a file can be made there; of a folder that does not exist, in the nearest one that does."""
+        """Return whether a file can be created in the folder, or in its nearest existing parent."""
 
     def can_open_device(self, path: str) -> bool: ...
 
@@ -131,10 +133,10 @@ class Machine(Protocol):
     def is_network(self, path: str) -> bool: ...
 
     def cache(self, folder: str) -> CacheContents:
-        """The contents of the cache of compiled models in that folder."""
+        """Describe the cache of compiled models in a folder."""
 
     def daemon(self) -> DaemonFacts:
-        """The daemon that applications would use: looked for and asked, never started."""
+        """Find the daemon that applications would use and query it, without starting one."""
 
     # --- Windows ---
 
@@ -145,48 +147,49 @@ class Machine(Protocol):
     def registered_pythons(self) -> Sequence[RegisteredInterpreter]: ...
 
     def device_problem(self, instance: str) -> int | None:
-        """The problem number that the device manager shows; 0 for a device that works."""
+        """Return the device manager's problem number; 0 for a working device."""
 
     # --- programs ---
 
     def running(self) -> PythonReport:
-        """The report of this process's interpreter."""
+        """Describe this process's interpreter."""
 
     def ask(self, python: str) -> PythonReport | StartFailure:
-        """Start an interpreter as the host is started and let it describe itself."""
+        """Start an interpreter in the same way as the host, and let it describe itself."""
 
     def catalogue(self, python: str) -> Catalogue | None:
-        """The catalogue of Windows ML, as this interpreter's ``windowsml`` reads it; ``None`` elsewhere."""
+        """Read the catalogue of Windows ML with this interpreter's ``windowsml``; ``None`` on other systems."""
 
     def measure_numbers(self, request: NumbersRequest) -> str:
-        """Measure the table of known-wrong operators, in a process of its own; why that did not come to an end."""
+        """Measure the known-wrong table in a separate process; return why this failed, "" if it succeeded."""
 
     def probe(self, order: ProbeRequest) -> ProbeResult:
-        """Start a host, load, compile and run; in a process of its own, which may die of it."""
+        """Start a host, load, compile and run a model, in a separate process, which may crash."""
 
 
 def paths_of(system: str) -> ModuleType:
-    """`ntpath` or `posixpath`: the rules of another computer's paths."""
+    """Return the module for paths of a system: `ntpath` or `posixpath`."""
     return ntpath if system == "Windows" else posixpath
 
 
 def text_of(machine: Machine, path: str, limit: int = 1 << 20) -> str | None:
+    """Return the text of a file up to `limit` bytes; ``None`` if it cannot be read."""
     data = machine.data(path, limit)
     return data.decode("utf-8", "replace") if data is not None else None
 
 
 def variable_of(machine: Machine, name: str, otherwise: str = "") -> str:
-    """A variable by its name in capitals. Those of Windows have no case: it writes Path, and SystemRoot."""
+    """Return a variable by its name in capitals. On Windows any case is possible (Path, SystemRoot)."""
     return next((value for known, value in machine.environ.items() if known.upper() == name), otherwise)
 
 
 def expanded(machine: Machine, path: str) -> str:
-    """As `os.path.expanduser` does for this user: variables and settings of qnnbridge are read so."""
+    """Replace a leading "~" by this user's home folder, as in qnnbridge's variables and settings."""
     return str(paths_of(machine.system).join(machine.home, path[2:])) if path[:2] in ("~/", "~\\") else path
 
 
 def path_folders(text: str, system: str) -> list[str]:
-    """The folders of a PATH, each once. A relative entry means another folder to each process and is left out."""
+    """Return the folders of a PATH without repetitions and relative entries, which depend on the process."""
     separator = ";" if system == "Windows" else ":"
     # Windows allows quotes around an entry.
     folders = (folder.strip('"') for folder in text.split(separator))
@@ -194,14 +197,14 @@ def path_folders(text: str, system: str) -> list[str]:
 
 
 def parsed_toml(text: str) -> dict[str, Any]:
-    """Raises `ValueError`."""
+    """Parse a TOML text; raise `ValueError` if it is invalid."""
     # `tomllib` is new in Python 3.11.
     toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    # As the bridge reads it, which passes a byte order mark over.
+    # Ignore a byte order mark, as the bridge does.
     return dict(toml.loads(text.removeprefix("\ufeff")))
 
 
-# --- this computer; what Windows alone knows is in `qnnbridge_os` ---
+# --- this computer; queries of Windows are in `qnnbridge_os` ---
 
 if sys.platform == "win32":
     from qnnbridge_os import windows_facts as _windows
@@ -216,7 +219,7 @@ _APP_ALIAS_TAG: Final = 0x8000001B  # IO_REPARSE_TAG_APPEXECLINK
 
 
 class RealMachine:
-    """See `machine.Machine`. One thread."""
+    """This computer; see `Machine`. For one thread."""
 
     def __init__(self) -> None:
         from qnnbridge_os.processes import native_machine
@@ -228,7 +231,7 @@ class RealMachine:
         self._libraries: dict[tuple[str, bool], Library | None] = {}
         try:
             self.user = getpass.getuser()
-        except Exception:  # noqa: BLE001 - KeyError or OSError, by version of Python: a container without users
+        except Exception:  # noqa: BLE001 - without users in a container: KeyError or OSError, by Python
             self.user = ""
 
     def windows_build(self) -> int | None:
@@ -258,7 +261,7 @@ class RealMachine:
 
     def library(self, path: str, *, version: bool) -> Library | None:
         key = path, version
-        if key not in self._libraries:  # both sides are often one environment
+        if key not in self._libraries:  # both sides often use the same environment
             self._libraries[key] = _asked(None, read_library, path, version=version)
         return self._libraries[key]
 
@@ -270,20 +273,20 @@ class RealMachine:
             status = os.lstat(path)
         except (OSError, ValueError):
             return False
-        # Elsewhere than on Windows there is no such attribute.
+        # Only Windows has this attribute.
         return getattr(status, "st_reparse_tag", 0) == _APP_ALIAS_TAG or (
             status.st_size == 0 and "windowsapps" in path.lower()
         )
 
     def is_writable(self, folder: str) -> bool:
-        # Up to the nearest folder that is there: the cache's own is made when it is first used.
+        # Test the nearest existing parent, because the cache's folder is created at its first use.
         while folder and not os.path.isdir(folder):
             parent = os.path.dirname(folder)
             if parent == folder or os.path.exists(folder):
                 return False
             folder = parent
         try:
-            # By trying it: `os.access` reads no access list on Windows.
+            # Create a file, because `os.access` ignores access lists on Windows.
             with tempfile.TemporaryFile(dir=folder or os.curdir):
                 return True
         except OSError:
@@ -307,7 +310,7 @@ class RealMachine:
 
     def cache(self, folder: str) -> CacheContents:
         if not os.path.isdir(folder):
-            return CacheContents()  # nothing to import for
+            return CacheContents()  # without importing the modules below
         from pathlib import Path
 
         from qnnbridge_host.cache.store import Store, total_bytes
@@ -360,7 +363,7 @@ class RealMachine:
         try:
             return answer_of(last_line(done))
         except (ValueError, LookupError):
-            return StartFailure(0, said or "it printed something else than an answer: it may be no Python")
+            return StartFailure(0, said or "it printed something else than an answer: it may not be a Python")
 
     def catalogue(self, python: str) -> Catalogue | None:
         try:
@@ -393,7 +396,7 @@ class RealMachine:
 
 
 def _asked(otherwise: T, ask: Callable[..., T], *given: Any, **more: Any) -> T:
-    """The answer of the system, which refuses also a path with a NUL in it (`ValueError`)."""
+    """Call a function of the system; return `otherwise` if it fails, also for a path with a NUL (`ValueError`)."""
     try:
         return ask(*given, **more)
     except (OSError, ValueError):
@@ -414,12 +417,12 @@ def _sha256(path: str) -> str:
 
 
 def _what_is_wrong(store: Store, key: str) -> str:
-    """The fault of a cache entry by its manifest and file sizes; empty without one."""
+    """Return the fault of a cache entry by its manifest and file sizes; "" if it has none."""
     from qnnbridge_host.cache.files import Damaged
 
     try:
         entry = store.peek(key)
-        # By size alone: hashing all of the cache would take minutes.
+        # Compare only sizes, because hashing the whole cache would take minutes.
         for record in entry.manifest.files if entry is not None else ():
             size = (store.entry_folder(key) / record.name).lstat().st_size
             if size != record.size:
@@ -434,9 +437,11 @@ def _what_is_wrong(store: Store, key: str) -> str:
 def run_interpreter(
     python: str, *arguments: str, timeout_s: float = ASK_TIMEOUT_S
 ) -> subprocess.CompletedProcess[bytes]:
-    """Runs an interpreter as the host is started: isolated from packages and variables of the user.
+    """Run an interpreter in the same way as the host: isolated from packages and variables of the user.
 
-    Raises `OSError` or `ValueError` if it cannot be started, `subprocess.TimeoutExpired`.
+    Raises:
+        OSError, ValueError: the interpreter cannot be started.
+        subprocess.TimeoutExpired: it did not end in time.
     """
     from qnnbridge._launch import INTERPRETER_FLAGS, host_environment
 
@@ -447,18 +452,18 @@ def run_interpreter(
         timeout=timeout_s,
         check=False,
         env=host_environment(),
-        # No console window opens where the command runs without one, as under pythonw.
+        # Do not open a console window if the command runs without one, as under pythonw.
         creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
     )
 
 
 def last_line(done: subprocess.CompletedProcess[bytes]) -> Any:
-    """The answer, as JSON. A .pth file of that Python may have printed something before it."""
+    """Return the last line of the output as JSON. A .pth file of the interpreter may have printed other lines."""
     return json.loads(done.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
 
 
 def answer_of(answer: dict[str, object]) -> PythonReport:
-    """Reads the output of `running_interpreter`. Raises `ValueError` for other output."""
+    """Convert the output of `running_interpreter`. Raise `ValueError` for other output."""
     return read_document(PythonReport, answer, "the answer")
 
 
@@ -469,18 +474,18 @@ _JOB_KILL_ON_CLOSE: Final = 0x2000
 
 
 def ends_with_job(flags: int | None) -> bool:
-    """Whether a job of Windows with these limits ends what is started in it, and lets nothing leave it."""
-    # Closing the last handle of such a job ends all in it; a breakaway flag lets a new process out. The
-    # job of Windows Terminal lets none out (microsoft/terminal#20480).
+    """Return whether a Windows job with these limits ends all processes started in it and lets none leave it."""
+    # Closing the last handle of such a job ends all of its processes; with a breakaway flag new processes can
+    # leave. The job of Windows Terminal lets none leave (microsoft/terminal#20480).
     may_leave = _JOB_BREAKAWAY_OK | _JOB_SILENT_BREAKAWAY_OK
     return flags is not None and bool(flags & _JOB_KILL_ON_CLOSE) and not flags & may_leave
 
 
 def look_for_daemon(job_flags: int | None) -> DaemonFacts:
-    """The daemon that applications of this user would find. Connects, never starts one.
+    """Find the daemon that applications of this user would use, and query it. Never starts one.
 
     Args:
-        job_flags: Limits of the Windows job that this process is in; ``None`` if it is in none.
+        job_flags: limits of this process's Windows job; ``None`` without a job.
     """
     dies_with_us = ends_with_job(job_flags)
     try:
@@ -490,7 +495,7 @@ def look_for_daemon(job_flags: int | None) -> DaemonFacts:
         return DaemonFacts(dies_with_us=dies_with_us)
     folder = str(runtime_folder())
     try:
-        # The folder is looked at first: a file in an untrusted folder is not read.
+        # Check the folder first: a file in an untrusted folder is not read.
         found = left_behind() if existing_runtime_folder() is not None else None
     except BridgeError as error:
         return DaemonFacts("untrusted", folder, said=error.message, fix=error.fix or "", dies_with_us=dies_with_us)
@@ -500,7 +505,7 @@ def look_for_daemon(job_flags: int | None) -> DaemonFacts:
 
 
 def _ask_daemon(found: Discovery, folder: str, dies_with_us: bool) -> DaemonFacts:
-    """Asks a daemon that has written its file whether it answers."""
+    """Query a daemon that has written its file."""
     from qnnbridge_tools.host import link
 
     runs = DaemonFacts("runs", folder, found.qnnbridge, found.pid, dies_with_us=dies_with_us)
@@ -508,7 +513,7 @@ def _ask_daemon(found: Discovery, folder: str, dies_with_us: bool) -> DaemonFact
         with link.reach(ANSWER_TIMEOUT_S) as daemon:
             status = daemon.status().get("daemon")
     except VersionMismatch as error:
-        # It has answered, so it runs; it only serves no application of this version.
+        # The daemon has answered, so it runs, but it does not serve applications of this version.
         return dataclasses.replace(runs, said=error.message, fix=error.fix or "", fits=False)
     except BridgeError as error:
         state = "stale" if link.is_none(error) else "silent"
@@ -519,15 +524,15 @@ def _ask_daemon(found: Discovery, folder: str, dies_with_us: bool) -> DaemonFact
 
 # --- libraries: machine type and version, read from the file without loading it, on any computer ---
 #
-# Windows libraries carry a version resource. QNN's Linux libraries carry their build as a text, v2.51.0.2609...,
-# somewhere in the file; finding it means reading the file, 0.1 s for the largest.
+# Windows libraries contain a version resource. QNN's Linux libraries contain their build id as text,
+# v2.51.0.2609..., anywhere in the file; searching it takes 0.1 s for the largest library.
 
 _RESOURCES: Final = 2  # index of the directory
 _VERSION_RESOURCE: Final = 16  # RT_VERSION
 _SUBDIRECTORY: Final = 0x80000000
 _MAX_RESOURCE_BYTES: Final = 1 << 20
 _PRODUCT_VERSION: Final = "ProductVersion".encode("utf-16-le") + b"\0\0"
-# The signature of VS_FIXEDFILEINFO, which stands where no text with the version does.
+# The signature of VS_FIXEDFILEINFO, which is used if there is no text with the version.
 _FIXED_INFO: Final = struct.pack("<I", 0xFEEF04BD)
 # The version and the time of the build: v2.51.0.260929181845.
 _BUILD_ID: Final = re.compile(rb"v(\d\.\d{1,3}\.\d{1,3}\.\d{12}[\d_]*)\0")
@@ -535,7 +540,11 @@ _MAX_HEADERS: Final = 4096
 
 
 def read_library(path: str, *, version: bool) -> Library | None:
-    """``None`` for what is neither PE nor ELF, or cut off within its header. Raises `OSError`."""
+    """Describe a program or library; ``None`` if the file is neither PE nor ELF, or its header is cut off.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     from qnnbridge_os.programs import read_executable
 
     header = read_executable(path)
@@ -562,7 +571,7 @@ def _elf_version(file: BinaryIO) -> str | None:
 
 
 def _pe_version(file: BinaryIO) -> str | None:
-    """ProductVersion as text, which QNN's libraries have with their build; else the fixed file version."""
+    """Return the text of ProductVersion, which contains the build of QNN's libraries; else the fixed version."""
     resource = _version_resource(file)
     if resource is None:
         return None
@@ -600,7 +609,7 @@ def _version_resource(file: BinaryIO) -> bytes | None:
     virtual_start, raw_start = section
     root = raw_start + address - virtual_start
     entry = _entry(file, root, root, _VERSION_RESOURCE)
-    for _ in range(2):  # name and language: the first of each
+    for _ in range(2):  # the first name and the first language
         if entry is None or not entry & _SUBDIRECTORY:
             break
         entry = _entry(file, root, root + (entry & ~_SUBDIRECTORY), None)
@@ -617,18 +626,18 @@ def _version_resource(file: BinaryIO) -> bytes | None:
 def _section_of(head: bytes, table: int, sections: int, address: int) -> tuple[int, int] | None:
     for index in range(sections):
         virtual_size, virtual, raw_size, raw = struct.unpack_from("<IIII", head, table + 40 * index + 8)
-        # The larger of both: a linker may leave the size in memory below the one in the file.
+        # Use the larger size: in some files the size in memory is less than the size in the file.
         if virtual <= address < virtual + max(virtual_size, raw_size):
             return virtual, raw
     return None
 
 
 def _entry(file: BinaryIO, root: int, directory: int, wanted: int | None) -> int | None:
-    """Offset (with the flag for a subdirectory) of an entry of a resource directory."""
-    # After its flags, time and version (12 bytes) a directory has two counts: entries by name, then by number.
+    """Return the offset (with the flag for a subdirectory) of an entry of a resource directory."""
+    # After flags, time and version (12 bytes) a directory has two counts: entries by name, then by number.
     file.seek(directory + 12)
     named, numbered = struct.unpack("<HH", file.read(4))
-    # Bounded: a damaged file may claim 131,070 entries.
+    # Limit the number of entries, because a damaged file may claim 131,070.
     for _ in range(min(named + numbered, 256)):
         number, offset = struct.unpack("<II", file.read(8))
         if wanted is None or number == wanted:

@@ -1,10 +1,10 @@
-"""`qnnbridge doctor --numbers`: the rows of the table of known-wrong operators, measured where sessions run.
+"""`qnnbridge doctor --numbers`: measure the rows of the known-wrong table where sessions run.
 
-``python -m qnnbridge_tools.doctor.measure_rows`` is the process that does it: it runs the example of each row in
-one host, prints a line of JSON for each, and keeps each result in the state folder at once, so that it may be ended
-at any time. A row that ends the host is a result; the next host continues with the next row. Its state and cache
-folders are temporary: what a row kills makes no crash report and puts no model in quarantine. The daemon starts the
-same process when it is idle.
+``python -m qnnbridge_tools.doctor.measure_rows`` is the measuring process. It runs the example of each row in one
+host, prints a line of JSON for each row, and stores each result in the state folder at once, so that the process
+may be ended at any time. A crash of the host is a result of its row; a new host continues with the next row. The
+process's own state and cache folders are temporary, so that a crash does not create a crash report or a quarantine.
+An idle daemon starts the same process.
 """
 
 from __future__ import annotations
@@ -29,28 +29,29 @@ if TYPE_CHECKING:
     from qnnbridge_host.model.known_wrong import WrongOperator
     from qnnbridge_host.numerics.measuring import CaseRun
 
-# An NPU takes less than a minute for all rows, the simulator some two.
+# An NPU takes less than a minute for all rows, the simulator about two.
 TIMEOUT_S: Final = 600.0
 SESSION_S: Final = 60.0
-# Different inputs for each example: one that is right by chance is no evidence.
+# Number of different inputs for each example, because a single right result can be a coincidence.
 DRAWS: Final = 3
 _MOST_SAID: Final = 300
 
 
 def measure_numbers(request: NumbersRequest, on_line: Callable[[dict[str, Any]], None] = lambda line: None) -> str:
-    """Measure the rows in a process of its own. Returns why it did not come to an end, "" if it did.
+    """Measure the rows in a separate process; return why this failed, "" if it succeeded.
 
     Args:
-        on_line: is called with each line of the process: its place, then a row and its state.
+        request: the rows and the host.
+        on_line: called with each line of the process: first chip and versions, then each row and its state.
     """
-    # A frozen program would start itself again, with all that it does.
+    # A frozen program would start itself again instead of an interpreter.
     if getattr(sys, "frozen", False) or not sys.executable:
-        return "this program is no Python interpreter that could start another one"
+        return "this program is not a Python interpreter that could start another one"
     child = subprocess.Popen(
         numbers_command(request),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        # Warnings about the rows, which are what is measured.
+        # stderr contains warnings about the rows, which are expected.
         stderr=subprocess.DEVNULL,
         text=True,
         encoding="utf-8",
@@ -71,7 +72,7 @@ def measure_numbers(request: NumbersRequest, on_line: Callable[[dict[str, Any]],
 
 
 def numbers_command(request: NumbersRequest) -> list[str]:
-    """Return the command line of the process."""
+    """Return the command line of the measuring process."""
     command = [sys.executable, "-m", "qnnbridge_tools.doctor.measure_rows", "--timeout", f"{request.timeout_s:g}"]
     if request.host_python:
         command += ["--host-python", request.host_python]
@@ -87,7 +88,7 @@ def _lines(stream: Any) -> Iterator[dict[str, Any]]:
         try:
             line = json.loads(text)
         except ValueError:
-            continue  # a library may print lines of its own between ours
+            continue  # a library may have printed this line
         if isinstance(line, dict):
             yield line
 
@@ -96,7 +97,7 @@ def _lines(stream: Any) -> Iterator[dict[str, Any]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, and keep each row."""
+    """Measure the rows and store each result."""
     from qnnbridge_host.cache.files import work_folder
     from qnnbridge_host.cache.measured import measured_path
 
@@ -136,11 +137,11 @@ class _Measuring:
         self._request = request
         self._target = target
         self._host: Any = None
-        # Fills QNN's memory in that host.
+        # Fills QNN's memory in the current host.
         self._filling: Callable[[], object] | None = None
 
     def run(self) -> str:
-        """Return why it did not come to the end."""
+        """Measure all rows; return why this failed, "" if it succeeded."""
         from qnnbridge_host.cache.measured import MeasuredRows, keep_measured
         from qnnbridge_protocol.errors import BridgeError
 
@@ -150,13 +151,13 @@ class _Measuring:
             if place is None:
                 return "the chip is not one that this computer computes on"
             if self._request.npu and place.simulator:
-                return ""  # the table comes from there
+                return ""  # the table itself was measured on the simulator
             _say({"place": place.text, "chip": place.chip, "simulator": place.simulator})
             for row in self._rows(place):
                 if time.monotonic() > deadline:
                     return f"the time of {self._request.timeout_s:g} s was over before {row.name}"
                 result = self._measured(row)
-                # At once: what is known stays if this process is ended.
+                # Store each result at once, so that it is kept if this process is ended.
                 keep_measured(MeasuredRows(place, {row.name: result}, time.time()), self._target)
                 _say({"row": row.name, "state": result.state, "snr": result.snr, "why": result.why})
         except BridgeError as error:
@@ -196,11 +197,11 @@ class _Measuring:
         state: RowState = "unclear"
         if found.status in ("right", "wrong"):
             state = "right" if found.status == "right" else "wrong"
-        # Another error, such as that of two releases that do not fit, would come from every model.
+        # Other errors, such as that of incompatible releases, would occur for every model.
         elif isinstance(sides.error, HostCrashed) or (row.fails and isinstance(sides.error, EPFail)):
             state = "wrong"
         if isinstance(sides.error, HostCrashed):
-            self._end_host()  # a host that dies again and again is not restarted without a pause
+            self._end_host()  # a host that crashes repeatedly is restarted only after a delay
         snr = None if found.judged is None else round(found.judged.snr, 2)
         return MeasuredRow(state, digest_of(row), snr, found.why[:_MOST_SAID])
 
@@ -215,7 +216,7 @@ class _Measuring:
     def _fill(self) -> None:
         from qnnbridge_host.numerics.measuring import filling_model
 
-        # Once for each host, since compiling costs more than running.
+        # Compile the model once for each host, because this costs more than running it.
         if self._filling is None:
             model, feeds = filling_model()
             run = _BridgeSides(self._running(), self._request.soc_model).qnn(model)
@@ -230,7 +231,7 @@ class _Measuring:
 
 
 class _BridgeSides:
-    """Sessions of one row, in one host. error: of QNN."""
+    """Sessions of one row in one host. error: the error of the session on QNN."""
 
     def __init__(self, host: Any, soc_model: str) -> None:
         self._host = host
@@ -246,7 +247,7 @@ class _BridgeSides:
         return self._opened(model, options, providers=["CPUExecutionProvider"])
 
     def qnn(self, model: bytes) -> CaseRun:
-        # As it is: not rewritten, by which the row would be cured.
+        # Disable rewrites, which would fix the row's fault.
         return self._opened(model, None, provider_options=self._options, fix=False)
 
     def is_refusal(self, error: Exception) -> bool:

@@ -1,7 +1,7 @@
-"""Describes the running interpreter, for the doctor and for `setup`.
+"""Describe the running interpreter, for the doctor and for `setup`.
 
-Run as a script by the interpreter that is asked, so it imports nothing of ours and works on every Python that
-could be found (3.6 and newer). Prints one line of JSON in ASCII."""
+The interpreter in question runs this file as a script. So it does not import other modules of this project, works
+with Python 3.6 and newer, and prints one line of JSON in ASCII."""
 
 import importlib.util
 import json
@@ -12,10 +12,11 @@ import sys
 import sysconfig
 
 
-def describe() -> "dict[str, object]":  # as a text: a Python that is older must not read it
+def describe() -> "dict[str, object]":  # quoted, because older Pythons cannot evaluate it
+    """Return the facts of the running interpreter."""
     try:
         user_site = site.getusersitepackages()
-    except Exception:  # noqa: BLE001 - no home folder, a broken site module: not what is asked
+    except Exception:  # noqa: BLE001 - a missing home folder or a broken site module does not matter here
         user_site = ""
     return {
         "executable": sys.executable or "",
@@ -24,16 +25,16 @@ def describe() -> "dict[str, object]":  # as a text: a Python that is older must
         "machine": platform.machine(),
         "env_machine": os.environ.get("PROCESSOR_ARCHITECTURE", ""),
         "prefix": sys.prefix,
-        # In an environment on Windows `sys.executable` is a launcher; this is the program that it starts.
+        # In a virtual environment on Windows `sys.executable` is a launcher; this is the program that it starts.
         "base_executable": getattr(sys, "_base_executable", None) or sys.executable or "",
-        # A program may have put a `Path` there.
+        # `sys.path` may contain `Path` objects.
         "path": [str(folder) for folder in sys.path if folder],
         "user_site": user_site or "",
         "externally_managed": _is_externally_managed(),
-        # The text of the version may end in "rc1" or "+".
+        # The version's text may end in "rc1" or "+".
         "version_info": list(sys.version_info[:3]),
         "implementation": sys.implementation.name,
-        # Free-threaded Pythons load no common wheel.
+        # Free-threaded Pythons cannot load common wheels.
         "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
         # Debian has venv without ensurepip until python3-venv is installed.
         "has_venv": all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")),
@@ -42,7 +43,7 @@ def describe() -> "dict[str, object]":  # as a text: a Python that is older must
 
 
 def _is_externally_managed() -> bool:
-    """The test that pip makes. A virtual environment is never managed externally."""
+    """Return whether pip refuses to install (PEP 668), by pip's own test. This excludes virtual environments."""
     if sys.prefix != getattr(sys, "base_prefix", sys.prefix):
         return False
     return os.path.isfile(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))

@@ -1,4 +1,4 @@
-"""The computer, its NPU and driver, and the application's own interpreter: survey and checks."""
+"""The computer, its NPU and driver, and the application's interpreter: survey and checks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _LINUX_MODEL = ("/proc/device-tree/model", "/sys/firmware/devicetree/base/model"
 
 
 def survey_computer(machine: Machine, driver: Driver) -> Computer:
+    """Identify the computer and its chip."""
     processor = _processor(machine)
-    # The NPU's own name has the chip in it, too, where Windows does not know the processor yet.
+    # The NPU's name also contains the chip, for processors that Windows does not recognise.
     chips = (chip_of_processor(name) for name in (driver.device, processor) if name)
     chip = next((chip for chip in chips if chip is not None), None)
     return Computer(
@@ -43,11 +44,12 @@ def _processor(machine: Machine) -> str | None:
     return None
 
 
-# The first build of Windows 11; x64 emulation on Arm came with it.
+# The first build of Windows 11, which introduced x64 emulation on Arm.
 WINDOWS_11 = 22000
 
 
 def find_computer(facts: Facts) -> Iterator[Finding]:
+    """Yield findings about the computer and its Windows."""
     computer = facts.computer
     if not facts.is_windows or not facts.is_arm:
         return
@@ -55,7 +57,7 @@ def find_computer(facts: Facts) -> Iterator[Finding]:
     if (
         name
         and computer.chip is None
-        # Microsoft's own names for Qualcomm's chips (SQ1, SQ2, SQ3) do not have Qualcomm's in them.
+        # Microsoft calls Qualcomm's chips SQ1, SQ2 and SQ3, without Qualcomm's name.
         and not any(word in name for word in ("qualcomm", "snapdragon", "microsoft sq"))
     ):
         yield finding(
@@ -75,6 +77,7 @@ def find_computer(facts: Facts) -> Iterator[Finding]:
 
 
 def healthy_computer(facts: Facts) -> str:
+    """Describe the computer in one line."""
     computer = facts.computer
     name = f"{computer.system} on {computer.machine}"
     if computer.chip:
@@ -94,6 +97,7 @@ DISTRIBUTIONS: Final = {"qnnbridge_protocol": "qnnbridge"}
 
 
 def find_application(facts: Facts) -> Iterator[Finding]:
+    """Yield findings about the application's interpreter."""
     packages = facts.application_packages
     missing = [name for name in NEEDED_MODULES if name not in packages.modules]
     if missing:
@@ -111,22 +115,22 @@ def find_application(facts: Facts) -> Iterator[Finding]:
 
 
 def _simulator(facts: Facts) -> Iterator[Finding]:
-    """An emulated x64 Python with onnxruntime-qnn: which libraries would it load?"""
+    """Yield a finding if the onnxruntime-qnn of an emulated x64 Python would load the simulator."""
     packages = facts.application_packages
     loaded, version = packages.loaded_set, packages.version(fixes.QNN)
-    # A stub is the way to the NPU: with one the set is not the simulator's.
+    # A stub gives access to the NPU, so a set with a stub is not the simulator's.
     if loaded is None or version is None or loaded.of("stub"):
         return
-    seen = f"onnxruntime-qnn {version} loads {loaded.folder}, which has no stub: no way to an NPU"
-    fix = "Use qnnbridge.InferenceSession, which runs in the ARM64 host, in place of onnxruntime's."
-    # Such a wheel has both sets, and its loader has chosen the wrong one; otherwise the wheel has only the
-    # simulator.
+    seen = f"onnxruntime-qnn {version} loads {loaded.folder}, which lacks the stub for an NPU"
+    fix = "Use qnnbridge.InferenceSession, which runs in the ARM64 host, instead of onnxruntime's."
+    # A wheel with this folder contains both sets, and its loader has chosen the wrong one. Other wheels contain
+    # only the simulator.
     if loaded.folder.replace("\\", "/").endswith("libs/amd64"):
         yield finding(
             "application.python311-loader",
             "this Python's own onnxruntime-qnn would load its simulator instead of the NPU's libraries",
             seen,
-            f"Python {facts.application.version} says that the machine is {facts.application.machine}",
+            f"Python {facts.application.version} reports the machine type {facts.application.machine}",
             fix=fix + " Or use Python 3.12 or newer.",
         )
     else:
@@ -139,6 +143,7 @@ def _simulator(facts: Facts) -> Iterator[Finding]:
 
 
 def healthy_application(facts: Facts) -> str:
+    """Describe the application's interpreter in one line."""
     answer = facts.application
     return f"Python {answer.version}, {facts.application_machine or answer.platform}, qnnbridge {facts.qnnbridge}"
 
@@ -148,25 +153,26 @@ APPLICATION_CHECK = SubjectCheck("application", find_application, healthy_applic
 
 # --- the NPU's driver ---
 #
-# The survey looks the way QNN itself does: service, device, class. It never looks through the driver store, where
-# the packages of older drivers stay.
+# The survey searches like QNN itself: service, device, class. It never searches the driver store, which keeps
+# packages of older drivers.
 
-# Newest name first, the order in which QNN looks.
+# The newest service first, which is QNN's order of searching.
 SERVICES: Final = ("qcnspmcdm", "qcadsprpc")
 
 FASTRPC: Final = "libcdsprpc.dll"
-# The driver's own QNN (HNRD). Its version is the QNN version that the system has.
-# Drivers with a QNN before 2.24 have no version in it.
+# The driver's own QNN (HNRD). Its version is the QNN version of the system. Drivers with a QNN before 2.24 do not
+# contain the version.
 RUNTIME: Final = ("HTP", "HtpUsrDrv.dll")
 
 _CONTROL_SET: Final = r"SYSTEM\CurrentControlSet"
 _DISABLED_SERVICE: Final = 4
 _DISABLED_DEVICE: Final = 22  # CM_PROB_DISABLED
-# The names of the kernel's FastRPC driver, and that of Android's kernels (adsprpc-smd).
+# Device files of the kernel's FastRPC driver, and of Android's kernels (adsprpc-smd).
 _LINUX_NODE: Final = re.compile(r"^(?:fastrpc-(?:cdsp|adsp)(?:-secure)?\d?|adsprpc-smd(?:-secure)?)$")
 
 
 def survey_driver(machine: Machine) -> Driver:
+    """Find the NPU's driver."""
     if machine.system == "Windows":
         return _of_windows(machine)
     return _of_linux(machine)
@@ -176,14 +182,14 @@ def _of_windows(machine: Machine) -> Driver:
     service = next((name for name in SERVICES if _text(machine, rf"Services\{name}", "ImagePath")), None)
     if service is None:
         return Driver("none")
-    # Value "0" names the first device that the service drives.
+    # The value "0" is the first device of the service.
     instance = _text(machine, rf"Services\{service}\Enum", "0")
     key = rf"Enum\{instance}"
     device = _text(machine, key, "FriendlyName") or _text(machine, key, "DeviceDesc") if instance else None
     driver_class = _text(machine, key, "Driver") if instance else None
     version = _text(machine, rf"Control\Class\{driver_class}", "DriverVersion") if driver_class else None
     folder = ntpath.dirname(_absolute(_text(machine, rf"Services\{service}", "ImagePath") or "", machine))
-    # The number of the device manager: the service may be on and its device not at work.
+    # The service may run although its device does not work, so query the device manager's problem number.
     problem = machine.device_problem(instance) if instance else None
     fastrpc = ntpath.join(folder, FASTRPC)
     library = machine.library(fastrpc, version=True)
@@ -191,10 +197,10 @@ def _of_windows(machine: Machine) -> Driver:
     return Driver(
         status=_status(machine, service, instance, problem),
         service=service,
-        # The driver's version is that of libcdsprpc.dll, where the registry has none.
+        # If the registry does not contain the driver's version, use that of libcdsprpc.dll.
         version=version or (library.version if library else None),
         folder=folder,
-        # Windows stores "@oem12.inf,%name%;Snapdragon ..." and shows what follows the semicolon.
+        # Windows stores "@oem12.inf,%name%;Snapdragon ..." and shows the text after the semicolon.
         device=device.rpartition(";")[2] if device else None,
         problem=problem,
         runtime=runtime.version if runtime else None,
@@ -203,7 +209,7 @@ def _of_windows(machine: Machine) -> Driver:
 
 
 def _status(machine: Machine, service: str, instance: str | None, problem: int | None) -> str:
-    # A disabled service shows as a problem of the device, too (32), and has another fix.
+    # A disabled service is also a problem of the device (32), but needs another fix.
     start = machine.registry("HKLM", rf"{_CONTROL_SET}\Services\{service}", "Start")
     if start == _DISABLED_SERVICE or problem == _DISABLED_DEVICE:
         return "disabled"
@@ -214,7 +220,7 @@ def _status(machine: Machine, service: str, instance: str | None, problem: int |
 
 def _of_linux(machine: Machine) -> Driver:
     nodes = tuple(f"/dev/{name}" for name in machine.names("/dev") if _LINUX_NODE.match(name))
-    # `/dev` may list nodes of a DSP that this user must not open; one open node is enough (see `_linux`).
+    # `/dev` may contain nodes of a DSP that this user cannot open; one accessible node is enough (see `_linux`).
     closed = tuple(node for node in nodes if not machine.can_open_device(node))
     return Driver("ok" if nodes else "none", nodes=nodes, closed_nodes=closed)
 
@@ -225,7 +231,7 @@ def _text(machine: Machine, key: str, name: str) -> str | None:
 
 
 def _absolute(image: str, machine: Machine) -> str:
-    r"""A driver's path in the forms that Windows knows: ``\SystemRoot\..``, ``\??\..``, ``System32\..``."""
+    r"""Return the absolute path of a driver given as ``\SystemRoot\..``, ``\??\..`` or ``System32\..``."""
     root = variable_of(machine, "SYSTEMROOT", r"C:\Windows")
     lowered = image.lower()
     for prefix in ("\\systemroot\\", "%systemroot%\\"):
@@ -239,10 +245,10 @@ UPDATE: Final = (
     "restart."
 )
 _ENABLE_DEVICE: Final = (
-    # 0 for $false, which PowerShell itself would replace within double quotes.
+    # Use 0 instead of $false, which PowerShell would expand within double quotes.
     'powershell -Command "Get-PnpDevice -Class ComputeAccelerator | Enable-PnpDevice -Confirm:0"',
 )
-# Numbers of the device manager.
+# Problem numbers of the device manager.
 _PROBLEMS: Final = {
     1: "it is not configured correctly",
     3: "its driver is damaged, or memory is short",
@@ -261,7 +267,7 @@ _PROBLEMS: Final = {
 
 
 def find_driver(facts: Facts) -> Iterator[Finding]:
-    # Elsewhere than on Arm there is no NPU to drive, and the absence of a driver is no fault.
+    """Yield findings about the NPU's driver. Computers without an Arm processor do not need one."""
     if not facts.is_arm:
         return
     if facts.is_windows:
@@ -312,7 +318,7 @@ def _windows(facts: Facts) -> Iterator[Finding]:
 
 
 def _stubs_without_driver(facts: Facts) -> Iterator[str]:
-    """The libraries of the host that cannot be loaded without the driver (WinError 126)."""
+    """Yield evidence about the host's libraries that cannot be loaded without the driver (WinError 126)."""
     loaded = facts.host.packages.loaded_set if facts.host.packages else None
     stubs = [file.name for file in loaded.of("stub")] if loaded else []
     if stubs:
@@ -322,7 +328,7 @@ def _stubs_without_driver(facts: Facts) -> Iterator[str]:
 def _enable(driver: Driver) -> Remedy:
     if driver.problem == _DISABLED_DEVICE:
         return Remedy("In a window that was opened as administrator.", _ENABLE_DEVICE)
-    # sc.exe: PowerShell knows another command by the name sc.
+    # Write sc.exe, because sc is another command in PowerShell.
     return Remedy(
         "Switch the driver's service on, in a window that was opened as administrator; then restart.",
         (f"sc.exe config {driver.service} start= demand",),
@@ -354,6 +360,7 @@ def _linux(facts: Facts) -> Iterator[Finding]:
 
 
 def healthy_driver(facts: Facts) -> str | None:
+    """Describe the driver in one line; ``None`` without an Arm processor."""
     driver = facts.driver
     if not facts.is_arm:
         return None

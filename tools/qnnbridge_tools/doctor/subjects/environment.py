@@ -1,5 +1,6 @@
-"""Environment variables, folders that are written to, the C++ runtime, and the state that qnnbridge keeps in its
-folders (cache, quarantine, crash reports, the daemon): survey and checks.
+"""Environment variables, writable folders, the C++ runtime, and the stored state of qnnbridge: survey and checks.
+
+The state consists of cache, quarantine, crash reports and the daemon.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ KNOWN_VARIABLES: Final = (
     "QNNBRIDGE_STATE_DIR",
     "QNNBRIDGE_VERBOSE",
 )
-# Variables of the project's own tests and labs, which users never set.
+# Prefixes of variables of the project's tests and labs, which users never set.
 FOR_DEVELOPERS: Final = ("QNNBRIDGE_LAB_", "QNNBRIDGE_REQUIRE_", "QNNBRIDGE_TEST_")
-# The allow-list of what a snapshot holds.
+# The allow-list of variables in a snapshot.
 SHOWN_VARIABLES: Final = (
     *KNOWN_VARIABLES,
     "ADSP_LIBRARY_PATH",
@@ -64,18 +65,19 @@ SHOWN_VARIABLES: Final = (
     "VIRTUAL_ENV",
 )
 
-# What onnxruntime needs on Windows; Python itself brings the last two.
+# Libraries that onnxruntime needs on Windows; Python contains the last two.
 VC_RUNTIME: Final = ("MSVCP140.dll", "MSVCP140_1.dll", "VCRUNTIME140.dll", "VCRUNTIME140_1.dll")
 
 
 def survey_environment(machine: Machine) -> dict[str, str]:
-    # Variables of Windows have no case.
+    """Return the set variables of the allow-list."""
+    # Names of variables on Windows are not case-sensitive.
     upper = {name.upper(): value for name, value in machine.environ.items()}
     return {name: upper[name] for name in SHOWN_VARIABLES if upper.get(name)}
 
 
 def survey_unknown_variables(machine: Machine) -> tuple[str, ...]:
-    """Variables that look like ours and are none: a typing error changes nothing, silently."""
+    """Return unknown variables with qnnbridge's prefix, because a misspelt variable is silently ignored."""
     return tuple(
         sorted(
             name
@@ -88,6 +90,7 @@ def survey_unknown_variables(machine: Machine) -> tuple[str, ...]:
 
 
 def survey_unusable_values(machine: Machine) -> tuple[str, ...]:
+    """Describe variables of the cache with unusable values."""
     from qnnbridge_protocol.settings import cache_settings
 
     return cache_settings(machine.environ).problems
@@ -96,10 +99,11 @@ def survey_unusable_values(machine: Machine) -> tuple[str, ...]:
 def survey_places(
     machine: Machine, host: PythonReport | None, packages_folder: str | None
 ) -> tuple[FolderFacts, ...]:
+    """Describe the folders of the host's packages, of the cache and of the state."""
     places = []
     if host is not None:
         folder = packages_folder or host.prefix
-        # Whether it can be written to does not matter: only pip does.
+        # Only pip writes to this folder, so do not check whether it is writable.
         places.append(FolderFacts("host packages", folder, network=machine.is_network(folder)))
     for what, folder in (("cache", cache_folder(machine)), ("state", state_folder(machine))):
         places.append(
@@ -111,17 +115,26 @@ def survey_places(
 
 
 def state_folder(machine: Machine) -> str:
+    """Return the folder of the state."""
     named = machine.environ.get("QNNBRIDGE_STATE_DIR")
     return expanded(machine, named) if named else folder_of(machine, "XDG_STATE_HOME", (".local", "state"))
 
 
 def cache_folder(machine: Machine) -> str:
+    """Return the folder of the cache."""
     named = machine.environ.get("QNNBRIDGE_CACHE_DIR")
     return expanded(machine, named) if named else folder_of(machine, "XDG_CACHE_HOME", (".cache",), ("Cache",))
 
 
 def folder_of(machine: Machine, xdg: str, unix: tuple[str, ...], windows: tuple[str, ...] = ()) -> str:
-    """The folder that platformdirs gives, for any system."""
+    """Return the same folder as platformdirs, for any system.
+
+    Args:
+        machine: the computer.
+        xdg: the variable that sets the base folder on Linux.
+        unix: default base folder in the home folder.
+        windows: subfolders on Windows.
+    """
     paths = paths_of(machine.system)
     if machine.system == "Windows":
         base = machine.environ.get("LOCALAPPDATA") or paths.join(machine.home, "AppData", "Local")
@@ -130,25 +143,26 @@ def folder_of(machine: Machine, xdg: str, unix: tuple[str, ...], windows: tuple[
 
 
 def survey_vc_runtime(machine: Machine, host: PythonReport | None) -> tuple[str, ...]:
-    """Libraries of the Visual C++ runtime that the host's interpreter would not find."""
+    """Return libraries of the Visual C++ runtime that the host's interpreter would not find."""
     if host is None or machine.system != "Windows":
         return ()
     paths = paths_of(machine.system)
     root = variable_of(machine, "SYSTEMROOT", r"C:\Windows")
     program = paths.dirname(host.base_executable or host.executable)
     capi = [paths.join(folder, "onnxruntime", "capi") for folder in host.path]
-    # Python brings VCRUNTIME140 in its own folder.
+    # Python has VCRUNTIME140 in its own folder.
     places = [paths.join(root, "System32"), program, *capi]
     here = {name.lower() for place in places for name in machine.names(place)}
     return tuple(name for name in VC_RUNTIME if name.lower() not in here)
 
 
 PREFIX: Final = "QNNBRIDGE_"
-# A letter or two wrong, missing or too many; CACHE_SIZE and CACHE_DIR, at 0.74, are two different things.
+# Similarity of misspellings by one or two letters. CACHE_SIZE and CACHE_DIR, with 0.74, are different variables.
 _CLOSE: Final = 0.8
 
 
 def find_variables(facts: Facts) -> Iterator[Finding]:
+    """Yield findings about environment variables."""
     environment = facts.environment
     if environment.get("PYTHONHOME"):
         yield finding(
@@ -184,7 +198,7 @@ def find_variables(facts: Facts) -> Iterator[Finding]:
 
 
 def _close_name(name: str) -> str | None:
-    """Judged by what follows the prefix that all of them share: that alone makes any two look alike."""
+    """Return the most similar known variable, compared without the common prefix; ``None`` if none is similar."""
     import difflib
 
     known = {one.removeprefix(PREFIX): one for one in KNOWN_VARIABLES}
@@ -193,6 +207,7 @@ def _close_name(name: str) -> str | None:
 
 
 def removal(facts: Facts, name: str, words: str = "Remove it") -> Remedy:
+    """Return the fix that removes a variable. words: beginning of its text."""
     if facts.is_windows:
         words += (
             "; then open a new window. (Is it set for all users? Then as administrator, with 'Machine' for 'User'.)"
@@ -205,13 +220,14 @@ def removal(facts: Facts, name: str, words: str = "Remove it") -> Remedy:
 ENVIRONMENT_CHECK = SubjectCheck("environment", find_variables)
 
 
-# Characters. The driver's limit for the name of a process lies above it; Windows' own is 260 for a file.
+# Limit in characters. The driver's limit for the path of a process is higher; that of Windows for a file is 260.
 LONGEST_PROGRAM: Final = 200
 LEAST_FREE_BYTES: Final = 500 << 20
 _FOLDER_VARIABLES: Final = {"cache": "QNNBRIDGE_CACHE_DIR", "state": "QNNBRIDGE_STATE_DIR"}
 
 
 def find_paths(facts: Facts) -> Iterator[Finding]:
+    """Yield findings about the folders."""
     for place in facts.places:
         yield from (_host_folder if place.what == "host packages" else _own_folder)(facts, place)
 
@@ -229,7 +245,7 @@ def _host_folder(facts: Facts, place: FolderFacts) -> Iterator[Finding]:
             place.path,
             fix=move,
         )
-    # Whichever path is longer: the library's, or that of the process which loads it.
+    # Check the longer path: that of the libraries, or that of the process that loads them.
     longest = max((place.path, program), key=len)
     if facts.is_windows and len(longest) > LONGEST_PROGRAM:
         yield finding(
@@ -251,7 +267,7 @@ def _own_folder(facts: Facts, place: FolderFacts) -> Iterator[Finding]:
             place.path,
             fix=elsewhere,
         )
-        # A folder that cannot be written to is one fault; where it lies no longer matters.
+        # Report only this fault for the folder.
         return
     if place.what != "cache":
         return
@@ -267,12 +283,13 @@ def _own_folder(facts: Facts, place: FolderFacts) -> Iterator[Finding]:
             "the disk of the cache is nearly full",
             f"{place.free_bytes >> 20} MB free in {place.path}",
             fix=Remedy(
-                f"Free some space (or name a folder on another disk in {variable}).", ("qnnbridge cache prune",)
+                f"Free some space (or set {variable} to a folder on another disk).", ("qnnbridge cache prune",)
             ),
         )
 
 
 def healthy_paths(facts: Facts) -> str | None:
+    """Describe the cache's folder in one line."""
     cache = next((place for place in facts.places if place.what == "cache"), None)
     if cache is None:
         return None
@@ -283,15 +300,16 @@ def healthy_paths(facts: Facts) -> str | None:
 PATHS_CHECK = SubjectCheck("paths", find_paths, healthy_paths)
 
 
-# --- what qnnbridge keeps: cache, quarantine, crash reports, the daemon ---
+# --- stored state: cache, quarantine, crash reports, the daemon ---
 
 CRASH_WINDOW_S: Final = 24 * 3600.0
 _MAX_CRASHES: Final = 10
-# Reasons for which qnnbridge ends a host that is at fault itself.
+# Reasons for ending a host that hangs.
 _HUNG: Final = re.compile(r"(?:the host|it) (?:did not|closed its|stopped in|process is stopped)", re.IGNORECASE)
 
 
 def survey_state(machine: Machine) -> SavedState:
+    """Read the stored state."""
     folder = state_folder(machine)
     paths = paths_of(machine.system)
     cached = machine.cache(cache_folder(machine))
@@ -306,22 +324,22 @@ def survey_state(machine: Machine) -> SavedState:
 
 
 def _quarantined(machine: Machine, path: str) -> tuple[str, ...]:
-    # As the supervisor keeps them: a model is refused for a day.
+    # Same duration as in the supervisor: a model is refused for a day.
     ttl_s = 24 * 3600.0
     found: list[str] = []
     for account in read_json_of(machine, path).get("accounts", ()):
         since = account.get("since") if isinstance(account, dict) else None
-        # An account that is older has ended, though the file still has it.
+        # Ignore older accounts, which have expired but are still in the file.
         if isinstance(since, (int, float)) and machine.now() - since < ttl_s:
             found.append(str(account.get("model") or account.get("fingerprint", "")[:12]))
     return tuple(found)
 
 
 def _crashes(machine: Machine, folder: str) -> tuple[Crash, ...]:
-    """The reports of the last day, newest first."""
+    """Return the crash reports of the last day, the newest first."""
     paths = paths_of(machine.system)
     found: list[Crash] = []
-    # The names begin with the time, so that the newest comes first.
+    # Each file name begins with the time, so sorting puts the newest first.
     for name in sorted(machine.names(folder), reverse=True):
         if not name.endswith(".json") or len(found) >= _MAX_CRASHES:
             continue
@@ -348,13 +366,13 @@ def _crashes(machine: Machine, folder: str) -> tuple[Crash, ...]:
     return tuple(found)
 
 
-# A host that is killed on purpose is no crash, and would be a false alarm.
 def _was_wanted(killed_because: object) -> bool:
-    """Whether qnnbridge ended the host for a reason of the application's (Ctrl+C, a deadline), not for a hang."""
+    """Return whether qnnbridge ended the host on purpose (Ctrl+C, a deadline) and not because the host hung."""
     return isinstance(killed_because, str) and _HUNG.match(killed_because) is None
 
 
 def read_json_of(machine: Machine, path: str) -> dict[str, Any]:
+    """Return the JSON object in a file; {} if it cannot be read or is something else."""
     try:
         document = json.loads(text_of(machine, path) or "{}")
     except ValueError:
@@ -363,6 +381,7 @@ def read_json_of(machine: Machine, path: str) -> dict[str, Any]:
 
 
 def find_memory(facts: Facts) -> Iterator[Finding]:
+    """Yield findings about cache, quarantine and crashes."""
     state = facts.state
     if state.cache_damaged:
         yield finding(
@@ -401,6 +420,7 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 def healthy_memory(facts: Facts) -> str:
+    """Describe the stored state in one line."""
     entries = facts.state.cache_entries
     cached = f"{entries} compiled models, {facts.state.cache_bytes >> 20} MB; " if entries else ""
     return f"{cached}no model in quarantine, no crash in the last day"
@@ -413,6 +433,7 @@ _LOGS: Final = "qnnbridge host logs"
 
 
 def find_daemon(facts: Facts) -> Iterator[Finding]:
+    """Yield findings about the daemon."""
     daemon = facts.daemon
     if daemon.state == "untrusted":
         yield finding(
@@ -441,7 +462,7 @@ def find_daemon(facts: Facts) -> Iterator[Finding]:
             "daemon.other-version",
             f"the daemon is qnnbridge {daemon.version}, and this is {facts.qnnbridge}",
             daemon.said,
-            fix=daemon.fix or Remedy("Start it anew with this version.", ("qnnbridge host restart --daemon",)),
+            fix=daemon.fix or Remedy("Restart it with this version.", ("qnnbridge host restart --daemon",)),
         )
     is_wanted = facts.environment.get("QNNBRIDGE_HOST", "").lower() == "daemon"
     if daemon.dies_with_us and daemon.state != "runs" and is_wanted:
@@ -454,6 +475,7 @@ def find_daemon(facts: Facts) -> Iterator[Finding]:
 
 
 def healthy_daemon(facts: Facts) -> str | None:
+    """Describe the daemon in one line; ``None`` if none runs and one could be started."""
     daemon = facts.daemon
     if daemon.state == "runs":
         return f"qnnbridge {daemon.version}, pid {daemon.pid}"

@@ -1,7 +1,7 @@
-"""The interpreter that the host runs with, and its packages: survey and check.
+"""The host's interpreter and its packages: survey and check.
 
-The order is that of `qnnbridge._launch.find_host`: argument, environment variable, configuration file,
-registry (on Windows on ARM), running interpreter. An explicit setting is used or refused, never passed over.
+The order of the search is that of `qnnbridge._launch.find_host`: argument, environment variable, configuration
+file, registry (on Windows on Arm), running interpreter. An explicit setting is used or refused, never ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from qnnbridge_tools.doctor.machine import (
 from qnnbridge_tools.doctor.subjects.environment import folder_of
 from qnnbridge_tools.doctor.subjects.packages import lacking, survey_packages
 
-# --- the interpreters of a computer: which of them could run the host, and why not the others ---
+# --- the interpreters of a computer: which of them can run the host, and why the others cannot ---
 
 _ON_PATH: Final = {
     "Windows": re.compile(r"^python(?:3(?:\.\d+)?)?(?:-arm64)?\.exe$", re.IGNORECASE),
@@ -46,10 +46,10 @@ _QNN: Final = re.compile(r"^onnxruntime_qnn-(\d[^-]*)\.dist-info$")
 
 
 def survey_interpreters(machine: Machine) -> tuple[Interpreter, ...]:
-    """The running one, those of the registry and of the PATH, each file once."""
+    """Find the running interpreter, and those of the registry and of the PATH, without repetitions."""
     found: dict[str, Interpreter] = {}
     running = machine.running()
-    # The running one first: its version and its packages are known, those of the same file on the PATH are not.
+    # Begin with the running one: its version and packages are known, unlike those of a file on the PATH.
     candidates = [RegisteredInterpreter("", running.version, running.executable, running.prefix)]
     sources = ["running"]
     for python in machine.registered_pythons():
@@ -61,7 +61,7 @@ def survey_interpreters(machine: Machine) -> tuple[Interpreter, ...]:
     for candidate, source in zip(candidates, sources, strict=True):
         if not candidate.executable:
             continue
-        # One file under several sources is one interpreter; its sources are joined.
+        # A file from several sources is one interpreter, with all of these sources.
         key = _identity(machine, candidate.executable)
         if key in found:
             known = found[key]
@@ -73,7 +73,7 @@ def survey_interpreters(machine: Machine) -> tuple[Interpreter, ...]:
 
 
 def examine(machine: Machine, candidate: RegisteredInterpreter, source: str) -> Interpreter:
-    """Whether one interpreter could be the host here."""
+    """Describe an interpreter, and check whether it can be the host. source: where it was found."""
     path = candidate.executable
     file = machine.library(path, version=False)
     base = base_interpreter(machine, path)
@@ -94,18 +94,18 @@ def examine(machine: Machine, candidate: RegisteredInterpreter, source: str) -> 
 
 
 def why_not_machine(machine: Machine, found: str | None) -> str | None:
-    """Why a program of this machine type cannot be the host here; ``None`` if it can."""
+    """Return why a program of a machine type cannot be the host on this computer; ``None`` if it can."""
     if machine.system != "Windows":
         return "it is a Windows program" if found in WINDOWS_MACHINES else None
     if found is None or found not in WINDOWS_MACHINES:
-        return "it is no Windows program"
+        return "it is not a Windows program"
     if found == machine.machine:
         return None
     return f"it is an {found} program and this computer is {machine.machine}"
 
 
 def base_interpreter(machine: Machine, path: str) -> str | None:
-    """The program that a Windows virtual environment's python.exe starts, whether it is there or not."""
+    """Return the program that the python.exe of a virtual environment on Windows starts, even if it is missing."""
     if machine.system != "Windows":
         return None
     paths = paths_of(machine.system)
@@ -115,8 +115,8 @@ def base_interpreter(machine: Machine, path: str) -> str | None:
 def _refusal(
     machine: Machine, interpreter: Interpreter, candidate: RegisteredInterpreter, site: tuple[str, ...]
 ) -> tuple[str, str]:
-    # In the order of the repair: what is no interpreter, what is broken, what can never be the host, and what lacks
-    # packages only.
+    # The order of the repairs: files that are not interpreters, broken ones, those that can never be the host, and
+    # those that only lack packages.
     path = interpreter.path
     if machine.is_store_alias(path):
         return "host.store-alias", "it is an alias of the Microsoft Store, not an interpreter"
@@ -130,7 +130,7 @@ def _refusal(
     found = re.match(r"(\d+)\.(\d+)", interpreter.version or "")
     if found and (int(found[1]), int(found[2])) < OLDEST_HOST_PYTHON:
         return "host.python-too-old", f"it is Python {found[1]}.{found[2]}, and the host needs 3.11 or newer"
-    # Without a known folder for packages nothing is said of them: a guess would refuse a usable interpreter.
+    # If the folder of the packages is unknown, do not check them, so as not to refuse a usable interpreter.
     if site:
         missing = [name for name in HOST_PACKAGES if not _has(machine, site, name)]
         if missing:
@@ -139,16 +139,16 @@ def _refusal(
 
 
 def _site_packages(machine: Machine, candidate: RegisteredInterpreter) -> tuple[str, ...]:
-    """Package folders of an installation with a known prefix, or of the running interpreter."""
+    """Return the package folders of an installation with a known prefix, or of the running interpreter."""
     paths = paths_of(machine.system)
     if _key(machine, candidate.executable) == _key(machine, machine.running().executable):
-        # `sys.path` names an archive of the standard library (python313.zip), also where there is none.
+        # `sys.path` contains an archive of the standard library (python313.zip) even if it does not exist.
         return tuple(folder for folder in machine.running().path if not folder.endswith(".zip"))
     prefix = candidate.prefix
     if not prefix and machine.system == "Windows":
         folder = paths.dirname(candidate.executable)
         prefix = paths.dirname(folder) if paths.basename(folder).lower() == "scripts" else folder
-    # Elsewhere a prefix does not say where packages are: Debian's own Python has them in dist-packages.
+    # On other systems the prefix does not determine the folder: Debian's own Python uses dist-packages.
     if not prefix or machine.system != "Windows":
         return ()
     return (str(paths.join(prefix, "Lib", "site-packages")),)
@@ -159,7 +159,7 @@ def _has(machine: Machine, site: tuple[str, ...], module: str) -> bool:
     stem = HOST_PACKAGES[module] + "-"
     return any(
         machine.kind(paths.join(folder, module)) == "folder"
-        # Also by its metadata: an editable installation has no folder there.
+        # Check the metadata, too, because an editable installation lacks the folder.
         or any(name.startswith(stem) and name.endswith(".dist-info") for name in machine.names(folder))
         for folder in site
     )
@@ -188,8 +188,11 @@ def _key(machine: Machine, path: str) -> str:
 
 
 def _identity(machine: Machine, path: str) -> str:
-    """The same for the names that one interpreter has in one folder. Not in several: an environment's interpreter
-    is a link to another one, whose packages it does not have."""
+    """Return a key that is equal for all links to one interpreter in one folder.
+
+    Links in other folders differ: the interpreter of a virtual environment links to another one with other
+    packages.
+    """
     if machine.system == "Windows":
         return _key(machine, path)
     folder = machine.real_path(paths_of(machine.system).dirname(path))
@@ -197,8 +200,7 @@ def _identity(machine: Machine, path: str) -> str:
 
 
 def _version_by_name(machine: Machine, path: str) -> str | None:
-    """ "3.11" of python3.11, or of a python3 that is a link to such a name."""
-    # Only from the name: the interpreter is not started for it.
+    """Return the version from a file name such as python3.11, also of a link's target; do not start the program."""
     for name in (path, machine.real_path(path)):
         found = re.match(r"python(\d+\.\d+)", paths_of(machine.system).basename(name))
         if found:
@@ -209,6 +211,14 @@ def _version_by_name(machine: Machine, path: str) -> str | None:
 def survey_host(
     machine: Machine, explicit: str | None, interpreters: Sequence[Interpreter], *, complete: bool
 ) -> HostFacts:
+    """Choose the host's interpreter, start it, and describe its packages.
+
+    Args:
+        machine: the computer.
+        explicit: the value of --host-python.
+        interpreters: the result of `survey_interpreters`.
+        complete: whether to compare hashes of libraries.
+    """
     chosen = _choose(machine, explicit, interpreters)
     if chosen.refusal or not chosen.path:
         return chosen
@@ -219,7 +229,7 @@ def survey_host(
 
 
 def _choose(machine: Machine, explicit: str | None, interpreters: Sequence[Interpreter]) -> HostFacts:
-    # The order of `find_host`: examined is what a session would get.
+    # Use the order of `find_host`, so that the interpreter is the one that a session would use.
     if explicit is not None:
         return _named(machine, explicit, "--host-python")
     named = machine.environ.get(VARIABLE)
@@ -246,7 +256,7 @@ def _named(machine: Machine, text: str, source: str) -> HostFacts:
     if machine.kind(path) == "folder":
         return HostFacts(path, source, "host.file-missing", "it is a folder")
     examined = examine(machine, RegisteredInterpreter("", "", path, ""), source)
-    # What it has installed it will be asked for itself.
+    # Ignore missing packages here: the interpreter itself will report its packages.
     refusal = "" if examined.refusal == "host.packages-missing" else examined.refusal
     return HostFacts(path, source, refusal, examined.said if refusal else "")
 
@@ -266,6 +276,7 @@ def _full_path(machine: Machine, text: str) -> str | None:
 
 
 def configuration_path(machine: Machine) -> str:
+    """Return the path of the configuration file."""
     named = machine.environ.get(CONFIG_VARIABLE)
     if named:
         return expanded(machine, named)
@@ -273,42 +284,42 @@ def configuration_path(machine: Machine) -> str:
 
 
 def _configured(machine: Machine) -> str | HostFacts | None:
-    """The interpreter that the configuration file names, ``None`` without one, or why the file cannot be used."""
+    """Return the interpreter of the configuration file, ``None`` without one, or why the file cannot be used."""
     path = configuration_path(machine)
-    # 64 KiB: the variable may name a file of any kind and size.
+    # Read at most 64 KiB, because the variable may be set to any file.
     text = text_of(machine, path, 1 << 16)
     if text is None:
-        # A file that was named has to be there; the default one need not.
+        # A file that is set by the variable must exist, the default one need not.
         if machine.environ.get(CONFIG_VARIABLE):
             return HostFacts("", path, "host.config-broken", "the file does not exist")
         return None
     try:
         host = parsed_toml(text).get("host", {})
     except ValueError as error:
-        said = "it is no text in UTF-8" if "\ufffd" in text else str(error)
+        said = "it is not a UTF-8 text" if "\ufffd" in text else str(error)
         return HostFacts("", path, "host.config-broken", said)
     if not isinstance(host, dict):
-        return HostFacts("", path, "host.config-broken", "its entry 'host' is no table: write [host] on a line")
+        return HostFacts("", path, "host.config-broken", "its entry 'host' is not a table: write [host] on a line")
     python = host.get("python")
     if python is None:
         return None
     if not isinstance(python, str):
-        return HostFacts("", path, "host.config-broken", "its entry 'python' in [host] is no text")
+        return HostFacts("", path, "host.config-broken", "its entry 'python' in [host] is not a string")
     paths = paths_of(machine.system)
     return str(paths.join(paths.dirname(path), expanded(machine, python))) if paths.dirname(python) else python
 
 
 def _registered(interpreters: Sequence[Interpreter], looked_at: list[str]) -> HostFacts | None:
-    """The newest usable ARM64 Python of the registry, or what is wrong with the nearest one."""
+    """Return the newest usable ARM64 Python of the registry, or what is wrong with the most suitable one."""
     registered = [one for one in interpreters if "registry" in one.sources]
     registered.sort(key=lambda one: _version(one.version), reverse=True)
     native = [one for one in registered if one.real_machine == "ARM64"]
     looked_at += [f"{one.tag}: {one.path}: {one.said}" for one in registered if one.refusal]
-    # A usable one with an older Python goes before the newest that lacks packages.
+    # Prefer a usable older Python to the newest one if that lacks packages.
     for one in native:
         if not one.refusal:
             return HostFacts(one.path, "registry", looked_at=tuple(looked_at))
-    # The nearest to being usable first: packages are installed more easily than a Python.
+    # Begin with the fault that is easiest to repair: installing packages is easier than installing a Python.
     for wanted in ("host.packages-missing", "host.python-too-old", "host.base-missing", "host.file-missing"):
         for one in native:
             if one.refusal == wanted:
@@ -337,13 +348,15 @@ def _running(machine: Machine, interpreters: Sequence[Interpreter], looked_at: t
 
 
 def _hidden_packages(machine: Machine) -> str:
-    """The running interpreter sees packages of the user (``pip install --user``) that an isolated one does not."""
-    # The host is started with -I, which leaves out the packages of the user.
+    """Return evidence if the running interpreter uses packages of the user (``pip install --user``); else "".
+
+    The host is started with -I, which disables packages of the user.
+    """
     answer = machine.running()
     paths = paths_of(machine.system)
     for name in ("qnnbridge_host", "onnxruntime"):
         folders = [f for f in answer.path if machine.kind(paths.join(f, name, "__init__.py")) == "file"]
-        # " " equals no folder: an interpreter without a home has no such packages.
+        # " " differs from every folder, for an interpreter without a home folder.
         if folders and paths.normcase(folders[0]) == paths.normcase(answer.user_site or " "):
             return f"it has {name} in {folders[0]}, which the host does not see"
     return ""
@@ -353,15 +366,16 @@ def _version(text: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text or ""))
 
 
-# What an interpreter of Windows was built for, by `sysconfig.get_platform`.
+# Platform of a Windows interpreter (`sysconfig.get_platform`) -> its machine type.
 PLATFORMS: Final = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
 _NAMED: Final = ("--host-python", VARIABLE, "configuration file")
-_REPAIR: Final = "Repair or reinstall this Python, or name another one with QNNBRIDGE_HOST_PYTHON."
+_REPAIR: Final = "Repair or reinstall this Python, or set QNNBRIDGE_HOST_PYTHON to another one."
 MAX_SEEN: Final = 8
 MAX_OTHERS: Final = 4
 
 
 def find(facts: Facts) -> Iterator[Finding]:
+    """Yield findings about the host's interpreter."""
     host = facts.host
     if host.refusal:
         yield _refused(facts)
@@ -406,7 +420,7 @@ def _refused(facts: Facts) -> Finding:
 
 
 def _others(facts: Facts) -> list[str]:
-    """The other interpreters, each with the reason against it."""
+    """Return lines about the other interpreters, each with the reason against it."""
     host = facts.host
     others = [
         one
@@ -418,14 +432,14 @@ def _others(facts: Facts) -> list[str]:
 
 
 def _fix_packages(facts: Facts) -> Remedy:
-    """Into the interpreter that was named; where none was, an environment harms nothing that is there."""
+    """Install the packages into the configured interpreter; without one, create an environment."""
     if facts.is_windows and facts.is_arm and facts.host.source not in _NAMED:
         return fixes.set_up_host(facts)
     return fixes.host_packages(facts, facts.host.path)
 
 
 def _fix_path(facts: Facts) -> Remedy:
-    # The packages of an interpreter that was only found on the PATH are unknown.
+    # The packages of an interpreter on the PATH are unknown, so do not suggest it.
     known = [one for one in facts.interpreters if one.tag or "running" in one.sources]
     usable = next((one for one in known if not one.refusal and one.path != facts.host.path), None)
     if usable is not None:
@@ -434,7 +448,7 @@ def _fix_path(facts: Facts) -> Remedy:
 
 
 def _name_it(facts: Facts, path: str) -> Remedy:
-    """Sets what named the wrong one."""
+    """Change the setting that selects the wrong interpreter to another path."""
     if facts.host.source == "--host-python":
         return Remedy("Name one that can be the host.", (f"qnnbridge doctor --host-python {word(path)}",))
     if facts.host.source == VARIABLE:
@@ -454,7 +468,7 @@ def _fix_config(facts: Facts) -> Remedy:
 
 
 def _fix_base(facts: Facts) -> Remedy:
-    """The environment made again, from another Python of its kind if there is one."""
+    """Create the environment again, from another suitable Python if there is one."""
     folder = facts.host.path.rpartition("Scripts" if facts.is_windows else "bin/")[0].rstrip("\\/")
     base = next(
         (one.path for one in facts.interpreters if one.tag and one.refusal in ("", "host.packages-missing")), None
@@ -465,7 +479,7 @@ def _fix_base(facts: Facts) -> Remedy:
     make = make or (f"python3 -m venv --clear {word(folder)}",)
     packages = fixes.host_packages(facts, base or facts.host.path)
     if any(line.startswith(fixes.SETUP_HOST) for line in packages.commands):
-        return packages  # it makes an environment by itself
+        return packages  # `setup` itself creates an environment
     return Remedy("Make it again.", (*make, *packages.commands))
 
 
@@ -481,14 +495,14 @@ _FIXES: Final[dict[str, Callable[[Facts], Remedy]]] = {
     ),
     "host.packages-missing": _fix_packages,
     "host.user-packages": lambda facts: fixes.set_up_host(
-        facts, "Give the host an environment of its own, or install without --user."
+        facts, "Give the host a separate environment, or install without --user."
     ),
     "host.none": fixes.set_up_host,
 }
 
 
 def _dead(facts: Facts, death: StartFailure) -> Finding:
-    """The interpreter itself does not come up: no package of ours is involved yet."""
+    """Return the finding for an interpreter that does not start, before any package of qnnbridge is involved."""
     from qnnbridge._diagnosis.crash import CrashRecord, diagnose
     from qnnbridge._diagnosis.exit_codes import ExitStatus, Platform
 
@@ -496,16 +510,16 @@ def _dead(facts: Facts, death: StartFailure) -> Finding:
     status = ExitStatus(death.exit_code, platform) if death.exit_code is not None else None
     said = [line for line in death.said.splitlines() if line.strip()][-3:]
     named = facts.host.source in _NAMED
-    # Exit code 0 without an answer: some other program that knows nothing of these arguments.
+    # Exit code 0 without a description means another program, which ignores these arguments.
     if status is None or death.exit_code == 0:
-        what = "is no Python interpreter" if death.exit_code == 0 else "does not start"
+        what = "is not a Python interpreter" if death.exit_code == 0 else "does not start"
         return finding(
             "host.does-not-start",
             f"the host's interpreter {facts.host.path} {what}",
             *said,
             fix=_fix_path(facts) if named else _REPAIR,
         )
-    # What restarting cures is of a host at work with models and QNN, of which nothing is loaded here.
+    # Skip causes that a restart removes: they concern a host with models and QNN, which are not loaded here.
     causes = diagnose(CrashRecord(status, "starting", stderr_tail=death.said, ready=False))
     best = next((one for one in causes if not one.curable), None)
     return finding(
@@ -519,7 +533,7 @@ def _dead(facts: Facts, death: StartFailure) -> Finding:
 
 
 def _unfit(facts: Facts) -> Iterator[Finding]:
-    """Faults that the interpreter's own report shows."""
+    """Yield findings about faults in the interpreter's description of itself."""
     answer, packages = facts.host.answer, facts.host.packages
     assert answer is not None
     machine = PLATFORMS.get(answer.platform)
@@ -530,7 +544,7 @@ def _unfit(facts: Facts) -> Iterator[Finding]:
             f"{answer.executable} says that it is {answer.platform}",
             fix=_fix_path(facts),
         )
-        # The other findings would be about packages of an interpreter that cannot be the host.
+        # Skip findings about packages of an interpreter that cannot be the host.
         return
     if answer.minor < OLDEST_HOST_PYTHON:
         yield finding(
@@ -542,7 +556,7 @@ def _unfit(facts: Facts) -> Iterator[Finding]:
         return
     missing = lacking(packages) if packages is not None else []
     if missing:
-        # Named in one finding: the same command installs all of it.
+        # Report all of these in one finding, because one command installs them.
         if packages is not None and packages.version(fixes.QNN) is None:
             missing += [fixes.QNN] if packages.runtime else ["onnxruntime", fixes.QNN]
         yield finding(
@@ -554,7 +568,7 @@ def _unfit(facts: Facts) -> Iterator[Finding]:
 
 
 def _fix_modules(facts: Facts) -> Remedy:
-    """pip brings what a package needs also where the package itself is there."""
+    """Return the fix for missing modules: pip installs missing dependencies even of an installed qnnbridge."""
     packages = facts.host.packages
     if packages is None or packages.version(fixes.QNN) is None:
         return fixes.host_packages(facts)
@@ -563,6 +577,7 @@ def _fix_modules(facts: Facts) -> Remedy:
 
 
 def healthy(facts: Facts) -> str | None:
+    """Describe the host's interpreter in one line."""
     answer = facts.host.answer
     if answer is None:
         return None

@@ -1,4 +1,4 @@
-"""The QNN libraries of a package: are they whole, of one build, signed, and for this machine? Survey and check."""
+"""QNN libraries of a package: complete, of one build, signed, for this machine type? Survey and check."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ _ROLES: Final = (
     ("prepare", re.compile(r"^(?:lib)?(?:Qnn)?HtpPrepare\.(?:dll|so)$")),
     ("system", re.compile(r"^(?:lib)?QnnSystem\.(?:dll|so)$")),
     ("stub", re.compile(r"^(?:lib)?QnnHtpV(?P<arch>\d+)Stub\.(?:dll|so)$")),
-    # A skel runs on the NPU: it is an ELF file on Windows as well.
+    # A skel runs on the NPU, so it is an ELF file on Windows, too.
     ("skel", re.compile(r"^libQnnHtpV(?P<arch>\d+)Skel\.so$")),
     ("catalog", re.compile(r"^libqnnhtpv(?P<arch>\d+)\.cat$", re.IGNORECASE)),
     ("other", re.compile(r"^(?:lib)?(?:Qnn\w+|Genie)\.(?:dll|so)$")),
 )
-# Where the version of a set comes from: the backend first, since it is what the provider talks to.
+# Origin of a set's version: the backend first, because the provider calls it.
 _SDK_FROM: Final = ("backend", "system", "stub", "prepare", "other")
-# Bytes. On Linux the version is a text somewhere in the file, so that all of it must be read.
+# Larger files are not searched by default: on Linux the version is text anywhere in the file.
 _BIG_BYTES: Final = 16 << 20
 _MAX_CATALOG_BYTES: Final = 1 << 20
 
 
 def role_of(name: str) -> tuple[str, int | None] | None:
+    """Return role and Hexagon version of a file of QNN by its name; ``None`` for other files."""
     for role, pattern in _ROLES:
         match = pattern.match(name)
         if match:
@@ -41,15 +42,17 @@ def role_of(name: str) -> tuple[str, int | None] | None:
 
 
 def qnn_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of the files of QNN itself, without the execution provider."""
+    """Return the files of QNN itself, without the execution provider, from a list of file names."""
     return tuple(name for name in names if (role := role_of(name)) is not None and role[0] != "provider")
 
 
 def survey_set(machine: Machine, folder: str, *, complete: bool) -> QnnSet | None:
-    """``None`` for a folder without any.
+    """Describe the QNN libraries in a folder; ``None`` for a folder without any.
 
     Args:
-        complete: Also read what takes long (versions inside of large files of Linux, hashes of the skels).
+        machine: the computer.
+        folder: the folder.
+        complete: whether to do slow work, too (search large files on Linux for versions, hash the skels).
     """
     names = [name for name in machine.names(folder) if role_of(name) is not None]
     if not names:
@@ -62,11 +65,11 @@ def _file(machine: Machine, folder: str, name: str, complete: bool) -> QnnFile:
     path = paths_of(machine.system).join(folder, name)
     role, arch = role_of(name) or ("other", None)
     size = machine.size(path) or 0
-    # A catalog is read only when the hash of its skel is looked for in it.
+    # A catalog is read only to search it for the hash of its skel.
     if role == "catalog":
         return QnnFile(name, role, size, arch)
     quick = machine.system == "Windows" or size < _BIG_BYTES or role == "backend"
-    # A skel is a program of the NPU; its build says nothing that the stub beside it does not.
+    # A skel is a program of the NPU, and its build is that of its stub.
     library = machine.library(path, version=role != "skel" and (complete or quick))
     return QnnFile(
         name,
@@ -80,10 +83,10 @@ def _file(machine: Machine, folder: str, name: str, complete: bool) -> QnnFile:
 
 
 def _in_catalog(machine: Machine, folder: str, skel: str, arch: int | None) -> bool | None:
-    """Whether the signed catalog beside a skel lists it; ``None`` if there is no catalog for it."""
+    """Return whether the signed catalog of a skel contains its hash; ``None`` without a catalog."""
     catalog = machine.data(paths_of(machine.system).join(folder, f"libqnnhtpv{arch}.cat"), _MAX_CATALOG_BYTES)
     digest = machine.sha256(skel) if catalog is not None else None
-    # The catalog holds the hash as raw bytes; found in there, the skel is the signed one.
+    # The catalog contains the hash as raw bytes.
     return bytes.fromhex(digest) in catalog if catalog is not None and digest else None
 
 
@@ -97,19 +100,20 @@ def _sdk(files: Sequence[QnnFile]) -> str | None:
 
 LOADABLE: Final = {
     "win-arm64": {"ARM64", "ARM64X"},
-    # ARM64X files hold code for both, and an emulated x64 process loads ARM64EC.
+    # ARM64X files contain code for both, and an emulated x64 process can load ARM64EC.
     "win-amd64": {"x64", "ARM64EC", "ARM64X"},
     "linux-x86_64": {"x86_64"},
     "linux-aarch64": {"aarch64"},
 }
 _OF_ONE_BUILD: Final = ("backend", "prepare", "system", "stub")
-# Older chips take a skel without a catalog.
+# Older chips accept a skel without a catalog.
 _UNSIGNED_ARCHS: Final = frozenset({68, 69})
 
 MAX_SEEN: Final = 6
 
 
 def find(facts: Facts) -> Iterator[Finding]:
+    """Yield findings about the host's QNN libraries."""
     packages = facts.host.packages
     if packages is None or facts.host.answer is None:
         return
@@ -124,8 +128,8 @@ def find(facts: Facts) -> Iterator[Finding]:
 
 
 def _damaged(facts: Facts, packages: Packages) -> Iterator[Finding]:
-    """Libraries that are not as the RECORD of their distribution says."""
-    # Compared with the loaded build: one of another build is a matter for `_builds`.
+    """Yield findings about libraries that differ from the RECORD of their distribution."""
+    # Leave libraries of another build to `_builds`.
     loaded = packages.loaded_set
     others = {file.name for file in _of_other_builds(loaded, packages.plugin_sdk)} if loaded else set()
     wrong = [
@@ -133,7 +137,7 @@ def _damaged(facts: Facts, packages: Packages) -> Iterator[Finding]:
         for one in packages.distributions
         if one.name.startswith("onnxruntime")
         for file in one.wrong
-        # Libraries alone: missing .py files are `packages.half-installed`.
+        # Consider only libraries: missing .py files are `packages.half-installed`.
         if not file.path.endswith(".py") and file.path.rpartition("/")[2] not in others
     ]
     kinds = {
@@ -169,7 +173,7 @@ def _machines(facts: Facts, answer: PythonReport, packages: Packages, loaded: Qn
     allowed = LOADABLE.get(answer.platform)
     if allowed is None:
         return
-    # A skel is a program for the NPU: its machine type is Hexagon everywhere.
+    # A skel is a program for the NPU, so its machine type is always Hexagon.
     bad = [f for f in loaded.files if f.role != "skel" and f.machine is not None and f.machine not in allowed]
     seen = [f"{file.name}: {file.machine}" for file in bad]
     if packages.runtime_machine is not None and packages.runtime_machine not in allowed:
@@ -185,19 +189,19 @@ def _machines(facts: Facts, answer: PythonReport, packages: Packages, loaded: Qn
 
 
 def _of_other_builds(loaded: QnnSet, expected: str | None) -> list[QnnFile]:
-    """Files whose build is not the one that the package says it has (2.51.0), or that most of them have."""
+    """Return files whose build differs from the package's (2.51.0), or else from that of most files."""
     versioned = [file for role in _OF_ONE_BUILD for file in loaded.of(role) if file.version]
     counts = collections.Counter(_build(file) for file in versioned)
     if len(counts) < 2:
         return []
-    # What the package says of itself wins over the majority: of two files each may be the stray one.
+    # The package's own version takes precedence over the majority: of two files either may be the wrong one.
     named = (build for build in counts if expected and build.startswith(expected + "."))
     main = next(named, counts.most_common(1)[0][0])
     return [file for file in versioned if _build(file) != main]
 
 
 def _build(file: QnnFile) -> str:
-    # Behind an underscore Windows libraries have a further number: 2.37.1.250807093845_124904.
+    # Windows libraries have a further number after an underscore: 2.37.1.250807093845_124904.
     return ".".join((file.version or "").split("_")[0].split(".")[:4])
 
 
@@ -220,20 +224,20 @@ def _builds(facts: Facts, packages: Packages, loaded: QnnSet) -> Iterator[Findin
 
 def _complete(facts: Facts, packages: Packages, loaded: QnnSet) -> Iterator[Finding]:
     needed = [
-        *(["provider"] if packages.plugin else []),  # the first releases of 1.x have it in onnxruntime.dll
+        *(["provider"] if packages.plugin else []),  # in the first releases of 1.x it is part of onnxruntime.dll
         "backend",
-        *(["prepare"] if facts.is_arm else []),  # the simulator has it in its backend, some releases only there
+        *(["prepare"] if facts.is_arm else []),  # in some simulators it is part of the backend
         "system",
     ]
-    # The roles that no chip decides; stub, skel and catalog follow by its Hexagon version.
+    # These roles do not depend on the chip; stub, skel and catalog depend on its Hexagon version.
     missing = [role for role in needed if not loaded.of(role)]
     arch = facts.computer.arch
-    # Only for a chip that the set knows in part; one that it does not know at all is `sdk.too-old-for-chip`.
+    # Check a chip only if the set supports it in part; an unsupported chip is `sdk.too-old-for-chip`.
     if facts.is_arm and arch is not None and arch in loaded.archs("stub") | loaded.archs("skel"):
         missing += [f"{role} V{arch}" for role in ("stub", "skel") if arch not in loaded.archs(role)]
         if facts.is_windows and arch not in _UNSIGNED_ARCHS and arch not in loaded.archs("catalog"):
             missing.append(f"catalog V{arch}")
-    # A set for the simulator alone has none for any chip, and on an Arm computer that is the fault.
+    # A set only for the simulator lacks stubs for all chips, which is the fault on an Arm computer.
     if facts.is_windows and facts.is_arm and not loaded.archs("stub") and not missing:
         missing = ["stub", "skel"]
     if missing:
@@ -258,6 +262,7 @@ def _signed(facts: Facts, loaded: QnnSet) -> Iterator[Finding]:
 
 
 def healthy(facts: Facts) -> str | None:
+    """Describe the host's QNN libraries in one line."""
     loaded = facts.host.packages.loaded_set if facts.host.packages else None
     if loaded is None:
         return None

@@ -15,7 +15,7 @@ _SHOWN_ROWS: Final = 3
 
 
 def survey_measured(machine: Machine) -> tuple[MeasuredFacts, ...]:
-    """The rows of the table of known-wrong operators that were measured here, by place."""
+    """Return the measured rows of the known-wrong table, one record for each chip and version."""
     from qnnbridge_host.cache.measured import FILE, MeasuredRows
 
     path = paths_of(machine.system).join(state_folder(machine), FILE)
@@ -35,7 +35,7 @@ def survey_measured(machine: Machine) -> tuple[MeasuredFacts, ...]:
 
 
 def _no_finding(_facts: Facts) -> Iterator[Finding]:
-    """That a row is wrong is no fault of this computer: sessions rewrite it."""
+    """Yield nothing: a wrong row is not a fault of this computer, because sessions rewrite it."""
     return iter(())
 
 

@@ -1,4 +1,4 @@
-"""The model that the user names: can QNN run it here? And onnxruntime-genai. Survey and checks."""
+"""The model of ``--model`` (can QNN run it here?), and onnxruntime-genai: survey and checks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from qnnbridge_tools.doctor.subjects.probe import died_text
 
 
 def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
-    # A folder is a model only with its configuration; any other folder is a typing error.
+    """Examine a model without running it."""
+    # A folder is a model only with its configuration; any other folder is a mistake.
     kind = machine.kind(path)
     if kind == "folder" and machine.kind(paths_of(machine.system).join(path, CONFIG)) == "file":
         return _survey_folder(path)
@@ -35,7 +36,7 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
         return ExaminedModel(path, problem=getattr(error, "message", str(error)))
     paths = paths_of(machine.system)
     name, folder = paths.basename(path), paths.dirname(path)
-    # Sizes change nothing where QNN has no operator of the model.
+    # If QNN supports no operator of the model, free dimensions do not matter.
     inputs = () if nothing_for_qnn(scan.ops) else scan.inputs
     known = ExaminedModel(
         path,
@@ -47,23 +48,23 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
             for node in inputs
             if (free := _free(node.shape))
         ),
-        # As `--dim` takes them: by name, or by input and axis where they have none.
+        # In the form of `--dim`: by name, or by input and axis without a name.
         free=tuple(
             dim if isinstance(dim, str) else f"{node.name}:{axis}"
             for node in inputs
             for axis, dim in _free(node.shape)
         ),
-        # Inputs and outputs alone: what is empty inside of the model is found by `qnnbridge analyze`.
+        # Check only inputs and outputs: `qnnbridge analyze` finds empty tensors inside of the model.
         zero=tuple(node.name for node in (*scan.inputs, *scan.outputs) if 0 in (node.shape or ())),
         missing=tuple(file for file in scan.external_files if machine.kind(paths.join(folder, file)) != "file"),
         quarantined=name in facts.state.quarantined,
     )
-    # Only a compiled model can be judged without running it: the file says what it was compiled for.
+    # Only a compiled model can be judged without running it, because the file contains its target.
     return _judge(known, scan, facts) if scan.is_compiled else known
 
 
 def _survey_folder(path: str) -> ExaminedModel:
-    """A model for text generation."""
+    """Examine the folder of a model for text generation."""
     from qnnbridge_host.model.genai_folder import read_folder
 
     try:
@@ -85,7 +86,7 @@ def _judge(model: ExaminedModel, scan: object, facts: Facts) -> ExaminedModel:
     chip = chip_named(facts.computer.chip) if facts.computer.chip else None
     verdict = check_compiled(
         model.path,
-        scan,  # type: ignore[arg-type] # a ModelScan; its module is imported where it is needed
+        scan,  # type: ignore[arg-type] # a ModelScan, whose module is imported only where it is needed
         HostTraits(
             onnxruntime=packages.version("onnxruntime") if packages else None,
             onnxruntime_qnn=packages.version(fixes.QNN) if packages else None,
@@ -100,7 +101,7 @@ def _judge(model: ExaminedModel, scan: object, facts: Facts) -> ExaminedModel:
 
 
 def _free(shape: object) -> list[tuple[int, int | str | None]]:
-    """Axis and declared size of the free dimensions."""
+    """Return axis and declared size of each free dimension."""
     dims = shape if isinstance(shape, (tuple, list)) else ()
     return [(axis, dim) for axis, dim in enumerate(dims) if not isinstance(dim, int) or dim < 0]
 
@@ -111,20 +112,21 @@ _COMPILE: Final = ("qnnbridge compile ORIGINAL.onnx",)
 
 
 def find(facts: Facts) -> Iterator[Finding]:
+    """Yield findings about the model of ``--model``."""
     model = facts.model
     if model is None:
         return
-    # `ntpath` splits at both kinds of slashes, so it serves for either system.
+    # `ntpath` splits at both kinds of slashes, so it works for each system.
     name = ntpath.basename(model.path.rstrip("\\/")) or model.path
     if model.layout:
         yield from _generation(facts, model, name)
     elif model.is_folder:
         yield finding("model.missing", f"{name} is a folder", model.path, fix="Give the path of the model's file.")
     elif not model.exists:
-        yield finding("model.missing", f"there is no file {name}", model.path, fix="Correct the path.")
+        yield finding("model.missing", f"the file {name} does not exist", model.path, fix="Correct the path.")
     elif model.problem:
         yield finding(
-            "model.unreadable", f"{name} is no ONNX model", model.problem, fix="Export or copy the model again."
+            "model.unreadable", f"{name} is not an ONNX model", model.problem, fix="Export or copy the model again."
         )
     else:
         yield from _contents(facts, model, name)
@@ -138,9 +140,9 @@ def _generation(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Findi
     if model.problem:
         yield finding(
             "model.genai-damaged",
-            f"the folder {name} is no whole model for text generation",
+            f"the folder {name} is not a complete model for text generation",
             model.problem,
-            fix="Copy or download the folder again, all of its files.",
+            fix="Copy or download the folder again with all of its files.",
         )
         return
     if facts.host.packages is None:
@@ -149,7 +151,7 @@ def _generation(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Findi
     if version is None:
         yield finding(
             "model.genai-missing",
-            f"the host has no {GENAI}, which {name} needs",
+            f"the host does not have {GENAI}, which {name} needs",
             facts.host.path,
             fix=fixes.by_pip(facts, f"install {GENAI}"),
         )
@@ -170,38 +172,36 @@ def _contents(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Finding
     if model.missing:
         yield finding(
             "model.data-missing",
-            f"{name} lacks a file of its weights"
-            if len(model.missing) == 1
-            else f"{name} lacks files of its weights",
+            f"{name} lacks a file with weights" if len(model.missing) == 1 else f"{name} lacks files with weights",
             *model.missing[:5],
-            fix="Copy these files beside the model as well, under the names that they were made with.",
+            fix="Copy these files to the model's folder, too, without renaming them.",
         )
     if model.zero:
         yield finding(
             "model.zero-size",
             f"{name} has tensors of size 0",
             *model.zero[:5],
-            fix="Give these dimensions a size, or cut that part out of the model.",
+            fix="Give these dimensions a size, or remove that part of the model.",
         )
     if model.verdict == "cannot run here":
         yield finding(
             "model.compiled-unusable",
             f"the compiled model {name} cannot run here",
             *model.reasons[:4],
-            fix=Remedy("Compile the original model for this computer (in place of ORIGINAL.onnx).", _COMPILE),
+            fix=Remedy("Compile the original model (ORIGINAL.onnx) for this computer.", _COMPILE),
         )
     elif model.verdict == "recompile recommended":
         yield finding(
             "model.recompile",
             f"{name} should be compiled again",
             *model.reasons[:4],
-            fix=Remedy("Compile the original model again (in place of ORIGINAL.onnx).", _COMPILE),
+            fix=Remedy("Compile the original model (ORIGINAL.onnx) again.", _COMPILE),
         )
-    # A probe with --dim that ran on QNN proves that the sizes were given.
+    # If a probe ran completely on QNN, the sizes were given by --dim.
     if model.dynamic and not _ran_on_qnn(model):
         yield finding(
             "model.dynamic-shape",
-            f"the inputs of {name} have no fixed dimensions",
+            f"the inputs of {name} have free dimensions",
             *model.dynamic[:5],
             fix=_fix_dimensions(model),
         )
@@ -223,7 +223,7 @@ def _contents(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Finding
 
 
 def _fix_dimensions(model: ExaminedModel) -> Remedy:
-    """All of them: with one left free nothing runs."""
+    """Return the fix that sets all free dimensions, because with a single free one no node runs on QNN."""
     free = model.free or [name for line in model.dynamic for name in line.rpartition(": ")[2].split(", ")]
     names = list(dict.fromkeys(free))
     named = next((name for name in names if not _IS_AXIS.search(name)), None)
@@ -239,7 +239,7 @@ def _ran_on_qnn(model: ExaminedModel) -> bool:
 
 
 def _live(model: ExaminedModel, probe: ProbeResult, name: str) -> Finding:
-    # The placement was refused: no fault of the host.
+    # A refused placement is not a fault of the host.
     if probe.error == "PlacementRefused":
         return finding(
             "model.on-cpu",
@@ -260,6 +260,7 @@ def _live(model: ExaminedModel, probe: ProbeResult, name: str) -> Finding:
 
 
 def healthy(facts: Facts) -> str | None:
+    """Describe the model in one line."""
     model = facts.model
     if model is None:
         return None
@@ -282,6 +283,7 @@ _LEAST: Final = re.compile(r">=\s*([\d.]+)")
 
 
 def find_genai(facts: Facts) -> Iterator[Finding]:
+    """Yield findings about onnxruntime-genai."""
     packages = facts.host.packages
     installed = packages.distribution(GENAI) if packages is not None else None
     if packages is not None and installed is not None:
@@ -294,20 +296,20 @@ def _wheel(facts: Facts, installed: Distribution) -> Iterator[Finding]:
     answer = facts.host.answer
     if answer is None or not installed.tags:
         return
-    # As wheels write it: win_arm64 for win-arm64.
+    # Tags of wheels have underscores: win_arm64 for win-arm64.
     platform = answer.platform.replace("-", "_").replace(".", "_")
     tags = [tag.split("-") for tag in installed.tags]
     if not any(fits_platform(tag[-1], platform) and fits_python(tag[0], answer.tag) for tag in tags):
         yield finding(
             "genai.wheel",
-            f"the host's {GENAI} {installed.version} is made for another interpreter",
+            f"the host's {GENAI} {installed.version} is for another interpreter",
             f"wheel {', '.join(installed.tags)} in Python {answer.version}, {answer.platform} ({installed.folder})",
             fix=fixes.install_again(facts, GENAI, installed.version, "--only-binary :all:"),
         )
 
 
 def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iterator[Finding]:
-    # Not at the top: it brings the reader of models along, and most computers have no onnxruntime-genai.
+    # Imported here because it also imports the reader of models, and most computers lack onnxruntime-genai.
     from qnnbridge_host.model.genai_folder import OLDEST, TRIED, is_too_old, version_of
 
     if is_too_old(installed.version):
@@ -317,10 +319,10 @@ def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iter
             f"{GENAI} {installed.version} ({installed.folder})",
             fix=fixes.by_pip(facts, f"install -U {word(f'{GENAI}>=' + '.'.join(map(str, OLDEST)))}"),
         )
-        # A release that goes anyway needs no onnxruntime to be found for it.
+        # This release must be replaced anyway, so do not check its onnxruntime.
         return
     if "ort-too-old" in fixes.known_reasons(facts):
-        return  # `packages.onnxruntime-too-old` has the cause and the fix
+        return  # `packages.onnxruntime-too-old` reports the cause and the fix
     runtime, least = packages.version("onnxruntime"), _LEAST.search(installed.needs)
     if runtime is not None and least is not None and version_of(runtime) < version_of(least[1]):
         wanted = "onnxruntime" + installed.needs
@@ -329,7 +331,7 @@ def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iter
             "genai.onnxruntime-too-old",
             f"onnxruntime {runtime} is too old for {GENAI} {installed.version}",
             f"{GENAI} {installed.version} needs {wanted}",
-            # With 1.x, onnxruntime-genai gives way: another onnxruntime would overwrite files of the provider.
+            # With 1.x replace onnxruntime-genai, because another onnxruntime would overwrite files of the provider.
             fix=fixes.by_pip(
                 facts, f"install {GENAI}=={TRIED[0]}", "Install a release for the onnxruntime that is there."
             )
@@ -339,7 +341,7 @@ def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iter
 
 
 def _emulated(facts: Facts, *, has_host: bool) -> Iterator[Finding]:
-    """An x64 Python on an Arm PC: its wheel is plain x64 code, and its QNN no way to the NPU."""
+    """Yield a finding for onnxruntime-genai in an x64 Python on an Arm PC: it is emulated and lacks the NPU."""
     installed = facts.application_packages.distribution(GENAI)
     if installed is None or not (facts.is_windows and facts.is_arm and facts.application_machine == "x64"):
         return
@@ -358,6 +360,7 @@ def _emulated(facts: Facts, *, has_host: bool) -> Iterator[Finding]:
 
 
 def healthy_genai(facts: Facts) -> str | None:
+    """Describe the host's onnxruntime-genai in one line; ``None`` without it."""
     packages = facts.host.packages
     version = packages.version(GENAI) if packages is not None else None
     if version is None:
@@ -370,7 +373,7 @@ def healthy_genai(facts: Facts) -> str | None:
         return f"{GENAI} {version}"
     words = STANDING_WORDS[position]
     if is_untried(version):
-        words += f", {TRIED[-1]}: a process of its own tries it before the host uses it"
+        words += f", {TRIED[-1]}: a separate process tries it before the host uses it"
     return f"{GENAI} {version} ({words})"
 
 

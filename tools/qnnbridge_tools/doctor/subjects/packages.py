@@ -19,27 +19,33 @@ from qnnbridge_tools.doctor.machine import Machine, paths_of, text_of
 from qnnbridge_tools.doctor.subjects.library_files import survey_set
 
 GENAI: Final = "onnxruntime-genai"
-# Distributions that bring the module onnxruntime (or are onnxruntime-qnn).
-# onnxruntime-genai and onnxruntime-extensions bring modules of their own.
+# Distributions with the module onnxruntime, and onnxruntime-qnn. onnxruntime-genai and onnxruntime-extensions have
+# other modules.
 RUNTIMES: Final = re.compile(r"^(?:onnxruntime(?:-(?!genai|extensions)[a-z]+)?|ort-nightly(?:-[a-z]+)?)$")
 
 _OTHERS: Final = ("numpy", "msgpack", "qnnbridge", "onnx", "windowsml", GENAI)
 _CHECKED: Final = ("numpy", "msgpack", "qnnbridge")
 _MODULES: Final = ("qnnbridge_host", "qnnbridge_protocol", "msgpack", "numpy", "onnxruntime", "onnxruntime_qnn")
-# As wheels write it: onnxruntime_qnn-2.7.0.dist-info.
+# Metadata folder of a wheel, such as onnxruntime_qnn-2.7.0.dist-info.
 _DIST_INFO: Final = re.compile(r"^(?P<name>[A-Za-z0-9]+(?:[._-][A-Za-z]+)*)-(?P<version>\d[^-]*)\.dist-info$")
 _ASSIGNMENT: Final = re.compile(r"""^(\w+)\s*=\s*['"]([^'"]*)['"]""", re.MULTILINE)
 _NATIVE: Final = re.compile(r"\.(?:dll|pyd|cat|so(?:\.[\d.]+)?)$", re.IGNORECASE)
-# Of each distribution: a snapshot stays small also where a folder was emptied.
+# Limit for each distribution, so that a snapshot stays small even if a folder was emptied.
 _MAX_WRONG: Final = 20
-# What the host imports before anything of QNN. Not `qnnbridge_os`, which every installation has beside
-# `qnnbridge_protocol`: a file of it that is missing is `packages.half-installed`, and a snapshot of qnnbridge 0.1
-# does not name it, so that a healthy host would be refused.
+# Modules that the host imports before QNN. Without `qnnbridge_os`, which every installation has together with
+# `qnnbridge_protocol`: a missing file of it is `packages.half-installed`, and a snapshot of qnnbridge 0.1 does not
+# list it, so that a healthy host would be refused.
 NEEDED: Final = ("qnnbridge_host", "qnnbridge_protocol", "msgpack", "numpy")
 
 
 def survey_packages(machine: Machine, answer: PythonReport, *, complete: bool) -> Packages:
-    """The packages of the interpreter that gave the report."""
+    """Describe the packages of an interpreter.
+
+    Args:
+        machine: the computer.
+        answer: the interpreter's description of itself.
+        complete: whether to compare hashes of libraries.
+    """
     folders = tuple(dict.fromkeys(answer.path))
     paths = paths_of(machine.system)
     distributions = tuple(_distributions(machine, folders, complete))
@@ -52,9 +58,9 @@ def survey_packages(machine: Machine, answer: PythonReport, *, complete: bool) -
     plugins = [plugin, *(paths.join(libraries, name) for name in machine.names(libraries))] if plugin else []
     places = [place for place in (capi, *plugins) if place]
     found = (survey_set(machine, place, complete=complete) for place in places)
-    # A folder with neither is no set of QNN that anything would load.
+    # A folder without backend and provider is not a set of QNN that could be loaded.
     sets = tuple(one for one in found if one is not None and (one.of("backend") or one.of("provider")))
-    # The extension module: its machine type is that of the whole wheel.
+    # The machine type of the extension module is that of the whole wheel.
     state = next((n for n in machine.names(capi or "") if n.startswith("onnxruntime_pybind11_state")), None)
     library = machine.library(paths.join(capi, state), version=False) if capi and state else None
     return Packages(
@@ -75,14 +81,14 @@ def survey_packages(machine: Machine, answer: PythonReport, *, complete: bool) -
 def loaded_folder(
     system: str, answer: PythonReport, capi: str | None, plugin: str | None, sets: Sequence[QnnSet]
 ) -> str | None:
-    """The folder whose libraries would be loaded: the choice that onnxruntime_qnn's own platform_loader makes."""
+    """Return the folder whose libraries would be loaded, by the rules of onnxruntime_qnn's platform_loader."""
     if plugin is None:
         return next((one.folder for one in sets if one.folder == capi), None)
-    # Without a folder `libs` the package has one set, beside its module.
+    # Without a folder `libs` the package has one set, in the folder of its module.
     if not any("libs" in one.folder[len(plugin) :] for one in sets if one.folder.startswith(plugin)):
         return plugin
     on_arm = answer.machine.lower() in ("arm64", "aarch64")
-    # An emulated Python 3.12 says ARM64 and has AMD64 in its environment: the loader then takes the ARM64EC set.
+    # An emulated Python 3.12 reports ARM64 and has AMD64 in its environment: the loader then uses the ARM64EC set.
     name = ("arm64ec" if answer.env_machine.upper() == "AMD64" else "arm64") if on_arm else "amd64"
     return str(paths_of(system).join(plugin, "libs", name))
 
@@ -147,10 +153,10 @@ def _needed_runtime(machine: Machine, metadata: str) -> str:
 
 
 def _wrong_files(machine: Machine, folder: str, record: str | None, hashes: bool) -> Iterator[DamagedFile]:
-    """Files that are missing, and libraries of another size or, if asked for, with other contents."""
+    """Yield files that are missing, and libraries of another size or (with `hashes`) with other contents."""
     paths = paths_of(machine.system)
     for row in csv.reader((record or "").splitlines()):
-        # Rows without a size are the RECORD itself; ".." leads to scripts; .pyc files are made again at any time.
+        # Skip the RECORD itself (a row without a size), scripts ("..") and .pyc files, which Python regenerates.
         if len(row) < 3 or not row[2].isdigit() or row[0].startswith("..") or row[0].endswith(".pyc"):
             continue
         name, expected = row[0], int(row[2])
@@ -162,22 +168,23 @@ def _wrong_files(machine: Machine, folder: str, record: str | None, hashes: bool
         if size is None:
             yield DamagedFile(name, "missing", expected)
         elif native and size != expected:
-            # A .py file is compared by presence alone (see `library_files`).
+            # For .py files only the existence is checked.
             yield DamagedFile(name, "size", expected, size)
         elif native and hashes and row[1].startswith("sha256=") and machine.sha256(path) != _hex(row[1][7:]):
             yield DamagedFile(name, "hash", expected, size)
 
 
 def _hex(text: str) -> str:
-    """RECORD has hashes in base64 without padding."""
+    """Convert a hash from the base64 without padding of a RECORD to hexadecimal."""
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).hex()
 
 
-# This many missing ones are no single library that a virus scanner removed.
+# With so many missing files the cause is not a virus scanner that removed a single library.
 _MANY_FILES: Final = 5
 
 
 def find(facts: Facts) -> Iterator[Finding]:
+    """Yield findings about the host's packages and their versions."""
     packages, answer = facts.host.packages, facts.host.answer
     if packages is None or answer is None:
         return
@@ -204,13 +211,13 @@ def find(facts: Facts) -> Iterator[Finding]:
             "packages.other-qnnbridge",
             "both sides have different versions of qnnbridge",
             f"here: {facts.qnnbridge}; host: {theirs} ({facts.host.path})",
-            # Not the extra [host]: beside onnxruntime-qnn 1.x it would bring a second onnxruntime.
+            # Do not install the extra [host], which would add a second onnxruntime to onnxruntime-qnn 1.x.
             fix=fixes.install_qnnbridge(facts),
         )
 
 
 def _wheels(facts: Facts, packages: Packages) -> Iterator[Finding]:
-    """The tags of the installed wheels against the interpreter that they are installed in."""
+    """Yield findings about installed wheels whose tags do not fit their interpreter."""
     answer = facts.host.answer
     assert answer is not None
     platform = answer.platform.replace("-", "_").replace(".", "_")
@@ -233,7 +240,7 @@ def _wheels(facts: Facts, packages: Packages) -> Iterator[Finding]:
 
 
 def _for_arm_only(facts: Facts, packages: Packages) -> Iterator[Finding]:
-    """Several win_amd64 wheels are for emulated Pythons: ARM64EC code, which no x64 processor can run."""
+    """Yield a finding for a win_amd64 wheel for emulated Pythons, whose ARM64EC code no x64 processor can run."""
     loaded, version = packages.loaded_set, packages.version(QNN)
     if not facts.is_windows or facts.is_arm or loaded is None or version is None:
         return
@@ -241,7 +248,7 @@ def _for_arm_only(facts: Facts, packages: Packages) -> Iterator[Finding]:
     if arm and not any(file.machine == "x64" for file in loaded.files):
         yield finding(
             "packages.arm-only",
-            f"onnxruntime-qnn {version} holds code for Arm computers only, not for {facts.computer.machine}",
+            f"onnxruntime-qnn {version} contains code for Arm computers only, not for {facts.computer.machine}",
             *(f"{file.name}: {file.machine}" for file in arm[:3]),
             f"folder: {loaded.folder}",
             fix=fixes.install_fitting(facts),
@@ -249,30 +256,32 @@ def _for_arm_only(facts: Facts, packages: Packages) -> Iterator[Finding]:
 
 
 def fits_platform(tag: str, platform: str) -> bool:
+    """Return whether the platform tag of a wheel fits a platform such as win_arm64."""
     if tag == "any" or platform.startswith(("win", "macosx")):
         return tag in ("any", platform)
-    # manylinux tags end with the processor's name, whatever glibc they ask for.
+    # manylinux tags with any version of glibc end with the processor.
     return tag.endswith("_" + platform.split("_", 1)[-1])
 
 
 def fits_python(tag: str, wanted: str) -> bool:
+    """Return whether the Python tag of a wheel fits an interpreter's tag such as cp313."""
     return any(part in (wanted, "py3", "abi3") or not part.startswith("cp3") for part in tag.split("."))
 
 
 def _half_installed(facts: Facts, packages: Packages) -> Iterator[Finding]:
     for one in packages.distributions:
-        # An absent file of these does not keep the host from starting.
+        # The host starts without these packages.
         if one.name in ("onnx", GENAI):
             continue
         missing = [wrong.path for wrong in one.wrong if wrong.what == "missing"]
-        # The distribution is listed and neither module is there: its files were deleted by hand.
+        # If the distribution is listed but its modules are missing, its files were deleted by hand.
         gone = one.name == QNN and not (packages.plugin or packages.runtime)
         lost_code = [path for path in missing if path.endswith(".py")]
         if one.has_record and not gone and len(missing) < _MANY_FILES and not lost_code:
             continue
         seen = [f"{one.folder}: {one.name} {one.version} is listed as installed"]
-        # pip writes the RECORD last: where there is none, an installation was cut off.
-        seen += [] if one.has_record else ["it has no RECORD of its files"]
+        # pip writes the RECORD last, so without one an installation was interrupted.
+        seen += [] if one.has_record else ["the RECORD of its files is missing"]
         seen += [f"missing: {path}" for path in missing[:3]]
         yield finding(
             "packages.half-installed",
@@ -283,7 +292,7 @@ def _half_installed(facts: Facts, packages: Packages) -> Iterator[Finding]:
 
 
 def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
-    """The distribution that owns the folder onnxruntime."""
+    """Yield findings about several distributions with files in the folder onnxruntime."""
     qnn = packages.version(QNN)
     runtimes = {one.name: one for one in packages.distributions if _is_runtime(one) and one.name != QNN}
     copies = [one for one in packages.distributions if one.name == QNN]
@@ -294,11 +303,11 @@ def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
             *(f"{one.version} in {one.folder}" for one in copies),
             fix=_once(facts, copies),
         )
-        # A copy of each line of releases: the files of 1.x lie in the folder of the other.
+        # With a 1.x and a 2.x copy, files of 1.x are in the folder of plain onnxruntime.
         if any(is_1x(one.version) for one in copies) and not all(is_1x(one.version) for one in copies):
             yield _leftover(facts, packages, f"both {' and '.join(one.version for one in copies)} are listed")
             return
-    # Files of 1.x without a distribution: pip has forgotten them, and cannot remove them.
+    # pip cannot remove files of 1.x whose distribution is not recorded.
     if qnn is None:
         if packages.runtime_package == QNN or packages.runtime_folder_has_qnn:
             yield _leftover(facts, packages, "no onnxruntime-qnn is listed as installed")
@@ -344,7 +353,7 @@ def _leftover(facts: Facts, packages: Packages, seen: str) -> Finding:
 def _presence(facts: Facts, packages: Packages) -> Iterator[Finding]:
     qnn = packages.version(QNN)
     if qnn is None and (facts.engine.wanted in ("windowsml", "folder") or packages.version("windowsml")):
-        return  # `subjects.qnn` looks at that source
+        return  # `subjects.qnn` checks that source
     if qnn is None and (packages.runtime or packages.version("onnxruntime")):
         yield finding(
             "packages.no-qnn",
@@ -399,29 +408,29 @@ def _pair(facts: Facts, packages: Packages) -> Iterator[Finding]:
 
 
 def _once(facts: Facts, copies: list[Distribution]) -> Remedy:
-    """pip takes away one copy at a time, the one that it finds first."""
+    """Return the fix that leaves a single copy of onnxruntime-qnn."""
     newest = max(copies, key=lambda one: numbers_of(one.version))
     remedy = fixes.install_version(facts, _kept(facts, newest.version))
     if fixes.is_managed(facts):
         return remedy
-    # pip removes one copy at a time, so it is called once for each of them.
+    # pip removes only the first copy that it finds, so call it once for each copy.
     further = fixes.pip(facts, *[f"uninstall -y {QNN}"] * (len(copies) - 1))
     return dataclasses.replace(remedy, commands=(*further, *remedy.commands))
 
 
 def _kept(facts: Facts, version: str | None) -> str | None:
-    """This version, unless it does not fit this host."""
-    # What is there stays, so that a repair changes as little as it can.
+    """Return the version if it fits, so that a repair changes as little as possible; else one that fits."""
     return version if version and fixes.fits(facts, version) else fixes.fitting_version(facts)
 
 
 def _with_runtime(facts: Facts, qnn: str, how: str) -> Remedy:
-    """An onnxruntime for this plugin."""
+    """Return the fix that installs an onnxruntime for this plugin. how: pip's command."""
     instead = fixes.fitting_instead(facts, qnn)
     return instead or fixes.by_pip(facts, f"{how} {word(fixes.ort_requirement(facts, qnn))}")
 
 
 def lacking(packages: Packages) -> list[str]:
+    """Return the modules that the host needs and that are missing."""
     return [name for name in NEEDED if name not in packages.modules]
 
 
@@ -430,6 +439,7 @@ def _is_runtime(one: Distribution) -> bool:
 
 
 def healthy(facts: Facts) -> str | None:
+    """Describe the versions of the host's packages in one line."""
     packages = facts.host.packages
     qnn = packages.version(QNN) if packages is not None else None
     if packages is None or qnn is None:

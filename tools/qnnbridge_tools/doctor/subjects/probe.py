@@ -1,8 +1,9 @@
-"""The live probe: its process, who starts that, and the check of its result.
+"""The live probe: its process, the start of that process, and the check of its result.
 
-The process is ``python -m qnnbridge_tools.doctor.subjects.probe``, with an order on its standard input. Everything
-that may hang or die happens below it, and its state folder is a temporary one: what a probe kills makes no crash
-report and puts no model in quarantine. It prints one line of JSON when a stage begins and one with the result.
+The process is ``python -m qnnbridge_tools.doctor.subjects.probe``, with a request on its standard input. Everything
+that may hang or crash happens in it and its children, with a temporary state folder, so that a crash does not
+create a crash report or a quarantine. It prints one line of JSON at the start of each stage and one with the
+result.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.facts import Facts, ProbeRequest, ProbeResult
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
 
-# Above the probe's own deadline, for its own end.
+# Time after the probe's own deadline in which its process must end.
 GRACE_S: Final = 5.0
 _MAX_SAID: Final = 2000
 
 
 def run_probe(order: ProbeRequest) -> ProbeResult:
-    """Takes at most the order's time and `GRACE_S`."""
-    # A frozen program would start itself again, with all that it does.
+    """Run a live probe in a separate process and return its result, at the latest `GRACE_S` after the deadline."""
+    # A frozen program would start itself again instead of an interpreter.
     if getattr(sys, "frozen", False) or not sys.executable:
-        return ProbeResult(skipped="this program is no Python interpreter that could start another one")
+        return ProbeResult(skipped="this program is not a Python interpreter that could start another one")
     request = dataclasses.replace(order, model=os.path.abspath(order.model) if order.model else None)
-    # Windows keeps a file of a process that is just ending; the folder is then left to the system.
+    # Windows locks files of a process that is just ending; then the system removes the folder later.
     with tempfile.TemporaryDirectory(prefix="qnnbridge-doctor-", ignore_cleanup_errors=True) as state:
         env = {
             **os.environ,
@@ -59,7 +60,7 @@ def _run(order: str, env: dict[str, str], timeout_s: float) -> ProbeResult:
         out, err = child.communicate((order + "\n").encode(), timeout_s)
     except subprocess.TimeoutExpired:
         timed_out = True
-        child.kill()  # its host sees the end of its input and follows
+        child.kill()  # its host ends at the end of its input
         out, err = child.communicate()
     return _read(out.decode("utf-8", "replace"), err.decode("utf-8", "replace"), child.returncode, timed_out)
 
@@ -70,7 +71,7 @@ def _read(out: str, err: str, code: int, timed_out: bool) -> ProbeResult:
         try:
             message = json.loads(line)
         except ValueError:
-            # A library may print lines of its own between ours.
+            # A library may have printed this line.
             continue
         if isinstance(message, dict) and "result" in message:
             return read_document(ProbeResult, message["result"], "probe")
@@ -84,18 +85,19 @@ def _read(out: str, err: str, code: int, timed_out: bool) -> ProbeResult:
 
 
 TITLES: Final = {
-    "start": "the host does not come up",
+    "start": "the host does not start",
     "import": "onnxruntime cannot be imported in the host",
     "register": "the QNN provider cannot be loaded",
     "devices": "QNN has no device to compute on",
     "create": "a tiny model cannot be compiled for QNN",
     "run": "a tiny model cannot be run on QNN",
-    "numbers": "QNN gives wrong numbers",
+    "numbers": "QNN computes wrong numbers",
     "timeout": "QNN does not answer",
 }
 
 
 def find(facts: Facts) -> Iterator[Finding]:
+    """Yield the finding about a failed live probe."""
     probe = facts.probe
     if probe is None or not probe.failed:
         return
@@ -121,25 +123,29 @@ def _unknown(facts: Facts) -> Iterator[str]:
 
 
 def _remedy(facts: Facts, probe: ProbeResult) -> Remedy:
-    """The fix where the fault itself names none."""
+    """Return the fix for a failure whose error does not contain one."""
     if probe.failed == "timeout":
         words = "Restart the computer, in case the NPU hangs; then give it more time."
         return Remedy(words, ("qnnbridge doctor --timeout 300",))
-    # Of versions that the table does not have, the pair that was tried is the safer advice than the same one again.
+    # For unknown versions, installing the pair that was tried is safer than reinstalling them.
     if probe.failed != "start" and fixes.unknown_packages(facts):
-        return fixes.install_known(facts, "Update qnnbridge, which may know more, or install what it knows.")
+        return fixes.install_known(
+            facts, "Update qnnbridge, which may have a newer table, or install known versions."
+        )
     again = fixes.reinstall(facts)
     if again.words or probe.failed in ("start", "import", "register"):
         return again
     then = fixes.UPDATE_DRIVER if facts.is_arm else "report it with: qnnbridge doctor --snapshot FILE"
-    return Remedy(f"Install the libraries anew; if that does not help, {then}.", again.commands)
+    return Remedy(f"Reinstall the libraries; if that does not help, {then}.", again.commands)
 
 
 def died_text(probe: ProbeResult) -> str:
+    """Return the end of a title for a crash; "" for other failures."""
     return ": its process dies" if probe.exit_code is not None else ""
 
 
 def healthy(facts: Facts) -> str | None:
+    """Describe the result of the probe in one line."""
     probe = facts.probe
     if probe is None:
         return None
@@ -166,12 +172,12 @@ STAGE_OF_PHASE: Final = {
     "running": "run",
 }
 PROBE_MODEL: Final = "probe.onnx"
-# The NPU computes with 16 bits; the right numbers are small multiples of 1/8.
+# Allowed difference: the NPU computes in 16 bits, and the right numbers are small multiples of 1/8.
 TOLERANCE: Final = 0.05
 
 
 class ProbeLog:
-    """The stages of the probe, for the parent process."""
+    """Stages and result of the probe, which are reported to the parent process."""
 
     def __init__(self) -> None:
         self.stages: list[dict[str, Any]] = []
@@ -179,17 +185,20 @@ class ProbeLog:
         self._begun = time.perf_counter()
 
     def begin(self, stage: str) -> None:
+        """Begin a stage and report it."""
         self.end()
         self.stages.append({"name": stage, "seconds": 0.0})
         self._begun = time.perf_counter()
         _say({"stage": stage})
 
     def end(self) -> None:
+        """Record the duration of the current stage."""
         if self.stages:
             self.stages[-1]["seconds"] = round(time.perf_counter() - self._begun, 3)
 
     @property
     def stage(self) -> str:
+        """Current stage."""
         return str(self.stages[-1]["name"]) if self.stages else "start"
 
 
@@ -198,11 +207,12 @@ def _say(document: dict[str, Any]) -> None:
 
 
 def main() -> int:
+    """Run the probe of the request on standard input."""
     order = read_document(ProbeRequest, json.loads(sys.stdin.readline()), "order")
     run = ProbeLog()
     try:
         _probe(order, run)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the result
+    except Exception as error:  # noqa: BLE001 - any error is the result
         run.result |= _failed(error, run.stage)
     run.end()
     _say({"result": {**run.result, "stages": run.stages}})
@@ -210,7 +220,7 @@ def main() -> int:
 
 
 def _probe(order: ProbeRequest, run: ProbeLog) -> None:
-    # Not at the top: the doctor's own process, and its --quick, need none of it.
+    # Imported here because the doctor's own process does not need it.
     import importlib.resources
 
     from qnnbridge import Host
@@ -241,7 +251,7 @@ def _compute(host: Any, model: str, order: ProbeRequest, run: ProbeLog) -> None:
 
     dimensions = read_dimensions(order.dimensions)
     run.begin("create")
-    # No repetition: one death shows it.
+    # Do not retry: a single crash is the result.
     with InferenceSession(
         model, session_options(dimensions), host=host, timeout=order.timeout_s, retry=0
     ) as session:
@@ -258,11 +268,11 @@ def _compute(host: Any, model: str, order: ProbeRequest, run: ProbeLog) -> None:
         x = np.arange(-8, 8, dtype=np.float32).reshape(2, 8) / 8
         outputs = session.run(None, {"x": x})
         run.begin("numbers")
-        # relu(x @ w + b), which `scripts/makers/probe_model.py` makes a model of.
+        # relu(x @ w + b), the model of `scripts/makers/probe_model.py`.
         right = np.maximum(x.astype(np.float64) @ weights() + bias(), 0)
         difference = float(np.max(np.abs(np.asarray(outputs[0], np.float64) - right)))
         run.result["difference"] = difference
-        # Written so that NaN fails, too.
+        # This form fails for NaN, too.
         if not difference <= TOLERANCE:
             run.result |= {
                 "failed": "numbers",
@@ -271,30 +281,32 @@ def _compute(host: Any, model: str, order: ProbeRequest, run: ProbeLog) -> None:
 
 
 def weights() -> Any:
+    """Return the weights of the probe's model."""
     import numpy as np
 
-    # Multiples of 1/8 between -1 and 7/8: 16 bits hold them, and the sums of their products, exactly.
+    # Multiples of 1/8 between -1 and 7/8, which are exact in 16 bits, as are the sums of their products.
     return ((np.arange(64) * 7 % 16 - 8) / 8).reshape(8, 8)
 
 
 def bias() -> Any:
+    """Return the bias of the probe's model."""
     import numpy as np
 
     return (np.arange(8) % 3 - 1) / 2
 
 
 def _failed(error: Exception, stage: str) -> dict[str, Any]:
-    """An error as the result. A death names its own phase; the engine's own complaints name what is missing."""
+    """Return an error as the probe's result, with the stage that failed."""
     details = getattr(error, "details", None) or {}
     kind = type(error).__name__
     exit_record = details.get("exit") if isinstance(details.get("exit"), dict) else None
     failed = (
-        # The death of a process names its phase; any other error belongs to the stage that was begun here.
+        # A crash contains its phase; any other error belongs to the current stage.
         STAGE_OF_PHASE.get(str(details.get("phase", "")), stage) if exit_record or kind == "HostCrashed" else stage
     )
     if kind == "ProviderUnavailable":
         failed = (
-            # One class for both stages: only its text says whether the registering failed or no device was listed.
+            # Two stages raise this class. Its text shows whether the registration failed or no device was listed.
             "devices" if "device" in str(error).lower() and "register" not in str(error).lower() else "register"
         )
     elif kind in ("DeadlineExceeded", "HostHung"):
@@ -305,7 +317,7 @@ def _failed(error: Exception, stage: str) -> dict[str, Any]:
         "message": str(getattr(error, "message", "") or error),
         "cause": getattr(error, "cause", None) or "",
         "fix": getattr(error, "fix", None) or "",
-        # The report is in the temporary state folder, which is gone before anybody can read it.
+        # Omit the path of the crash report, because its temporary folder is removed.
         "evidence": [
             str(line) for line in getattr(error, "evidence", ()) if not str(line).startswith("crash report:")
         ],

@@ -1,7 +1,7 @@
-"""Which QNN is loaded, and does it fit system and chip? Survey and checks.
+"""The QNN that is loaded, and whether it fits system and chip: survey and checks.
 
-The host takes QNN from the wheel, the catalogue of Windows or a folder; SDKs, search paths and `backend_path` may
-bring another one.
+The host loads QNN from the wheel, the catalogue of Windows or a folder. SDKs, search paths and `backend_path` may
+cause another QNN to be loaded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from qnnbridge_tools.doctor.subjects.host import configuration_path
 from qnnbridge_tools.doctor.subjects.library_files import qnn_names
 from qnnbridge_tools.versions.fitness import short_sdk
 
-# --- Where the host takes QNN from: the wheel, the catalogue of Windows or a folder; which fits. Survey and check.
+# --- the origin of the host's QNN: the wheel, the catalogue of Windows or a folder. Survey and check -------
 
 WINDOWSML: Final = "windowsml"
 NOT_PRESENT: Final = "NotPresent"
@@ -40,13 +40,14 @@ _DOWNLOAD: Final = "-m qnnbridge_host.windows_ml download"
 
 
 def survey_engine(machine: Machine, hosted: HostFacts) -> EngineFacts:
+    """Read the setting of the origin of QNN, and the catalogue of Windows."""
     wanted, path = _setting(machine)
     catalogue = None
-    # Only through the host's own `windowsml`: without the package the host could not use the catalogue either.
+    # Use only the host's own `windowsml`: without this package the host could not use the catalogue, either.
     if hosted.packages is not None and hosted.packages.version(WINDOWSML) and hosted.answer is not None:
         catalogue = machine.catalogue(hosted.path)
     if catalogue is not None:
-        # The library in the catalogue is the provider; the version of QNN is in its backend beside it.
+        # The library in the catalogue is the provider; the backend in its folder contains the version of QNN.
         folder_of = paths_of(machine.system).dirname
         with_sdk = tuple(
             dataclasses.replace(
@@ -59,13 +60,12 @@ def survey_engine(machine: Machine, hosted: HostFacts) -> EngineFacts:
 
 
 def _setting(machine: Machine) -> tuple[str, str]:
-    """As the host would have it: the environment, else the configuration file."""
+    """Return the setting as the host reads it, from the environment, else from the configuration file."""
     engine, path = machine.environ.get(ENGINE_VARIABLE, ""), machine.environ.get(EP_PATH_VARIABLE, "")
     if not engine and not path:
         try:
             host = parsed_toml(text_of(machine, configuration_path(machine)) or "").get("host", {})
-        except ValueError:  # `host.config-broken` says it
-            # A broken file is one finding, not two.
+        except ValueError:  # `host.config-broken` reports it
             host = {}
         if isinstance(host, dict):
             engine, path = str(host.get("engine") or ""), str(host.get("ep_path") or "")
@@ -74,7 +74,7 @@ def _setting(machine: Machine) -> tuple[str, str]:
 
 
 def in_use(facts: Facts) -> str:
-    """What the host would take: "wheel", "windowsml" or "folder"."""
+    """Return the origin that the host would use: "wheel", "windowsml" or "folder"."""
     wanted = facts.engine.wanted
     if wanted in ("wheel", "windowsml", "folder"):
         return wanted
@@ -85,14 +85,15 @@ def in_use(facts: Facts) -> str:
 
 
 def qnn_provider(facts: Facts) -> CatalogueProvider | None:
-    """The catalogue's for QNN: what is on this computer before what is not."""
+    """Return the catalogue's provider for QNN, preferably one that is on this computer."""
     catalogue = facts.engine.catalogue
     found = [one for one in catalogue.providers if one.name == _QNN_PROVIDER] if catalogue is not None else []
-    # False sorts before True: what is on this computer comes first.
+    # False sorts before True, so providers on this computer come first.
     return min(found, key=lambda one: one.state == NOT_PRESENT, default=None)
 
 
 def find_source(facts: Facts) -> Iterator[Finding]:
+    """Yield findings about the origin of QNN."""
     if facts.host.answer is None or facts.host.packages is None:
         return
     used, provider = in_use(facts), qnn_provider(facts)
@@ -142,8 +143,8 @@ def _take(facts: Facts, engine: str, words: str = "") -> Remedy:
 
 
 def _fits_better(facts: Facts, provider: CatalogueProvider) -> bool:
-    """Rule: a QNN that is not newer than the driver's fits."""
-    if not facts.driver.runtime:  # else what an SDK says, which may not be the driver's
+    """Return whether only the catalogue's QNN fits: a QNN that is not newer than the driver's fits."""
+    if not facts.driver.runtime:  # the version of an SDK may differ from the driver's
         return False
     wheel = facts.host.packages.qnn_sdk if facts.host.packages is not None else None
     system = fixes.system_sdk(facts)
@@ -153,7 +154,7 @@ def _fits_better(facts: Facts, provider: CatalogueProvider) -> bool:
 
 
 def healthy_source(facts: Facts) -> str | None:
-    """Which one is used, and what else there would be."""
+    """Describe in one line the origin of QNN, and other available ones."""
     packages, provider = facts.host.packages, qnn_provider(facts)
     if packages is None or (in_use(facts) == "wheel" and provider is None):
         return None
@@ -172,13 +173,14 @@ SOURCE_CHECK = SubjectCheck("source of QNN", find_source, healthy_source)
 
 VARIABLES: Final = ("QNN_SDK_ROOT", "QAIRT_SDK_ROOT", "SNPE_ROOT")
 _SDKS: Final = r"C:\Qualcomm\AIStack\QAIRT"
-# sdk.yaml is read by a pattern: the doctor has no library for YAML.
+# Read sdk.yaml with a pattern, because the doctor does not have a library for YAML.
 _VERSION: Final = re.compile(r"^\s*version\s*:\s*[\"']?v?(\d+\.\d+[\d.]*)", re.MULTILINE)
 _FOLDER: Final = re.compile(r"(\d+\.\d+\.\d+(?:\.\d+)?)\D*$")
 _SEARCHED: Final = {"Windows": ("PATH", "ADSP_LIBRARY_PATH"), "": ("LD_LIBRARY_PATH", "ADSP_LIBRARY_PATH")}
 
 
 def survey_sdks(machine: Machine) -> tuple[SdkRoot, ...]:
+    """Find QNN SDKs by environment variables and in the default folder."""
     paths = paths_of(machine.system)
     roots = [(name, machine.environ[name]) for name in VARIABLES if machine.environ.get(name)]
     if machine.system == "Windows":
@@ -188,7 +190,7 @@ def survey_sdks(machine: Machine) -> tuple[SdkRoot, ...]:
     for name, folder in roots:
         place = paths.normcase(paths.normpath(folder))
         key = f"{name} {folder}" if name != DEFAULT_FOLDER else place
-        # The variable is the stronger statement: a folder that it names is not listed a second time.
+        # Do not list a folder of a variable again as a default folder.
         named = {paths.normcase(paths.normpath(root.folder)) for root in found.values()}
         if name == DEFAULT_FOLDER and place in named:
             continue
@@ -198,12 +200,12 @@ def survey_sdks(machine: Machine) -> tuple[SdkRoot, ...]:
 
 
 def survey_foreign(machine: Machine, own: tuple[str, ...]) -> tuple[ForeignQnn, ...]:
-    """Folders on search paths with QNN libraries, apart from the packages' own folders."""
+    """Return folders with QNN libraries on search paths, except for the packages' own folders."""
     paths = paths_of(machine.system)
     known = {paths.normcase(paths.normpath(folder)) for folder in own}
     found = []
     for via in _SEARCHED.get(machine.system) or _SEARCHED[""]:
-        # FastRPC separates the entries of ADSP_LIBRARY_PATH by a semicolon on each system.
+        # FastRPC uses a semicolon as separator of ADSP_LIBRARY_PATH on each system.
         separator = ";" if machine.system == "Windows" or via == "ADSP_LIBRARY_PATH" else ":"
         for folder in dict.fromkeys(variable_of(machine, via).split(separator)):
             folder = folder.strip('" ')
@@ -216,6 +218,7 @@ def survey_foreign(machine: Machine, own: tuple[str, ...]) -> tuple[ForeignQnn, 
 
 
 def survey_backend(machine: Machine, path: str | None) -> BackendFile | None:
+    """Describe the file of the application's backend_path; ``None`` without one."""
     if path is None:
         return None
     if machine.kind(path) != "file":
@@ -239,12 +242,13 @@ def _version(machine: Machine, folder: str) -> str | None:
         match = _VERSION.search(text_of(machine, paths.join(folder, name), 1 << 16) or "")
         if match:
             return match[1].rstrip(".")
-    # An SDK without its file has the version in the name of its folder.
+    # Without the file use the version in the folder's name.
     match = _FOLDER.search(folder.rstrip("\\/"))
     return match[1] if match else None
 
 
 def find_sdk(facts: Facts) -> Iterator[Finding]:
+    """Yield findings about other versions of QNN than the host's."""
     yield from _backend_path(facts)
     yield from _chip(facts)
     yield from _system(facts)
@@ -253,7 +257,7 @@ def find_sdk(facts: Facts) -> Iterator[Finding]:
 
 
 def bundled_sdk(facts: Facts) -> str | None:
-    """Of the wheel, if the host takes QNN from it."""
+    """Return the QNN version of the wheel; ``None`` if the host uses another origin."""
     if facts.engine.wanted in ("windowsml", "folder"):
         return None
     return facts.host.packages.qnn_sdk if facts.host.packages else None
@@ -266,18 +270,18 @@ def _backend_path(facts: Facts) -> Iterator[Finding]:
     if not backend.exists:
         yield finding(
             "sdk.backend-path-missing",
-            "backend_path names a file that is not there",
+            "backend_path is a file that does not exist",
             backend.path,
-            fix="Leave out the provider option backend_path: the host then takes the library of its own package. "
+            fix="Remove the provider option backend_path: the host then uses the library in its package. "
             "(QnnCpu is no longer part of onnxruntime-qnn.)",
         )
     elif backend.version and bundled and not _same_build(backend.version, bundled):
         yield finding(
             "sdk.backend-path-mixed",
-            "backend_path names a QNN of another build than the provider's",
+            "backend_path is a QNN of another build than the provider's",
             f"{backend.path}: {backend.version}",
             f"bundled with onnxruntime-qnn: {bundled}",
-            fix="Leave out the provider option backend_path: the host then takes the library of its own package.",
+            fix="Remove the provider option backend_path: the host then uses the library in its package.",
         )
 
 
@@ -286,21 +290,21 @@ def _chip(facts: Facts) -> Iterator[Finding]:
     loaded = packages.loaded_set if packages else None
     if not facts.is_arm or arch is None or packages is None or loaded is None:
         return
-    # A set without any stub is the simulator's: `library_files` judges it.
+    # A set without stubs is the simulator's, which `library_files` checks.
     known = loaded.archs("stub")
     if not known or arch in known:
         return
     version = packages.version(fixes.QNN)
     yield finding(
         "sdk.too-old-for-chip",
-        f"onnxruntime-qnn {version} does not know the chip {facts.computer.chip} (V{arch})",
+        f"onnxruntime-qnn {version} does not support the chip {facts.computer.chip} (V{arch})",
         f"{loaded.folder}: stubs for {', '.join(f'V{one}' for one in sorted(known))}",
         fix=fixes.install_fitting(facts),
     )
 
 
 def _system(facts: Facts) -> Iterator[Finding]:
-    """Rule: the bundled QNN is not newer than the system's."""
+    """Yield a finding if the bundled QNN is newer than the system's."""
     packages, bundled, system = facts.host.packages, bundled_sdk(facts), fixes.system_sdk(facts)
     if packages is None or bundled is None or system is None or not facts.is_arm:
         return
@@ -309,7 +313,7 @@ def _system(facts: Facts) -> Iterator[Finding]:
         return
     newer = finding(
         "sdk.newer-than-system",
-        f"onnxruntime-qnn {packages.version('onnxruntime-qnn')} brings QNN {short_sdk(bundled)}, "
+        f"onnxruntime-qnn {packages.version('onnxruntime-qnn')} contains QNN {short_sdk(bundled)}, "
         f"and this system has {short_sdk(version)}",
         f"bundled: {bundled}",
         f"system: {version} ({source})",
@@ -318,8 +322,8 @@ def _system(facts: Facts) -> Iterator[Finding]:
     if facts.driver.runtime:
         yield newer
         return
-    # The driver does not say what it has, and libraries of an SDK are used only where they are mixed in.
-    note = "The NPU driver does not tell its QNN version; this is the version of an installed SDK."
+    # The driver's version is unknown, and an SDK's libraries are rarely used, so this finding does not block.
+    note = "The QNN version of the NPU driver is unknown; this is the version of an installed SDK."
     yield dataclasses.replace(newer, severity=Severity.DEGRADED, notes=(note,))
 
 
@@ -329,18 +333,18 @@ def _roots(facts: Facts) -> Iterator[Finding]:
         if not root.exists:
             yield finding(
                 "sdk.root-missing",
-                f"{root.name} names a folder that does not exist",
+                f"{root.name} is set to a folder that does not exist",
                 f"{root.name}={root.folder}",
                 fix=removal(facts, root.name, "Correct the variable, or remove it"),
             )
     versions = {root.version for root in named if root.version}
-    # Of several variables that name one version nothing gets mixed.
+    # Several variables with the same version do not mix versions.
     if len(versions) > 1:
         yield finding(
             "sdk.roots-disagree",
-            "the variables for QNN SDKs name different versions",
+            "the variables for QNN SDKs are set to different versions",
             *(f"{root.name}={root.folder}: {root.version}" for root in named),
-            fix="Let all of them name one SDK, or remove them: qnnbridge needs none.",
+            fix="Set all of them to one SDK, or remove the variables, which are not needed.",
         )
 
 
@@ -349,7 +353,7 @@ def _foreign(facts: Facts) -> Iterator[Finding]:
     if bundled is None:
         return
     for one in facts.foreign:
-        # The same build on a search path is the same library: nothing gets mixed.
+        # The same build on a search path does not mix versions.
         if one.version and _same_build(one.version, bundled):
             continue
         code = "files.foreign-on-adsp-path" if one.via == "ADSP_LIBRARY_PATH" else "files.foreign-on-path"
@@ -363,11 +367,13 @@ def _foreign(facts: Facts) -> Iterator[Finding]:
 
 
 def _same_build(one: str, other: str) -> bool:
-    # The build without its number behind the underscore. Three numbers (an SDK's) match each build of that release.
+    # Compare builds without the number after the underscore. Three numbers (an SDK's) match every build of the
+    # release.
     return one.split("_")[0] == other.split("_")[0] or (short_sdk(one) == short_sdk(other) and one.count(".") < 3)
 
 
 def healthy_sdk(facts: Facts) -> str | None:
+    """Describe the versions of QNN in one line."""
     bundled, system = bundled_sdk(facts), fixes.system_sdk(facts)
     if bundled is None:
         return None
