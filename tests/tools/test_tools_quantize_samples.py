@@ -129,7 +129,7 @@ def test_folders_without_samples_and_missing_paths_are_named(tmp_path: Path) -> 
     (tmp_path / "image.png").write_bytes(b"")
     with pytest.raises(OptionError, match=r"contains no \.npz or \.npy files"):
         load([tmp_path], [IMAGE])
-    with pytest.raises(OptionError, match="calibration file or folder .* does not exist"):
+    with pytest.raises(OptionError, match=r"calibration file or folder .* does not exist"):
         load([tmp_path / "none"], [IMAGE])
     with pytest.raises(OptionError, match="neither a folder nor"):
         load([tmp_path / "image.png"], [IMAGE])
