@@ -307,8 +307,8 @@ def test_percentile_cuts_off_what_is_extreme(tmp_path: Path) -> None:
         ({"weight_type": "uint8", "per_channel": True}, "cannot be quantised per channel"),
         ({"weight_type": "int4", "per_channel": False}, "int4"),
         ({"weight_type": "int8", "symmetric_weights": False}, "must be symmetric"),
-        ({"activation_type": "float8"}, "no activation type"),
-        ({"method": "best"}, "no method"),
+        ({"activation_type": "float8"}, "not a valid activation type"),
+        ({"method": "best"}, "not a valid method"),
         ({"percentile": 0.5, "method": "percentile"}, "percentile"),
     ],
 )

@@ -278,7 +278,7 @@ def test_wide_nodes_have_16_bits(detector: tuple[Path, Path], tmp_path: Path) ->
         ({"exclude": ("stm",)}, "matches no node of the model"),
         ({"wide": ("Softmax",)}, "matches no node of the model"),
         ({"wide": ("stem",), "weight_type": "int16"}, "--wide has no effect"),
-        ({"target_snr": -3.0}, "no sensible target"),
+        ({"target_snr": -3.0}, "not a valid target"),
     ],
 )
 def test_names_that_name_nothing_are_refused(

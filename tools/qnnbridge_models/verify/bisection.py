@@ -265,7 +265,7 @@ class Cutter:
 CUTS_AT_ONCE = 6
 # If QNN crashes, a round examines one cut: twelve rounds halve 4,096 nodes to one.
 MOST_ROUNDS = 12
-# A cut that QNN does not finalize is no evidence; the search ends after this many.
+# A cut that QNN does not finalize proves nothing; the search ends after this many.
 MOST_NOT_FINALIZED = 6
 # No session is started if less time (in seconds) is left.
 _LEAST_S = 1.0
@@ -343,7 +343,7 @@ class DivergenceSearch:
         # A crashed session returns no values of any cut, so several cuts are not better than one.
         at_once = CUTS_AT_ONCE if self.failure is None else 1
         for _ in range(MOST_ROUNDS):
-            # Cuts that QNN did not finalize are no evidence about earlier nodes.
+            # Cuts that QNN did not finalize prove nothing about earlier nodes.
             open_marks = [mark for mark in range(low + 1, high) if mark not in self._not_finalized]
             if not open_marks or self._left() < _LEAST_S or len(self._not_finalized) >= MOST_NOT_FINALIZED:
                 break
@@ -357,7 +357,7 @@ class DivergenceSearch:
                         break
                     low = mark
             elif self._left() < _LEAST_S:
-                # The search stopped the session at its deadline, which is no evidence about the nodes.
+                # The search stopped the session at its deadline, which proves nothing about the nodes.
                 self._error = None
                 break
             elif len(marks) > 1:

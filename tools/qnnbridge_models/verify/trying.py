@@ -591,7 +591,7 @@ def verdicts_on(
         trial
         for trial in prepared.trials
         if trial.name in found and trial.kind in kinds and (trial.counts or trial.kind == "made up")
-        # A guess that differs is no evidence against the model; a guess that agrees is evidence for it.
+        # A guess that differs proves nothing against the model; a guess that agrees is evidence for it.
         if not trial.guess or judged_row(trial, prepared, found[trial.name]).status != "differs"
     ]
     verdicts = []

@@ -153,7 +153,7 @@ class Divergence:
         difference: its numbers; None if QNN crashes or raises there.
         error: QNN's error.
         group: names of the nodes that were treated as one: a quantised operator with its Q and DQ nodes.
-        not_finalized: number of cuts that QNN did not finalize, which are no evidence.
+        not_finalized: number of cuts that QNN did not finalize, which prove nothing.
         alone: result of the node alone.
         sessions: number of sessions of the search.
         seconds: duration of the search.
