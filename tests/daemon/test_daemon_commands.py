@@ -397,7 +397,7 @@ def test_a_daemon_that_is_there_and_not_reachable_is_told_from_none(runtime: Pat
     with lock:
         code, _, err = run("host", "status")
         assert code == reporting.EXIT_DAEMON_UNREACHABLE
-        assert "There is a qnnbridge daemon, and it cannot be reached." in err
+        assert "There is a qnnbridge daemon, but it cannot be reached." in err
         assert "qnnbridge host logs" in err
     assert run("host", "status")[0] == reporting.EXIT_NO_DAEMON
 

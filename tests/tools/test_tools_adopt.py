@@ -36,7 +36,7 @@ def run(*arguments: str | Path) -> tuple[int, str]:
 def test_the_manifest_has_both_files_as_they_are(model: Path) -> None:
     code, said = run(model)
     assert code == 0, said
-    assert "F.onnx, F_qnn.bin, as they are now" in said
+    assert "F.onnx, F_qnn.bin, in their present state" in said
     manifest = read_manifest(model)
     assert manifest is not None
     assert [record.name for record in manifest.files] == ["F.onnx", "F_qnn.bin"]
@@ -47,7 +47,7 @@ def test_a_manifest_is_not_replaced_without_a_word(model: Path) -> None:
     run(model)
     code, said = run(model)
     assert code == 2
-    assert "has a manifest" in said
+    assert "already has a manifest" in said
     code, said = run(model, "--overwrite", "--json")
     assert code == 0
     assert json.loads(said)["adopted"][0]["model"] == "F.onnx"
@@ -61,7 +61,7 @@ def test_what_cannot_be_whole_gets_none(model: Path) -> None:
     assert not model.with_name("F.qnnbridge.json").exists()
     code, said = run(compiled.COMPILED.parent / "mul_1.onnx")
     assert code == 2
-    assert "is no compiled model" in said
+    assert "is not a compiled model" in said
 
 
 def test_a_file_that_changes_while_its_session_is_made_is_found(model: Path) -> None:

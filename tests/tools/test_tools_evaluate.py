@@ -113,11 +113,11 @@ def test_stacked_samples_and_labels_are_taken_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda place: None, "holds no .npz or .npy file"),
+        (lambda place: None, "contains no .npz or .npy files"),
         (lambda place: np.savez(place / "a.npz", z=np.zeros(3)), 'has no array "x"'),
         (
             lambda place: np.savez(place / "a.npz", x=np.zeros((2, 3, 16, 16), np.float32), label=np.zeros(3)),
-            'holds 2 samples, and "label"',
+            'contains 2 samples, but "label"',
         ),
         (
             lambda place: np.savez(place / "a.npz", x=np.zeros((1, 3, 16, 16), np.float32)),
@@ -136,7 +136,7 @@ def test_samples_that_do_not_fit_are_refused(make: Any, words: str, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("missing", "has no function"), ("broken", "KeyError: 'z'.*line 6"), ("words", "which is no number")],
+    [("missing", "has no function"), ("broken", "KeyError: 'z'.*line 6"), ("words", "not a number")],
 )
 def test_a_metric_that_fails_is_told_with_its_line(name: str, words: str, folder: Path) -> None:
     with pytest.raises(OptionError) as caught:
@@ -148,9 +148,9 @@ def test_a_metric_that_fails_is_told_with_its_line(name: str, words: str, folder
 
 
 def test_no_samples_are_refused_before_a_host_is_started(folder: Path) -> None:
-    with pytest.raises(OptionError, match="No inputs"):
+    with pytest.raises(OptionError, match="no inputs to evaluate"):
         evaluate_model(folder / "m.onnx", EvaluateOptions())
-    with pytest.raises(OptionError, match="no file"):
+    with pytest.raises(OptionError, match="does not exist"):
         evaluate_model(folder / "m.onnx", EvaluateOptions(inputs=(folder / "in",), metric="no.py:f"))
 
 

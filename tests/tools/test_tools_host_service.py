@@ -200,7 +200,7 @@ def test_without_a_choice_the_file_is_for_this_system_and_stdout_holds_it_alone(
 def test_a_task_made_on_another_system_says_what_to_fill_in() -> None:
     _, text, told = run_command("--task-scheduler")
     assert of_the_task(text)["Command"] == r"C:\path\to\pythonw.exe"
-    assert "put your interpreter and your user" in told
+    assert "replace the placeholders by your interpreter and user" in told
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_weights_decide_where_shapes_are_not_known(tmp_path: Path) -> None:
     made.graph.output[0].CopyFrom(value("y", ["N", 1]))
     found = offline(made, tmp_path)
     assert verdict_text(found, found.best) == "nothing runs on the NPU"
-    assert work_text(shares(found)) == "not known before the sizes are fixed"
+    assert work_text(shares(found)) == "unknown until the sizes are fixed"
     # With a size the Relu moves, and nothing else: that is what the advice says of the sizes.
     about = next(advice for advice in found.advice if "--dim" in advice.what)
     assert "1 of 8 nodes run on the NPU with sizes" in about.why

@@ -63,7 +63,7 @@ def test_nodes_that_nothing_uses_are_left_out_and_told(tmp_path: Path, external:
     )
     result = optimize_model(tmp_path / "m.onnx", tmp_path / "o.onnx", dims={"batch": 1} if external else None)
     assert sum(result.nodes_after.values()) == sum(result.nodes_before.values()) - 1
-    assert any("1 nodes left out" in change or "1 node left out" in change for change in result.changes)
+    assert any("removed 1 unused node" in change for change in result.changes)
     assert result.check is not None
     assert result.check.agrees
     assert result.bytes_after < result.bytes_before - 10_000
@@ -75,7 +75,7 @@ def test_a_model_that_stays_as_it_is_gets_no_further_domains(tmp_path: Path) -> 
     result = optimize_model(path, tmp_path / "o.onnx")
     assert result.nodes_after == result.nodes_before
     assert result.check is not None
-    assert result.check.reason == "not one node was changed"
+    assert result.check.reason == "no node was changed"
     read = [onnx.load(str(tmp_path / name)) for name in ("m.onnx", "o.onnx")]
     assert read[0].opset_import == read[1].opset_import
 
@@ -155,9 +155,9 @@ def test_only_levels_for_the_cpu_warn_about_operators_that_qnn_lacks(tmp_path: P
 def test_a_layout_for_this_machine_is_told(tmp_path: Path) -> None:
     result = optimize_model(models.MODELS / "pnet.onnx", tmp_path / "o.onnx", level="all")
     if any("nchwc" in op for op in result.nodes_after):  # not on every processor
-        assert any("on another one" in warning for warning in result.warnings)
+        assert any("elsewhere" in warning for warning in result.warnings)
     else:
-        assert not any("on another one" in warning for warning in result.warnings)
+        assert not any("elsewhere" in warning for warning in result.warnings)
 
 
 def test_quantised_pairs_that_a_level_takes_apart_are_told(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_result_that_computes_something_else_is_not_written(
 
     monkeypatch.setattr(optimization, "_finish", broken)
     source = models.saved(models.conv_net_of_constant_nodes(), tmp_path / "m.onnx")
-    with pytest.raises(ModelError, match="does not compute what the original computes") as caught:
+    with pytest.raises(ModelError, match="does not compute the same as the original") as caught:
         optimize_model(source, tmp_path / "o.onnx")
     assert any("output y" in line for line in caught.value.evidence)
     assert not (tmp_path / "o.onnx").exists()
@@ -325,7 +325,7 @@ def test_skip_passes_a_compiled_model_and_its_blob_through_byte_for_byte(tmp_pat
 
 def test_skip_does_not_touch_another_blob_of_the_same_name(tmp_path: Path) -> None:
     (tmp_path / "a_qnn.bin").write_bytes(b"of another model")
-    with pytest.raises(OptionError, match=r"a_qnn\.bin exists already"):
+    with pytest.raises(OptionError, match=r"a_qnn\.bin already exists"):
         optimize_model(models.COMPILED, tmp_path / "o.onnx", if_compiled="skip")
     assert (tmp_path / "a_qnn.bin").read_bytes() == b"of another model"
     assert not (tmp_path / "o.onnx").exists()
@@ -461,7 +461,7 @@ def test_a_missing_model_a_folder_and_ort_format_are_refused(tmp_path: Path) -> 
         optimize_model(models.MODELS / "pnet.onnx", tmp_path)
     with pytest.raises(OptionError, match=r"\.ort"):
         optimize_model(models.MODELS / "pnet.onnx", tmp_path / "o.ort")
-    with pytest.raises(OptionError, match="no level"):
+    with pytest.raises(OptionError, match="not a valid level"):
         optimize_model(models.MODELS / "pnet.onnx", tmp_path / "o.onnx", level="best")
 
 
@@ -498,7 +498,7 @@ def test_an_optimizer_that_breaks_or_changes_the_model_is_left_out_and_named(mad
     harmed = made()
     (tmp_path / "m.onnx").write_bytes(harmed.data)
     result = optimize_model(tmp_path / "m.onnx", tmp_path / "o.onnx")
-    assert any(harmed.optimizer in warning and "was left out" in warning for warning in result.warnings)
+    assert any(harmed.optimizer in warning and "was disabled" in warning for warning in result.warnings)
     assert right_of(tmp_path / "o.onnx", harmed) < 1e-5
 
 
@@ -507,7 +507,7 @@ def test_a_function_in_both_branches_of_an_if_is_written_out(tmp_path: Path) -> 
     (tmp_path / "m.onnx").write_bytes(harmed.data)
     for level in ("basic", "extended"):
         result = optimize_model(tmp_path / "m.onnx", tmp_path / "o.onnx", level=level, overwrite=True)
-        assert "1 function of its own written out" in result.changes
+        assert "inlined 1 function of the model" in result.changes
         assert result.check is not None
         assert result.check.agrees
         assert right_of(tmp_path / "o.onnx", harmed) < 1e-5

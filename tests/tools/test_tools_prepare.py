@@ -338,7 +338,7 @@ def test_a_compiler_that_ends_during_the_next_call_leaves_no_folder(copy: Path) 
 
 
 def test_two_at_a_time_do_not_share_a_folder(copy: Path) -> None:
-    with journals.opened(copy / "out", "m.onnx"), pytest.raises(Busy, match="at work"):
+    with journals.opened(copy / "out", "m.onnx"), pytest.raises(Busy, match="is using"):
         prepare_model(copy / "m.onnx", copy / "out", PrepareOptions(dims=Dimensions({"batch": 2})))
     assert (copy / "out/manifest.json").exists()
 
@@ -361,7 +361,7 @@ def test_a_slow_model_without_a_chip_gets_one(tmp_path: Path) -> None:
     assert result.returncode == 0, result.output
     assert document["chips"][0]["soc_model"] == 60
     assert document["notes"] == [
-        "No chip was named: prepared for SoC 60 (SC8380XP, V73). Name others with --soc-model."
+        "No chip was given: prepared for SoC 60 (SC8380XP, V73). Select others with --soc-model."
     ]
     compiled = next(step for step in document["steps"] if step["step"] == "compile")
     assert compiled["told"]["compile_seconds"] < 60
@@ -415,12 +415,12 @@ def bad_inputs(folder: Path) -> dict[str, tuple[list[Path | str], str]]:
         "only samples": (["-o", folder / "out", *size, "--calibration", file], "--calibration needs --quantize"),
         "no such samples": (
             ["-o", folder / "out", *size, "--quantize", "--calibration", folder / "no"],
-            "There is no",
+            "does not exist",
         ),
         "no rewrite of that name": (["-o", folder / "out", *size, "--skip", "magic"], "magic"),
-        "a full folder": (["-o", full, *size], "was not made by qnnbridge prepare"),
+        "a full folder": (["-o", full, *size], "was not created by qnnbridge prepare"),
         "a file": (["-o", file, *size], "is a file"),
-        "where the model is": (["-o", folder, *size], "is inside of"),
+        "where the model is": (["-o", folder, *size], "is inside"),
     }
 
 
@@ -453,7 +453,7 @@ def test_a_folder_of_another_model_is_left_alone(copy: Path) -> None:
     other = shutil.copy(copy / "m.onnx", copy / "other.onnx")
     result = prepare(other, "-o", copy / "out", *BATCH)
     assert result.returncode == 2
-    assert "holds m.onnx, prepared" in result.output
+    assert "contains the prepared model m.onnx" in result.output
     assert (copy / "out/manifest.json").exists()
 
 

@@ -129,8 +129,8 @@ def test_nodes_on_the_cpu_are_there_with_the_reason(profiled: Profiled) -> None:
 
 def test_it_says_that_a_simulator_is_no_npu(profiled: Profiled) -> None:
     assert profiled.document["simulator"] is True
-    assert any("say nothing about an NPU" in note for note in profiled.document["notes"])
-    assert "say nothing about an NPU" in profiled.page
+    assert any("do not apply to an NPU" in note for note in profiled.document["notes"])
+    assert "do not apply to an NPU" in profiled.page
 
 
 def test_the_page_shows_parts_operators_and_the_cpu(profiled: Profiled) -> None:
@@ -158,7 +158,7 @@ def test_a_person_gets_tables_and_bars(parts: Path) -> None:
         "Nodes on the CPU: 1",
         "host and QNN, part 2",
         "The level basic has no times of operators",
-        "say nothing about an NPU",
+        "do not apply to an NPU",
     ):
         assert words in result.stdout, words
     assert "Operators on QNN" not in result.stdout

@@ -209,7 +209,7 @@ def test_calls_that_do_not_fit_are_left_out_and_a_note_says_so(host: HostInfo) -
     result = evaluate(dataclasses.replace(recording, calls=recording.calls[:-1]))
     assert all(one.execute_s is None and not one.facts for one in result.partitions)
     assert result.operators == ()
-    assert any("cannot be attributed" in note for note in result.notes)
+    assert any("cannot be assigned" in note for note in result.notes)
     assert sum(one.time_s.median for one in result.components) == pytest.approx(result.call_s.median, rel=0.2)
 
 
@@ -223,7 +223,7 @@ def test_without_the_accelerators_time_qnns_own_stands_in(host: HostInfo) -> Non
 
 def test_the_simulators_times_are_not_passed_off_as_those_of_an_npu(host: HostInfo) -> None:
     simulated = evaluate(recorded("basic", host))
-    assert any("say nothing about an NPU" in note for note in simulated.notes)
+    assert any("do not apply to an NPU" in note for note in simulated.notes)
     on_device = dataclasses.replace(recorded("basic", host).placement, simulator=False)
     assert not any("simulator" in note for note in evaluate(recorded("basic", host, placement=on_device)).notes)
 
@@ -300,7 +300,7 @@ def test_the_page_is_whole_and_loads_nothing(detailed: ProfileResult) -> None:
         "Operators on QNN",
         "Nodes on the CPU: 2",
         "Loading",
-        "say nothing about an NPU",
+        "do not apply to an NPU",
     ):
         assert words in reader.text
 

@@ -149,7 +149,7 @@ def test_a_profile_without_any_call_is_empty(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_says_who_should_have_written_it(tmp_path: Path) -> None:
-    with pytest.raises(BridgeError, match=r"QNN wrote no profile[\s\S]*qnn\.csv, is not there"):
+    with pytest.raises(BridgeError, match=r"QNN wrote no profile[\s\S]*qnn\.csv does not exist"):
         recording.read_qnn(tmp_path / "qnn.csv")
     with pytest.raises(BridgeError, match=r"ONNX Runtime wrote no profile[\s\S]*disk is full"):
         recording.read_ort(tmp_path / "ort.json")

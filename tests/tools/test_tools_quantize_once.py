@@ -192,8 +192,8 @@ def test_the_report_says_what_the_clock_cut(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(candidates, "_CHOOSING_S", -1.0)
     monkeypatch.setattr(quantizer, "_FOLD_S", 0.0)
     found = models.quantize(source, tmp_path / "q.onnx", random=8)
-    assert "there was no time to try: weights are uint8, per tensor" in found.changes
-    assert "chosen by the held-out samples alone: the other 3 folds would take too long" in found.changes
+    assert "not tried for lack of time: weights are uint8, per tensor" in found.changes
+    assert "chosen by the held-out samples only: the other 3 folds would take too long" in found.changes
     short = models.quantize(source, tmp_path / "r.onnx", random=8, target_snr=79.0, search_timeout_s=0.0)
     assert [warning for warning in short.warnings if "ended at its limit of 0 s" in warning]
 

@@ -109,7 +109,7 @@ def test_nodes_that_stay_on_the_cpu_are_told(tmp_path: Path) -> None:
     result = models.quantize(source, tmp_path / "q.onnx", samples, activation_type="int16", qnn=X_ELITE)
     assert result.qnn is not None
     assert not result.qnn.all_on_qnn
-    assert any("left on the CPU" in warning and "LayerNormalization" in warning for warning in result.warnings)
+    assert any("run on the CPU" in warning and "LayerNormalization" in warning for warning in result.warnings)
 
 
 def test_a_host_that_cannot_be_started_does_not_undo_the_result(tmp_path: Path) -> None:

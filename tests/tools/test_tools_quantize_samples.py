@@ -81,11 +81,11 @@ def test_arrays_that_are_no_input_are_told_and_not_used(tmp_path: Path) -> None:
     ("arrays", "words"),
     [
         ({"X": array(1, 3, 4)}, ('no array "x"', "It has X")),
-        ({"x": array(1, 3, 4, dtype=np.float64)}, ('input "x" is float64', "wants float32")),
+        ({"x": array(1, 3, 4, dtype=np.float64)}, ('input "x" is float64', "expects float32")),
         ({"x": array(1, 3, 4, dtype=np.uint8)}, ('input "x" is uint8', "astype")),
-        ({"x": array(1, 3, 5)}, ("shape 1x3x5", "wants 1x3x4")),
+        ({"x": array(1, 3, 5)}, ("shape 1x3x5", "expects 1x3x4")),
         ({"x": array(2, 2, 1, 3, 4)}, ("shape 2x2x1x3x4", "stacked along axis 0")),
-        ({"x": array(1, 3, 4) * np.float32(np.nan)}, ("NaN", "Leave such samples out")),
+        ({"x": array(1, 3, 4) * np.float32(np.nan)}, ("NaN", "Remove such samples")),
         ({"x": array(0, 3, 4)}, ("no sample", "50 to 200")),
     ],
     ids=["name", "dtype", "pixels", "shape", "rank", "nan", "empty"],
@@ -110,7 +110,7 @@ def test_different_numbers_of_stacked_samples_are_refused(tmp_path: Path) -> Non
 
 def test_one_array_does_not_do_for_two_inputs(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", array(1, 3, 4))
-    with pytest.raises(OptionError, match="holds one array, and the model has 2 inputs: x, state"):
+    with pytest.raises(OptionError, match="contains one array, but the model has 2 inputs: x, state"):
         load([tmp_path], [IMAGE, STATE])
 
 
@@ -127,9 +127,9 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 def test_folders_without_samples_and_missing_paths_are_named(tmp_path: Path) -> None:
     (tmp_path / "image.png").write_bytes(b"")
-    with pytest.raises(OptionError, match=r"holds no \.npz or \.npy file"):
+    with pytest.raises(OptionError, match=r"contains no \.npz or \.npy files"):
         load([tmp_path], [IMAGE])
-    with pytest.raises(OptionError, match="no calibration file or folder"):
+    with pytest.raises(OptionError, match=r"calibration file or folder .* does not exist"):
         load([tmp_path / "none"], [IMAGE])
     with pytest.raises(OptionError, match="neither a folder nor"):
         load([tmp_path / "image.png"], [IMAGE])
@@ -166,7 +166,7 @@ def test_texts_of_any_width_and_arrays_of_any_rank_are_samples(tmp_path: Path) -
 @pytest.mark.parametrize("kind", ["seq(tensor(float))", "tensor(bfloat16)", "sparse_tensor(float)"])
 def test_what_no_file_of_samples_holds_is_named(kind: str, tmp_path: Path) -> None:
     np.savez(tmp_path / "s.npz", x=array(2))
-    with pytest.raises(OptionError, match=r"cannot hold"):
+    with pytest.raises(OptionError, match=r"cannot contain"):
         load([tmp_path / "s.npz"], [NodeInfo("x", kind, (2,))])
 
 

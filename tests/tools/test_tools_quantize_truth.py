@@ -181,7 +181,7 @@ def test_branches_of_unlike_magnitude_are_quantised_apart(detector: tuple[Path, 
     apart = models.quantize(source, tmp_path / "a.onnx", samples, activation_type="uint8")
     joined = models.quantize(source, tmp_path / "j.onnx", samples, activation_type="uint8", split_outputs=False)
     assert apart.precision.float_nodes == {"join", "turn"}
-    assert any("quantised apart" in change for change in apart.changes)
+    assert any("quantised separately" in change for change in apart.changes)
     (output,) = joined.outputs
     assert [group.name for group in output.groups] == [
         "boxes (columns 0 to 3 of axis 2)",
@@ -275,10 +275,10 @@ def test_wide_nodes_have_16_bits(detector: tuple[Path, Path], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"exclude": ("stm",)}, "names no node of the model"),
-        ({"wide": ("Softmax",)}, "names no node of the model"),
-        ({"wide": ("stem",), "weight_type": "int16"}, "nothing to widen"),
-        ({"target_snr": -3.0}, "no sensible target"),
+        ({"exclude": ("stm",)}, "matches no node of the model"),
+        ({"wide": ("Softmax",)}, "matches no node of the model"),
+        ({"wide": ("stem",), "weight_type": "int16"}, "--wide has no effect"),
+        ({"target_snr": -3.0}, "not a valid target"),
     ],
 )
 def test_names_that_name_nothing_are_refused(

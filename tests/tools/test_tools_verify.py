@@ -135,7 +135,7 @@ def test_nothing_compared_is_not_called_agreement(what: str, tmp_path: Path) -> 
     # Random numbers that QNN draws once are a difference of their own.
     verdict, words = {
         "not_for_qnn": ("NOT COMPARED", "No node"),
-        "random_numbers": ("DIFFERS", "another result every time"),
+        "random_numbers": ("DIFFERS", "change with every run on the CPU"),
     }[what]
     assert result.stdout.startswith(f"{verdict}: m.onnx.")
     assert words in result.stdout
@@ -290,7 +290,7 @@ def test_a_fault_that_sessions_cure_is_named_with_its_cure(tmp_path: Path) -> No
     assert result.cure is not None
     assert result.cure.agrees
     assert any("conv-padding" in rewrite for rewrite in result.cure.rewrites)
-    assert "Sessions cure it by themselves" in result.reason
+    assert "Sessions fix it automatically" in result.reason
     assert "dB" in result.cure.words
 
 
@@ -423,7 +423,7 @@ def test_a_model_that_is_replaced_between_the_two_sides_is_not_said_to_differ(tm
         if stage == "compiling for QNN":
             onnx.save(weights, path)
 
-    with pytest.raises(ModelChanged, match=r"m\.onnx or a file beside it changed"):
+    with pytest.raises(ModelChanged, match=r"m\.onnx or one of its weight files changed"):
         verify_model(path, soc_model="60", how=VerifyOptions(bisect=False, extreme=False), on_progress=replace)
 
 

@@ -1,10 +1,10 @@
-"""How much of an output is left: SNR, largest error and a verdict, for each group of columns, too.
+"""Accuracy of an output: SNR, largest error and a verdict, also for each group of columns.
 
-A cosine hides what matters: of one number it is always 1, and in an output that holds boxes of 0 to 640 beside
-scores of 0 to 1 the boxes alone decide it. So all samples together are judged, and each group by its own values.
+A cosine hides what matters: of a single number it is always 1, and in an output with boxes of 0 to 640 and scores
+of 0 to 1 only the boxes affect it. So all samples are judged together, and each group by its own values.
 
-A verdict counts only if the samples could have shown the opposite. Where each value is nearly the same in all
-samples, a constant would reach the same SNR, so the verdict is "not shown" unless the changes themselves are right.
+A verdict counts only if the samples could have shown the opposite. If each value is nearly the same in all samples,
+a constant would reach the same SNR, so the verdict is "not shown" unless the changes themselves are right.
 """
 
 from __future__ import annotations
@@ -28,33 +28,35 @@ from qnnbridge_protocol.values import equal_bits
 
 Verdict = Literal["exact", "good", "fair", "poor", "useless", "not shown"]
 
-# In dB: an error of 1 %, 10 % and 32 % of the values (root mean square).
+# In dB: a root mean square error of 1 %, 10 % and 32 % of the values.
 GOOD_DB, FAIR_DB, USELESS_DB = 40.0, 20.0, 10.0
-# Of values that must be equal (class numbers, for one), and of values that are NaN or infinite on one side only.
+# Largest share of wrong values that must be equal (e.g. class numbers), and of values that are NaN or infinite on
+# one side only.
 USELESS_SHARE = 0.5
-# Values that move less than this part of their magnitude over all samples show nothing of the model.
+# Values that vary by less than this part of their magnitude over all samples prove nothing about the model.
 _NEARLY_CONSTANT = 1e-3
-# In dB: where a constant reaches this, the SNR of the values says nothing; that of their changes has to be good.
+# In dB: if a constant reaches this SNR, the SNR of the values proves nothing; then the SNR of their changes must be
+# good.
 _OF_A_CONSTANT_DB = 30.0
 # From best to worst.
 _ORDER: tuple[Verdict, ...] = ("exact", "good", "not shown", "fair", "poor", "useless")
-# An axis with more columns than this is of positions; the worst of them says little.
+# An axis with more columns probably holds positions, of which the worst one is not significant.
 _MOST_CHANNELS = 1024
 _LEAST_VALUES = 8
-# Samples that are judged together where a target has to hold for all.
+# Number of samples that are judged together if a target has to hold for all samples.
 _FOLD = 5
-# Samples, rows and classes: the largest of a row is a decision.
+# (samples, rows, classes): the largest value of a row is a decision.
 _CLASSES_NDIM = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ColumnGroup:
-    """Elements of an output that belong together: what one branch of the model computes.
+    """Elements of an output that belong together because one branch of the model computes them.
 
     Args:
-        name: of the tensor that they come from.
-        label: where they are, as text.
-        mask: True for its elements, in the shape of the output.
+        name: name of the tensor that they come from.
+        label: their position, as text.
+        mask: True for these elements, in the shape of the output.
     """
 
     name: str
@@ -68,13 +70,14 @@ ColumnGroups = Mapping[str, Sequence[ColumnGroup]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Accuracy:
-    """One output, or one group of its columns, over all samples.
+    """Accuracy of one output, or of one group of its columns, over all samples.
 
     Args:
+        name: name of the output or group.
         judged: the measures.
-        varies: how far the expected values are from being the same in all samples: their deviation over their
-            magnitude, each column by itself; of one sample, over all columns. -1 of integers.
-        flat: the expected values vary and those found are all the same.
+        varies: how much the expected values vary over the samples: their deviation divided by their magnitude, for
+            each column separately; with one sample, over all columns. -1 for integers.
+        flat: the expected values vary, but the found values are all equal.
     """
 
     name: str
@@ -84,7 +87,7 @@ class Accuracy:
 
     @property
     def snr_db(self) -> float | None:
-        """None if it is no floating point output, or nothing was compared."""
+        """SNR in dB; None for an output without floating point numbers, or if nothing was compared."""
         return self.judged.snr_db if self.varies >= 0 else None
 
     @property
@@ -104,9 +107,9 @@ class Accuracy:
         if judged.snr_db < USELESS_DB:
             return "useless"
         if lost or judged.snr_db < FAIR_DB:
-            # What is lost on one side has no error that could be counted in the SNR.
+            # Values lost on one side have no error that the SNR could include.
             return "poor"
-        # The SNR of a constant, and that of the changes alone.
+        # The SNR of a constant, and the SNR of the changes only.
         constant = -20 * math.log10(max(self.varies, 1e-10))
         changes = judged.snr_db - constant
         if changes < 0 or (constant >= _OF_A_CONSTANT_DB and changes < GOOD_DB):
@@ -120,11 +123,12 @@ class Accuracy:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputAccuracy:
-    """One output as a whole, in its groups of columns if it has such, and the worst of its channels.
+    """Accuracy of an output as a whole, of its groups of columns, and of its worst channel.
 
     Args:
-        groups: each with its label as the name.
-        worst_channel: of the channel axis; its name says which.
+        whole: accuracy of all values.
+        groups: accuracy of each group, named by its label.
+        worst_channel: accuracy of the worst channel, named by its number.
     """
 
     whole: Accuracy
@@ -137,7 +141,7 @@ class OutputAccuracy:
 
     @property
     def parts(self) -> tuple[Accuracy, ...]:
-        """What the verdict is about: the groups where there are such, else the whole."""
+        """The parts that the verdict is about: the groups if there are any, else the whole."""
         return self.groups or (self.whole,)
 
     @property
@@ -146,7 +150,7 @@ class OutputAccuracy:
 
     @property
     def snr_db(self) -> float | None:
-        """Of the worst part."""
+        """SNR of the worst part."""
         return min((part.snr_db for part in self.parts if part.snr_db is not None), default=None)
 
     def document(self) -> dict[str, Any]:
@@ -160,12 +164,12 @@ class OutputAccuracy:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The worst of several verdicts; `exact` of none."""
+    """Return the worst of several verdicts; "exact" without any."""
     return max(verdicts, key=_ORDER.index, default="exact")
 
 
 def lowest_snr(outputs: Sequence[OutputAccuracy]) -> float | None:
-    """Of the worst part of the worst output; None if no output is of floating point."""
+    """Return the SNR of the worst part of the worst output; None if no output has floating point numbers."""
     return min((output.snr_db for output in outputs if output.snr_db is not None), default=None)
 
 
@@ -175,7 +179,10 @@ def lowest_of_folds(
     found: Sequence[Sequence[Any]],
     groups: ColumnGroups | None = None,
 ) -> float:
-    """The lowest SNR of any output in any five samples: together, loud samples would hide what quiet ones lose."""
+    """Return the lowest SNR of any output in any group of five samples.
+
+    Judged together, loud samples would hide errors in quiet ones.
+    """
     lowest = [
         lowest_snr(measure(names, [expected[n] for n in fold], [found[n] for n in fold], groups))
         for fold in fives(len(expected))
@@ -184,8 +191,8 @@ def lowest_of_folds(
 
 
 def fives(samples: int) -> list[range]:
-    """The numbers of the samples that are judged together."""
-    # Every count-th sample makes a fold: neighbours in a file are often alike.
+    """Split the samples into groups of about five that are judged together; return their numbers."""
+    # Every count-th sample forms a group, because neighbours in a file are often alike.
     count = max(1, samples // _FOLD)
     return [range(fold, samples, count) for fold in range(count)]
 
@@ -196,7 +203,7 @@ def measure(
     found: Sequence[Sequence[Any]],
     groups: ColumnGroups | None = None,
 ) -> tuple[OutputAccuracy, ...]:
-    """The accuracy of every output; `expected` and `found` hold the outputs of each sample."""
+    """Return the accuracy of every output. `expected` and `found` contain the outputs of each sample."""
     return tuple(
         _of_output(
             name,
@@ -209,12 +216,12 @@ def measure(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FloatResults:
-    """What a float model gives for samples, by which quantised ones are judged.
+    """Results of a float model, to judge quantised models by.
 
     Args:
-        names: of the outputs.
+        names: names of the outputs.
         samples, expected: inputs, and the outputs for each.
-        groups: columns of outputs that are judged by themselves.
+        groups: columns of outputs that are judged separately.
     """
 
     names: Sequence[str]
@@ -223,12 +230,12 @@ class FloatResults:
     groups: ColumnGroups = dataclasses.field(default_factory=dict)
 
     def few(self, most: int) -> FloatResults:
-        """Every n-th sample, to spread the few over all."""
+        """Return a copy with at most `most` samples, evenly spread."""
         part = slice(None, None, -(-len(self.samples) // most))
         return dataclasses.replace(self, samples=self.samples[part], expected=self.expected[part])
 
     def on_cpu(self, model: Path) -> list[list[Any]]:
-        """What a quantised model gives for the samples."""
+        """Run a quantised model on the samples; return its outputs."""
         with phase("running on the CPU"):
             return cpu.run_all(model, "the quantised model", self.samples, self.names)
 
@@ -246,9 +253,9 @@ def _of_output(name: str, pairs: Sequence[tuple[Any, Any]], groups: Sequence[Col
     for a, b in arrays:
         if a.shape != b.shape:
             judged = judge(a, b, "quantized")
-            reason = f"{judged.reason}: its length depends on its values, of which one may fall to the other side"
+            reason = f"{judged.reason}: its length depends on values, and one of them may have crossed a threshold"
             return OutputAccuracy(Accuracy(name, dataclasses.replace(judged, reason=reason)))
-    # Samples of several shapes have no columns in common: all values together are one list.
+    # Samples of different shapes have no columns in common: all values are joined into one list.
     if len({a.shape for a, _ in arrays}) > 1:
         return OutputAccuracy(accuracy_of(name, *(np.concatenate([p[s].ravel() for p in arrays]) for s in (0, 1))))
     a, b = np.stack([a for a, _ in arrays]), np.stack([b for _, b in arrays])
@@ -271,19 +278,19 @@ def _numbers(value: Any) -> npt.NDArray[Any] | None:
 
 
 def _not_numbers(name: str, pairs: Sequence[tuple[Any, Any]]) -> Accuracy:
-    """Text, and sequences and maps without a form in common, are equal or not."""
+    """Compare strings, and sequences and maps of different structure, for equality."""
     same = all(equal_bits(expected, found) for expected, found in pairs)
-    reason = "" if same else "it is no tensor of numbers, and is another one"
+    reason = "" if same else "it is not a numeric tensor, and the values differ"
     return Accuracy(
         name, JudgedNumbers("agrees" if same else "differs", snr_db=NO_ERROR_DB if same else None, reason=reason)
     )
 
 
 def accuracy_of(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> Accuracy:
-    """Of the same elements, expected and found."""
+    """Compare the same elements, expected and found."""
     judged = judge(expected, found, "quantized", whole=True)
     if expected.ndim != _CLASSES_NDIM:
-        # Of other outputs the largest of a row is no class.
+        # In an output without classes, the largest value of a row is not a decision.
         judged = dataclasses.replace(judged, decisions=None)
     if expected.dtype.kind != "f" or not judged.values:
         return Accuracy(name, judged, -1.0)
@@ -296,18 +303,18 @@ def accuracy_of(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) 
 
 
 def _changes(expected: npt.NDArray[Any], known: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Return the changes from sample to sample, or from value to value if there is one sample."""
+    """Return the changes from sample to sample, or from value to value if there is only one sample."""
     values = np.where(known, expected, 0.0).astype(np.float64)
     if expected.ndim < 2 or len(expected) < 2:
         return values[known]
     counts = np.maximum(known.sum(axis=0), 1)
-    # The mean of a few samples is nearer to each of them than that of all would be.
+    # The mean of a few samples is nearer to each of them than the mean of all would be.
     bias = math.sqrt(len(expected) / (len(expected) - 1))
     return np.asarray((values - values.sum(axis=0) / counts)[known] * bias)
 
 
 def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
-    """Along the second axis of maps and sequences (behind samples and batch); silent channels say nothing."""
+    """Judge each channel of maps and sequences (the axis after samples and batch), except silent ones."""
     if (
         a.ndim < 4
         or a.dtype.kind != "f"
@@ -327,7 +334,7 @@ def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
 
 
 def columns_of_scales(a: npt.NDArray[Any]) -> list[ColumnGroup]:
-    """Columns of unlike magnitudes (boxes in pixels beside scores) that no branch of the model separates."""
+    """Return columns of unlike magnitudes (boxes in pixels and scores) that no branch of the model separates."""
     groups = []
     for columns in unlike_columns(a, leading=1):
         mine = np.zeros(a.shape[columns.axis], bool)
@@ -340,7 +347,7 @@ def columns_of_scales(a: npt.NDArray[Any]) -> list[ColumnGroup]:
 
 
 def labelled(name: str, mask: npt.NDArray[np.bool_]) -> str:
-    """`boxes (columns 0 to 3 of axis 1)`, or the name alone where the elements are scattered."""
+    """Return `boxes (columns 0 to 3 of axis 1)`, or only the name if the elements are scattered."""
     for axis, size in enumerate(mask.shape):
         along: npt.NDArray[Any] = np.any(mask, axis=tuple(other for other in range(mask.ndim) if other != axis))
         count = int(along.sum())

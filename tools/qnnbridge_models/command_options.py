@@ -1,9 +1,9 @@
-"""The options of `evaluate`, `prepare`, `profile`, `quantize` and `verify`: what the command line reads.
+"""Options of `evaluate`, `prepare`, `profile`, `quantize` and `verify`, as read from the command line.
 
-Of the quantizer also which combinations of types QNN takes. That table is measured on the simulator with real
-models, and agrees with one-operator tests. The default is the best that runs on every HTP generation: over six
-models the worst cosine of an output was 0.999 with int8 weights per channel, and 0.52 to 0.69 with 8-bit weights
-per tensor.
+For the quantizer also the combinations of types that QNN supports. That table was measured on the simulator with
+real models, and agrees with one-operator tests. The default is the best combination that runs on every HTP
+generation: over six models the worst cosine of an output was 0.999 with int8 weights per channel, and 0.52 to 0.69
+with 8-bit weights per tensor.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ ActivationType = Literal["uint8", "uint16", "int8", "int16"]
 WeightType = Literal["uint8", "int8", "int4", "int16"]
 Method = Literal["minmax", "entropy", "percentile"]
 
-# Activation type -> weight types.
-# Only what Conv and MatMul both take: a single operator takes more (the tables of `analyze.predict`).
+# Activation type -> weight types that both Conv and MatMul support. Single operators support more (the tables of
+# `analyze.predict`).
 _RUNS: Final[Mapping[str, tuple[str, ...]]] = {
     "uint8": ("uint8", "int8", "int4"),
     "uint16": ("uint8", "int8", "int4", "int16"),
     "int8": ("int8",),
     "int16": ("int8", "int4"),
 }
-# Names of onnxruntime's enumerations.
+# Names in onnxruntime's enumerations.
 _ORT_TYPES: Final[Mapping[str, str]] = {
     "uint8": "QUInt8",
     "uint16": "QUInt16",
@@ -65,7 +65,7 @@ _ORT_TYPES: Final[Mapping[str, str]] = {
     "int4": "QInt4",
 }
 _ORT_METHODS: Final[Mapping[str, str]] = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
-# More than float16 has.
+# More than float16 can reach.
 MOST_TARGET_DB: Final = 80.0
 
 
@@ -74,10 +74,10 @@ class QnnHostOptions:
     """Access to QNN.
 
     Args:
-        provider_options: of QNN. On the simulator SoC 60 stands in where they name no chip: without one it computes
-            otherwise than any NPU.
+        provider_options: options of QNN. If they select no chip, the simulator uses SoC 60: without a chip it
+            computes differently from any NPU.
         python: interpreter of the host.
-        timeout_s: for each call.
+        timeout_s: time limit in seconds for each call.
         required: a machine without QNN is an error, not a remark.
     """
 
@@ -89,7 +89,7 @@ class QnnHostOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QuantizeSettings:
-    """Number types, ranges and precision of a quantised model; None is decided by `resolved`."""
+    """Number types, ranges and precision of a quantised model; `resolved` replaces None by a default."""
 
     activation_type: Annotated[ActivationType, typer.Option(help="Number type of activations.")] = "uint16"
     weight_type: Annotated[
@@ -125,7 +125,7 @@ class QuantizeSettings:
     ] = ()
     wide: Annotated[
         tuple[str, ...],
-        typer.Option(metavar="NODES", help="Use 16 bits for these, named as for --exclude. Repeatable."),
+        typer.Option(metavar="NODES", help="Use 16 bits for these nodes (as for --exclude). Repeatable."),
     ] = ()
     target_snr: Annotated[
         float | None,
@@ -150,8 +150,10 @@ class QuantizeSettings:
 
     @property
     def resolved(self) -> ResolvedSettings:
-        """Every default decided: per channel wherever the weight type can be. Raises `OptionError` for combinations
-        that QNN cannot run."""
+        """The settings with all defaults decided: scales per channel if the weight type supports them.
+
+        Raises `OptionError` for combinations that QNN cannot run.
+        """
         _one_of("activation type", self.activation_type, ActivationType)
         _one_of("method", self.method, Method)
         weight_type = self.weight_type
@@ -162,19 +164,20 @@ class QuantizeSettings:
             raise OptionError(
                 f"QNN cannot run {self.activation_type} activations with {weight_type} weights.",
                 cause="Measured: it refuses Conv or MatMul of such a model. "
-                f"With {self.activation_type} activations it takes {', '.join(_RUNS[self.activation_type])}.",
-                fix="Leave both types away for the defaults, or choose from that list.",
+                f"With {self.activation_type} activations it supports {', '.join(_RUNS[self.activation_type])}.",
+                fix="Omit both types to use the defaults, or choose from that list.",
             )
         signed = not weight_type.startswith("u")
         self._refuse_scales(weight_type, signed)
         if not 50 <= self.percentile <= 100:
             raise OptionError(
-                f"{self.percentile} is no sensible percentile.", fix="Between 50 and 100, mostly 99.9 to 99.999."
+                f"{self.percentile} is not a valid percentile.",
+                fix="Give a value between 50 and 100; usual are 99.9 to 99.999.",
             )
         if self.target_snr is not None and not 0 < self.target_snr <= MOST_TARGET_DB:
             raise OptionError(
-                f"{self.target_snr:g} dB is no sensible target.",
-                fix=f"Between 0 and {MOST_TARGET_DB:g}; 30 is an error of 3 %, 40 of 1 %.",
+                f"{self.target_snr:g} dB is not a valid target.",
+                fix=f"Give a value between 0 and {MOST_TARGET_DB:g}; 30 is an error of 3 %, 40 of 1 %.",
             )
         return ResolvedSettings(
             self.activation_type,
@@ -190,27 +193,27 @@ class QuantizeSettings:
     def _refuse_scales(self, weight_type: str, signed: bool) -> None:
         if self.per_channel and not signed:
             raise OptionError(
-                "Weights of type uint8 cannot be quantised per channel: QNN wants symmetric signed ones there.",
-                fix="--weight-type int8, or --per-tensor.",
+                "Weights of type uint8 cannot be quantised per channel: QNN requires symmetric signed weights.",
+                fix="Use --weight-type int8, or --per-tensor.",
             )
         if self.per_channel is False and weight_type == "int4":
             raise OptionError(
                 "QNN cannot run Conv with int4 weights that have one scale for the whole tensor.",
-                fix="Leave --per-tensor away.",
+                fix="Omit --per-tensor.",
             )
         if self.symmetric_weights is False and signed:
             raise OptionError(
                 f"Weights of type {weight_type} must be symmetric for QNN.",
-                fix="Use --weight-type uint8 for asymmetric.",
+                fix="Use --weight-type uint8 for asymmetric weights.",
             )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResolvedSettings:
-    """The types and ranges of `QuantizeSettings`, every default decided.
+    """The types and ranges of `QuantizeSettings` with all defaults decided.
 
     Args:
-        matrix_type: of the weights of MatMul and Gemm.
+        matrix_type: type of the weights of MatMul and Gemm.
     """
 
     activation_type: str
@@ -228,7 +231,7 @@ class ResolvedSettings:
         found = getattr(QuantType, _ORT_TYPES[name], None)
         if found is None:
             raise OptionError(
-                f"This onnxruntime cannot quantise to {name}.", fix="Update it, or use an 8-bit type."
+                f"This onnxruntime cannot quantise to {name}.", fix="Update onnxruntime, or use an 8-bit type."
             )
         return found
 
@@ -239,19 +242,23 @@ class ResolvedSettings:
 
     @property
     def wide_activation(self) -> str | None:
-        """The activation type of 16 bits beside this one; None if it has 16 bits."""
+        """The 16-bit activation type to mix with this one; None if activations have 16 bits already."""
         return {"uint8": "uint16", "int8": "int16"}.get(self.activation_type)
 
     @property
     def wide_weight(self) -> str | None:
-        """The weight type of 16 bits beside these activations; None if there is none, or it has 16 bits."""
-        # QNN takes int16 weights beside uint16 activations only (`_RUNS`).
+        """The 16-bit weight type to mix with these activations; None if there is none, or weights have 16 bits."""
+        # QNN supports int16 weights with uint16 activations only (`_RUNS`).
         return "int16" if self.activation_type == "uint16" and self.weight_type != "int16" else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnCheckCommand:
-    """The options of a check on QNN. check_qnn: None for a check if there is a QNN here."""
+    """Options of a check on QNN.
+
+    Args:
+        check_qnn: None checks only if QNN is available.
+    """
 
     check_qnn: Annotated[
         bool | None,
@@ -267,23 +274,23 @@ class QnnCheckCommand:
     def options(self) -> QnnHostOptions | None:
         if self.check_qnn is False:
             return None
-        # None is not required: without the option a machine that has no QNN is worth a remark.
+        # None is not required: without the option, a machine without QNN causes only a remark.
         return QnnHostOptions(self.provider_options, self.host_python, self.timeout, bool(self.check_qnn))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QuantizeOptions:
-    """The command line, read.
+    """Parsed options of `quantize`.
 
     Args:
         calibration: folders and files of samples, see `samples`.
         settings: types, ranges and precision.
-        qnn: access to QNN, on which the result is checked; None for no check.
+        qnn: access to QNN for the check of the result; None for no check.
     """
 
     calibration: Calibration = ()
     random: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Calibrate with N made-up samples: only to try things out.")
+        int, typer.Option(min=0, metavar="N", help="Calibrate with N random samples: for a first try only.")
     ] = 0
     seed: Seed = 0
     held_out: Annotated[
@@ -298,14 +305,14 @@ class QuantizeOptions:
 
 
 def settings_of_file(context: Any) -> QuantizeSettings:
-    """The settings in the table `[quantize]` of the file that another command was given with --config.
+    """Return the settings of the table `[quantize]` in the --config file of another command.
 
-    Raises `OptionError` for values of another kind. Keys that are no settings (samples, the output) are left out.
+    Other keys (samples, the output) are ignored. Raise `OptionError` for values of a wrong type.
     """
     table, _ = command_line.table_of(context, "quantize")
     given: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(QuantizeSettings).items():
-        # The field has the unit in its name, the option does not.
+        # The field has a unit in its name, but the option does not.
         key = name.removesuffix("_s").replace("_", "-")
         if key not in table:
             continue
@@ -313,24 +320,24 @@ def settings_of_file(context: Any) -> QuantizeSettings:
         if tuple in kinds:
             value = tuple(str(one) for one in value) if isinstance(value, list) else (str(value),)
         elif float in kinds and type(value) is int:
-            # TOML writes a whole number without a point.
+            # TOML writes whole numbers without a decimal point.
             value = float(value)
-        # By the exact type: True is an int for Python, and no number for a setting.
+        # Compare exact types: True is an int in Python, but not a number here.
         if type(value) not in kinds:
             wanted = " or ".join(kind.__name__ for kind in kinds)
-            raise OptionError(f'[quantize] "{key}" is {value!r:.60}.', fix=f"It wants {wanted}.")
+            raise OptionError(f'[quantize] "{key}" is {value!r:.60}.', fix=f"Give a value of type {wanted}.")
         given[name] = value
     return QuantizeSettings(**given)
 
 
 def _kinds(hint: Any) -> list[type]:
-    """The types of the values that a field of this type takes in a file."""
+    """Return the types that a field with this annotation accepts in a file."""
     if typing.get_origin(hint) is tuple:
         return [tuple]
     parts = typing.get_args(hint)
     if typing.get_origin(hint) is Literal:
         return [str]
-    # TOML has no null: a key that is not there stands for None.
+    # TOML has no null: a missing key means None.
     return [kind for part in parts for kind in _kinds(part) if kind is not type(None)] if parts else [hint]
 
 
@@ -347,16 +354,19 @@ def type_warnings(settings: ResolvedSettings) -> list[str]:
 
 
 def _one_of(what: str, value: str, kind: Any) -> None:
-    # Programs call with any text; only the command line has refused others already.
+    # The command line has already refused other values, but programs can pass any text.
     allowed = typing.get_args(kind)
     if value not in allowed:
-        raise OptionError(f'There is no {what} "{value}".', fix=f"One of {', '.join(allowed)}.")
+        raise OptionError(f'"{value}" is not a valid {what}.', fix=f"Give one of {', '.join(allowed)}.")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EvaluateOptions:
-    """The options of `evaluate`. provider_options: of QNN; on the simulator SoC 60 stands in where they name no
-    chip."""
+    """Options of `evaluate`.
+
+    Args:
+        provider_options: options of QNN; if they select no chip, the simulator uses SoC 60.
+    """
 
     inputs: Annotated[
         tuple[Path, ...],
@@ -365,7 +375,7 @@ class EvaluateOptions:
         ),
     ] = ()
     expected: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Files of the same names, with expected outputs by name.")
+        Path | None, typer.Option(metavar="DIR", help="Expected outputs by name, in files named like the inputs.")
     ] = None
     metric: Annotated[
         str | None,
@@ -387,11 +397,11 @@ class EvaluateOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PrepareOptions:
-    """The options of `prepare`.
+    """Options of `prepare`.
 
     Args:
         buckets: sizes of free dimensions; a model is made, compiled and verified for each of these.
-        quantizing: types and precision, with `quantize`.
+        quantizing: types and precision for `quantize`.
         inputs: real inputs for the verification.
     """
 
@@ -403,8 +413,8 @@ class PrepareOptions:
     skip: Annotated[
         tuple[str, ...], typer.Option(metavar="REWRITE", help="Skip this rewrite. May be repeated.")
     ] = ()
-    quantize: Annotated[bool, typer.Option("--quantize", help="Quantise it; needs --calibration.")] = False
-    # No options of `prepare`: they come from the table [quantize] of the file that --config names.
+    quantize: Annotated[bool, typer.Option("--quantize", help="Quantise the model; needs --calibration.")] = False
+    # Not options of `prepare`: they come from the table [quantize] of the --config file.
     quantizing: QuantizeSettings = dataclasses.field(default_factory=QuantizeSettings, metadata=APART)
     calibration: Calibration = ()
     inputs: Inputs = ()
@@ -420,19 +430,19 @@ class PrepareOptions:
     host_python: HostPython = None
     large: Large = False
     package: Annotated[
-        bool, typer.Option("--package", help="Make the folder a model package of ONNX Runtime, too.")
+        bool, typer.Option("--package", help="Also make the folder a model package of ONNX Runtime.")
     ] = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProfileRequest:
-    """The options of `profile`."""
+    """Options of `profile`."""
 
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file; a compiled one works, too.")]
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file; it may be compiled.")]
     level: Annotated[
-        # Not optrace: it adds no row, and QNN writes a file of it into the working folder of the host.
+        # Without optrace: it adds no row, and QNN writes a file for it into the working directory of the host.
         Literal["basic", "detailed"],
-        typer.Option(help="basic: times of each part on QNN; detailed: cycles of each operator, too."),
+        typer.Option(help="basic: times of each part on QNN; detailed: also cycles of each operator."),
     ] = "detailed"
     runs: Annotated[
         int, typer.Option(min=1, metavar="N", help="Run N times; the first run is reported separately.")
@@ -451,7 +461,7 @@ class ProfileRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """How to verify."""
+    """Options of a verification."""
 
     extreme: Extreme = True
     strict: Annotated[
@@ -461,7 +471,7 @@ class VerifyOptions:
         True
     )
     bisect_s: Annotated[
-        float, typer.Option("--bisect-timeout", min=0, metavar="S", help="Seconds for the search for that node.")
+        float, typer.Option("--bisect-timeout", min=0, metavar="S", help="Seconds for the search of --bisect.")
     ] = 60.0
     resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Resume an interrupted verification.")] = True
     seed: Seed = 0

@@ -1,7 +1,7 @@
 """The commands that work on a model: analyze, evaluate, fix, optimize, prepare, profile, quantize, verify.
 
-Each calls the tool's function with its options and shows the result. The tools are imported inside the functions:
-they load numpy, and some onnx and onnxruntime, which `qnnbridge --help` must not.
+Each calls the tool's function with its options and prints the result. The tools are imported inside the functions,
+because they load numpy, and some onnx and onnxruntime, which `qnnbridge --help` must not.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def analyze(
     from qnnbridge_models.analyze import analysis
     from qnnbridge_models.analyze.analyzer import analyze_model
 
-    # A third of the time for 100,000 nodes, for nothing: there are no circles, and the process ends.
+    # Saves a third of the time for 100,000 nodes: there are no reference cycles, and the process ends afterwards.
     gc.disable()
     # Before the work: an analysis may take minutes, and its picture would be lost.
     picture = OutputFile(html, overwrite=overwrite, inputs=[model]) if html is not None else None
-    # Sizes alone need no copy of the model.
+    # If only sizes are given, no copy of the model is needed.
     copied = sizes if sizes.constants else Sizes(dims=sizes.dims)
     with copied.of(model) as (on_copy, left):
         found = analyze_model(
@@ -127,7 +127,7 @@ def fix(
         bool, typer.Option("--list", callback=_show_rewrites, is_eager=True, help="List the rewrites and exit.")
     ] = False,
 ) -> None:
-    """Rewrite a model so that QNN takes it. Fixed shapes, known traps, operators that QNN lacks."""
+    """Rewrite a model so that QNN supports it. Fixed shapes, known traps, operators that QNN lacks."""
     from qnnbridge_host.cache.measured import right_on_this_npu
     from qnnbridge_host.machine import installed_versions
     from qnnbridge_host.rewrite.fixer import fix_model
@@ -146,7 +146,7 @@ def fix(
             check=check,
             seed=seed,
             overwrite=overwrite,
-            # A rewrite that is asked for by name is done.
+            # A rewrite that is requested by name is always applied.
             right_here=() if only else right_on_this_npu(installed_versions()),
             on_progress=progress,
         )
@@ -166,7 +166,7 @@ def optimize(
     sizes: Sizes,
     if_compiled: Annotated[
         Literal["error", "skip"],
-        typer.Option(help="What to do with a compiled model: an error, or copy it unchanged."),
+        typer.Option(help="Compiled model: report an error, or copy it unchanged."),
     ] = "error",
     check: Check = True,
     seed: Seed = 0,
@@ -178,9 +178,9 @@ def optimize(
     from qnnbridge_models.progress import ShownProgress
     from qnnbridge_protocol.errors import OptionError
 
-    # Here, because below the model may be a copy with constants.
+    # Check here, because below the model may be a copy with constants.
     if target.exists() and model.exists() and target.samefile(model):
-        raise OptionError("OUT is MODEL itself.", fix="Give another file: the original is never changed.")
+        raise OptionError("OUT is the same file as MODEL.", fix="Give another file: the original is never changed.")
     with ShownProgress() as progress, sizes.of(model) as (on_copy, left):
         result = optimize_model(
             on_copy,
@@ -266,11 +266,11 @@ def verify(
                 dims=left,
                 how=given.how,
                 on_progress=progress,
-                # With --json stdout belongs to the document.
+                # With --json, stdout is reserved for the document.
                 on_rows=None if as_json else verification.PrintedRows,
             )
         result = dataclasses.replace(result, source=model)
-        # With buckets all of them make one JSON document, below.
+        # With buckets, all results form one JSON document, see below.
         if not (bucket and as_json):
             reporting.show(result, verification.document, verification.print_result, as_json=as_json)
         return result
@@ -323,7 +323,7 @@ def quantize(
         reporting.show(
             result, lambda found: {**document(found), "next_command": again or None}, print_whole, as_json=as_json
         )
-    # After the report: the model is written, and the comparison on the CPU holds without QNN.
+    # After the report: the model is written, and the comparison on the CPU is valid without QNN.
     failed = result.qnn.error if result.qnn else None
     if failed is not None:
         if not as_json:
@@ -343,7 +343,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model over samples. On the CPU, on QNN and quantised, in one table.
 
-    With --calibration the model is quantised for it, with the defaults. Exit code 1 if a row fails or is useless.
+    With --calibration the model is also quantised with default settings. Exit code 1 if a row fails or is useless.
     """
     from qnnbridge_models.evaluate import document, evaluate_model, print_result
     from qnnbridge_models.progress import ShownProgress

@@ -1,6 +1,6 @@
-"""`qnnbridge evaluate`: a model against samples with expected outputs or a metric, on CPU and QNN, and quantised.
+"""`qnnbridge evaluate`: run a model and quantised forms on CPU and QNN; compare with expected outputs or a metric.
 
-All sessions are those of the host process.
+All sessions run in the host process.
 
 >>> from qnnbridge_models.evaluate import EvaluateOptions, evaluate_model
 >>> evaluate_model("model.onnx", EvaluateOptions(inputs=(Path("samples"),), metric="metrics.py:accuracy")).rows
@@ -47,15 +47,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EvaluatedRow:
-    """One model on one provider.
+    """Result of one model on one provider.
 
     Args:
+        model: label of the model.
         provider: "cpu" or "qnn".
-        placement: None if it does not run; `error` says why.
-        metrics: what the user's metric gave.
-        against_expected: of the outputs of which something is expected.
-        against_cpu: against the first model on the CPU; empty for that one itself, and if it did not run.
-        seconds: the median of a call, with the way to the host and back.
+        placement: where the nodes run; None if the model does not run, see `error`.
+        metrics: results of the user's metric.
+        against_expected: accuracy of the outputs with expected values.
+        against_cpu: accuracy against the first model on the CPU; empty for that one itself, and if it did not run.
+        seconds: median duration of a call, including the transfer to the host and back.
+        error: why the model does not run.
     """
 
     model: str
@@ -69,7 +71,7 @@ class EvaluatedRow:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Against what is expected, else against the first model on the CPU; None if there is neither."""
+        """Verdict against the expected outputs, else against the first model on the CPU; None without either."""
         outputs = self.against_expected or self.against_cpu
         return worst(one.verdict for one in outputs) if outputs else None
 
@@ -89,7 +91,11 @@ class EvaluatedRow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A model and its quantised forms over samples. chip: stood for one on the simulator, if none was named."""
+    """Results of a model and its quantised forms over samples.
+
+    Args:
+        chip: default chip of the simulator; None if the user selected a chip.
+    """
 
     source: Path
     samples: int
@@ -100,7 +106,7 @@ class Evaluation:
 
     @property
     def good(self) -> bool:
-        """Every row ran, and none is useless."""
+        """Whether every row ran, and none is useless."""
         return all(row.error is None and row.verdict != "useless" for row in self.rows)
 
 
@@ -134,7 +140,7 @@ def print_result(evaluation: Evaluation) -> None:
         if row.error is not None:
             print(f"\n{output.visible(row.model)} on {row.provider.upper()}: {row.error.shown()}")
     if evaluation.chip is not None:
-        print(f"\nQNN is the simulator, for SoC {evaluation.chip}. Its times say nothing of an NPU.")
+        print(f"\nQNN is the simulator, for SoC {evaluation.chip}. Its times do not apply to an NPU.")
 
 
 def _row(row: EvaluatedRow, metrics: Sequence[str], expects: bool) -> list[str]:
@@ -161,7 +167,7 @@ def _worst_db(outputs: Sequence[OutputAccuracy]) -> str:
     return decibel(lowest_snr(outputs)) if outputs else "-"
 
 
-# --- samples: inputs, expected outputs and labels, out of .npz and .npy files -----------------------------
+# --- samples: inputs, expected outputs and labels, from .npz and .npy files -------------------------------
 
 Arrays = Mapping[str, Any]
 
@@ -172,7 +178,7 @@ class LabelledSample:
 
     Args:
         feeds: the inputs.
-        expected: of outputs by name; empty if nothing is expected.
+        expected: expected outputs by name; may be empty.
         arrays: everything in its files by name, for a metric.
     """
 
@@ -184,21 +190,24 @@ class LabelledSample:
 def read_samples(
     sources: Sequence[Path], expected: Path | None, inputs: Sequence[NodeInfo], outputs: Sequence[str]
 ) -> list[LabelledSample]:
-    """All samples of files and folders.
+    """Read all samples of files and folders.
 
     Args:
-        expected: a folder with files of the same names, which hold outputs by name; an .npy file is for one output.
+        sources: files and folders of inputs.
+        expected: folder of files with the same names that contain outputs by name; an .npy file is for one output.
+        inputs: the model's inputs.
+        outputs: names of the model's outputs.
 
     Raises:
         OptionError: a file is missing, cannot be read, or does not fit the model.
     """
     if not sources:
         raise OptionError(
-            "No inputs to evaluate with.",
-            fix="--input FOLDER with .npz files, an array for each input by its name.",
+            "There are no inputs to evaluate with.",
+            fix="Give --input FOLDER with .npz files that contain an array for each input by its name.",
         )
     if expected is not None and not expected.is_dir():
-        raise OptionError(f"There is no folder {expected} with expected outputs.")
+        raise OptionError(f"The folder {expected} with expected outputs does not exist.")
     names = {one.name for one in inputs}
     found = []
     for file in list_files(sources):
@@ -206,17 +215,17 @@ def read_samples(
         extras = _extras(file, names, len(samples))
         if expected is not None:
             wanted = _expected_of(file, expected, outputs, len(samples))
-            # What --expected says goes before an array of the same name in the file of the inputs.
+            # Values of --expected take precedence over an array of the same name in the input file.
             extras = [{**extra, **one} for extra, one in zip(extras, wanted, strict=True)]
         for feeds, extra in zip(samples, extras, strict=True):
-            # Arrays with the name of an output are what is expected, also without --expected.
+            # An array with the name of an output is its expected value, also without --expected.
             mine = {name: value for name, value in extra.items() if name in outputs}
             found.append(LabelledSample(feeds, mine, {**feeds, **extra}))
     return found
 
 
 def _extras(file: Path, inputs: set[str], count: int) -> list[dict[str, Any]]:
-    """What a file holds besides the inputs, for each of the samples in it."""
+    """Return the other arrays of an input file, for each of its samples."""
     if file.suffix.lower() != ".npz":
         return [{} for _ in range(count)]
     arrays = {feed.name: np.asarray(feed.value) for feed in readers.load([], file) if feed.name not in inputs}
@@ -234,57 +243,58 @@ def _expected_of(file: Path, folder: Path, outputs: Sequence[str], count: int) -
             arrays = {outputs[0]: np.asarray(readers.load([InputFile(outputs[0], path)], None)[0].value)}
         else:
             raise OptionError(
-                f"{path} holds one array, and the model has {len(outputs)} outputs: {', '.join(outputs)}.",
+                f"{path} contains one array, but the model has {len(outputs)} outputs: {', '.join(outputs)}.",
                 fix="Save them as an .npz file with the outputs' names as keys.",
             )
         if not set(arrays) & set(outputs):
             raise OptionError(
-                f"{path} has no output of the model: {', '.join(arrays) or 'nothing'}.",
-                fix=f"The model's outputs are {', '.join(outputs)}.",
+                f"{path} contains no output of the model.",
+                cause=f"It contains {', '.join(arrays) or 'nothing'}.",
+                fix=f"Save the expected outputs by name. The model's outputs are {', '.join(outputs)}.",
             )
         return _of_each(arrays, path, count)
     raise OptionError(
-        f"{folder} has no expected outputs for {file.name}.", fix=f"Save them as {folder / file.stem}.npz."
+        f"{folder} contains no expected outputs for {file.name}.", fix=f"Save them as {folder / file.stem}.npz."
     )
 
 
 def _of_each(arrays: Mapping[str, Any], file: Path, count: int) -> list[dict[str, Any]]:
-    """Stacked along axis 0, as the inputs are."""
+    """Split arrays that are stacked along axis 0, like the inputs."""
     if count == 1:
         return [dict(arrays)]
     for name, value in arrays.items():
         if value.shape[:1] != (count,):
             raise OptionError(
-                f'{file} holds {count} samples, and "{name}" has the shape {value.shape}.',
-                fix="Stack the same number of everything along axis 0, or save a file for each sample.",
+                f'{file} contains {count} samples, but "{name}" has the shape {value.shape}.',
+                fix="Stack the same number of samples of each array along axis 0, or save a file for each sample.",
             )
     return [{name: value[number] for name, value in arrays.items()} for number in range(count)]
 
 
 # --- the user's metric: a function in a Python file --------------------------------------------------------
 #
-# `def accuracy(outputs, samples)` gets two lists of dicts of arrays, one of each sample: what the model gave, by
-# names of outputs, and all that the sample's files hold. It gives a number, or a dict of numbers by name.
+# `def accuracy(outputs, samples)` is called with two lists that contain a dict of arrays for each sample: the
+# model's outputs by name, and all arrays of the sample's files. It returns a number, or a dict of numbers by name.
 
 Metric = Callable[[Sequence[Arrays], Sequence[Arrays]], Mapping[str, float]]
 
-_FORM = "--metric FILE.py:FUNCTION, with def FUNCTION(outputs, samples): return a number, or a dict of numbers."
+_FORM = "Give --metric FILE.py:FUNC, with def FUNC(outputs, samples) that returns a number, or a dict of numbers."
 
 
 def load_metric(text: str) -> Metric:
-    """`metrics.py:accuracy`; without a name the function is `metric`. Raises `OptionError`."""
+    """Load the metric `metrics.py:accuracy`; the default name of the function is `metric`. Raise `OptionError`."""
     file, colon, name = text.rpartition(":")
-    # The colon of a drive separates no function: C:\metrics.py.
+    # The colon of a drive does not separate a function: C:\metrics.py.
     if not colon or not file.endswith(".py"):
         file, name = text, "metric"
     path = Path(file)
     if not path.is_file():
-        raise OptionError(f"There is no file {path} with a metric.", fix=_FORM)
+        raise OptionError(f"The file {path} with the metric does not exist.", fix=_FORM)
     spec = importlib.util.spec_from_file_location(f"qnnbridge_metric_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise OptionError(f"{path} is no Python file.", fix=_FORM)
+        raise OptionError(f"{path} is not a Python file.", fix=_FORM)
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up there.
+    # Dataclasses look up their module there.
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
@@ -309,18 +319,18 @@ def _figures(value: Any, name: str) -> dict[str, float]:
     try:
         return {str(key): _figure(one) for key, one in named.items()}
     except (TypeError, ValueError):
-        raise OptionError(f"The metric {name} gave {value!r:.80}, which is no number.", fix=_FORM) from None
+        raise OptionError(f"The metric {name} returned {value!r:.80}, not a number.", fix=_FORM) from None
 
 
 def _figure(value: Any) -> float:
-    # Numbers of Python, and arrays of numpy and others with one number.
+    # Accept Python numbers, and arrays of numpy and others with a single number.
     if isinstance(value, numbers.Real) or getattr(value, "shape", None) == ():
         return float(value)
     raise TypeError
 
 
 def _failed(message: str, error: Exception, path: Path) -> OptionError:
-    """With the line of the user's file, which is what has to change."""
+    """Return an error with the line of the user's file that failed."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     place = f" (line {lines[-1]} of {path.name})" if lines else ""
     return OptionError(message, cause=f"{type(error).__name__}: {error}{place}", fix=_FORM)
@@ -329,26 +339,26 @@ def _failed(message: str, error: Exception, path: Path) -> OptionError:
 # --- the work ----------------------------------------------------------------------------------------------
 
 PROVIDERS = {"cpu": CPU, "qnn": QNN}
-# Samples that are run a second time on the CPU, for the time of a call.
+# Largest number of samples that run a second time on the CPU to measure a call.
 _MOST_TIMED = 10
 
 
 def evaluate_model(
     source: str | os.PathLike[str], options: EvaluateOptions, *, on_progress: OnProgress = progress.ignore
 ) -> Evaluation:
-    """Runs a model and its quantised forms over samples, on the CPU and on QNN: one row each.
+    """Run a model and its quantised forms over samples, on the CPU and on QNN: one row each.
 
-    A model that does not run somewhere is a row with its error.
+    If a model does not run on a provider, its row contains the error.
 
     Args:
         source: path of the model.
-        options: samples, what is expected of them, providers.
-        on_progress: called with the stage and how far it is.
+        options: samples, expected outputs, providers.
+        on_progress: called with the stage and its progress.
 
     Raises:
         OptionError: an option, a sample or the metric is wrong.
-        NoSuchFile: a model is not there.
-        HostStartFailed: there is no host.
+        NoSuchFile: a model does not exist.
+        HostStartFailed: the host cannot be started.
     """
     from qnnbridge import Host
 
@@ -356,14 +366,14 @@ def evaluate_model(
     path = files.existing_model(Path(source))
     metric = load_metric(options.metric) if options.metric is not None else None
     dims = shapes.as_dimensions(options.dims)
-    # Without counting nodes, which reads the whole graph.
+    # Without counting nodes, which would read the whole graph.
     scan = scan_model(path, count_nodes=False)
     outputs = [node.name for node in scan.outputs]
     samples = read_samples(options.inputs, options.expected, _declared(scan.inputs, dims), outputs)
     with work_folder("evaluate") as folder, Host(options.host_python) as host:
         work = Path(folder)
         named = [(path.name, _sized(path, dims, work / "model"))]
-        # They were made with fixed sizes, or take the same options as the original.
+        # Quantised models either have fixed sizes already, or accept the same sizes as the original.
         for number, one in enumerate(options.quantized):
             there = files.existing_model(one)
             named.append((one.name, _sized(there, dims, work / f"quantized{number}", may_be_fixed=True)))
@@ -378,13 +388,13 @@ def evaluate_model(
         rows: list[EvaluatedRow] = []
         reference: list[list[Any]] | None = None
         for label, model in named:
-            # The CPU first, in whatever order they are asked for.
+            # Always the CPU first, whatever the order of the options.
             for provider in sorted(options.providers):
                 on_progress(f"{label} on {provider.upper()}", 0, len(samples))
                 row, values = _evaluated(
                     label, model, provider, samples, outputs, settings, host, metric, reference
                 )
-                # The first model on the CPU is what all others are compared with.
+                # All other models are compared with the first model on the CPU.
                 if provider == "cpu":
                     reference = reference or values
                 rows.append(row)
@@ -403,7 +413,7 @@ def _declared(inputs: Sequence[NodeInfo], dims: Dimensions) -> list[NodeInfo]:
 
 
 def _sized(path: Path, dims: Dimensions, folder: Path, *, may_be_fixed: bool = False) -> Path:
-    """The model with its free dimensions fixed; itself if there is nothing to fix."""
+    """Return the model with its free dimensions fixed, or the model itself if there is nothing to fix."""
     if not dims.by_name and not dims.by_axis:
         return path
     model = graphs.load(path)
@@ -427,7 +437,7 @@ def _evaluated(
 ) -> tuple[EvaluatedRow, list[list[Any]] | None]:
     try:
         with _opened(host, model, PROVIDERS[provider], settings) as session:
-            # By name: another tool may list the outputs in another order.
+            # By name: another tool may have changed the order of the outputs.
             missing = [name for name in outputs if name not in session.outputs]
             if missing:
                 raise OptionError(f'{label} has no output "{missing[0]}", which the first model has.')
@@ -458,7 +468,7 @@ def _evaluated(
             figures,
             _against_expected(outputs, samples, values),
             measure(outputs, reference, values) if reference is not None else (),
-            # The median: the first call also pays for what is done once.
+            # The median, because the first call includes one-time work.
             float(np.median(seconds)),
         ),
         values,
@@ -468,9 +478,9 @@ def _evaluated(
 def _as_applications(
     host: Host, model: Path, settings: SessionSettings, samples: Sequence[LabelledSample]
 ) -> list[float]:
-    """Return how long calls on the CPU take in a session as applications make it.
+    """Return the duration of calls on the CPU in a session as applications create it.
 
-    The values are those of a session that is not optimised, which takes up to three times as long.
+    The values come from a session without optimisation, which takes up to three times as long.
     """
     seconds = []
     try:
@@ -488,7 +498,7 @@ def _as_applications(
 
 @contextlib.contextmanager
 def _opened(host: Host, model: Path, provider: str, settings: SessionSettings) -> Iterator[ProviderSession]:
-    """As a whole on QNN if possible: else ONNX Runtime leaves the edges of a quantised model to the CPU."""
+    """Open the whole model on QNN if possible: otherwise ONNX Runtime leaves the ends of the model to the CPU."""
     with contextlib.ExitStack() as stack:
         try:
             session = stack.enter_context(opened(host, model, provider, settings, fallback="error"))
@@ -500,7 +510,7 @@ def _opened(host: Host, model: Path, provider: str, settings: SessionSettings) -
 def _against_expected(
     outputs: Sequence[str], samples: Sequence[LabelledSample], values: Sequence[Sequence[Any]]
 ) -> tuple[OutputAccuracy, ...]:
-    """Of the outputs of which every sample says what is expected."""
+    """Measure the outputs for which every sample has an expected value."""
     return tuple(
         measure(
             [name],
@@ -513,10 +523,10 @@ def _against_expected(
 
 
 def _typed(expected: Any, found: Any) -> Any:
-    """In the shape of the output, where only a batch of 1 is missing; in its type, where both are numbers."""
+    """Return the expected value in the type of the output, and in its shape if only a batch of 1 is missing."""
     array = np.asarray(expected)
     like = np.asarray(found)
     if array.shape != like.shape and array.size == like.size:
         array = array.reshape(like.shape)
-    # numpy makes float64 of plain numbers, and most outputs are float32.
+    # numpy creates float64 from plain numbers, but most outputs are float32.
     return array.astype(like.dtype) if array.dtype.kind in "fiu" and like.dtype.kind == "f" else array

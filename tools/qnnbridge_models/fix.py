@@ -1,4 +1,4 @@
-"""`qnnbridge fix`: rewrites that let QNN take a model, each proven to compute the same; with their report.
+"""`qnnbridge fix`: rewrite a model so that QNN supports it, check that it computes the same, and report it.
 
 >>> from qnnbridge_models.fix import fix_model
 >>> fix_model("model.onnx", "fixed.onnx", shapes={"x": [1, 3, 48, 192]}).steps[0].changes
@@ -15,20 +15,20 @@ from qnnbridge_tools import output
 
 __all__ = ["REWRITES", "FixResult", "RewriteStep", "document", "fix_model", "print_result"]
 
-# Of each rewrite; a large model may have thousands. --json has all.
+# Largest number of changes to print per rewrite; a large model may have thousands. --json contains all.
 _SHOWN_CHANGES = 6
 
 
 def print_result(result: FixResult) -> None:
     for step in result.steps:
-        output.print_pairs(step.rewrite if step.kept else f"{step.rewrite} (taken back)", _step_pairs(step))
+        output.print_pairs(step.rewrite if step.kept else f"{step.rewrite} (undone)", _step_pairs(step))
         print()
     pairs = output.written_pairs(result.source, result.files)
     pairs += [("input", f"{name} {output.shape_text(shape)}") for name, shape in result.shapes.items()]
     before, after = sum(result.nodes_before.values()), sum(result.nodes_after.values())
     pairs += [("nodes", f"{before} -> {after}"), ("time", output.seconds(result.seconds))]
     if not result.steps:
-        pairs.append(("note", "nothing had to be rewritten"))
+        pairs.append(("note", "no rewrite was necessary"))
     pairs += [("warning", warning) for warning in result.warnings]
     output.print_pairs("Fixed", pairs)
 

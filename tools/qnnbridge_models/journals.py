@@ -1,16 +1,15 @@
-"""What an interrupted command goes on from: the finished steps of `prepare`, and QNN's answers of `verify`.
+"""Journals to resume interrupted commands: finished steps of `prepare`, and QNN's answers of `verify`.
 
-A prepared folder has a journal: which steps are finished, of what, and with what result.
+A prepared folder has a journal of its finished steps, their inputs and their results.
 
-A step is finished when its files are whole and its entry is in the journal, which is replaced as a whole: a
-process that is killed anywhere leaves a journal that is true. An entry holds as long as its key is the same (a hash
-over the contents that went in, the options and the versions) and its files have the contents that it names. One
-process at a time has a folder; the lock is the operating system's.
+A step is finished when its files are complete and its entry is in the journal. The journal is replaced atomically,
+so a process killed at any point leaves a valid one. An entry is valid as long as its key is the same (a hash of the
+input contents, the options and the versions) and its files have the recorded contents. The operating system's lock
+admits one process per folder.
 
-Of a verification the answers of QNN are kept, in the state directory: a folder for each combination of model,
-options, versions and sizes; a file for each set of inputs, named by the hash of its values. The folder is removed
-when the verification is over, or after a week. A file that cannot be read or written costs the row its memory and
-nothing else.
+`verify` stores QNN's answers in the state directory: a folder for each combination of model, options, versions and
+sizes; a file for each set of inputs, named by the hash of its values. The folder is removed when the verification
+is complete, or after a week. If a file cannot be read or written, only the answer of its row is lost.
 """
 
 from __future__ import annotations
@@ -40,20 +39,27 @@ from qnnbridge_protocol.model_records import PREPARE_JOURNAL
 from qnnbridge_protocol.settings import state_dir
 from qnnbridge_tools import output
 
-# --- The journal of a prepared folder: which steps are finished, of what, and with what result.
+# --- The journal of a prepared folder: finished steps, their inputs and their results.
 
 JOURNAL_NAME = PREPARE_JOURNAL
 LOCK_NAME = ".qnnbridge-prepare.lock"
 SCHEMA = 1
-# Gone while a step is being done.
+# Files that exist only if all steps are finished; removed before a step runs.
 SAYS_ALL_IS_THERE = ("manifest.json", "report.md")
-# How the folders begin in which tools of ours make their files.
+# Prefix of the folders in which our tools create their files.
 _LEFT_BEHIND = ".qnnbridge-"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One finished step."""
+    """One finished step.
+
+    Args:
+        key: hash of everything that the step depends on.
+        files: records of the files that it created.
+        document: result of the step, for the report.
+        seconds: duration.
+    """
 
     key: str
     files: tuple[FileRecord, ...]
@@ -62,13 +68,13 @@ class JournalEntry:
 
     def to_plain(self) -> dict[str, Any]:
         plain = dataclasses.asdict(self)
-        # The name in the files of released versions.
+        # The name of the key in files of released versions.
         plain["told"] = plain.pop("document")
         return plain
 
 
 class PrepareJournal:
-    """Of one folder; made by `opened`. Names of files are relative to it, with forward slashes."""
+    """Journal of one folder, created by `opened`. File names are relative to the folder, with forward slashes."""
 
     def __init__(self, folder: Path, source_name: str) -> None:
         self.folder = folder
@@ -76,7 +82,10 @@ class PrepareJournal:
         self._entries: dict[str, JournalEntry] = {}
 
     def read(self) -> None:
-        """A journal that cannot be understood counts as none: everything is made anew. Raises `OptionError`."""
+        """Read the journal; ignore a damaged one, so that all steps run again.
+
+        Raise `OptionError` for another model.
+        """
         try:
             found = json.loads((self.folder / JOURNAL_NAME).read_text(encoding="utf-8"))
             if found["schema"] != SCHEMA:
@@ -90,25 +99,26 @@ class PrepareJournal:
             return
         if source_name != self._source_name:
             raise OptionError(
-                f"{self.folder} holds {source_name}, prepared.",
+                f"{self.folder} contains the prepared model {source_name}.",
                 cause=f"{self._source_name} is another model.",
                 fix="Give another folder, or remove this one.",
             )
-        # The files of an entry are removed with it: a damaged journal must not name any outside of the folder.
+        # The files of an entry are removed with it, so a damaged journal must not refer to files outside the
+        # folder.
         self._entries = {
             name: entry for name, entry in entries.items() if all(inside_folder(r.name) for r in entry.files)
         }
 
     def finished(self, step: str, key: str) -> JournalEntry | None:
-        """The entry if it still holds."""
+        """Return the entry of a step if it is still valid."""
         entry = self._entries.get(step)
         if entry is None or entry.key != key or not all(self._is_there(record) for record in entry.files):
             return None
         return entry
 
     def begin(self, step: str) -> None:
-        """The step is done anew: what it made before is not to be shipped, whatever comes of it now."""
-        # First: from here on the folder must not look finished, wherever this process ends.
+        """Remove the results of a step before it runs again, so that old files are never shipped."""
+        # First, so that the folder does not look finished wherever this process ends.
         for name in SAYS_ALL_IS_THERE:
             (self.folder / name).unlink(missing_ok=True)
         self._forget(step)
@@ -123,20 +133,20 @@ class PrepareJournal:
         return self._entries[step]
 
     def look_again(self, step: str) -> None:
-        """A later step has changed a file of this one."""
+        """Record the files of a step again after a later step changed one."""
         entry = self._entries[step]
         records = tuple(FileRecord.of(self.folder, record.name) for record in entry.files)
         self._entries[step] = dataclasses.replace(entry, files=records)
         self.write()
 
     def keep_only(self, steps: Sequence[str]) -> None:
-        """Removes what steps made that are no longer requested."""
+        """Remove the files of steps that are no longer requested."""
         for step in [name for name in self._entries if name not in steps]:
             self._forget(step)
         self.write()
 
     def records(self) -> dict[str, FileRecord]:
-        """All files that steps made."""
+        """Return the records of all files that steps created."""
         return {record.name: record for entry in self._entries.values() for record in entry.files}
 
     def _forget(self, step: str) -> None:
@@ -146,12 +156,12 @@ class PrepareJournal:
             path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 if path.parent != self.folder:
-                    path.parent.rmdir()  # if it was the last one in it
+                    path.parent.rmdir()  # Succeeds only if the folder is empty.
 
     def _is_there(self, record: FileRecord) -> bool:
         path = self.folder / record.name
         try:
-            # The size first: it is known without reading the file.
+            # Compare the size first, which needs no reading.
             return path.stat().st_size == record.size and FileRecord.of(self.folder, record.name) == record
         except OSError:
             return False
@@ -167,7 +177,12 @@ class PrepareJournal:
 
 @contextlib.contextmanager
 def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
-    """The journal of a folder, alone with it. Raises `OptionError` for a folder of something else, and `Busy`."""
+    """Open the journal of a folder exclusively.
+
+    Raises:
+        OptionError: the folder contains something else.
+        Busy: another `prepare` uses the folder.
+    """
     if folder.exists() and not folder.is_dir():
         raise OptionError(f"{folder} is a file.", fix="Give a folder for the result: -o FOLDER.")
     if (
@@ -176,43 +191,43 @@ def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
         and any(p.name != LOCK_NAME for p in folder.iterdir())
     ):
         raise OptionError(
-            f"{folder} is not empty, and was not made by qnnbridge prepare.",
-            cause="Its files could get mixed up with those that are shipped.",
+            f"{folder} is not empty, and was not created by qnnbridge prepare.",
+            cause="Its files could be mixed up with the files to ship.",
             fix="Give a new or empty folder.",
         )
     folder.mkdir(parents=True, exist_ok=True)
     held = try_hold(folder / LOCK_NAME)
     if held is None:
-        raise Busy(f"Another qnnbridge prepare is at work in {folder}.", fix="Wait for it, or give another folder.")
+        raise Busy(f"Another qnnbridge prepare is using {folder}.", fix="Wait for it, or give another folder.")
     try:
         journal = PrepareJournal(folder, source_name)
         journal.read()
-        # Under the lock: unfinished files of another process are no leftovers.
+        # Under the lock: unfinished files of another process are not leftovers.
         _sweep(folder)
-        # Before the first step: a folder in which that is interrupted is still recognised as ours.
+        # Before the first step, so that the folder is recognised as ours even if that step is interrupted.
         journal.write()
         yield journal
     finally:
-        # Again: a process that compiled for a run that was killed may have ended only now.
+        # Again: a compiler process of a killed run may have ended only now.
         _sweep(folder)
         held.release(remove=True)
 
 
 def key_of(step: str, **went_in: Any) -> str:
-    """A hash over everything that a step depends on."""
+    """Return a hash of everything that a step depends on."""
     text = json.dumps([SCHEMA, step, output.jsonable(went_in)], sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what a killed process left behind; the lock keeps other calls of `prepare` out.
+    """Remove leftovers of a killed process; the lock keeps other calls of `prepare` out.
 
-    A working folder stays as long as a process holds its lock: the compiler of a call that was killed goes on until
-    it notices. It is not asked for its age, as in `work_folder`: here no other compilation begins meanwhile.
+    A working folder stays as long as a process holds its lock: the compiler of a killed call runs until it notices.
+    Unlike in `work_folder` the age is not checked, because no other compilation starts here meanwhile.
     """
     for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         if not place.is_dir():
-            continue  # was inside of one that is gone now
+            continue  # Was inside a folder that is removed.
         for path in place.iterdir():
             if path.is_dir() and not path.is_symlink() and path.name.startswith(_LEFT_BEHIND):
                 if not _is_in_use(path):
@@ -224,7 +239,7 @@ def _sweep(folder: Path) -> None:
 def _is_in_use(folder: Path) -> bool:
     for name in (MARK, EARLIER_MARK):
         mark = folder / name
-        # Only a lock that is there: `try_hold` would make the file.
+        # Only an existing lock: `try_hold` would create the file.
         if mark.is_file() and not mark.is_symlink():
             try:
                 held = try_hold(mark)
@@ -239,27 +254,27 @@ def _is_in_use(folder: Path) -> bool:
 _FOLDER = "verify"
 _JOURNAL_NAME = re.compile(r"[0-9a-f]{32}")
 _KEPT_S = 7 * 24 * 3600
-# Answers that are larger are computed again.
+# Larger answers are not stored, but computed again.
 _MOST_BYTES = 256 << 20
 
 
 class AnswerJournal:
-    """Of one verification.
+    """QNN's answers of one verification.
 
     Args:
-        what: everything that QNN's answers depend on but the inputs.
+        what: everything that QNN's answers depend on except the inputs.
     """
 
     def __init__(self, what: Mapping[str, Any]) -> None:
-        # `default=str`: what JSON does not know stands for itself in the key.
+        # `default=str`: in the key, values that JSON does not support are represented by their text.
         text = json.dumps(what, sort_keys=True, default=str)
         self._folder = state_dir() / _FOLDER / hashlib.sha256(text.encode()).hexdigest()[:32]
         _drop_old(self._folder.parent)
 
     def answer(self, feeds: Mapping[str, Any]) -> list[Any] | None:
-        """QNN's values for these inputs from an interrupted run; None if there are none."""
+        """Return QNN's values for these inputs from an interrupted run; None if there are none."""
         try:
-            # Never with pickle, which runs what a file says.
+            # Never with pickle, which executes code from the file.
             with np.load(self._folder / _name_of(feeds), allow_pickle=False) as stored:
                 return [stored[str(number)] for number in range(len(stored.files))]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
@@ -271,7 +286,7 @@ class AnswerJournal:
         if not plain or sum(value.nbytes for value in values) > _MOST_BYTES:
             return
         path = self._folder / _name_of(feeds)
-        # By process: two verifications of one model may run at once.
+        # Per process: two verifications of the same model may run at once.
         part = path.with_suffix(f".{os.getpid()}.part")
         try:
             enter(enter(self._folder.parent) / self._folder.name).mkdir(parents=True, exist_ok=True)
@@ -289,7 +304,7 @@ class AnswerJournal:
 
 
 def hashes_of(paths: Iterable[Path]) -> list[tuple[str, str]]:
-    """Name and content of each file, in order. Raises `OSError`."""
+    """Return name and content hash of each file, in order. Raise `OSError`."""
     return [(path.name, FileRecord.of(path.parent, path.name).sha256) for path in paths]
 
 
@@ -303,7 +318,7 @@ def feeds_digest(feeds: Mapping[str, Any]) -> str:
     for name in sorted(feeds):
         value = np.ascontiguousarray(feeds[name])
         digest.update(f"{name}:{value.dtype.str}:{value.shape}:".encode())
-        # The bytes of text arrays are addresses of Python objects.
+        # The bytes of a string array are addresses of Python objects.
         digest.update(repr(value.tolist()).encode() if value.dtype == object else value.tobytes())
     return digest.hexdigest()[:32]
 
@@ -311,6 +326,6 @@ def feeds_digest(feeds: Mapping[str, Any]) -> str:
 def _drop_old(folder: Path) -> None:
     with contextlib.suppress(OSError):
         for path in enter(folder).iterdir():
-            # A link with such a name is left alone: `rmtree` refuses it.
+            # A link with such a name is not removed: `rmtree` refuses it.
             if _JOURNAL_NAME.fullmatch(path.name) and time.time() - path.stat().st_mtime > _KEPT_S:
                 shutil.rmtree(path, ignore_errors=True)

@@ -1,15 +1,15 @@
-"""`qnnbridge optimize`: ONNX Runtime's graph optimisation, offline, checked against the original.
+"""`qnnbridge optimize`: apply ONNX Runtime's graph optimisation offline, and compare the result with the original.
 
 >>> from qnnbridge_models.optimization import optimize_model
 >>> optimize_model("model.onnx", "optimized.onnx").nodes_after
 
-Measured on the simulator (8 models): results of the level `basic` run on QNN as completely as the originals.
-`extended` fuses Conv and Gemm with their activations into operators of com.microsoft that QNN does not know, and
-takes quantised pairs apart: up to 7 nodes move to the CPU. `layout` and `all` rearrange weights into blocks for the
-CPU of this machine: no session on QNN can be made from their results.
+Measured on the simulator with 8 models: results of the level `basic` run on QNN as completely as the originals.
+`extended` fuses Conv and Gemm with their activations into operators of com.microsoft that QNN does not support, and
+separates quantised pairs: up to 7 nodes move to the CPU. `layout` and `all` rearrange weights into blocks for the
+CPU of this machine: QNN cannot create a session from their results.
 
-A compiled model can be passed through unchanged, with the files that belong to it. Their names come from the
-model. Only files inside of the model's folder, by the rules of POSIX and of Windows, are copied.
+A compiled model can be copied unchanged, with the files that belong to it. The model contains the names of these
+files; only files inside the model's folder, by the rules of POSIX and of Windows, are copied.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ from qnnbridge_tools import output
 
 LEVELS: Final = ("basic", "extended", "layout", "all")
 DEFAULT_LEVEL: Final = "basic"
-# Unused ones that ONNX Runtime looks at for longer than the model takes to be written without them.
+# From this number of unused constants on, ONNX Runtime needs longer for them than writing the model without them
+# takes.
 _MANY_CONSTANTS: Final = 1000
 _QUANTIZE_OPS: Final = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
 _ONNX_ML: Final = "ai.onnx."
@@ -56,14 +57,14 @@ _DATA_FILE = "session.optimized_model_external_initializers_file_name"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OptimizeResult:
-    """One optimised, or passed through, model.
+    """Result of one optimised or copied model.
 
     Args:
-        files: the files that were written, the model first.
-        passed_through: it is compiled and was copied unchanged.
-        nodes_before, nodes_after: by operator, with those of subgraphs and functions.
-        changes: changes besides optimising, as text.
-        check: None if none was asked for, or nothing was changed.
+        files: the written files, the model first.
+        passed_through: the model is compiled and was copied unchanged.
+        nodes_before, nodes_after: number of nodes by operator, including subgraphs and functions.
+        changes: other changes than optimisations, as text.
+        check: comparison with the original; None if it was not wanted, or nothing was changed.
     """
 
     source: Path
@@ -82,12 +83,12 @@ class OptimizeResult:
 
 
 def ort_level(name: str) -> Any:
-    """onnxruntime's enumeration member."""
+    """Return the member of onnxruntime's enumeration. Raise `OptionError`."""
     import onnxruntime as ort
 
     if name not in LEVELS:
-        raise OptionError(f'There is no level "{name}".', fix=f"One of {', '.join(LEVELS)}.")
-    # ORT_ENABLE_LAYOUT is younger than the others: it is looked for in what is installed.
+        raise OptionError(f'"{name}" is not a valid level.', fix=f"Give one of {', '.join(LEVELS)}.")
+    # Older releases lack ORT_ENABLE_LAYOUT.
     level = getattr(ort.GraphOptimizationLevel, f"ORT_ENABLE_{name.upper()}", None)
     if level is None:
         raise OptionError(
@@ -97,29 +98,29 @@ def ort_level(name: str) -> Any:
 
 
 def foreign_ops(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Operators outside of ONNX that the optimisation brought in and QNN does not take."""
+    """Return operators outside of ONNX that the optimisation added and QNN does not support."""
     return {
         op: count
         for op, count in after.items()
-        # A dot follows a domain; the names of ONNX's own operators have none.
+        # A dot follows a domain; the names of ONNX's own operators contain none.
         if "." in op and not op.startswith(_ONNX_ML) and op not in REGISTERED and op not in before
     }
 
 
 def _level_warnings(level: str, before: Mapping[str, int], after: Mapping[str, int]) -> list[str]:
-    """Problems of running the result on QNN."""
+    """Return warnings about running the result on QNN."""
     warnings: list[str] = []
     foreign = foreign_ops(before, after)
     if foreign:
         counts = ", ".join(f"{count} {op}" for op, count in foreign.items())
         warnings.append(
-            f"The result holds operators that are ONNX Runtime's own, which QNN cannot run: {counts}. "
+            f"The result contains operators of ONNX Runtime that QNN cannot run: {counts}. "
             f"Use --level {DEFAULT_LEVEL} for QNN."
         )
     # com.microsoft.nchwc: the blocks have the width of this processor's vectors.
     if any("nchwc" in op for op in foreign):
         warnings.append(
-            "Its weights are arranged for the CPU of this machine; on another one it may be slow or not load."
+            "Its weights are arranged for the CPU of this machine; elsewhere it may be slow or fail to load."
         )
     lost = sum(before.get(op, 0) for op in _QUANTIZE_OPS) - sum(after.get(op, 0) for op in _QUANTIZE_OPS)
     if lost > 0 and level != DEFAULT_LEVEL:
@@ -131,17 +132,17 @@ def _level_warnings(level: str, before: Mapping[str, int], after: Mapping[str, i
 
 
 def pass_through(source: Path, target: Path, scan: ModelScan, level: str, *, overwrite: bool) -> OptimizeResult:
-    """Copies the model to `target`, and its context binaries and weights to the same place relative to it."""
+    """Copy the model to `target`, and its context binaries and weights to the same relative paths."""
     warnings: list[str] = []
     beside = list(_beside(source, scan.files, warnings))
     copies = [(source.parent / name, target.parent / name) for name in beside]
     copies += _manifest(source, target, warnings)
-    # Refusals come before the first file is written.
+    # Check everything before the first file is written.
     needed = [(here, there) for here, there in copies if _must_copy(here, there, overwrite)]
     written: list[Path] = []
     with Output(source, target, overwrite=overwrite) as output:
         shutil.copyfile(source, output.model)
-        # Before the model, which `commit` puts in its place: until its files are there it must not be seen.
+        # Before the model, which `commit` moves to its place: it must not be visible until its files are complete.
         for here, there in needed:
             there.parent.mkdir(parents=True, exist_ok=True)
             _copy_whole(here, there)
@@ -164,9 +165,9 @@ def pass_through(source: Path, target: Path, scan: ModelScan, level: str, *, ove
 def _beside(source: Path, names: Iterable[str], warnings: list[str]) -> Iterable[str]:
     for name in names:
         if not inside_folder(name):
-            warnings.append(f'Its file "{name}" was not copied: it is named outside of the model\'s folder.')
+            warnings.append(f'Its file "{name}" was not copied: the path leads outside the model\'s folder.')
         elif not (source.parent / name).is_file():
-            warnings.append(f'Its file "{name}" is missing beside {source.name}, so neither runs.')
+            warnings.append(f'Its file "{name}" is missing next to {source.name}, so neither model runs.')
         else:
             yield name
 
@@ -177,27 +178,27 @@ def _manifest(source: Path, target: Path, warnings: list[str]) -> list[tuple[Pat
         return []
     if source.name == target.name:
         return [(manifest, Path(manifest_path(target)))]
-    warnings.append(f"{manifest.name} was not copied: it describes {source.name} by its name.")
+    warnings.append(f"{manifest.name} was not copied: it refers to {source.name} by name.")
     return []
 
 
 def _must_copy(here: Path, there: Path, overwrite: bool) -> bool:
     if not there.exists():
         return True
-    # By contents and not by time: `cmp` would take equal sizes and times for equal files.
+    # Compare the contents: with `shallow`, equal sizes and times would count as equal files.
     if here.samefile(there) or filecmp.cmp(here, there, shallow=False):
         return False
     if overwrite:
         return True
     raise OptionError(
-        f"{there} exists already and is another file than {here}.",
-        cause="The model names this file, so it cannot get another name.",
+        f"{there} already exists and differs from {here}.",
+        cause="The model refers to this file by name, so it cannot be renamed.",
         fix="Write to another folder, or give --overwrite to replace it.",
     )
 
 
 def _copy_whole(here: Path, there: Path) -> None:
-    # Under another name first: half a context binary must not lie where the model looks for a whole one.
+    # Copy under another name first, so that the model never finds half a context binary.
     part = there.with_name(f".{there.name}.{os.getpid()}.part")
     try:
         shutil.copyfile(here, part)
@@ -218,16 +219,16 @@ def optimize_model(
     overwrite: bool = False,
     on_progress: OnProgress = progress.ignore,
 ) -> OptimizeResult:
-    """Writes the model at `target` as ONNX Runtime's graph optimisation leaves it. The original is never changed.
+    """Write the model as optimised by ONNX Runtime to `target`. The original is never changed.
 
     Args:
         source: path of the model.
-        target: where to write the result.
+        target: path to write the result to.
         level: one of `LEVELS`; only "basic" is for QNN.
         dims: sizes of free dimensions, `{"batch": 1, "x:2": 48}`.
         if_compiled: "skip" copies a compiled model unchanged, with its context binary.
         check: compare with the original on the CPU; if they disagree nothing is written.
-        seed: of the made-up inputs.
+        seed: seed of the made-up inputs.
         overwrite: replace an existing target.
         on_progress: called with the name of the stage for a model of many nodes.
 
@@ -238,9 +239,9 @@ def optimize_model(
         ModelError: the result does not compute the same.
     """
     begun = time.perf_counter()
-    # Checked before anything is read: a typing error must not cost minutes.
+    # Check before reading anything: a typing error must not cost minutes.
     if if_compiled not in ("error", "skip"):
-        raise OptionError(f'if_compiled is "{if_compiled}".', fix='One of "error", "skip".')
+        raise OptionError(f'if_compiled is "{if_compiled}".', fix='Give "error" or "skip".')
     model_path, target_path = files.existing_model(Path(source)), Path(target)
     if if_compiled == "skip":
         scan = scan_model(model_path, count_nodes=False)
@@ -259,21 +260,20 @@ def optimize_model(
         if many:
             on_progress(f"optimising {len(original.graph.node):,} nodes", 0, 0)
         check_runnable(original)
-        # Counted before `_without_unused` takes nodes out of it.
+        # Count before `_without_unused` removes nodes.
         before = graphs.count_ops(original)
         tolerance = tolerance_of(original, before)
         written_out = len(original.functions)
         if written_out:
-            # ONNX Runtime writes out what both branches of an If call with the same names twice: no valid model.
+            # If both branches of an If call a function, ONNX Runtime inlines it twice with the same names, which is
+            # invalid.
             original = graphs.inlined(original)
         if changed or written_out:
             given = output.resized(original, model_path, model.scan.external_files)
         used, changes = _without_unused(original, given, output, model.scan.external_files)
         if written_out:
-            changes.append(
-                f"{written_out} {'function' if written_out == 1 else 'functions'} of its own written out"
-            )
-        # The original runs once, and only if it is needed.
+            changes.append(f"inlined {written_out} {'function' if written_out == 1 else 'functions'} of the model")
+        # The original runs once, and only if needed.
         reference = functools.cache(
             lambda: Reference(
                 lambda: cpu.open_session(given, given.name),
@@ -287,18 +287,19 @@ def optimize_model(
         def attempt(disabled: Sequence[str]) -> _Optimised:
             _optimize(used, output, graph_level, external, disabled)
             result = graphs.load(output.model)
-            # `original` has lost what nothing uses (`_without_unused` changes it), as has the optimised file.
+            # Unused nodes are removed from both: `_without_unused` changes `original` as well as the optimised
+            # file.
             is_same = _is_same(original.graph, result.graph)
             notes: list[str] = []
-            # What ONNX Runtime did not change stays the file that it was, byte for byte.
+            # If ONNX Runtime changed nothing, keep the file byte for byte.
             if is_same and not external:
                 shutil.copyfile(used, output.model)
             else:
                 notes = _finish(result, original, output.model)
             checked: ModelCheck | None = None
-            # For a large model two sessions and their runs are a high price for comparing a graph with itself.
+            # For a large model, two sessions and their runs are too expensive for comparing a graph with itself.
             if check and many and is_same and used is given:
-                checked = ModelCheck(False, reason="not one node was changed")
+                checked = ModelCheck(False, reason="no node was changed")
             elif check:
                 if many:
                     on_progress("comparing with the original", 0, 0)
@@ -333,7 +334,14 @@ def optimize_model(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Optimised:
-    """A result that lies in its file: its model, whether ONNX Runtime changed nothing, and what to report."""
+    """A result in its file.
+
+    Args:
+        model: the result.
+        is_same: ONNX Runtime changed nothing.
+        notes: lines for the report.
+        check: comparison with the original.
+    """
 
     model: Any
     is_same: bool
@@ -344,7 +352,7 @@ class _Optimised:
 def _without_harm(attempt: Callable[[Sequence[str]], _Optimised], level: int) -> tuple[_Optimised, str]:
     """Return the result, and a warning if it was made without optimizers that break or change the model.
 
-    Raises the error of the first attempt if no smaller set of optimizers gives a right result.
+    Raise the error of the first attempt if no smaller set of optimizers gives a right result.
     """
     try:
         return attempt(()), ""
@@ -360,10 +368,10 @@ def _without_harm(attempt: Callable[[Sequence[str]], _Optimised], level: int) ->
         names = optimizers.harmful(is_right, optimizers.optimizers_of(level))
         if not names:
             raise
-        # Evidence is what differs in a result that loads.
+        # There is evidence only if the result loads and differs.
         what = error.evidence[0] if error.evidence else (error.cause or error.message).rstrip(".")
         does, model = ("changes", "what the model computes") if error.evidence else ("breaks", "the model")
-    return attempt(names), f"{optimizers.harm_of(names, does, model)}, and was left out: {what}."
+    return attempt(names), f"{optimizers.harm_of(names, does, model)}, and was disabled: {what}."
 
 
 def _optimize(
@@ -377,22 +385,22 @@ def _optimize(
     try:
         cpu.open_session(given, given.name, options, disabled)
     except OrtError as error:
-        # Only this error is cured by a file of weights.
+        # Only this error disappears with a separate weight file.
         if external or "protobuf" not in (error.cause or "").lower() or "2GB" not in (error.cause or ""):
             raise
-        # Folding made a small model larger than one protobuf message can be.
-        # At most once: with `external` the error is raised above.
+        # Folding made a small model larger than the limit of a protobuf message. Recursion ends here: with
+        # `external` the error is raised above.
         _optimize(given, output, graph_level, True, disabled)
     if not output.model.is_file():
-        raise ModelError(f"ONNX Runtime wrote no optimised model for {given.name}, and gave no reason.")
+        raise ModelError(f"ONNX Runtime wrote no optimised model for {given.name}, and reported no reason.")
 
 
 def _without_unused(
     model: Any, given: Path, output: files.Output, weights: Iterable[str]
 ) -> tuple[Path, list[str]]:
-    """Drops what nothing uses, in place; gives the file to optimise, and what to report.
+    """Remove unused nodes and constants in place; return the file to optimise, and lines for the report.
 
-    ONNX Runtime leaves such nodes in the file, and takes long for them and for many constants.
+    ONNX Runtime keeps such nodes in the file, and takes long for them and for many constants.
     """
     constants = len(model.graph.initializer)
     nodes = Editor(model, given.parent).drop_dead()
@@ -400,37 +408,37 @@ def _without_unused(
         return given, []
     used = output.candidate(given, weights, "used")
     used.write_bytes(model.SerializeToString())
-    return used, [f"{nodes} {'node' if nodes == 1 else 'nodes'} left out that nothing uses"] if nodes else []
+    return used, [f"removed {nodes} unused {'node' if nodes == 1 else 'nodes'}"] if nodes else []
 
 
 def _finish(result: Any, original: Any, path: Path) -> list[str]:
-    """Undoes, in place and in the file, what ONNX Runtime adds for itself; says what that was."""
+    """Remove what ONNX Runtime adds for itself, in the model and in its file; return lines for the report."""
     import onnx
 
-    # ONNX Runtime lists every domain that it knows in the file, also those that nothing uses.
+    # ONNX Runtime lists all its domains in the file, including unused ones.
     graphs.trim_opsets(result, original)
     casts = strip_inserted_casts(result, original)
     onnx.save_model(result, os.fspath(path))
     if not casts:
         return []
-    return [f"{casts} casts to float32 left out that ONNX Runtime inserts for the CPU: QNN computes float16 itself"]
+    return [f"removed {casts} casts to float32 that ONNX Runtime inserts for the CPU: QNN computes float16 itself"]
 
 
 def _is_same(before: Any, after: Any) -> bool:
-    """Whether two graphs compute the same because they are the same."""
+    """Return whether two graphs are equal, and therefore compute the same."""
     fields = ("node", "initializer", "sparse_initializer", "input", "output")
     return all(list(getattr(before, field)) == list(getattr(after, field)) for field in fields)
 
 
 def _checked(given: Path, reference: Reference, result: Path) -> ModelCheck:
     check = reference.check(lambda: cpu.open_session(result, "the optimised model"))
-    # Without a comparison there is no disagreement: `ModelCheck.reason` says why none was made.
+    # Without a comparison there is no disagreement: `ModelCheck.reason` explains why there is none.
     if check.compared and not check.agrees:
         raise ModelError(
-            f"The optimised {given.name} does not compute what the original computes. Nothing was written.",
+            f"The optimised {given.name} does not compute the same as the original. Nothing was written.",
             cause="An optimisation of ONNX Runtime is wrong for this model, or the model amplifies rounding.",
             evidence=evidence(check),
-            fix="Use the original, or another --level; --no-check writes the result all the same.",
+            fix="Use the original, or another --level; --no-check writes the result anyway.",
             details={"check": check.document()},
         )
     return check

@@ -1,4 +1,7 @@
-"""Progress of long work on stderr: a bar on a terminal, a line every few seconds otherwise. Also the times."""
+"""Progress of long work on stderr: a bar on a terminal, otherwise a line every few seconds.
+
+Also measures phases.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,20 @@ from qnnbridge_protocol.visible import visible
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-# Called with the name of the stage, and how much of how many is done (0 of 0: unknown).
+# Called with the name of the stage, the number of finished items, and their total (0 and 0: unknown).
 OnProgress = Callable[[str, int, int], None]
 
-# A file of logs gets a line for each tenth of a stage.
+# In a log file, each tenth of a stage is one line.
 LINES_PER_STAGE = 10
 
 
 def ignore(stage: str, done: int, total: int) -> None:
-    """An `OnProgress` that shows nothing."""
+    """Ignore progress."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Phase:
-    """Seconds of one phase, and how often it was entered."""
+    """Total time of one phase in seconds, and how often it was entered."""
 
     name: str
     seconds: float
@@ -37,7 +40,7 @@ class Phase:
 
 
 class Phases:
-    """Seconds of each phase of a work, and how often it was entered. A phase inside of another one counts alone."""
+    """Measure the time of each phase. The time of a nested phase counts for that phase only."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -47,7 +50,7 @@ class Phases:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """`phase` counts here, in this thread."""
+        """Make `phase` count here, in this thread."""
         token = _phases.set(self)
         try:
             yield
@@ -67,7 +70,7 @@ class Phases:
 
     @property
     def found(self) -> tuple[Phase, ...]:
-        """The longest first."""
+        """The measured phases, the longest first."""
         return tuple(
             Phase(name, seconds, self.times[name])
             for name, seconds in sorted(self.seconds.items(), key=lambda item: -item[1])
@@ -80,18 +83,18 @@ class Phases:
         self._since = now
 
 
-# Not handed down: phases are entered many calls below the command that shows them.
+# A context variable instead of a parameter: phases are entered many calls below the command that reports them.
 _phases: contextvars.ContextVar[Phases | None] = contextvars.ContextVar("_phases", default=None)
 
 
 def phase(name: str) -> contextlib.AbstractContextManager[None]:
-    """Counts what is inside as this phase, where somebody wants to know."""
+    """Count the time of this context as a phase, if a caller entered `Phases`."""
     phases = _phases.get()
     return contextlib.nullcontext() if phases is None else phases.of(name)
 
 
 class ShownProgress:
-    """An `OnProgress` that shows; a context manager. One thread at a time."""
+    """An `OnProgress` that prints to stderr; a context manager. Not thread-safe."""
 
     def __init__(self) -> None:
         self._bar: Progress | None = None

@@ -1,4 +1,4 @@
-"""`qnnbridge analyze`: where a model would run on QNN, what cuts it into pieces, and what to do about it.
+"""`qnnbridge analyze`: report where a model would run on QNN, what splits it into parts, and what to do about it.
 
 >>> from qnnbridge_models.analyze import analyze_model
 >>> analyze_model("model.onnx", offline=True).advice[0].what

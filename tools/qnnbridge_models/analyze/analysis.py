@@ -1,4 +1,4 @@
-"""The result of `analyze_model`: the place of each node, the reason, its cost, the shares; and the report.
+"""The result of `analyze_model`: place, reason and cost of each node, the shares, and the report.
 
 Immutable data and pure functions. Costs are estimates from shapes.
 """
@@ -23,8 +23,8 @@ from qnnbridge_protocol.specs import IN_FILE, Placement
 from qnnbridge_tools import output
 from qnnbridge_tools.output import percent
 
-# folded: ONNX Runtime computes it, or takes it away, before anything is placed. fails: no session can be made.
-# crash: QNN ends the process.
+# folded: ONNX Runtime computes or removes the node before it places any. fails: no session can be created.
+# crash: QNN crashes the process.
 NodePlace = Literal["qnn", "cpu", "folded", "fails", "crash"]
 
 BAD: Final = ("cpu", "fails", "crash")
@@ -35,9 +35,10 @@ class NodeVerdict:
     """The place of one node, and the reason.
 
     Args:
-        rule: which one decided, "" if none had an objection.
-        reason: as text.
-        fix: the remedy, as text.
+        place: see `NodePlace`.
+        rule: name of the rule that decided; "" if no rule objects.
+        reason: explanation.
+        fix: remedy.
     """
 
     place: NodePlace
@@ -51,10 +52,10 @@ ON_QNN: Final = NodeVerdict("qnn")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GraphPlacement:
-    """One source's answer: rules, or QNN itself.
+    """Answer of one source: of the rules, or of QNN.
 
     Args:
-        verdicts: for each node in order.
+        verdicts: one for each node, in order.
         parts: indexes of the nodes of each part on QNN.
     """
 
@@ -67,14 +68,15 @@ class GraphPlacement:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnAnswer:
-    """The answer of QNN itself.
+    """QNN's answer.
 
     Args:
-        error: why there is no session.
-        placed: None if not even a part of it is known.
-        disagreements: nodes that the rules had elsewhere.
-        session: the placement of the session that was made, which counts nodes after optimisation.
-        versions: of the packages on the host.
+        placed: placement of the nodes; None if nothing of it is known.
+        error: why no session was created.
+        disagreements: indexes of nodes that the rules placed elsewhere.
+        versions: versions of the packages on the host.
+        simulator: the answer is that of the simulator.
+        session: placement of the created session, which counts nodes after optimisation.
     """
 
     placed: GraphPlacement | None
@@ -87,13 +89,16 @@ class QnnAnswer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Advice:
-    """One thing to do.
+    """One recommendation.
 
     Args:
-        nodes: indexes of the nodes concerned.
-        macs: that would move to the NPU.
-        parts: fewer cuts.
-        code: of a finding that programs look for: "known-wrong".
+        what: what to do.
+        why: reason.
+        nodes: indexes of the affected nodes.
+        macs: multiplications that would move to the NPU.
+        parts: number of cuts that would disappear.
+        severity: see `remedies._ORDER`.
+        code: identifier for programs: "known-wrong".
     """
 
     what: str
@@ -110,9 +115,18 @@ class Analysis:
     """The result of `analyze_model`.
 
     Args:
-        truth: QNN's answer; None without a host, `no_truth` says why.
+        path: path of the model.
+        chip: label of the chip.
+        view: index of the graph.
+        costs: cost of each node.
+        predicted: the answer of the rules.
+        advice: recommendations, the most valuable first.
+        empty: names of tensors without elements.
+        truth: QNN's answer; None without a host.
+        no_truth: why there is no answer of QNN.
+        seconds_offline, seconds_truth: time that the rules and QNN took.
+        enough_with_sizes: dimensions are free, and by the rules all nodes run on the NPU once they have sizes.
         sizes_free: inputs have dimensions without a size.
-        enough_with_sizes: its dimensions are free, and by the rules all of it runs on the NPU once they have sizes.
     """
 
     path: Path
@@ -131,7 +145,7 @@ class Analysis:
 
     @property
     def best(self) -> GraphPlacement:
-        """QNN's answer where it is known, else the prediction."""
+        """QNN's answer if known, else the prediction."""
         return self.truth.placed if self.truth is not None and self.truth.placed is not None else self.predicted
 
     @property
@@ -144,10 +158,10 @@ class Shares:
     """Counts of nodes in the file (`qnnbridge_host.model.node_count`), their work, and the bytes of their weights.
 
     Args:
-        nodes: all that are not folded; a node with graphs inside counts with the nodes in them.
-        folded: nodes that are computed or taken out before anything is placed.
+        nodes: all nodes that are not folded; a node with subgraphs counts with the nodes in them.
+        folded: nodes that are computed or removed before any node is placed.
         work_known: False if most of the work has no fixed shape, so that its amount is unknown.
-        sizes_free: that may be because dimensions of inputs are free.
+        sizes_free: inputs have free dimensions, which may be the reason.
     """
 
     nodes: int
@@ -169,7 +183,7 @@ class Shares:
 
     @property
     def useful_share(self) -> tuple[float, str]:
-        """The share of the model that is on the NPU, and the measure: its work, its weights, or only its nodes."""
+        """(share of the model on the NPU, measure): measured by its work, its weights, or its nodes."""
         if self.work_known and self.macs:
             return self.mac_share, "work"
         if self.bytes:
@@ -202,25 +216,25 @@ def shares_of(analysis: Analysis, placed: GraphPlacement) -> Shares:
 
 
 def verdict_text(analysis: Analysis, placed: GraphPlacement) -> str:
-    """The answer in one line, the same in the terminal, in the page and in the document."""
+    """Return the answer in one line, the same in the terminal, in the page and in the JSON document."""
     error = analysis.truth.error if analysis.truth is not None and placed is analysis.best else None
     shares = shares_of(analysis, placed)
     if error is not None:
-        return f"no session can be made: {error.message}"
+        return f"no session can be created: {error.message}"
     if shares.fails:
         crash = any(verdict.place == "crash" for verdict in placed.verdicts)
         if not crash and all(one.rule == REWRITE for one in placed.verdicts if one.place == "fails"):
             return "QNN would fail with 64-bit floats"
-        return "QNN would end the process" if crash else "no session could be made"
+        return "QNN would end the process" if crash else "no session could be created"
     if not shares.nodes:
-        return "no node is left to place: all of it is computed beforehand"
+        return "nothing to place: all nodes are computed beforehand"
     pieces = "" if shares.parts <= 1 else f", cut into {shares.parts} pieces"
-    # A node may be in several findings, and counts once.
+    # A node may be in several findings, but counts once.
     found = [one for one in analysis.advice if one.code == KNOWN_WRONG]
     wrong = len({index for one in found if one.severity != "fails" for index in one.nodes})
     if wrong:
         pieces += f", where {'a node computes' if wrong == 1 else f'{wrong} nodes compute'} wrong numbers"
-    # The session may be made, and each run fails.
+    # The session can be created, but each run fails.
     failing = len({index for one in found if one.severity == "fails" for index in one.nodes})
     if failing:
         pieces += f", where QNN fails with {'a node' if failing == 1 else f'{failing} nodes'}"
@@ -241,7 +255,7 @@ _VERBS: Final = {"work": "runs", "weights": "are used", "nodes": "run"}
 
 
 def _share_text(share: float) -> str:
-    # "0.0 %" would say none, and "100.0 %" all.
+    # "0.0 %" would mean none, and "100.0 %" all.
     if 0 < share < _LEAST_SHOWN:
         return "less than 0.1 %"
     return "more than 99.9 %" if 1 - _LEAST_SHOWN < share < 1 else percent(share)
@@ -259,30 +273,30 @@ def nodes_text(shares: Shares) -> str:
 
 def work_text(shares: Shares) -> str:
     if not shares.work_known:
-        return "not known before the sizes are fixed" if shares.sizes_free else "not known from the shapes"
+        return "unknown until the sizes are fixed" if shares.sizes_free else "unknown: the shapes do not define it"
     return f"{_share_text(shares.mac_share)} of {times(shares.macs)} multiplications"
 
 
 def times(number: int) -> str:
-    """12.3 million."""
+    """Format a number, for example as 12.3 million."""
     for limit, word in ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"), (10**3, "thousand")):
         if number >= limit:
             return f"{number / limit:.3g} {word}"
     return str(number)
 
 
-# --- the answer: for a person, as a JSON document, and as a picture ------------------------------------
+# --- the report: as text, as a JSON document, and as a picture -----------------------------------------
 
 SCHEMA_VERSION = 1
 
 _SHOWN_ADVICE = 8
 _SHOWN_DISAGREEMENTS = 5
-# Of advice, which is prose: a terminal of any width wraps it otherwise in the middle of words.
+# Width of advice texts: without wrapping, a terminal breaks them in the middle of words.
 _WIDTH = 110
 
 
 def document(analysis: Analysis, html: Path | None = None) -> dict[str, Any]:
-    """`best` is QNN's own answer where there is one, else that of the rules."""
+    """Return the JSON document. `best` is QNN's answer if known, else that of the rules."""
     truth = analysis.truth
     return {
         "schema_version": SCHEMA_VERSION,
@@ -350,14 +364,14 @@ def print_analysis(analysis: Analysis, html: Path | None) -> None:
     print()
     _print_advice(analysis)
     print()
-    output.print_pairs("Where this is from", _sources(analysis, html))
+    output.print_pairs("Sources", _sources(analysis, html))
 
 
 def _pairs(analysis: Analysis, placed: GraphPlacement) -> list[tuple[str, str]]:
     shares = shares_of(analysis, placed)
     pairs = [("chip", analysis.chip), ("verdict", verdict_text(analysis, placed))]
     error = analysis.truth.error if analysis.truth is not None else None
-    # What the table knows of the model explains the error better than the error itself.
+    # A known fault of the table explains more than the error.
     known = [one.why for one in analysis.advice if one.code == KNOWN_WRONG and one.severity == "fails"]
     causes = [*known, error.cause or ""] if error is not None else []
     pairs += [("because", cause) for cause in causes[:1] if cause]
@@ -417,9 +431,7 @@ def _agreement(analysis: Analysis) -> list[tuple[str, str]]:
     ]
     judged, wrong = sum(counted), truth.disagreements
     same = f"all {judged}" if not wrong else f"{judged - sum(counted[index] for index in wrong)} of {judged}"
-    pairs = [
-        ("both", f"what is shown above is QNN's answer; the rules alone (--offline) say the same of {same} nodes")
-    ]
+    pairs = [("both", f"QNN's answer is shown above; the rules alone (--offline) agree on {same} nodes")]
     for index in wrong[:_SHOWN_DISAGREEMENTS]:
         node = analysis.view.nodes[index]
         rule, true = analysis.predicted.verdicts[index], truth.placed.verdicts[index]
@@ -427,7 +439,7 @@ def _agreement(analysis: Analysis) -> list[tuple[str, str]]:
     return pairs
 
 
-# --- the picture: one HTML file with all that it needs in it, for any browser, without a network ------------
+# --- the picture: one self-contained HTML file for any browser, without a network ---------------------------
 
 WORDS = {
     "qnn": "on the NPU",
@@ -436,7 +448,7 @@ WORDS = {
     "crash": "ends the process",
     "folded": "computed or merged before",
 }
-# Where the template takes the data, and the library that lays the graph out.
+# Placeholders of the template for the data, and for the library that lays out the graph.
 _PLACE, _LIBRARY = "@@DATA@@", "@@DAGRE@@"
 _ASSETS = importlib.resources.files(__package__).joinpath("assets")
 
@@ -445,15 +457,15 @@ def picture_page(analysis: Analysis) -> str:
     """Return the picture as one HTML page."""
     template = _ASSETS.joinpath("picture.html").read_text(encoding="utf-8")
     before, _, behind = template.partition(_PLACE)
-    # Before the data is there: a name in the model may be the mark itself.
+    # Replace this placeholder before the data is inserted: a name in the model may contain it.
     behind = behind.replace(_LIBRARY, _ASSETS.joinpath("dagre.min.js").read_text(encoding="utf-8"))
-    # Nothing in it may end the script element that it is in.
+    # Prevent the data from closing its script element.
     text = json.dumps(picture_data(analysis), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return before + text.replace("<", "\\u003c") + behind
 
 
 def picture_data(analysis: Analysis) -> dict[str, Any]:
-    """The data of the page. Keys of nodes have one letter, to keep the file small."""
+    """Return the data of the page. Keys of nodes have one letter, to keep the file small."""
     view, best = analysis.view, analysis.best
     part_of = {index: number for number, part in enumerate(best.parts) for index in part}
     wrong = set(analysis.truth.disagreements) if analysis.truth is not None else set()

@@ -1,4 +1,4 @@
-"""`analyze_model`: what the rules say, what QNN says, and what to do about it."""
+"""`analyze_model`: combine the answer of the rules, the answer of QNN, and the advice."""
 
 from __future__ import annotations
 
@@ -67,22 +67,22 @@ def analyze_model(
     provider_options: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
 ) -> Analysis:
-    """Tells where a model would run, by the rules, and by QNN itself if there is a host. Nothing is written.
+    """Report where the nodes of a model would run, by the rules, and by QNN if there is a host. Write no file.
 
     Args:
         source: path of the model.
-        shapes: all sizes of an input, by name; for the answer only, the file is not changed.
+        shapes: complete shapes of inputs, by name; used for the answer only, the file is not changed.
         dims: sizes of free dimensions, by name or by `"x:2"`.
-        soc_model: number or name of the chip; default that of this computer, or 60 (Snapdragon X Elite).
-        offline: ask the rules only.
-        host_python: interpreter of the host; default the one that is set up.
+        soc_model: number or name of the chip; default: the chip of this computer, or 60 (Snapdragon X Elite).
+        offline: use only the rules.
+        host_python: interpreter of the host; default: the configured host.
         provider_options: options of QNN.
-        timeout_s: seconds for QNN's answer; default no limit.
+        timeout_s: time limit in seconds for QNN's answer; default: no limit.
 
     Raises:
         CompiledModelRefused: the model is compiled.
-        NoSuchFile: the model or its weights are not there.
-        InvalidProtobuf: the file is no model.
+        NoSuchFile: the model or its weights do not exist.
+        InvalidProtobuf: the file is not a model.
         OptionError: a size or the chip is wrong.
     """
     number, label, arch = chip_options(soc_model, provider_options or {})
@@ -94,7 +94,7 @@ def analyze_model(
     sizes = model_shapes.options_of(model.graph, decided)
     fixed = model_shapes.fix(model, decided)
     in_file = {name: node.op_type for node in model.graph.node for name in node.output}
-    # The rules know ONNX's operators, and QNN never sees a function of the model's own.
+    # Inline functions of the model: the rules cover ONNX's operators only, and QNN never sees a function.
     model = graphs.inlined(model)
     if fixed:
         # The shapes in the file were inferred while dimensions were free.
@@ -108,14 +108,14 @@ def analyze_model(
     costs = costs_of(view, model)
     offline_s = time.perf_counter() - begun
     truth: QnnAnswer | None = None
-    reason = "only the rules were asked"
+    reason = "only the rules were used"
     begun = time.perf_counter()
     if not offline:
         options = with_chip(provider_options or {}, number if soc_model is not None else None)
         if number:
             options.setdefault("soc_model", number)
         try:
-            # Before a host is started: a graph that ONNX Runtime refuses is no question for QNN.
+            # Before a host is started: QNN cannot answer for a graph that ONNX Runtime refuses.
             check_runnable(model)
             answer = ask(
                 model,
@@ -127,7 +127,7 @@ def analyze_model(
                 host_python=host_python,
                 timeout_s=timeout_s,
             )
-            # A computer without QNN is no finding about the model. A host that was named has to have it.
+            # A missing QNN is not a finding about the model, unless the user selected the host.
             if isinstance(answer.error, ProviderUnavailable) and host_python is None:
                 reason = answer.error.message
             else:
@@ -159,7 +159,7 @@ def analyze_model(
     rows = here.rows(arch, release)
     inside = inside_branches(prediction.left, prediction.numbers, rows)
     known = wrong_numbers(view, placed, rows, str(path), evidence, sizes, inside)
-    # First what is known of the model: it replaces QNN's error, which names no operator.
+    # Known faults first: they replace QNN's error, which does not contain the operator.
     notes = [*notes_on(prediction, model, path, truth, known), *known]
     all_sizes = f"{sizes} {to_fix}".strip()
     notes += about_deciding_inputs(model, path, view, placed, all_sizes)
@@ -184,13 +184,15 @@ def analyze_model(
 
 
 def chip_options(soc_model: str | None, options: Mapping[str, str] = MappingProxyType({})) -> tuple[str, str, int]:
-    """The option for the host ("" for its own choice), a label, and the architecture.
+    """Return the SoC option for the host ("" for its own choice), a label, and the architecture.
 
-    options: of the provider, which may name a chip or an architecture, too.
+    Args:
+        soc_model: number or name of the chip.
+        options: provider options, which may select a chip or an architecture as well.
     """
     given = options.get("soc_model", "0").strip(" 0") or options.get("htp_arch", "0").strip(" 0")
     if soc_model is None and given:
-        # As a session reads them, which judges a chip's name itself.
+        # Read the options as a session does, which validates the name of a chip itself.
         found = simulated_chip(options.get("soc_model"), options.get("htp_arch"))
         of_option = chip_of(found) if found is not None else None
         if of_option is None:
@@ -203,7 +205,7 @@ def chip_options(soc_model: str | None, options: Mapping[str, str] = MappingProx
         return ("" if here else str(chip.number)), chip.label, chip.arch
     number = read_chip(soc_model)
     named = chip_of(number)
-    # An unknown chip is taken for one that computes floats: the rules refuse it no node for its age.
+    # Treat an unknown chip as one that computes floats: the rules refuse no node because of its age.
     return str(number), chip_label(number), named.arch if named is not None else tables.FIRST_FLOAT_ARCH
 
 
@@ -219,13 +221,17 @@ def _disagreements(predicted: GraphPlacement, truth: QnnAnswer) -> tuple[int, ..
     return tuple(
         index
         for index, (rule, true) in enumerate(pairs)
-        # A merged node has the place of its neighbour, which says nothing about the rule for it.
+        # The place of a merged node is that of its neighbour, which proves nothing about the rule.
         if true.place != "folded" and true.rule != "merged" and rule.place != true.place
     )
 
 
 def _explained(predicted: GraphPlacement, truth: QnnAnswer | None, path: Path, sizes: str) -> list[NodeVerdict]:
-    """The true places; where the rules agree, with what they know to do about it. sizes: options that fix them."""
+    """Return QNN's verdicts, with the reason and the fix of the rules where both place a node on the CPU.
+
+    Args:
+        sizes: options that fix the free dimensions.
+    """
     what = fix_command(path, sizes) if sizes else NO_SHAPE
     rules = [dataclasses.replace(v, fix=what) if v.rule == "free-shape" else v for v in predicted.verdicts]
     predicted = dataclasses.replace(predicted, verdicts=tuple(rules))
@@ -234,7 +240,7 @@ def _explained(predicted: GraphPlacement, truth: QnnAnswer | None, path: Path, s
     explained = []
     for rule, true in zip(predicted.verdicts, truth.placed.verdicts, strict=True):
         if rule.place == "cpu" and true.place == "cpu":
-            # QNN's general sentences say less than the rule that foresaw them.
+            # QNN's general sentences contain less information than the rule that predicted them.
             reason = rule.reason if true.reason.startswith(("QNN gives no", "Failed to add node")) else true.reason
             explained.append(NodeVerdict("cpu", rule.rule, reason, rule.fix))
         else:
@@ -247,14 +253,15 @@ def _with_rewrites(
 ) -> list[NodeVerdict]:
     """Replace the advice for each node on the CPU by the rewrite that changes it, if there is one.
 
-    command: ends where the name of the rewrite begins.
+    Args:
+        command: command up to the name of the rewrite.
     """
 
     def fix(verdict: NodeVerdict, node: GraphNode) -> NodeVerdict:
-        # Sizes come first: of a node without them it is not known what else QNN refuses.
+        # Sizes come first: as long as a node has none, other objections of QNN are unknown.
         made = () if verdict.rule == "free-shape" else node.made
         names = [rewritten[tensor.name] for tensor in made if tensor.name in rewritten]
-        # QNN knows no shape of what comes from a sequence, and refuses all nodes behind it.
+        # QNN cannot infer the shape of an element of a sequence, and refuses all nodes that depend on it.
         if verdict.reason.startswith("Cannot get shape") and SEQUENCE_PARTS in rewritten.values():
             names.append(SEQUENCE_PARTS)
         if verdict.place != "cpu" or not names:
@@ -264,13 +271,13 @@ def _with_rewrites(
     return [fix(verdict, node) for verdict, node in zip(placed, view.nodes, strict=True)]
 
 
-# --- asking QNN itself --------------------------------------------------------------------------------------
+# --- asking QNN -------------------------------------------------------------------------------------------
 #
-# A session is made on a host. Its placement says which nodes stay on the CPU, and the trace that the provider
-# writes while it compiles which nodes each operator was made from, and QNN's reason for the rest. All nodes are
-# renamed in a copy before: names may be missing in a model, or be there twice.
+# A session is created on a host. Its placement contains the nodes that stay on the CPU. The trace that the provider
+# writes during compilation contains the nodes that each operator was made from, and QNN's reason for the others.
+# Before that, all nodes are renamed in a copy: names may be missing or duplicate in a model.
 
-# ONNX Runtime appends "_token_" and a number to the name of a node that it remakes in another layout.
+# ONNX Runtime appends "_token_" and a number to the name of a node that it recreates in another layout.
 _NAME = re.compile(r"qnnbridge_node_(\d+)(?:_token_\d+)?$")
 _OWN_NAME = re.compile(r"qnnbridge_node_\d+(?:_token_\d+)?")
 
@@ -286,15 +293,17 @@ def ask(
     host_python: str | None,
     timeout_s: float | None,
 ) -> QnnAnswer:
-    """Without a trace only the nodes on the CPU are known.
+    """Return QNN's placement of each node.
 
-    Then nodes that the rules hold for computed stay so, and the others are on QNN, in the parts that follow.
-
-    Raises `BridgeError` if there is no host at all.
+    Without a trace only the nodes on the CPU are known. Then nodes that are folded by the rules stay so, and all
+    others are on QNN, divided into parts as the rules do.
 
     Args:
-        model: the `ModelProto` of `path`, which is not changed.
+        model: the `ModelProto` of `path`; it is not changed.
         predicted: the answer of the rules.
+
+    Raises:
+        BridgeError: the host cannot be started.
     """
     from qnnbridge import Host
 
@@ -304,7 +313,7 @@ def ask(
             info = host.info
             placement, error = _make(host, copy, Path(folder), options, timeout_s)
             versions, simulator = dict(info.versions), bool(info.simulator)
-        # When the host has ended, so that nothing writes to the trace any more.
+        # After the host has ended, so that nothing writes to the trace.
         trace = read_trace(str(folder))
     placed = None
     if trace:
@@ -318,7 +327,7 @@ def _named_copy(model: Any, path: Path, external_files: Iterable[str], folder: P
     copy = type(model)()
     copy.CopyFrom(model)
     for index, node in enumerate(copy.graph.node):
-        # QNN's answers name nodes, and names in models are missing or double.
+        # QNN's answers refer to nodes by name, and names in models may be missing or duplicate.
         node.name = f"qnnbridge_node_{index}"
     return files.changed_copy(copy, path, external_files, folder / "named")
 
@@ -326,10 +335,10 @@ def _named_copy(model: Any, path: Path, external_files: Iterable[str], folder: P
 def _make(
     host: Any, model: Path, folder: Path, options: Mapping[str, str], timeout_s: float | None
 ) -> tuple[Any, BridgeError | None]:
-    """The placement of a session with tracing, or why there is none."""
-    # Its default leaves Quantize and Dequantize at the edges of the model to the CPU.
+    """Create a session with tracing; return its placement, or the error."""
+    # By default the provider leaves Quantize and Dequantize at the edges of the model on the CPU.
     whole = {"offload_graph_io_quantization": "0", **options}
-    # With the trace first; without it where the provider refuses its options.
+    # First with a trace, then without one in case the provider refuses its options.
     for extra in (tracing(str(folder)), {}):
         try:
             with opened(host, model, QNN, SessionSettings({**whole, **extra}, {}, timeout_s)) as session:
@@ -337,7 +346,7 @@ def _make(
         except OptionError as error:
             if not extra:
                 return None, error
-            # An onnxruntime-qnn before 2.4 does not know the trace.
+            # onnxruntime-qnn before 2.4 does not support the trace.
         except BridgeError as error:
             return None, error
     return None, None
@@ -355,7 +364,7 @@ def _placed(
     for name, _ in placement.cpu_list if placement is not None else ():
         index = _index(name)
         if index is not None:
-            # Only where the trace has no reason: it says more than the placement.
+            # Only where the trace has no reason: it contains more than the placement.
             verdicts.setdefault(index, NodeVerdict("cpu", "qnn", "QNN gives no reason"))
     for subgraph in trace.get("subgraph_traces", ()):
         names = (
@@ -369,8 +378,8 @@ def _placed(
             parts.append(part)
         verdicts.update((index, NodeVerdict("qnn", "qnn")) for index in part)
     _add_merged(view, verdicts, parts, predicted, placement)
-    # What neither list names was folded or removed before the provider saw the graph.
-    gone = NodeVerdict("folded", "qnn", "computed or taken out before anything was placed")
+    # Nodes in neither list were folded or removed before the provider saw the graph.
+    gone = NodeVerdict("folded", "qnn", "computed or removed before the nodes were placed")
     return GraphPlacement(
         tuple(verdicts.get(node.index, gone) for node in view.nodes), tuple(tuple(sorted(part)) for part in parts)
     )
@@ -383,11 +392,11 @@ def _add_merged(
     predicted: GraphPlacement,
     placement: Any,
 ) -> None:
-    """Adds the nodes that QNN never saw because they were merged into a neighbour.
+    """Add the nodes that QNN never saw because they were merged into a neighbour.
 
-    A merged node still does its work, where the neighbour is: it counts there, so that the answers of the rules and
-    of QNN count the same nodes. What the rules hold for computed is computed. An `If` whose branch took its place
-    has no neighbour of its own; where QNN left nothing to the CPU it is on QNN.
+    A merged node still does its work, together with its neighbour. It counts there, so that the rules and QNN count
+    the same nodes. Nodes that are folded by the rules stay folded. An `If` that was replaced by a branch has no
+    neighbour; it counts as on QNN if no node is on the CPU.
     """
     part_of = {index: number for number, part in enumerate(parts) for index in part}
     missing = {
@@ -406,17 +415,17 @@ def _add_merged(
                 part_of[index] = part_of[other]
                 parts[part_of[other]].append(index)
             del missing[index]
-        # Only those beside them can have a neighbour now.
+        # Only nodes next to the merged ones can have a neighbour now.
         beside = {near for index, _ in joined for near in (*before[index], *behind[index])}
         asked = [missing[index] for index in sorted(beside & missing.keys())]
     if placement is not None and placement.known and placement.qnn_nodes and not placement.cpu_nodes:
-        verdicts.update((index, NodeVerdict("qnn", "merged", "what is left of it is on QNN")) for index in missing)
+        verdicts.update((index, NodeVerdict("qnn", "merged", "the rest of it is on QNN")) for index in missing)
         if missing and not parts:
             parts.append(list(missing))
 
 
 def _neighbour(view: ModelIndex, node: GraphNode, known: Mapping[int, NodeVerdict]) -> int | None:
-    """The first node before it that is placed, else the first behind it."""
+    """Return the first placed node before this node, else the first placed node after it."""
     before = (view.origin(tensor.name) for tensor in node.given)
     behind = (user for tensor in node.made for user in view.readers(tensor.name))
     placed = (one.index for one in (*before, *behind) if one is not None and one.index in known)
@@ -442,7 +451,7 @@ def _index(name: str) -> int | None:
 
 
 def _reason(view: ModelIndex, text: str) -> str:
-    """QNN's words, with the names that the nodes really have."""
+    """Return QNN's text with the original names of the nodes."""
 
     def real(match: re.Match[str]) -> str:
         index = _index(match[0])

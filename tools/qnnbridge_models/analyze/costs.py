@@ -1,7 +1,7 @@
-"""The cost of each node: its work, the constants that it takes, and how many nodes in the file it stands for.
+"""The cost of each node: its work, its constants, and the number of nodes in the file that it represents.
 
-Estimates from shapes. A node with graphs inside (If, Loop, Scan) costs what is inside of it: QNN takes such a node
-whole or leaves all of it to the CPU.
+Estimates from shapes. A node with subgraphs (If, Loop, Scan) includes the cost of these: QNN runs such a node as a
+whole, or leaves all of it on the CPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from qnnbridge_host.graph.model_index import ModelIndex
 from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_host.model.work import makes_products, products_of
 
-# Of an element. Those that are not listed (int8, uint8, bool) have one.
+# Bytes per element; types that are not listed (int8, uint8, bool) have 1.
 _BYTES: Final[Mapping[str, float]] = {
     **dict.fromkeys(("float", "int32", "uint32"), 4),
     **dict.fromkeys(("double", "int64", "uint64", "complex64"), 8),
@@ -27,15 +27,15 @@ _BYTES: Final[Mapping[str, float]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of one node, with all that is inside of it.
+    """The cost of one node, including its subgraphs.
 
     Args:
-        macs: multiplications with addition; of other operators one for each element.
-        guessed: the part of `macs` of nodes whose shapes are not known: there each weight counts once.
-        weights, results: bytes.
-        nodes: in the file, with those inside that run.
-        beforehand: the other nodes inside: Constant nodes, and branches that never run.
-        sized: nodes whose results have known shapes.
+        macs: multiply-accumulate operations; for other operators one per element.
+        weights, results: size in bytes.
+        nodes: number of nodes in the file, including nodes of subgraphs that run.
+        beforehand: the other nodes of subgraphs: Constant nodes, and branches that never run.
+        sized: number of nodes whose results have known shapes.
+        guessed: the part of `macs` of nodes with unknown shapes, for which each weight counts once.
     """
 
     macs: int = 0
@@ -48,16 +48,16 @@ class Cost:
 
 
 def costs_of(view: ModelIndex, model: Any) -> list[Cost]:
-    """Return the cost of each node. The bytes of a constant count once, for the first node that takes it.
+    """Return the cost of each node. The bytes of a constant count once, for the first node that reads it.
 
     Args:
-        view: the index that the rules looked at; an If whose condition is known has the branch that it takes twice.
-        model: the `ModelProto` as it was read, for the number of nodes.
+        view: index that the rules used; an If with a known condition has the taken branch twice.
+        model: the original `ModelProto`, for the number of nodes.
     """
     left = dict(view.sizes)
     costs = [_cost(node, left) for node in view.nodes]
     if any(node.inner_ops for node in view.nodes):
-        # onnx writes the types inside of bodies into the bodies.
+        # onnx stores the inferred types of a subgraph in the subgraph.
         for index, node in enumerate(graphs.infer(view.model).graph.node):
             if costs[index] and view.nodes[index].inner_ops:
                 costs[index] = _with_bodies(costs[index], node, view.nodes[index], view, left)
@@ -69,7 +69,7 @@ def costs_of(view: ModelIndex, model: Any) -> list[Cost]:
 
 
 def _running(proto: Any) -> int:
-    """Count the nodes inside of a node that are neither Constant nor in a branch that never runs."""
+    """Count the nodes of subgraphs that are neither Constant nor in a branch that never runs."""
     bodies = {body.SerializeToString(): body for body in graphs.bodies_of(proto)}
     inner = [one for body in bodies.values() for graph in graphs.subgraphs(body) for one in graph.node]
     return sum(one.op_type != "Constant" for one in inner)
@@ -88,7 +88,7 @@ def _cost(node: GraphNode, left: dict[str, int]) -> Cost:
 
 
 def _with_bodies(cost: Cost, proto: Any, node: GraphNode, outer: ModelIndex, left: dict[str, int]) -> Cost:
-    """Add the work and the constants of the graphs inside of a node. Their results do not leave it."""
+    """Add the work and the constants of the subgraphs of a node. Their results do not leave the node."""
     bodies = [_of_body(body, outer, left) for body in graphs.bodies_of(proto)]
     works = [sum([one.macs for one in body]) for body in bodies]
     guesses = [sum([one.guessed for one in body]) for body in bodies]
@@ -114,7 +114,8 @@ def _of_body(body: Any, outer: ModelIndex, left: dict[str, int]) -> list[Cost]:
         types[tensor.name] = (tensor.data_type, tuple(tensor.dims))
     for value in (*body.value_info, *body.input, *body.output):
         types[value.name] = graphs.type_of_value(value)
-    # The index asks a model for its graph and its versions, and a copy would have all weights of the body.
+    # The index needs only the graph and the versions of a model, and a copy would contain all weights of the
+    # subgraph.
     model = SimpleNamespace(graph=body, ir_version=outer.model.ir_version, opset_import=outer.model.opset_import)
     index = ModelIndex(model, types)
     left.update(index.sizes)
@@ -128,7 +129,7 @@ def _of_body(body: Any, outer: ModelIndex, left: dict[str, int]) -> list[Cost]:
 
 
 def _steps(node: GraphNode) -> int:
-    """How often the body of a loop runs, as far as that is known; else 1."""
+    """Return how often the body of a loop runs if that is known, else 1."""
     if node.op == "Loop":
         most = node.input(0)
         values = most.values if most is not None else None

@@ -1,7 +1,7 @@
-"""Predicts where each node of a model runs, without QNN and without running the model. Pure functions.
+"""Predict where each node of a model runs, without QNN and without running the model. Pure functions.
 
-Three questions come before the rules: what ONNX Runtime computes or takes out before it places anything, which
-groups of nodes QNN takes as one operator, and how ONNX Runtime divides the graph into parts.
+Three steps come before the rules: find nodes that ONNX Runtime computes or removes before placing any, find groups
+of nodes that QNN merges into one operator, and divide the graph into parts as ONNX Runtime does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from qnnbridge_models.analyze import rules
 from qnnbridge_models.analyze.analysis import ON_QNN, NodePlace, NodeVerdict
 from qnnbridge_models.analyze.rules import RuleContext, placement_rules
 
-# ONNX Runtime leaves these for later, even where all that goes in is constant.
+# ONNX Runtime does not compute these in advance, even if all inputs are constant.
 _NEVER_COMPUTED = frozenset(
     (
         *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"),
@@ -31,21 +31,21 @@ _NEVER_COMPUTED = frozenset(
     )
 )
 _COMPUTED_AHEAD = "computed once when the model is loaded"
-_PASSED = "does nothing, and is taken out"
+_PASSED = "has no effect, and is removed"
 _UNUSED = "nothing uses its results"
 
-# Operators that may do nothing.
+# Operators that may have no effect.
 _PASSING = frozenset({"Identity", "Dropout", "Cast"})
 _CLOSE = 1e-3
-# The orders of the modes DCR and CRD.
+# Permutations of the modes DCR and CRD.
 _SHUFFLES = {(0, 3, 4, 1, 5, 2), (0, 1, 4, 2, 5, 3)}
 _COMPUTED = NodeVerdict("folded", reason=_COMPUTED_AHEAD)
-# What ONNX Runtime does not compute ahead.
+# Operators that ONNX Runtime does not compute in advance.
 _NOT_COMPUTED = frozenset({"CastLike", "Size"})
 
 
 def folded(view: ModelIndex) -> Mapping[int, str]:
-    """Index of each such node, and why."""
+    """Return the index of each node that is computed or removed before placement, with the reason."""
     found: dict[int, str] = {}
     known = set(view.sizes)
     for node in view.nodes:
@@ -59,7 +59,7 @@ def folded(view: ModelIndex) -> Mapping[int, str]:
 
 
 def _is_computed(node: GraphNode, known: set[str]) -> bool:
-    # Fixed sizes are enough: the values of its input do not matter.
+    # A fixed shape is enough: the values of the input do not matter.
     if node.op == "Shape":
         return bool(node.given) and node.given[0].fixed is not None
     if node.op in _NEVER_COMPUTED:
@@ -73,7 +73,7 @@ def _does_nothing(node: GraphNode, view: ModelIndex) -> bool:
     if node.op not in _PASSING or not node.given or not node.made:
         return False
     source, result = node.given[0], node.made[0]
-    # The names of a graph's inputs and outputs are fixed: a node between two of them cannot go.
+    # Names of a graph's inputs and outputs are fixed, so a node between the two cannot be removed.
     at_edge = result.name in view.outputs and (source.name in view.inputs or len(view.readers(source.name)) > 1)
     if at_edge or result.name in view.captured:
         return False
@@ -86,9 +86,9 @@ def _does_nothing(node: GraphNode, view: ModelIndex) -> bool:
 
 def _add_unused(view: ModelIndex, found: dict[int, str]) -> None:
     needed = set(view.outputs) | set(view.captured)
-    # From the end: the readers of a tensor are decided before its maker.
+    # From the end: the readers of a tensor are decided before its producer.
     for node in reversed(view.nodes):
-        # Its inputs are not needed any more: what makes them may be unused then.
+        # The inputs of a folded node are not needed, so their producers may be unused.
         if node.index in found and found[node.index] == _COMPUTED_AHEAD:
             continue
         if any(tensor.name in needed for tensor in node.made):
@@ -98,7 +98,7 @@ def _add_unused(view: ModelIndex, found: dict[int, str]) -> None:
 
 
 def fusions_of(view: ModelIndex) -> dict[int, str]:
-    """Index of a node that would be refused alone -> the operator that it is a part of."""
+    """Return nodes that QNN would refuse alone: index -> operator that they are merged into."""
     found: dict[int, str] = {}
     for node in view.nodes:
         if node.op == "Erf" and _is_gelu(node, view):
@@ -109,7 +109,7 @@ def fusions_of(view: ModelIndex) -> dict[int, str]:
 
 
 def _depth_to_space(turn: GraphNode, view: ModelIndex) -> tuple[int, ...] | None:
-    """Reshape to six dimensions, Transpose, Reshape to four: how exporters write a pixel shuffle."""
+    """Find Reshape to six dimensions, Transpose, Reshape to four: a pixel shuffle as exporters write it."""
     before, behind = view.origin(turn.given[0].name), _only_user(turn, view)
     if before is None or behind is None or before.op != "Reshape" or behind.op != "Reshape":
         return None
@@ -119,8 +119,11 @@ def _depth_to_space(turn: GraphNode, view: ModelIndex) -> tuple[int, ...] | None
 
 
 def _is_gelu(erf: GraphNode, view: ModelIndex) -> bool:
-    """x / sqrt(2), Erf, + 1, * x, * 0.5, the last two in either order; nothing of it is quantised, or x and the
-    result are. Where one of those two alone is, QNN refuses the Erf."""
+    """Return whether QNN merges this Erf into Gelu: x / sqrt(2), Erf, + 1, * x, * 0.5, the last two in any order.
+
+    Either nothing of the pattern is quantised, or both x and the result. QNN refuses the Erf if only one of them
+    is.
+    """
     if not erf.given or not erf.made:
         return False
     before = view.origin(erf.given[0].name)
@@ -155,10 +158,10 @@ def _has_number(node: GraphNode, number: float) -> bool:
 
 
 def parts_of(view: ModelIndex, places: Sequence[NodePlace]) -> list[list[int]]:
-    """Indexes of the nodes of each part on QNN, in the order in which they run. Folded nodes are no nodes.
+    """Return the indexes of the nodes of each part on QNN, in order of execution. Folded nodes are skipped.
 
-    The same walk as ONNX Runtime's: nodes are taken as soon as all of their inputs are there; a node that QNN does
-    not take and that depends on the part at hand waits until the part is closed.
+    This repeats ONNX Runtime's partitioning: a node is visited as soon as all of its inputs are available. A node
+    that QNN refuses and that depends on the open part waits until the part is closed.
     """
     before, behind = view.links
     alive = [place != "folded" for place in places]
@@ -167,10 +170,10 @@ def parts_of(view: ModelIndex, places: Sequence[NodePlace]) -> list[list[int]]:
     later: deque[int] = deque()
     parts: list[list[int]] = []
     part: list[int] = []
-    # Nodes that read from the open part. On the CPU they have to wait for its end.
+    # Nodes that read from the open part. Those on the CPU have to wait for its end.
     border: set[int] = set()
     while ready or later:
-        # All that is left waits for the open part: it is closed, and those nodes go on.
+        # All remaining nodes wait for the open part: close it and continue with them.
         if not ready:
             if part:
                 parts.append(part)
@@ -204,12 +207,13 @@ class Prediction:
 
     Args:
         verdicts: one for each node of the main graph, in order.
-        view: the nodes, with all shapes that are known.
-        empty: tensors without elements, of nodes wherever they would run. Each of them may end the process.
-        decided: indexes of each If whose condition is known. ONNX Runtime replaces it by the branch that it takes.
-        left: the model when all that can be computed is a constant, without large weights. Each If of `decided` has
-            the branch that it takes twice.
-        numbers: of the nodes of `left`, their indexes in the model.
+        view: index of the graph, with all known shapes.
+        empty: tensors without elements, of all nodes. Each of them may crash the process.
+        no_input: no input is left.
+        decided: indexes of each If with a known condition. ONNX Runtime replaces it by the branch that is taken.
+        left: the model with everything computed that can be, without large weights. Each If of `decided` has the
+            taken branch twice.
+        numbers: index in the model of each node of `left`.
     """
 
     verdicts: tuple[NodeVerdict, ...]
@@ -222,18 +226,18 @@ class Prediction:
 
 
 def predict_model(model: Any, arch: int, folder: Path | None = None) -> Prediction:
-    """Predicts the place of each node.
+    """Predict the place of each node.
 
     Args:
-        model: a `ModelProto`, which is not changed; its weights need not be loaded.
-        arch: of the HTP, 73 for V73.
-        folder: where the model's external tensors lie, of which small ones are read.
+        model: `ModelProto`; it is not changed, and its weights need not be loaded.
+        arch: architecture of the HTP: 73 for V73.
+        folder: folder of the model's external tensors, of which small ones are read.
     """
     light = graphs.without_weights(model)
-    # By their numbers: nodes disappear below, and names may be missing or double.
+    # Numbers instead of names: nodes disappear below, and names may be missing or duplicate.
     for index, node in enumerate(light.graph.node):
         node.name = str(index)
-    # Without a folder the external tensors cannot be read, and must not look as if they could.
+    # Without a folder the external tensors cannot be read, so they must not be declared.
     if folder is None:
         for tensor in light.graph.initializer:
             del tensor.external_data[:]
@@ -251,7 +255,7 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
         found = dict(zip((int(node.name) for node in left.nodes), predict(left, arch), strict=True))
         verdicts = tuple(found.get(node.index, _COMPUTED) for node in whole.nodes)
     else:
-        # Nothing was folded, which is the usual case: one index serves for both.
+        # Nothing was folded, which is the usual case: the same index serves both purposes.
         left = whole = ModelIndex(light, editor.types, [node.name for node in model.graph.node])
         verdicts = tuple(predict(left, arch))
     numbers = tuple(int(node.name) for node in light.graph.node)
@@ -270,8 +274,11 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
 
 
 def _drop_untaken_branches(editor: Editor) -> frozenset[int]:
-    """An If whose condition is known gets the branch that it takes twice, so that the other one decides nothing: no
-    shape, no place. The nodes keep their order and number."""
+    """Replace the other branch of each If with a known condition by a copy of the taken branch.
+
+    The other branch then affects neither shapes nor places. The nodes keep their order and number. Return the
+    indexes of these Ifs.
+    """
     decided = set()
     for node in editor.graph.node:
         if (branch := taken_branch(editor, node)) is not None:
@@ -285,12 +292,12 @@ def _drop_untaken_branches(editor: Editor) -> frozenset[int]:
 
 
 def _has_folded(light: Any, model: Any) -> bool:
-    """Whether something that a node of the model made is a constant of its copy."""
+    """Return whether the copy has a constant that a node of the model computes."""
     return [one.name for one in light.graph.initializer] != [one.name for one in model.graph.initializer]
 
 
 def predict(view: ModelIndex, arch: int) -> list[NodeVerdict]:
-    """One verdict for each node, in order, of a graph in which everything that can be computed is a constant."""
+    """Return one verdict for each node, in order. Everything that can be computed must already be a constant."""
     context = RuleContext(view, arch)
     gone = folded(view)
     units = _units_of(view)
@@ -308,7 +315,7 @@ def _verdict_on(node: GraphNode, context: RuleContext, units: QdqUnits, fusions:
     if node.index in fusions:
         return ON_QNN
     quantized_unit = units.get(node.index)
-    # These rules are about float operators. The unit has types of its own, and chips before V73 compute it.
+    # These rules are about float operators. A quantised unit has its own types, and chips before V73 support it.
     for rule in placement_rules(node.op):
         if quantized_unit is not None and rule.name in ("type", "rearranged", "chip"):
             continue
@@ -321,7 +328,7 @@ def _verdict_on(node: GraphNode, context: RuleContext, units: QdqUnits, fusions:
 
 
 def _with_constants(view: ModelIndex, gone: Mapping[int, str]) -> list[GraphNode]:
-    """The nodes; what ONNX Runtime computes ahead is a constant to those that take it."""
+    """Return the nodes with inputs marked as constant that ONNX Runtime computes in advance."""
     computed = {
         tensor.name for node in view.nodes if gone.get(node.index) == _COMPUTED_AHEAD for tensor in node.made
     }
@@ -341,7 +348,7 @@ def _with_constants(view: ModelIndex, gone: Mapping[int, str]) -> list[GraphNode
     ]
 
 
-# --- quantised operators: a node with its Dequantize before and its Quantize behind is one unit ------------
+# --- quantised operators: a node with the Dequantize before it and the Quantize after it is one unit -----------
 
 QUANTIZE: Final = frozenset({"QuantizeLinear", "com.microsoft.QuantizeLinear"})
 DEQUANTIZE: Final = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLinear"})
@@ -350,8 +357,8 @@ EDGES: Final = QUANTIZE | DEQUANTIZE
 _V73 = 73
 _SHORT: Final = {"uint8": "u8", "int8": "s8", "uint16": "u16", "int16": "s16", "int4": "s4", "uint4": "u4"}
 
-# Activation -> second operands that are taken; those behind the bar need V73. Measured with 231 models of one
-# operator on the simulator, for V68, SoC 60 and SoC 88; the latter two take the same.
+# Activation -> supported types of the second operand; those after the bar need V73. Measured with 231 models of one
+# operator on the simulator, for V68, SoC 60 and SoC 88; the latter two support the same types.
 _CONV: Final = {"u8": "u8 s8 s4", "s8": "u8 s8 s4 u16 s16", "u16": "u8 s8 s4 | u16 s16", "s16": "s8 s4"}
 _CONV_PER_CHANNEL: Final = {"u8": "s8 s4", "s8": "s8", "u16": "s8 s4 | s16", "s16": "s8 s4"}
 _MATMUL: Final = {"u8": "u8 s8", "s8": "u8 s8 u16 s16", "u16": "u8 s8 | u16 s16", "s16": "s8"}
@@ -366,11 +373,14 @@ _NOT_INT16: Final = frozenset({"HardSwish", "Exp", "Round", "Sin", "GlobalAverag
 class QdqUnit:
     """An operator with the Quantize and Dequantize nodes around it.
 
-    Types are short: u8, s16.
+    Types are abbreviated: u8, s16.
 
     Args:
-        edges: indexes of those nodes.
-        weight: of the second input.
+        edges: indexes of the Quantize and Dequantize nodes.
+        activation: type of the first input.
+        weight: type of the second input.
+        per_channel: the weight has a scale per channel.
+        weight_is_constant: the second input is a constant.
     """
 
     edges: tuple[int, ...]
@@ -384,7 +394,7 @@ QdqUnits = Mapping[int, QdqUnit]
 
 
 def _units_of(view: ModelIndex) -> dict[int, QdqUnit]:
-    """By the index of the operator in the middle."""
+    """Return the units by index of their operator."""
     found: dict[int, QdqUnit] = {}
     for node in view.nodes:
         if node.op in EDGES or not node.made:
@@ -392,10 +402,10 @@ def _units_of(view: ModelIndex) -> dict[int, QdqUnit]:
         before = [view.origin(tensor.name) for tensor in node.given]
         sources = [one for one in before if one is not None and one.op in DEQUANTIZE]
         users = [user for tensor in node.made for user in view.readers(tensor.name)]
-        # One reader that takes floats is enough: ONNX Runtime makes no unit of it then.
+        # A single reader of the float output is enough to prevent a unit in ONNX Runtime.
         if not sources or not users or any(user.op not in QUANTIZE for user in users):
             continue
-        # An output of the model is read as float, so the operator does not end in a Quantize alone.
+        # An output of the model is read as float, so the operator is not followed by a Quantize only.
         if any(tensor.name in view.outputs for tensor in node.made):
             continue
         found[node.index] = _unit(node, view, tuple(one.index for one in (*sources, *users)))
@@ -403,13 +413,13 @@ def _units_of(view: ModelIndex) -> dict[int, QdqUnit]:
 
 
 def _unit_verdict(node: GraphNode, unit: QdqUnit, arch: int) -> NodeVerdict:
-    """Of a unit whose operator has passed all other rules."""
+    """Judge a unit whose operator has passed all other rules."""
     table = _table(node, unit)
     if node.op in _NOT_INT16 and unit.activation == "s16":
         return NodeVerdict(
             "cpu",
             "quantised-types",
-            f"{node.op} is not there for int16 activations",
+            f"QNN does not support {node.op} with int16 activations",
             "quantise the float model with uint16 activations",
         )
     if table is None or unit.activation not in table or not unit.weight:
@@ -431,27 +441,27 @@ def _unit_verdict(node: GraphNode, unit: QdqUnit, arch: int) -> NodeVerdict:
     return NodeVerdict(
         "cpu",
         "quantised-types",
-        f"{pair} is not there",
-        "quantise the float model with qnnbridge quantize, which chooses types that are",
+        f"QNN does not support {pair}",
+        "quantise the float model with qnnbridge quantize, which chooses supported types",
     )
 
 
 def _spread_to_edges(verdicts: list[NodeVerdict], units: QdqUnits) -> list[NodeVerdict]:
-    """Quantize and Dequantize nodes run with their operators, and stay on the CPU with those that stay there."""
+    """Place Quantize and Dequantize nodes with their operators."""
     result = list(verdicts)
     places: dict[int, list[NodeVerdict]] = {}
     for index, unit in units.items():
         for edge in unit.edges:
             places.setdefault(edge, []).append(verdicts[index])
     for edge, around in places.items():
-        # Its scale is at fault, which no neighbour changes.
+        # The scale of the node itself is at fault, whatever its neighbours are.
         if verdicts[edge].place == "fails":
             continue
-        # An edge may belong to two operators: it goes to QNN with one of them.
+        # A node may belong to two operators: it runs on QNN if one of them does.
         if any(one.place == "qnn" for one in around):
             result[edge] = ON_QNN
         elif all(one.place == "cpu" for one in around):
-            # With its advice: replacing the operator is what moves them.
+            # Keep the advice: replacing the operator is what moves these nodes.
             result[edge] = around[0]
     return result
 

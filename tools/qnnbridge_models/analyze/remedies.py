@@ -1,7 +1,7 @@
-"""Things to do about a model, the most valuable first, and what its placement would be with fixed sizes.
+"""Recommendations for a model, the most valuable first, and its placement with fixed sizes.
 
-QNN takes fixed shapes only, so for a model with free dimensions the value of everything else is measured on a copy
-with sizes. Pure functions: no host is asked.
+QNN supports fixed shapes only, so for a model with free dimensions the value of all other recommendations is
+measured on a copy with sizes. Pure functions, without a host.
 """
 
 from __future__ import annotations
@@ -31,33 +31,36 @@ from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.input_tensors import options_text
 from qnnbridge_protocol.shell import fix_command
 
-NO_SHAPE: Final = "replace the operator before them from where on the shape is not known, or depends on the values"
+NO_SHAPE: Final = "replace the first operator before them whose output shape is unknown or depends on values"
 _NAMED = 3
-# Of a factor that can be said in a number.
+# Largest exponent of a factor that is printed as a number.
 _MOST_EXPONENT: Final = 690
-# Kinds of objections for which the parts are counted again; each takes a walk over the graph.
+# Largest number of kinds of objections whose effect on the parts is counted; each takes a walk over the graph.
 _MOST_TRIED = 40
-# Nodes of all these walks together: a tenth of a second for 100,000. Models of 10,000 nodes have all walks.
+# Largest number of nodes of all these walks: a tenth of a second for 100,000. Models of 10,000 nodes have all
+# walks.
 _MOST_WALKED = 400_000
-# Sizes for free dimensions behind the first, which is the batch, of 1. Each takes the time of the rules.
+# Sizes to try for free dimensions except axis 0, the batch, which gets 1. Each takes as long as the rules.
 _TRIED_SIZES = (64, 224, 16)
-# Tried last, for inputs with one free dimension each: samples of sound. Less than a window has no result.
+# Tried last, for inputs with one free dimension each: audio samples. Fewer than a window give no result.
 _SAMPLES = 16000
-# Of an advice that gives an input a value.
+# Code of advice that gives an input a constant value.
 _DECIDING = "deciding-input"
-# Of graphs with more nodes one size is tried.
+# For graphs with more nodes only one size is tried.
 _LARGE = 2000
-# Sizes first: the value of all other advice is measured on a copy that has sizes.
+# Sizes come first: the value of all other advice is measured on a copy with sizes.
 _ORDER = {"sizes": 0, "crash": 1, "fails": 2, "known-wrong": 3, "cpu": 4, "model": 5}
 _CALCULATING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod", "CumSum", "ReduceSum", "MatMul", "Sum"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sized:
-    """A model with free dimensions, as the rules see it with sizes.
+    """Prediction for a model with free dimensions, once they have sizes.
 
     Args:
-        sizes: of the free dimensions, one possibility.
+        prediction: the answer of the rules.
+        costs: cost of each node.
+        sizes: possible sizes of the free dimensions.
     """
 
     prediction: Prediction
@@ -71,7 +74,7 @@ class Sized:
 
 
 def with_sizes(model: Any, arch: int, folder: Path) -> Sized | None:
-    """The best of some sizes; None for a model without free dimensions."""
+    """Return the best prediction of several sizes; None for a model without free dimensions."""
     free = model_shapes.free_dimensions(model.graph)
     best: Sized | None = None
     for sizes in _possible(free, large=len(model.graph.node) > _LARGE):
@@ -95,7 +98,7 @@ def _placed(sized: Sized) -> int:
 def _possible(free: Sequence[model_shapes.FreeAxis], *, large: bool) -> Iterator[Dimensions]:
     if not free:
         return
-    # Axis 0 is taken for the batch.
+    # Axis 0 counts as the batch.
     behind = any(one.axis for one in free)
     lines = max(Counter(one.input for one in free if one.axis).values(), default=0) == 1
     for size in _TRIED_SIZES[:1] if large or not behind else (*_TRIED_SIZES, *((_SAMPLES,) if lines else ())):
@@ -103,7 +106,7 @@ def _possible(free: Sequence[model_shapes.FreeAxis], *, large: bool) -> Iterator
 
 
 SEQUENCE_PARTS: Final = "sequence-parts"
-# Rewrites of what exporters write, and the operators that they are about.
+# Rewrites of what exporters write, with the operators that they replace.
 _OF_EXPORTERS: Final[Mapping[str, frozenset[str]]] = {
     "default-activations": frozenset({"GRU", "LSTM"}),
     "gather-places": frozenset({"GatherND"}),
@@ -127,13 +130,16 @@ _OF_EXPORTERS: Final[Mapping[str, frozenset[str]]] = {
 def rewritten_results(
     model: Any, folder: Path, in_file: Mapping[str, str], refused: Collection[str]
 ) -> dict[str, str]:
-    """The names of tensors that a rewrite of `qnnbridge fix` makes in another way, with the rewrite's name.
+    """Return the tensors that a rewrite of `qnnbridge fix` computes differently, with the name of the rewrite.
 
-    Each rewrite is applied to a copy, which nothing runs.
+    Each rewrite is applied to a copy, which is not run.
 
     Args:
-        in_file: the operators of the file's main graph, by the tensors that they make. `fix` changes no function.
-        refused: operators that stay on the CPU; rewrites of others are left out.
+        model: `ModelProto` of the model.
+        folder: folder of its external tensors.
+        in_file: operators of the file's main graph by the tensors that they compute. `fix` does not change
+            functions.
+        refused: operators that stay on the CPU; rewrites of other operators are skipped.
     """
     found: dict[str, str] = {}
     for rewrite in chosen(_OF_EXPORTERS, ()):
@@ -156,16 +162,16 @@ def rewritten_results(
 def notes_on(
     prediction: Prediction, model: Any, path: Path, truth: QnnAnswer | None, known: Sequence[Advice] = ()
 ) -> list[Advice]:
-    """Return what there is to do about the model as a whole, and about QNN's error.
+    """Return the recommendations for the model as a whole, and for QNN's error.
 
     Args:
-        known: what the table of known faults says of it.
+        known: faults of the table that the model contains.
     """
     notes: list[Advice] = []
     view = prediction.view
     if prediction.no_input:
         notes.append(
-            Advice("Export the model with its input", "QNN runs no graph without an input", severity="fails")
+            Advice("Export the model with its input", "QNN cannot run a graph without an input", severity="fails")
         )
     if view.opset > tables.NEWEST_OPSET or view.model.ir_version > tables.NEWEST_IR_VERSION:
         notes.append(
@@ -182,7 +188,7 @@ def notes_on(
         notes.append(
             Advice(
                 fix_command(path, "--only zero-size"),
-                f"tensors without elements ({names}) end the process as soon as QNN takes one of their operators",
+                f"tensors without elements ({names}) end the process as soon as QNN runs one of their operators",
                 severity="crash",
             )
         )
@@ -204,12 +210,12 @@ def notes_on(
             Advice(
                 QUANTISE_AGAIN[0].upper() + QUANTISE_AGAIN[1:],
                 f"the argument of {len(coarse)} Softmax is in steps of {step:.3g}, and one step is a factor of "
-                f"{factor}, on the CPU as well. A mask of large numbers leaves no room for the scores",
+                f"{factor}, on the CPU as well. A mask of large numbers leaves no resolution for the scores",
                 tuple(index for index, _ in coarse),
                 severity="model",
             )
         )
-    # A node that the rules foresaw explains the error better than the error itself.
+    # A node that the rules predicted explains the error better than its message.
     foreseen = any(verdict.place in ("crash", "fails") for verdict in prediction.verdicts)
     foreseen |= any(one.severity == "fails" for one in known)
     if truth is not None and isinstance(truth.error, BridgeError) and not foreseen:
@@ -218,7 +224,7 @@ def notes_on(
 
 
 def _in_coarse_steps(view: ModelIndex) -> list[tuple[int, float]]:
-    """Each Softmax whose argument is quantised in steps above 1, with the step; the largest step first."""
+    """Return each Softmax whose argument is quantised in steps above 1, with the step; the largest step first."""
     found = []
     for node in view.nodes:
         maker = view.origin(node.given[0].name) if node.op == "Softmax" and node.given else None
@@ -231,7 +237,11 @@ def _in_coarse_steps(view: ModelIndex) -> list[tuple[int, float]]:
 def about_deciding_inputs(
     model: Any, path: Path, view: ModelIndex, verdicts: Sequence[NodeVerdict], dims: str
 ) -> list[Advice]:
-    """Inputs that decide which branches run. dims: the options for free dimensions."""
+    """Advise constants for inputs that decide which branches run.
+
+    Args:
+        dims: options that fix free dimensions.
+    """
     branching = [
         number
         for number, (node, verdict) in enumerate(zip(view.nodes, verdicts, strict=True))
@@ -245,8 +255,8 @@ def about_deciding_inputs(
     return [
         Advice(
             fix_command(path, options.strip(), dims),
-            f"QNN takes no If; what {labels} runs follows from {names}, and a constant leaves one branch. "
-            "The value is one that the model compares with: give the one that you use",
+            f"QNN does not support If; {names} decides which branch of {labels} runs, and a constant leaves only "
+            "one. The shown value is one that the model compares with: give the value that you use",
             tuple(branching),
             severity="sizes",
             code=_DECIDING,
@@ -263,14 +273,14 @@ def about_sizing_inputs(
     decided: Dimensions,
     dims: str,
 ) -> list[Advice]:
-    """Advise constants for inputs whose values are sizes, where by the rules QNN takes more nodes with them.
+    """Advise constants for inputs whose values are sizes, if by the rules QNN then supports more nodes.
 
     Args:
-        path: of the model as it was given.
-        verdicts: of the nodes as they are, or with sizes where they are free.
-        sized: the model with sizes, if they are free.
-        decided: the sizes that were given.
-        dims: the options for free dimensions.
+        path: path of the given model.
+        verdicts: verdicts on the nodes, with sizes if dimensions are free.
+        sized: the model with sizes, if dimensions are free.
+        decided: the given sizes.
+        dims: options that fix free dimensions.
     """
     inputs = sizing_inputs(model)
     refused = {number for number, verdict in enumerate(verdicts) if verdict.place in BAD}
@@ -296,9 +306,9 @@ def about_sizing_inputs(
     return [
         Advice(
             fix_command(path, options_text(constants).strip(), dims),
-            f"QNN takes fixed sizes only; the value of {names} is the size of "
+            f"QNN supports fixed sizes only; the value of {names} is the size of "
             f"{results_text(list(results))}. By the rules {on_qnn} of {live} nodes run on the NPU "
-            f"with a constant. The numbers are examples with which the model runs: give those that you use",
+            f"with a constant. The numbers are examples with which the model runs: give the values that you use",
             cured,
             severity="sizes",
             code=_DECIDING,
@@ -310,11 +320,11 @@ _REWRITES = re.compile(r"qnnbridge fix \(([\w-]+(?:, [\w-]+)*)\)( .*)?(.*)")
 
 
 def with_commands(verdicts: Sequence[NodeVerdict], path: Path, sizes: str) -> tuple[NodeVerdict, ...]:
-    """Return the verdicts with lines to paste where the rules name rewrites: "qnnbridge fix (rank)".
+    """Return the verdicts with commands to paste instead of names of rewrites like "qnnbridge fix (rank)".
 
     Args:
-        path: of the model as it was given.
-        sizes: the options for free dimensions.
+        path: path of the given model.
+        sizes: options that fix free dimensions.
     """
     fixed = f"{sizes} --only fixed-shapes" if sizes else ""
 
@@ -343,14 +353,15 @@ def advise(
     path: Path,
     dims: str,
 ) -> list[Advice]:
-    """Things to do, the most valuable first; objections of one kind are one thing.
+    """Return the recommendations, the most valuable first. Objections of the same kind form one recommendation.
+
+    The value is measured: the nodes are moved to QNN in a copy of the placement, and the parts are counted again.
 
     Args:
-        path: of the model as it was given.
-        notes: about the whole model. The value of a thing is found by trying: its nodes are put on QNN in a copy of
-            the answer, and the parts counted again.
-        sized: the model with sizes, if they are free: what then has no objection needs nothing else.
-        dims: the options for free dimensions.
+        path: path of the given model.
+        notes: recommendations for the whole model.
+        sized: the model with sizes, if dimensions are free: nodes without objection there need only sizes.
+        dims: options that fix free dimensions.
     """
     found = list(notes)
     if sized is not None:
@@ -361,8 +372,8 @@ def advise(
         ]
         if waiting and all(one.code != _DECIDING for one in notes):
             found.append(_about_sizes(view, verdicts, waiting, sized, path, dims))
-        # From here on the copy with sizes is judged: what sizes cure is no objection of its own, and what they do
-        # not cure needs another cure.
+        # From here on the copy with sizes is judged: objections that sizes remove are not reported separately, and
+        # the others need another remedy.
         view, costs = sized.prediction.view, sized.costs
         verdicts = [
             dataclasses.replace(one, fix=NO_SHAPE) if one.rule == "free-shape" else one
@@ -371,7 +382,7 @@ def advise(
     kinds: dict[tuple[str, str, str], list[int]] = {}
     decided = {index for one in notes if one.code == _DECIDING for index in one.nodes}
     for index, verdict in enumerate(verdicts):
-        # What `fix` leaves to the CPU on purpose is nothing to do.
+        # Nodes that `fix` leaves on the CPU on purpose need no advice.
         if verdict.place in BAD and index not in decided and not is_conversion(view.nodes[index].name):
             kinds.setdefault(_kind(view, index, verdict), []).append(index)
     places: list[NodePlace] = [verdict.place for verdict in verdicts]
@@ -399,9 +410,9 @@ def _about_sizes(
     labels = ", ".join(branching[:_NAMED])
     return Advice(
         fix_command(path, dims),
-        f"QNN takes fixed sizes only; {alone}by the rules {count} on the NPU with sizes (tried with {tried})"
+        f"QNN supports fixed sizes only; {alone}by the rules {count} on the NPU with sizes (tried with {tried})"
         + (f". Sizes decide what {labels} runs, and untaken-branches leaves that alone" if branching else "")
-        + (f". As it is: {first}" if first else ""),
+        + (f". Without sizes: {first}" if first else ""),
         tuple(waiting),
         sum(sized.costs[index].macs for index in waiting if sized.prediction.verdicts[index].place == "qnn"),
         0,
@@ -410,7 +421,7 @@ def _about_sizes(
 
 
 def _kind(view: ModelIndex, index: int, verdict: NodeVerdict) -> tuple[str, str, str]:
-    # One kind, whatever the operators are: one set of sizes cures all of them.
+    # One kind for all operators: the same sizes fix all of them.
     if verdict.rule == "free-shape":
         return verdict.rule, "", ""
     return verdict.rule, "" if verdict.fix else view.nodes[index].op, verdict.fix

@@ -1,8 +1,8 @@
-"""The rules: each looks at one node and says why QNN would not take it, or nothing. Pure functions.
+"""Rules that return why QNN does not support a node, or None. Pure functions.
 
-`RULES` are asked in their order; the first objection counts. Most read a table of `tables`; the checks of single
-operators that fit no table come first here. What QNN takes and computes wrong has rules of the same kind, with a
-condition in place of a function: the rows of `qnnbridge_host.model.known_wrong`.
+`RULES` are applied in order; the first objection counts. Most rules read a table of `tables`; the checks of single
+operators that fit no table come first in this file. Nodes that QNN runs but computes wrong have similar rules, with
+a condition instead of a function: the rows of `qnnbridge_host.model.known_wrong`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from qnnbridge_models.analyze.analysis import Advice, NodePlace, NodeVerdict
 from qnnbridge_protocol.shell import fix_command
 from qnnbridge_tools import output
 
-# The reason, or (reason, fix).
+# Reason, or (reason, fix).
 Objection = str | tuple[str, str] | None
 
 _FLOATS = ("float", "float16")
@@ -59,7 +59,12 @@ _INSTEAD: Final[Mapping[str, str]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuleContext:
-    """The surroundings of a node, for rules. arch: of the chip's HTP, 73 for V73."""
+    """Surroundings of a node, for rules.
+
+    Args:
+        view: index of the graph.
+        arch: architecture of the chip's HTP: 73 for V73.
+    """
 
     view: ModelIndex
     arch: int
@@ -70,9 +75,11 @@ class PlacementRule:
     """One rule.
 
     Args:
-        check: the objection.
-        place: what becomes of the node.
-        operators: of which nodes alone it is about; None for all.
+        name: name of the rule.
+        place: place of a node that the rule objects to.
+        check: returns the objection.
+        fix: remedy, if the objection has none.
+        operators: operators that the rule applies to; None for all.
     """
 
     name: str
@@ -90,7 +97,7 @@ class PlacementRule:
 
 
 def _wrong_type(node: GraphNode, context: RuleContext) -> Objection:
-    """Types that QNN does not have at all, and those that this operator is not made for."""
+    """Object to types that QNN lacks, or does not support for this operator."""
     if node.op in ("Cast", "CastLike"):
         return _cast(node, context)
     found = tables.refused_type(node)
@@ -105,7 +112,7 @@ def _type_fix(element: str) -> str:
     if element in ("double", "bfloat16"):
         return "convert the model to float"
     if element in ("int8", "uint8", "int16", "uint16"):
-        return "put a DequantizeLinear before it and a QuantizeLinear behind it, or compute in int32"
+        return "insert a DequantizeLinear before it and a QuantizeLinear after it, or compute in int32"
     if element == "uint64":
         return "compute in int32"
     return "compute this part outside of the model"
@@ -134,12 +141,12 @@ def _layer_normalization(node: GraphNode, context: RuleContext) -> Objection:
 def _reduce(node: GraphNode, context: RuleContext) -> Objection:
     axes = node.get("axes", None)
     given = node.input(1)
-    # An empty constant means no axes, as a missing one does.
+    # An empty constant means no axes, like a missing one.
     if given is not None and given.elements == 0:
         axes = []
     none_given = (axes is None and given is None) or axes == []
     if none_given and node.get("noop_with_empty_axes", 0):
-        return "no axes are given, and it is asked to do nothing then", "take it out"
+        return "it has no axes, and noop_with_empty_axes makes it do nothing", "remove the node"
     return None
 
 
@@ -158,36 +165,36 @@ def _resize(node: GraphNode, context: RuleContext) -> Objection:
 
 def _einsum(node: GraphNode, context: RuleContext) -> Objection:
     if str(node.get("equation", "")).replace(" ", "") in ("i,i", "i,i->"):
-        return "this equation is not there", "use MatMul or ReduceSum"
+        return "QNN does not support this equation", "use MatMul or ReduceSum"
     return None
 
 
 def _attention_mask(node: GraphNode, context: RuleContext) -> Objection:
     mask = node.input(3)
     if mask is not None and mask.type == "bool":
-        return "a mask of truth values is not taken", "qnnbridge fix (attention-mask)"
+        return "QNN does not support a boolean mask", "qnnbridge fix (attention-mask)"
     if node.input(6) is not None:
-        return "nonpad_kv_seqlen is not taken", "give a mask instead"
+        return "QNN does not support nonpad_kv_seqlen", "give a mask instead"
     if node.get("softmax_precision", None) is not None:
-        return "softmax_precision is not taken"
+        return "QNN does not support softmax_precision"
     return None
 
 
 def _pad(node: GraphNode, context: RuleContext) -> Objection:
     if node.input(3) is not None:
-        return "axes are not taken", "give paddings for all axes"
+        return "QNN does not support the input axes", "give paddings for all axes"
     return None
 
 
 def _pooling(node: GraphNode, context: RuleContext) -> Objection:
     data = node.input(0)
     if data is not None and data.rank == 5:
-        return f"there is no pooling over three dimensions{' of floats' if node.op == 'LpPool' else ''}"
+        return f"QNN does not support pooling over three dimensions{' of floats' if node.op == 'LpPool' else ''}"
     return None
 
 
 def _if(node: GraphNode, context: RuleContext) -> Objection:
-    # What a branch computes is placed with the If, so one unknown operator keeps all of it on the CPU.
+    # A branch is placed with its If, so one unsupported operator keeps all of it on the CPU.
     for op in node.inner_ops:
         if op not in REGISTERED and op not in REPLACED and op != "Constant":
             return f"one of its branches has {op}, which QNN does not have"
@@ -198,23 +205,23 @@ def _rotary(node: GraphNode, context: RuleContext) -> Objection:
     cache = node.input(1)
     if cache is not None and cache.constant:
         return (
-            "its tables are constants, and QNN cannot build it then",
-            "give the tables as inputs, or write it out",
+            "its tables are constants, with which QNN cannot build it",
+            "give the tables as inputs, or replace it by simpler operators",
         )
     return None
 
 
 def _standalone(node: GraphNode, context: RuleContext) -> Objection:
-    """Of a Quantize or Dequantize; those around an operator are judged with it."""
+    """Judge a single Quantize or Dequantize; those around an operator are judged with it."""
     scale = node.input(1)
     if scale is not None and (scale.elements or 1) > 1:
-        return "with a scale per channel it does not stand alone"
-    # The side that is not float: what a Quantize makes, what a Dequantize takes.
+        return "with a scale per channel QNN supports it only around an operator"
+    # The quantised side: the output of a Quantize, the input of a Dequantize.
     small = node.made[0] if node.op.endswith("QuantizeLinear") and "De" not in node.op else node.input(0)
     if small is not None and small.type.startswith("float8"):
-        return f"{small.type} is not there"
+        return f"QNN does not support {small.type}"
     if context.view.operators <= _ALONE:
-        return "a graph of nothing but these stays on the CPU"
+        return "a graph of only these operators stays on the CPU"
     return None
 
 
@@ -225,7 +232,7 @@ def _pow(node: GraphNode, context: RuleContext) -> Objection:
     return None
 
 
-# A graph of these and nothing else stays on the CPU.
+# A graph of only these operators stays on the CPU.
 _ALONE: Final = frozenset((*tables.PAIRS, "Constant"))
 
 
@@ -237,13 +244,13 @@ def _wide_type(node: GraphNode, context: RuleContext) -> Objection:
 
 
 def empty_tensors(node: GraphNode) -> list[GraphTensor]:
-    """Tensors without elements that QNN would divide by zero over. As a constant one is harmless, or left out."""
+    """Return tensors without elements that make QNN divide by zero; constants are harmless or skipped."""
     if node.op in ("Constant", "CastLike", "Shape", "Size"):
         return []
     return [tensor for tensor in (*node.given, *node.made) if tensor.is_empty and not tensor.constant]
 
 
-# QNN ends with SIGFPE while it prepares the graph (onnxruntime-qnn 2.4.0, 2.6.0 and 2.7.0), without a message.
+# QNN ends with SIGFPE and without a message while it prepares the graph (onnxruntime-qnn 2.4.0, 2.6.0 and 2.7.0).
 def _endless_scale(node: GraphNode, context: RuleContext) -> Objection:
     scale = node.input(1)
     if scale is None or scale.values is None or all(math.isfinite(value) for value in scale.values):
@@ -255,7 +262,7 @@ def _zero_size(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in empty_tensors(node):
         if tensor.name not in _parameters(node):
             reason = f"{tensor.name} has no elements (shape {_shape_text(tensor.shape)}); QNN divides by zero"
-            # Taking out what computes nothing from an empty input leaves a model that computes nothing.
+            # Removing all nodes that compute nothing from an empty input would leave a model that computes nothing.
             return (
                 (reason, f"give {tensor.name} at least one element")
                 if tensor.name in context.view.inputs
@@ -265,7 +272,7 @@ def _zero_size(node: GraphNode, context: RuleContext) -> Objection:
 
 
 def _parameters(node: GraphNode) -> set[str]:
-    """Inputs that are no data: axes, sizes, paddings."""
+    """Return the names of parameters among the inputs: axes, sizes, paddings."""
     numbers = tables.CONSTANT_INPUTS.get(node.op, ())
     return {tensor.name for number in numbers if (tensor := node.input(number)) is not None}
 
@@ -274,7 +281,7 @@ def _crashes(node: GraphNode, context: RuleContext) -> Objection:
     sizes = (node.input(number) for number in tables.CRASHES[node.op])
     if all(tensor is None or tensor.constant for tensor in sizes):
         return None
-    return f"{node.op} ends the process when QNN compiles it with a step or a length that is no constant"
+    return f"{node.op} ends the process when QNN compiles it with a step or a length that is not constant"
 
 
 def _not_registered(node: GraphNode, context: RuleContext) -> Objection:
@@ -291,20 +298,20 @@ def _refused(node: GraphNode, context: RuleContext) -> Objection:
 def _not_a_tensor(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in node.made:
         if not tensor.type and tensor.shape is None:
-            return f"{tensor.name} is no plain tensor, or its shape is not known"
+            return f"{tensor.name} is not a plain tensor, or its shape is unknown"
     return None
 
 
 def _free_shape(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in (*node.given, *node.made):
         if tensor.fixed is None:
-            return f"{tensor.name} has no fixed shape ({_shape_text(tensor.shape)})"
+            return f"the shape of {tensor.name} is not fixed ({_shape_text(tensor.shape)})"
     return None
 
 
 def _type(node: GraphNode, context: RuleContext) -> Objection:
     if node.op in tables.FAILS_UNLESS_FLOAT:
-        return None  # worse: "rearranged"
+        return None  # The rule "rearranged" reports it as a failure.
     return _wrong_type(node, context)
 
 
@@ -315,7 +322,7 @@ def _rank(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in (*node.given, *node.made):
         if tensor.rank is not None and tensor.rank > most:
             reason = f"{tensor.name} has {tensor.rank} dimensions; {node.op} takes {most} at most"
-            # ONNX Runtime gives a folded Transpose of integers its dimensions back.
+            # ONNX Runtime restores the dimensions of a folded Transpose of integers.
             folds = node.op in rank.FOLDED and tensor.rank > tables.most_dimensions(node.op, "float")
             return (reason, _FOLD) if folds else reason
     data = node.input(0)
@@ -326,7 +333,7 @@ def _rank(node: GraphNode, context: RuleContext) -> Objection:
 
 
 def _constant_inputs(node: GraphNode, context: RuleContext) -> Objection:
-    # Constants that follow from fixed shapes are folded before the rules are asked.
+    # Constants that follow from fixed shapes are folded before the rules are applied.
     for number in tables.CONSTANT_INPUTS.get(node.op, ()):
         tensor = node.input(number)
         if tensor is not None and not tensor.constant and tensor.elements != 0:
@@ -343,7 +350,7 @@ def _counts(node: GraphNode, context: RuleContext) -> Objection:
             return "it computes its own statistics (training_mode)", "export the model in its mode for inference"
         unused = all(t.name not in context.view.users for t in node.made[most:])
         fix = "qnnbridge fix (unused-outputs)" if unused else ""
-        return f"more than {most} result of {node.op} is asked for", fix
+        return f"more than {most} result of {node.op} is used", fix
     return None
 
 
@@ -358,7 +365,7 @@ def _attributes(node: GraphNode, context: RuleContext) -> Objection:
 def _wide_result(node: GraphNode, context: RuleContext) -> Objection:
     if fails_with_wide_integers(context.view, node) != "output":
         return None
-    return f"{_wide_text(node.made)} leaves QNN's graph; QNN ends the process over it"
+    return f"{_wide_text(node.made)} leaves QNN's graph, which ends the process"
 
 
 def _wide_input(node: GraphNode, context: RuleContext) -> Objection:
@@ -387,7 +394,7 @@ def _chip(node: GraphNode, context: RuleContext) -> Objection:
     if all(tensor.type not in ("float", "float16") for tensor in node.given):
         return None
     reason = f"{node.op} of float needs a V{tables.FIRST_FLOAT_ARCH} or newer; this chip has a V{context.arch}"
-    # `qnnbridge quantize` refuses a model that is quantised already.
+    # `qnnbridge quantize` refuses a model that is already quantised.
     if not context.view.operators.isdisjoint(tables.PAIRS):
         return reason, "quantise this operator as the others are, or choose a newer chip with --soc-model"
     return reason
@@ -399,10 +406,10 @@ _FOLD: Final = "qnnbridge fix (rank) folds dimensions together"
 QUANTISE_AGAIN: Final = "quantise the float model with qnnbridge quantize, which makes masks small first"
 _SHAPES_FIX = "fix the sizes of the inputs: qnnbridge fix --shape INPUT=..."
 
-# The order decides which objection a node gets, and with it the advice:
-# - First the operator that ends the process, whatever else is wrong with the node.
+# The order decides which objection and which advice a node gets:
+# - First the operator that crashes the process, whatever else is wrong with the node.
 # - Operators that QNN lacks before sizes: no size moves them to the NPU.
-# - "free-shape" before "constant-inputs": with fixed sizes what is computed from shapes becomes a constant.
+# - "free-shape" before "constant-inputs": with fixed sizes, values computed from shapes become constants.
 RULES: Final = (
     PlacementRule("crashing-operator", "crash", _crashes, "make step and length constants", tables.CRASHES),
     PlacementRule("not-registered", "cpu", _not_registered),
@@ -434,13 +441,13 @@ RULES: Final = (
     PlacementRule("special", "cpu", _rotary, operators=("RotaryEmbedding",)),
     PlacementRule("endless-scale", "fails", _endless_scale, QUANTISE_AGAIN, tables.PAIRS),
     PlacementRule("special", "cpu", _standalone, operators=tables.PAIRS),
-    # From here on only for nodes that no rule above leaves to the CPU: what QNN takes can fail or end the process.
+    # From here on only for nodes that no rule above leaves on the CPU: a node that QNN accepts can fail or crash.
     PlacementRule("rearranged", "fails", _wrong_type, operators=tables.FAILS_UNLESS_FLOAT),
     PlacementRule("wide-integers", "crash", _wide_result, _NARROW, WIDE_ON_QNN),
     PlacementRule("wide-integers", "fails", _wide_input, _NARROW, WIDE_ON_QNN),
-    PlacementRule("zero-size", "crash", _zero_size, "qnnbridge fix (zero-size) takes it out"),
+    PlacementRule("zero-size", "crash", _zero_size, "qnnbridge fix (zero-size) removes it"),
     PlacementRule("fails", "fails", _fails, operators=tables.FAILS_BEYOND),
-    # QNN accepts the node first and refuses it when it is too late.
+    # QNN accepts the node at first and refuses it too late.
     PlacementRule("fails", "fails", _wide_type, operators=tables.WIDE),
     PlacementRule("fails", "fails", _wide_type, _NO_DOUBLES, ("Expand",)),
     PlacementRule(
@@ -480,10 +487,11 @@ def bare_edges(view: ModelIndex) -> frozenset[str]:
 def failing_edges(
     view: ModelIndex, verdicts: Sequence[NodeVerdict], edges: Collection[str], command: str
 ) -> tuple[NodeVerdict, ...]:
-    """Return the verdicts; of a node on QNN with one of `edges`: no run succeeds.
+    """Return the verdicts; a node on QNN with one of `edges` fails, because no run succeeds.
 
     Args:
-        command: ends where the name of the rewrite begins.
+        edges: result of `bare_edges`.
+        command: command up to the name of the rewrite.
     """
 
     def judged(node: GraphNode, verdict: NodeVerdict) -> NodeVerdict:
@@ -496,7 +504,7 @@ def failing_edges(
     return tuple(judged(node, verdict) for node, verdict in zip(view.nodes, verdicts, strict=True))
 
 
-# --- what QNN takes and computes wrong, as things to do about it ---------------------------------------
+# --- nodes that QNN runs but computes wrong, as advice --------------------------------------------------
 
 _NAMED = 3
 Evidence = Callable[[Sequence[str]], str]
@@ -508,11 +516,12 @@ def _no_evidence(_rows: Sequence[str]) -> str:
 
 
 def inside_branches(left: Any, numbers: Sequence[int], rows: Sequence[WrongOperator]) -> list[KnownWrong]:
-    """Return what a session finds in branches of an If, by the index of the If.
+    """Return known faults in branches of an If, by the index of the If.
 
     Args:
-        left: a model in which each If whose condition is known has only the branch that it takes.
-        numbers: the index of each node of `left`.
+        left: a model in which each If with a known condition has only the taken branch.
+        numbers: index of each node of `left`.
+        rows: rows of the table that apply.
     """
     if all(node.op_type != "If" for node in left.graph.node):
         return []
@@ -529,18 +538,20 @@ def wrong_numbers(
     sizes: str = "",
     inside: Sequence[KnownWrong] = (),
 ) -> list[Advice]:
-    """One thing to do for each row of the table that matches nodes on QNN.
+    """Return one recommendation for each row of the table that matches nodes on QNN.
 
     Args:
-        rows: those that count for the chip and the release.
-        inside: what `inside_branches` found.
-        path: of the model, for the command that cures it.
-        evidence: where a row was measured, by its name; "" for nothing to say.
+        view: index of the graph.
+        verdicts: place of each node.
+        rows: rows that apply to the chip and the release.
+        path: path of the model, for the command that fixes it.
+        evidence: returns where a row was measured, by its name; "" if there is nothing to add.
         sizes: the `--dim` options that the model was read with.
+        inside: result of `inside_branches`.
     """
     by_row: dict[tuple[str, str], list[KnownWrong]] = {}
     for one in (*known_wrong.find(view, rows), *inside):
-        # The table is about QNN: on the CPU the same node is right.
+        # The table is about QNN: on the CPU the node is right.
         if verdicts[one.index].place == "qnn":
             by_row.setdefault((one.fault.name, one.inside), []).append(one)
     return [_advice(view, found, path, evidence([name]), sizes) for (name, _), found in by_row.items()]
@@ -550,7 +561,7 @@ def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str, evidence: 
     fault = found[0].fault
     names = ", ".join(one.node for one in found[:_NAMED])
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    # The rewrite finds a node whose sizes or paddings the model computes only after they are constants.
+    # The rewrite finds a node only after the sizes or paddings that the model computes are constants.
     given = [tensor for one in found if not one.inside for tensor in view.node(one.index).given]
     computed = any(tensor.values is not None and not tensor.constant for tensor in given)
     first = "--only shape-computations " if computed else ""

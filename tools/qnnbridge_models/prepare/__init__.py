@@ -1,4 +1,4 @@
-"""`qnnbridge prepare`: from a model off the shelf to a folder to ship.
+"""`qnnbridge prepare`: make a folder to ship from a model.
 
 >>> from qnnbridge_models.prepare import PrepareOptions, prepare_model
 >>> prepare_model("model.onnx", "out", PrepareOptions(soc_models=("60",))).verdict

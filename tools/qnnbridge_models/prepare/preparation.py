@@ -29,21 +29,23 @@ if TYPE_CHECKING:
 
 StepState = Literal["done", "kept", "failed", "skipped"]
 
-# What stands for the chip where none is named, on a machine with an NPU that has no name here.
+# Replaces the number of the chip if none is given, on a machine with an unknown NPU.
 HOST_CHIP = "host"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepResult:
-    """One step.
+    """Result of one step.
 
     Args:
-        state: kept, it was done before and nothing that it depends on has changed.
-        chip: of the steps that are done for each.
-        files: relative to the folder.
-        document: the document of the command whose work it is.
-        problem: why it failed or was skipped, as text.
-        variant: the sizes of its bucket as text (`seq=16`); empty without buckets.
+        name: name of the step.
+        state: "kept": done in an earlier call, and nothing that it depends on has changed.
+        chip: chip of a step that runs for each chip.
+        files: created files, relative to the folder.
+        document: JSON document of the command that does the work.
+        problem: why the step failed or was skipped.
+        seconds: duration.
+        variant: sizes of its bucket as text (`seq=16`); empty without buckets.
     """
 
     name: str
@@ -70,10 +72,17 @@ class PreparedFolder(Shown):
     """A prepared folder.
 
     Args:
-        model: the one to open sessions of where nothing compiled fits, relative to the folder; of the first bucket.
+        source: path of the original model.
+        source_sha256: hash of the original.
+        folder: path of the folder.
+        model: model to open where no compiled one fits, relative to the folder; that of the first bucket.
+        steps: results of all steps.
+        verdict: "Ready", or the obstacle, in one sentence.
+        ready: the folder can be shipped.
         notes: decisions that were made for the user.
-        verdict: ready, or the obstacle, in one sentence.
-        package: whether `manifest.json` is that of a model package of ONNX Runtime, with ours in its metadata.
+        versions: versions of the host's packages.
+        seconds: duration.
+        package: `manifest.json` is a model package of ONNX Runtime, with our manifest in its metadata.
     """
 
     source: Path
@@ -104,9 +113,9 @@ class PreparedFolder(Shown):
 
     @property
     def targets(self) -> list[tuple[StepResult, StepResult]]:
-        """The compilation and the verification of each compiled model."""
+        """(compilation, verification) of each compiled model."""
         compiled = {(step.chip, step.variant): step for step in self.steps_of("compile")}
-        # Each compilation is followed by a verification, if only by one that was skipped.
+        # Each compilation is followed by a verification, which may have been skipped.
         return [(compiled[step.chip, step.variant], step) for step in self.steps_of("verify")]
 
     def compiled_from(self, variant: str) -> str:
@@ -116,17 +125,17 @@ class PreparedFolder(Shown):
 
 
 def step_id(name: str, chip: str | None, variant: str) -> str:
-    """Of a step in the journal."""
+    """Return the name of a step in the journal."""
     return " ".join(part for part in (name, chip, variant) if part)
 
 
 def chip_label(chip: str | None) -> str:
-    """`SoC 60 (SC8380XP, V73)`."""
+    """Return a label such as `SoC 60 (SC8380XP, V73)`."""
     return chips.chip_label(int(chip)) if chip is not None and chip.isdecimal() else "the chip of the host"
 
 
 def product_of(chip: str | None) -> str:
-    """Its name in shops; empty if it is not known."""
+    """Return the product name of a chip; empty if unknown."""
     known = chips.chip_of(int(chip)) if chip is not None and chip.isdecimal() else None
     return known.product if known is not None else ""
 
@@ -135,10 +144,10 @@ def product_of(chip: str | None) -> str:
 
 _SHOWN_CHANGES = 4
 _SHOWN_ROWS = 6
-# What Markdown reads as markup, also in the middle of a word.
+# Characters that Markdown interprets, also in the middle of a word.
 _OF_MARKDOWN = re.compile(r"([\\`*_\[\]|#~])")
 _PLAIN_PATH = re.compile(r"[\w./ -]+")
-# Markup of Markdown or HTML, in a string of Python.
+# Markup of Markdown or HTML in a Python string.
 _OF_MARKUP = re.compile(r"[`<>&]")
 
 REPORT = "report.md"
@@ -146,7 +155,12 @@ _WORDS = {"done": "done in", "kept": "done before, kept", "failed": "FAILED afte
 
 
 def markdown_page(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
-    """sizes: bytes of each file."""
+    """Return the report as Markdown.
+
+    Args:
+        prepared: the result.
+        sizes: size of each file in bytes.
+    """
     parts = [
         f"# {escaped(prepared.source.name)} for the NPU",
         f"**{escaped(prepared.verdict)}**",
@@ -165,18 +179,18 @@ def markdown_page(prepared: PreparedFolder, sizes: Mapping[str, int]) -> str:
 
 
 def escaped(value: object) -> str:
-    """For the page: names come from model files and may hold anything."""
-    # An entity and not a backslash before <: some viewers take HTML out of Markdown before they read it.
+    """Escape a value for the page: names come from model files and may contain anything."""
+    # An entity instead of a backslash before <: some viewers remove HTML from Markdown before they parse it.
     return html.escape(_OF_MARKDOWN.sub(r"\\\1", output.visible(value)), quote=False)
 
 
 def _in_code(value: str) -> str:
-    """The text as a string of Python in a block of code."""
+    """Return the text as a Python string for a block of code."""
     return _OF_MARKUP.sub(lambda found: f"\\x{ord(found[0]):02x}", repr(value))
 
 
 def _as_code(name: str) -> str:
-    # Within backticks nothing can be escaped.
+    # Nothing can be escaped within backticks.
     return f"`{name}`" if _PLAIN_PATH.fullmatch(name) else escaped(name)
 
 
@@ -207,7 +221,12 @@ def _nodes(compiled: StepResult, verified: StepResult) -> str:
 
 
 def _agreement(step: StepResult, without: str) -> str:
-    """without: the words for no verification."""
+    """Return the verdict of a verification.
+
+    Args:
+        step: the verification.
+        without: text for a step without a verdict.
+    """
     if step.state in ("failed", "skipped"):
         return f"{without}: {step.problem}"
     return str(step.document.get("verdict", without))
@@ -226,11 +245,10 @@ def _how_to_use(prepared: PreparedFolder) -> str:
     chip = output.visible(chip_label(compiled[0].chip))
     lines += [f"session = qnnbridge.InferenceSession({_in_code(model)})  # {chip}"]
     lines += ["```", ""]
-    # The .onnx names the .bin; the .json says what it was made from, for which chips, and what the verification
-    # found.
+    # The .onnx refers to the .bin; the .json contains the origin, the chips, and the result of the verification.
     lines.append("Ship the .onnx, .bin and .json of a chip together. " + _without_a_chip(prepared))
     lines.append(
-        "Or ship the whole folder and open it as a model: the host chooses what fits its chip and its QNN."
+        "Or ship the whole folder and open it as a model: the host selects the file for its chip and its QNN."
     )
     return "\n".join(lines)
 
@@ -239,7 +257,7 @@ def _without_a_chip(prepared: PreparedFolder) -> str:
     option = ""
     if any(compiled.chip not in (None, HOST_CHIP) for compiled, _ in prepared.targets):
         option = " (it is compiled when the session opens)"
-    return f"For a chip that is not here, open {_as_code(prepared.model)}{option}."
+    return f"For any other chip, open {_as_code(prepared.model)}{option}."
 
 
 def _fixed(prepared: PreparedFolder) -> str:
@@ -248,7 +266,7 @@ def _fixed(prepared: PreparedFolder) -> str:
         for one in step.document.get("steps", ()):
             changes = [escaped(change) for change in one["changes"][:_SHOWN_CHANGES]]
             more = len(one["changes"]) - len(changes)
-            undone = "" if one["kept"] else f" **(taken back: {escaped(one['reason'])})**"
+            undone = "" if one["kept"] else f" **(undone: {escaped(one['reason'])})**"
             extra = f"; and {more} more" if more else ""
             lines.append(f"- {escaped(one['rewrite'])}: {'; '.join(changes)}{extra}{undone}")
         inputs = ", ".join(
@@ -264,7 +282,7 @@ def _quantized(prepared: PreparedFolder) -> str:
         numbers = step.document
         worst = f"{numbers.get('verdict')}, worst SNR {_decibel(numbers.get('snr_db'))}"
         again = numbers.get("recalibration") or {}
-        of = "samples that were kept for it" if numbers.get("held_out") else "the calibration samples themselves"
+        of = "held-out samples" if numbers.get("held_out") else "of the calibration samples"
         return (
             f"## Quantised\n\nWith {numbers.get('calibration_samples')} samples; against the float model on "
             f"{numbers.get('compared_samples')} {of}: {worst}. "
@@ -336,7 +354,7 @@ def _table(headers: list[str], rows: list[list[str]]) -> str:
 
 
 def write_reports(prepared: PreparedFolder, journal: PrepareJournal) -> None:
-    """The report first: the manifest says that all is there."""
+    """Write the report, and then the manifest, which marks the folder as complete."""
     records = journal.records()
     write_whole(
         journal.folder / REPORT, markdown_page(prepared, {name: record.size for name, record in records.items()})
@@ -360,7 +378,7 @@ def write_reports(prepared: PreparedFolder, journal: PrepareJournal) -> None:
 def _package(prepared: PreparedFolder, folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return the manifest of a model package (schema 1.0, ONNX Runtime 1.32), with a component for each bucket.
 
-    Its reader refuses unknown fields, so the document of `prepare` is in the metadata.
+    Readers of packages refuse unknown fields, so the document of `prepare` is in the metadata.
     """
     components: dict[str, Any] = {}
     for compiled, _ in prepared.targets:
@@ -393,7 +411,7 @@ def _package_variant(ep: str, file: str) -> dict[str, Any]:
 
 
 def summary(prepared: PreparedFolder) -> dict[str, Any]:
-    """Without the files and the documents of each step."""
+    """Return the result without the files and the documents of each step."""
     return {
         "source": prepared.source.name,
         "source_sha256": prepared.source_sha256,
@@ -426,7 +444,7 @@ def _chip_document(compiled: StepResult, verified: StepResult) -> dict[str, Any]
 
 
 def on_step(result: StepResult | None, title: str) -> None:
-    """On stderr."""
+    """Print the start or the end of a step to stderr."""
     title = output.visible(title)
     print(f"{title} ..." if result is None else f"{title}: {_state(result)}", file=sys.stderr, flush=True)
 
@@ -477,7 +495,7 @@ def document(prepared: PreparedFolder) -> dict[str, Any]:
                 "problem": step.problem or None,
                 "files": list(step.files),
                 "seconds": step.seconds,
-                # The key that released versions have.
+                # The name of the key in released versions.
                 "told": dict(step.document),
             }
             for step in prepared.steps

@@ -1,4 +1,4 @@
-"""`prepare_model`: the work of the command, for programs."""
+"""`prepare_model`: make a folder to ship from a model."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ if TYPE_CHECKING:
     from qnnbridge import HostInfo
 
 
-# --- the steps: work, dependencies and files of each; the work is that of other commands ---
+# --- the steps: work, dependencies and files of each; other commands do the work ---
 
-# Number of the calibration samples that are verified with.
+# Largest number of calibration samples to verify with.
 _MOST_SAMPLES = 4
 MODELS = "models"
 COMPILED = "compiled"
@@ -75,11 +75,13 @@ class StepWork:
     """One step.
 
     Args:
-        went_in: all that it depends on.
-        do: does it, gives the files (absolute) and the document.
-        holds: whether a document is a result that another run would have as well. Others are reported, and the next
-            call does the step again: a host that was killed, a timeout or a full disk says nothing about the model.
-        variant: the sizes of its bucket, as text.
+        name: name of the step.
+        chip: chip, for a step that runs for each chip.
+        went_in: everything that the step depends on.
+        do: does the work; returns the files (absolute paths) and the document.
+        holds: returns whether a document is a repeatable result. Other results are reported, and the next call runs
+            the step again: a crashed host, a timeout or a full disk proves nothing about the model.
+        variant: sizes of its bucket, as text.
     """
 
     name: str
@@ -100,7 +102,7 @@ def fix(
     from qnnbridge_host.create.publish import safe_stem
 
     tag = variant_tag(options.buckets[0]) if options.buckets else ""
-    # QNN does not find a binary with ".." in its name.
+    # QNN cannot open a binary with ".." in its name.
     target = folder / MODELS / f"{safe_stem(source.stem + tag)}.onnx"
 
     def do() -> tuple[list[Path], dict[str, Any]]:
@@ -112,12 +114,12 @@ def fix(
             constants=options.constants,
             skip=options.skip,
             seed=options.seed,
-            # The journal has decided that this step is done again.
+            # The journal has decided to run this step again.
             overwrite=True,
         )
         return list(result.files), fix_report.document(result)
 
-    # The place of the folder is not among them: a finished folder may be moved.
+    # The path of the folder is not a dependency: a finished folder may be moved.
     went_in = {
         "model": fingerprint,
         "shapes": {name: list(sizes) for name, sizes in options.shapes.items()},
@@ -148,7 +150,7 @@ def quantize(
             result = quantize_model(model, target, wish, on_progress=progress, own_process=True)
         return list(result.files), quantization.document(result)
 
-    # With the versions of onnx and onnxruntime: another quantizer may make another model.
+    # Includes the versions of onnx and onnxruntime: another quantizer may create another model.
     went_in = {
         "model": model_hash,
         "calibration": hashes_of(_files_in(options.calibration)),
@@ -168,7 +170,7 @@ def compile_for(
         import qnnbridge
 
         target.mkdir(parents=True, exist_ok=True)
-        # It never starts: `compile` takes its settings and works in a host of its own.
+        # This host never starts: `compile` uses its settings and works in a separate host.
         host = qnnbridge.Host(python=options.host_python) if options.host_python is not None else None
         result = qnnbridge.compile(
             model,
@@ -182,7 +184,7 @@ def compile_for(
         files = [Path(name) for name in (result.path, result.blob, result.manifest) if name is not None]
         return files, result.to_json()
 
-    # Not the timeout: it may end the step, and changes nothing about what the step makes.
+    # Without the timeout: it may abort the step, but does not affect its result.
     went_in = {
         "model": model_hash,
         "chip": chip,
@@ -200,8 +202,12 @@ def verify_on(
     versions: Mapping[str, str],
     reference: CpuReference,
 ) -> StepWork:
-    """reference: the CPU's answers, which all chips share."""
-    # What was given to calibrate is as real as inputs are.
+    """Return the step that verifies the model on one chip.
+
+    Args:
+        reference: the CPU's answers, which all chips share.
+    """
+    # Calibration samples are real inputs as well.
     with_samples = bool(options.calibration) and not options.inputs
 
     def do() -> tuple[list[Path], dict[str, Any]]:
@@ -225,7 +231,7 @@ def verify_on(
         "model": model_hash,
         "chip": chip,
         "options": dict(options.provider_options),
-        # NAME=FILE says which input a file is for. The contents are hashed below.
+        # Includes the name of the input in NAME=FILE. The contents are hashed below.
         "inputs": [os.fspath(one) for one in options.inputs if "=" in os.fspath(one)],
         "input_files": hashes_of(input_paths(os.fspath(one) for one in options.inputs)),
         **({"samples": hashes_of(_files_in(options.calibration))} if with_samples else {}),
@@ -237,40 +243,40 @@ def verify_on(
 
 
 def was_compared(verification: Mapping[str, Any]) -> bool:
-    """Return whether QNN and the CPU answered as the model makes them: no host died, no call failed.
+    """Return whether QNN and the CPU answered all calls: no host crashed, no call failed.
 
-    A death by chance and one that the model causes look the same. Verifying such a model again in each call costs
-    time only; a death by chance that is kept calls a good model not ready for ever.
+    A random crash and a crash caused by the model look the same. Verifying such a model again in each call only
+    costs time, but storing a random crash would mark a good model as not ready forever.
     """
     rows = verification.get("rows") or ()
     return not verification.get("error") and not any(row.get("died") or row["status"] == "failed" for row in rows)
 
 
 def was_measured(quantized: Mapping[str, Any]) -> bool:
-    """Return whether no host died, and no time ran out, where the quantised model was run on QNN."""
+    """Return whether the check on QNN ran without a crashed host and without a timeout."""
     error = (quantized.get("qnn") or {}).get("error")
     return not error or not isinstance(from_wire(error), (*DEATHS, HostError, CallError, DeviceReset))
 
 
 def _some_samples(model: Path, options: PrepareOptions) -> list[NamedFeeds]:
-    """A few of those that calibrate, from the first to the last."""
+    """Return a few calibration samples, from the first to the last."""
     inputs = shapes.real_inputs(graphs.load(model).graph)
     samples, _ = load(options.calibration, [shapes.declared(value) for value in inputs])
     count = min(len(samples), _MOST_SAMPLES)
-    # Evenly spread, with the first and the last one.
+    # Evenly spread, including the first and the last sample.
     numbers = sorted({round(place * (len(samples) - 1) / max(1, count - 1)) for place in range(count)})
     return [NamedFeeds(f"sample {number + 1} of {len(samples)}", dict(samples[number])) for number in numbers]
 
 
 def shipped_numbers(verified: StepResult) -> dict[str, Any] | None:
-    """What a verification found, as the report of a session; None where nothing was compared."""
+    """Return the result of a verification in the format of a session; None if nothing was compared."""
     verification = verified.document
     states: dict[str, NumbersState] = {"agrees": "agrees", "differs": "differs", "not shown": "unknown"}
     state = states.get(str(verification.get("verdict")))
     if state is None:
         return None
     outputs = [OutputNumbers.from_wire({**_numbers(one), "output": one["name"]}) for one in verification["outputs"]]
-    outputs.sort(key=badness)  # the worst output first, as a session reports it
+    outputs.sort(key=badness)  # The worst output first, as a session reports it.
     versions = verification["versions"]
     release = versions.get("onnxruntime_qnn") or versions.get("onnxruntime-qnn") or "?"
     report = NumbersReport(
@@ -285,7 +291,7 @@ def shipped_numbers(verified: StepResult) -> dict[str, Any] | None:
 
 
 def _numbers(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Infinities are text in a document, and no number of JSON."""
+    """Replace infinities, which are strings in a document because JSON has none."""
     found = {name: sys.float_info.max if value == "inf" else value for name, value in numbers.items()}
     return {**found, "reason": found.get("reason") or ""}
 
@@ -299,7 +305,7 @@ def folder_of(chip: str) -> str:
 
 
 def _files_in(paths: Iterable[Path]) -> list[Path]:
-    """The files of folders, and the others as they are."""
+    """Return the files in folders, and all other paths unchanged."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -313,10 +319,10 @@ def _files_in(paths: Iterable[Path]) -> list[Path]:
 
 COMMAND = "qnnbridge prepare"
 
-# Called with the title of a step when it begins (None), and with its result when it is over.
+# Called with None and the title of a step when it begins, and with its result when it ends.
 OnStep = Callable[[StepResult | None, str], None]
 
-# Every further step would meet these errors as well, so they end the whole.
+# These errors would occur in every further step as well, so they end the call.
 _NOT_ABOUT_THE_MODEL = (HostStartFailed, OptionError, ProviderUnavailable)
 
 
@@ -326,30 +332,30 @@ def prepare_model(
     options: PrepareOptions | None = None,
     on_step: OnStep = lambda result, title: None,
 ) -> PreparedFolder:
-    """Makes a folder to ship: the model rewritten for QNN, perhaps quantised, compiled for chips, verified.
+    """Make a folder to ship: the model rewritten for QNN, optionally quantised, compiled for chips, and verified.
 
-    Finished steps are kept: a call after a killed one goes on, and with other options it does again the steps that
-    depend on them. A chip for which the model cannot be compiled does not stop the others.
+    Finished steps are kept: a call after an interrupted one resumes, and with other options it repeats the steps
+    that depend on them. If the model cannot be compiled for one chip, the other chips are still done.
 
     Args:
         source: path of the model.
-        folder: the folder to make; new, empty, or the result of an earlier call with this model.
+        folder: folder to create; new, empty, or the result of an earlier call with this model.
         options: sizes, chips, samples and inputs.
         on_step: called at the beginning and the end of each step.
 
     Raises:
         CompiledModelRefused: the model is compiled.
         OptionError: an option or the folder is wrong.
-        Busy: another process works in the folder.
-        HostStartFailed: there is no host.
+        Busy: another process uses the folder.
+        HostStartFailed: the host cannot be started.
         ModelError: a rewrite or the quantisation failed.
     """
     begun = time.monotonic()
     options = options or PrepareOptions()
     path = files.existing_model(Path(source))
-    # Before any work: some files of the folder are removed below.
+    # Before any work, because files of the folder are removed below.
     _refuse_inside(path, Path(folder))
-    # All that can be refused without a host is refused before one is started.
+    # Raise all errors that need no host before a host is started.
     fingerprint, options = _checked(path, options)
     info = _host_info(options)
     chips, notes = _chips(options, info)
@@ -360,7 +366,7 @@ def prepare_model(
             steps.variant = ", ".join(f"{name}={size}" for sizes in one.buckets for name, size in sizes.items())
             models.append(_made(steps, path, fingerprint, one, dict(info.versions)))
             _for_chips(steps, chips, models[-1], one, info)
-        # When all steps are known: a folder keeps what the options of this call ask for.
+        # Once all steps are known: the folder contains only what the options of this call ask for.
         journal.keep_only(steps.ids)
         verdict, ready = _verdict(steps.results)
         prepared = PreparedFolder(
@@ -376,13 +382,16 @@ def prepare_model(
             seconds=time.monotonic() - begun,
             package=options.package,
         )
-        # Last: these files say that all is there.
+        # Last, because these files mark the folder as complete.
         write_reports(prepared, journal)
     return prepared
 
 
 class _Steps:
-    """Does steps, or finds them done, and keeps what came of them. variant: the bucket whose steps are done."""
+    """Run steps, or reuse finished ones, and collect the results.
+
+    `variant` is the bucket whose steps are running.
+    """
 
     def __init__(self, journal: PrepareJournal, on_step: OnStep) -> None:
         self.journal = journal
@@ -392,12 +401,17 @@ class _Steps:
         self._on_step = on_step
 
     def do(self, work: StepWork, *, may_fail: bool = False) -> StepResult:
-        """may_fail: an error about the model is the result of this step and not the end of all of them."""
+        """Run a step, or return its stored result.
+
+        Args:
+            work: the step.
+            may_fail: an error about the model becomes the result of this step instead of ending the call.
+        """
         work = dataclasses.replace(work, variant=self.variant)
         self.ids.append(work.id)
         key = key_of(work.name, **work.went_in)
         entry = self.journal.finished(work.id, key)
-        # Journals of earlier versions also have results that do not hold.
+        # Journals of earlier versions also contain results that do not hold.
         if entry is not None and work.holds(entry.document):
             names = tuple(record.name for record in entry.files)
             return self._reported(
@@ -418,14 +432,14 @@ class _Steps:
                 StepResult(work.name, "failed", work.chip, (), document, one_line(error), seconds)
             )
         seconds = time.monotonic() - begun
-        # Both paths are resolved: one of them may name the folder through a link.
+        # Both paths are resolved, because one of them may contain a link.
         root = self.journal.folder.resolve()
         names = tuple(path.resolve().relative_to(root).as_posix() for path in made)
         document = output.jsonable(document)
         if work.holds(document):
             self.journal.finish(work.id, key, names, document, seconds)
         elif names:
-            # For its files alone. No step has an empty key, so the next call does it again.
+            # Record the files only. No step has an empty key, so the next call runs the step again.
             self.journal.finish(work.id, "", names, {}, seconds)
         return self._reported(StepResult(work.name, "done", work.chip, names, document, "", seconds))
 
@@ -433,7 +447,7 @@ class _Steps:
         self._reported(StepResult(name, "skipped", chip, problem=problem))
 
     def ship_verdict(self, compiled: StepResult, verified: StepResult) -> None:
-        """A session of the compiled model says what was found here: its manifest holds it."""
+        """Add the verdict to the manifest of the compiled model, so that its sessions report it."""
         if compiled.state not in ("done", "kept") or not was_compared(verified.document):
             return
         numbers = shipped_numbers(verified)
@@ -453,7 +467,7 @@ class _Steps:
 def _made(
     steps: _Steps, path: Path, fingerprint: str, options: PrepareOptions, versions: Mapping[str, str]
 ) -> Path:
-    """The model to compile: rewritten, and quantised on request."""
+    """Return the model to compile: rewritten, and quantised on request."""
     folder = steps.journal.folder
     own = _own_versions()
     fixed = steps.do(fix(path, fingerprint, folder, options, own))
@@ -466,7 +480,7 @@ def _made(
 
 
 def _per_bucket(options: PrepareOptions) -> list[PrepareOptions]:
-    """The options for each bucket, with its sizes among the dimensions."""
+    """Return the options for each bucket, with its sizes among the dimensions."""
     if not options.buckets:
         return [options]
     return [
@@ -481,9 +495,9 @@ def _per_bucket(options: PrepareOptions) -> list[PrepareOptions]:
 
 def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOptions, info: HostInfo) -> None:
     folder = steps.journal.folder
-    # The step before made `model`: it is `fix`, or `quantize`.
+    # The previous step, `fix` or `quantize`, created `model`.
     hashed = _hash_of(folder, steps.results[-1])
-    # The host's, since it compiles and runs: packages of this process change nothing there.
+    # Versions of the host, which compiles and runs: packages of this process have no effect there.
     versions = {**{key: str(value) for key, value in info.versions.items()}, "qnnbridge": info.qnnbridge}
     compiled = {
         chip: steps.do(compile_for(chip, model, hashed, folder, options, versions), may_fail=True) for chip in chips
@@ -494,13 +508,13 @@ def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOpt
         if problem:
             steps.skip("verify", chip, problem)
         else:
-            # Also where compiling failed: the verification makes a session of its own, from `model`.
+            # Even if compiling failed: the verification creates its own session from `model`.
             verified = steps.do(verify_on(chip, model, hashed, options, versions, reference), may_fail=True)
             steps.ship_verdict(compiled[chip], verified)
 
 
 def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
-    """The hash of the model with its weights, and the options with all sizes; refuses all it can without a host."""
+    """Check everything that needs no host; return the model's hash with weights, and the options with all sizes."""
     scan = files.given_model(path, COMMAND, count_nodes=True).scan
     if not options.large:
         refuse_large(scan.node_count, path.name, COMMAND, "hours")
@@ -508,32 +522,32 @@ def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
     chosen((), options.skip)
     if options.quantize and len(options.buckets) > 1:
         raise OptionError(
-            "A model is quantised for one size.",
+            "A model can be quantised for one size only.",
             cause="The calibration samples have the sizes of one bucket.",
-            fix="Call prepare for each size, each with samples and a folder of its own.",
+            fix="Run prepare for each size separately, with its own samples and folder.",
         )
     if options.buckets and options.inputs:
         raise OptionError(
-            "Real inputs have one size, and --bucket several.",
-            fix="Leave --input away, or prepare one size: --dim.",
+            "Real inputs have one size, but --bucket gives several.",
+            fix="Omit --input, or prepare one size with --dim.",
         )
     arguments.refuse_unknown([scan], Dimensions(dict(options.buckets[0]) if options.buckets else {}))
     if options.quantize != bool(options.calibration):
         missing = "--calibration" if options.quantize else "--quantize"
         raise OptionError(
             f"{'--quantize' if options.quantize else '--calibration'} needs {missing}.",
-            cause="A model is quantised by what it computes of real samples.",
+            cause="Quantising needs calibration samples.",
             fix="Give both: --quantize --calibration FOLDER, with an .npz file for each sample.",
         )
     for one in options.calibration:
         if not one.exists():
-            raise OptionError(f"There is no {one} to calibrate with.")
+            raise OptionError(f"The calibration file or folder {one} does not exist.")
     # An input that becomes a constant needs no size.
     inputs = [node for node in scan.inputs if node.name not in options.constants]
-    # The first bucket stands for all: every bucket gives sizes to the same dimensions.
+    # The first bucket represents all: every bucket sets the same dimensions.
     said = _said(_per_bucket(options)[0], inputs)
     sizes = trying.sizes_of(inputs, said, trying.read_given(options.inputs, inputs))
-    # With buckets only what was given: `sizes` has those of the first bucket in it.
+    # With buckets use only the given sizes: `sizes` includes those of the first bucket.
     dims = Dimensions(
         {**(sizes.by_name if sizes.all_named and not options.buckets else {}), **options.dims.by_name},
         {**({} if sizes.all_named or options.buckets else sizes.by_axis), **options.dims.by_axis},
@@ -542,16 +556,19 @@ def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
 
 
 def _refuse_inside(path: Path, folder: Path) -> None:
-    """Files of the folder are replaced and removed; the original must not be one of them."""
+    """Raise `OptionError` if the original is inside the folder, whose files are replaced and removed."""
     if folder.resolve() in path.resolve().parents:
         raise OptionError(
-            f"{path} is inside of {folder}, whose files are replaced.",
-            fix="Give a folder in which the model does not lie: -o FOLDER.",
+            f"{path} is inside {folder}, whose files are replaced.",
+            fix="Give a folder that does not contain the model: -o FOLDER.",
         )
 
 
 def _said(options: PrepareOptions, inputs: list[NodeInfo]) -> Dimensions:
-    """The sizes of --dim and --shape together. `fix` checks both against each other and against the model."""
+    """Return the sizes of --dim and --shape together.
+
+    `fix` checks both against each other and against the model.
+    """
     by_name, by_axis = dict(options.dims.by_name), dict(options.dims.by_axis)
     declared = {node.name: node.shape or () for node in inputs}
     for name, sizes in options.shapes.items():
@@ -573,25 +590,25 @@ def _host_info(options: PrepareOptions) -> HostInfo:
 
 
 def _chips(options: PrepareOptions, info: HostInfo) -> tuple[list[str], tuple[str, ...]]:
-    """The chips by their numbers, and remarks about them.
+    """Return the chips by number, and notes about them.
 
-    Without a chip QNN computes float models in full precision on the simulator, and compiles some for minutes.
+    Without a chip, the simulator computes float models in full precision, and compiles some for minutes.
     """
-    # By number: 60 and SC8380XP are one chip, which is compiled for once.
+    # By number: 60 and SC8380XP are the same chip, which is compiled for once.
     named = list(dict.fromkeys(str(read_chip(chip)) for chip in options.soc_models))
     if named:
         return named, ()
     if info.simulator:
         chip = str(DEFAULT_SIMULATED_CHIP)
-        return [chip], (f"No chip was named: prepared for {chip_label(chip)}. Name others with --soc-model.",)
+        return [chip], (f"No chip was given: prepared for {chip_label(chip)}. Select others with --soc-model.",)
     here = chip_of_this_computer()
     if here is not None:
-        return [str(here.number)], (f"No chip was named: prepared for this computer's, {here.label}.",)
-    return [HOST_CHIP], ("No chip was named: prepared for the chip of the host; others may refuse it.",)
+        return [str(here.number)], (f"No chip was given: prepared for this computer's, {here.label}.",)
+    return [HOST_CHIP], ("No chip was given: prepared for the chip of the host; others may refuse it.",)
 
 
 def _not_this_chip(chip: str, info: HostInfo) -> str:
-    """The reason why the chip cannot be run here; empty if it can."""
+    """Return why the chip cannot be verified here; empty if it can."""
     here = chip_of_this_computer()
     if info.simulator or here is None or chip in (HOST_CHIP, str(here.number)):
         return ""
@@ -604,7 +621,7 @@ def _verdict(results: list[StepResult]) -> tuple[str, bool]:
         return f"Not ready: {failed[0].title} failed. {failed[0].problem}", False
     for step in results:
         if step.name == "quantize" and not step.document.get("good_enough", True):
-            # A quantised model that is no good is compiled and verified all the same, and decides here.
+            # An unusable quantised model is still compiled and verified, but decides the verdict.
             warning = next((one for one in step.document.get("warnings", ()) if "Output" in one), "")
             return f"Not ready: the quantised model is {step.document['verdict']}. {warning}", False
         state = step.document.get("verdict") if step.name == "verify" and step.state != "skipped" else None
@@ -612,9 +629,9 @@ def _verdict(results: list[StepResult]) -> tuple[str, bool]:
             return f"Not ready for {chip_label(step.chip)}: {step.document.get('reason')}", False
     unshown = [step for step in results if step.name == "verify" and step.document.get("verdict") == "not shown"]
     if unshown:
-        return f"Compiled, and not shown to be right: {unshown[0].document.get('reason')}", True
+        return f"Compiled, but not shown to be right: {unshown[0].document.get('reason')}", True
     if any(step.state == "skipped" for step in results):
-        return "Compiled, and not verified for every chip.", True
+        return "Compiled, but not verified for every chip.", True
     extremes = any(
         row["status"] == "differs"
         for step in results
@@ -622,7 +639,7 @@ def _verdict(results: list[StepResult]) -> tuple[str, bool]:
         if step.name == "verify"
     )
     more = " Extreme inputs show the limits of QNN." if extremes else ""
-    return f"Ready: compiled, and QNN computes what the CPU does.{more}", True
+    return f"Ready: compiled, and QNN's results agree with the CPU's.{more}", True
 
 
 def _hash_of(folder: Path, step: StepResult) -> str:
@@ -630,7 +647,7 @@ def _hash_of(folder: Path, step: StepResult) -> str:
 
 
 def _own_versions() -> dict[str, str]:
-    """Of what rewrites and quantises, in this process."""
+    """Return the versions of the packages that rewrite and quantise, in this process."""
     import onnx
     import onnxruntime
 

@@ -1,5 +1,5 @@
-"""`qnnbridge profile`: where the time goes, from loading the model to each operator on the NPU.
+"""`qnnbridge profile`: report where the time goes, from loading the model to each operator on the NPU.
 
-`recording` runs a model with both profiles switched on and reads what was written; `evaluate` makes a
-`ProfileResult` of that; `report` and `page` show it. `commands` calls them.
+`recording` runs a model with both profiles enabled and reads the result; `evaluate` computes a `ProfileResult` from
+it; `report` and `page` print it. `commands` calls them.
 """

@@ -1,8 +1,8 @@
-"""Evaluates a recording: which call of QNN belongs to which node, and what loading and a run consist of.
+"""Evaluate a recording: assign QNN's calls to nodes, and split loading and runs into components.
 
-QNN's file names no graphs. ONNX Runtime runs the nodes of a session one after the other, so the n-th execution in
-QNN's file is the n-th run of a QNN node in ONNX Runtime's profile. Where the counts differ nothing is attributed.
-Pure functions; any thread.
+QNN's file contains no names of graphs. ONNX Runtime runs the nodes of a session one after the other, so the n-th
+execution in QNN's file is the n-th run of a QNN node in ONNX Runtime's profile. If the counts differ, no call is
+assigned. Pure functions; thread-safe.
 """
 
 from __future__ import annotations
@@ -25,18 +25,23 @@ from qnnbridge_models.profiling.report import (
 )
 from qnnbridge_protocol.specs import QNN
 
-# QNN's own name of the figure.
+# QNN's name of the figure.
 ACCELERATOR: Final = "Accelerator (execute) time"
 US_PER_S: Final = 1e6
 
-# With fewer, the median is that of the first runs, which pay for what is done once.
+# With fewer runs, the median is that of the first runs, which include one-time work.
 MIN_RUNS: Final = 3
-# The slowest over the quickest run: from here on single figures say little.
+# Ratio of the slowest and the fastest run from which single figures are unreliable.
 WIDE_SPREAD: Final = 1.5
 
 
 def load_of(recorded: Recording, labels: Mapping[str, str]) -> tuple[LoadPhase, ...]:
-    """``labels``: of the partitions, by the name of their node."""
+    """Return the phases of loading.
+
+    Args:
+        recorded: the recording.
+        labels: label of each partition, by name of its node.
+    """
     session = recorded.session
     parse_s, initialize_s = session.parse_us / US_PER_S, session.initialize_us / US_PER_S
     qnn = _compile_phases(recorded, labels)
@@ -45,25 +50,25 @@ def load_of(recorded: Recording, labels: Mapping[str, str]) -> tuple[LoadPhase, 
         for call in recorded.calls
         if call.kind is CallKind.LOAD
     ]
-    # ONNX Runtime's initialization contains the calls of QNN.
+    # ONNX Runtime's initialization includes the calls of QNN.
     rest_s = initialize_s - sum(phase.time_s for phase in qnn)
     return (
         LoadPhase("read the model file", parse_s),
-        LoadPhase("ONNX Runtime: optimize, divide, place, set QNN up", max(0.0, rest_s)),
+        LoadPhase("ONNX Runtime: optimize, partition, place nodes, initialize QNN", max(0.0, rest_s)),
         *qnn,
-        # Two processes measure with their own clocks, so a difference may come out slightly below 0.
+        # Two processes measure with separate clocks, so a difference may be slightly below 0.
         LoadPhase("bridge and host: check, send, answer", max(0.0, recorded.create_s - parse_s - initialize_s)),
     )
 
 
 def _compile_phases(recorded: Recording, labels: Mapping[str, str]) -> list[LoadPhase]:
     calls = [call for call in recorded.calls if call.kind is CallKind.COMPILE]
-    # One graph needs no trace to be named.
+    # A single graph needs no trace to be named.
     if len(calls) == 1 and len(labels) == 1:
         names = list(labels.values())
-    # QNN's file names no graph; the trace names them in the order in which they were compiled.
+    # QNN's file contains no names of graphs; the trace contains them in the order of compilation.
     elif len(calls) == len(recorded.trace):
-        names = [labels.get(graph, "a part that did not run") for graph in recorded.trace]
+        names = [labels.get(graph, "a part that was not executed") for graph in recorded.trace]
     else:
         names = [f"graph {number}" for number in range(1, len(calls) + 1)]
     return [
@@ -79,37 +84,37 @@ def _timed(rows: Sequence[QnnRow]) -> tuple[LoadPhase, ...]:
 def _notes(result: ProfileResult, attributed: bool) -> Iterator[str]:
     placement = result.recorded.placement
     if not result.partitions:
-        yield "Nothing ran on QNN: all times are those of the CPU. See the placement above for the reason."
+        yield "Nothing ran on QNN: all times are CPU times. See the placement above for the reason."
     elif placement.simulator:
         yield (
-            "This is QNN's simulator on the CPU. Its times say nothing about an NPU, neither in total nor which "
-            "operator is the slow one. What carries over: which operators there are, what runs on the CPU, the "
-            "number of parts, the bytes that are handed over, the time to compile, and what the bridge adds."
+            "This is QNN's simulator on the CPU. Its times do not apply to an NPU, neither in total nor for "
+            "single operators. Valid for an NPU as well: the list of operators, the nodes on the CPU, the number "
+            "of parts, the transferred bytes, the time to compile, and the overhead of the bridge."
         )
     if result.partitions and not attributed:
         executed = sum(call.kind.name == "EXECUTE" for call in result.recorded.calls)
         yield (
-            f"QNN reports {executed} executions, ONNX Runtime of another number: QNN's figures cannot be "
-            "attributed to the parts and are left out."
+            f"QNN reports {executed} executions, but ONNX Runtime a different number: QNN's figures cannot be "
+            "assigned to the parts and are omitted."
         )
     if result.partitions and attributed and not result.operators:
         if result.recorded.level == "basic":
-            yield "The level basic has no times of operators; --level detailed has, but slows QNN down."
+            yield "The level basic has no times of operators; --level detailed has them, but slows QNN down."
         else:
             yield "QNN reports no times of operators."
     elif result.operators:
         yield (
             "QNN counts the cycles of operators and reports no times: times of operators are their share of the "
-            "accelerator's time. An operator without cycles was merged into a neighbour, which has its time: that "
-            "of a convolution may stand at the Relu behind it. Counting costs time, too: the times of --level "
-            "basic are the truer ones."
+            "accelerator's time. An operator without cycles was merged into a neighbour, which includes its time: "
+            "the time of a convolution may appear at the Relu after it. Counting takes time as well: the times of "
+            "--level basic are more accurate."
         )
     if result.runs < MIN_RUNS:
-        yield "Few runs: the first one pays for what is done once. Give --runs 10 for medians."
+        yield "Few runs: the first run includes one-time work. Give --runs 10 for medians."
     elif result.call_s.least > 0 and result.call_s.most / result.call_s.least > WIDE_SPREAD:
         yield (
-            f"The slowest run took {result.call_s.most / result.call_s.least:.1f} times as long as the quickest "
-            "(the first one aside): look at medians, not at single figures."
+            f"The slowest run took {result.call_s.most / result.call_s.least:.1f} times as long as the fastest "
+            "(without the first run): use the medians, not single figures."
         )
     if result.recorded.placement.cause and result.cpu_nodes and result.partitions:
         yield f"Part of the model ran on the CPU. {result.recorded.placement.cause}"
@@ -117,7 +122,7 @@ def _notes(result: ProfileResult, attributed: bool) -> Iterator[str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PartitionRun:
-    """One execution of one partition: ONNX Runtime's view and QNN's, if it could be attributed."""
+    """One execution of one partition, as measured by ONNX Runtime, and by QNN if it could be assigned."""
 
     node: NodeRun
     call: QnnCall | None
@@ -156,9 +161,9 @@ def is_qnn(node: NodeRun) -> bool:
 
 
 def _matched(runs: Sequence[OrtRun], executed: Sequence[QnnCall]) -> tuple[list[list[PartitionRun]], bool]:
-    """The executions of partitions in each run, and whether QNN's calls could be attributed to them."""
+    """Return the executions of partitions in each run, and whether QNN's calls could be assigned to them."""
     nodes = [[node for node in run.nodes if is_qnn(node)] for run in runs]
-    # One execution more or less would shift all that follow: then no figure is attributed.
+    # One missing or additional execution would shift all later ones, so then no call is assigned.
     attributed = sum(map(len, nodes)) == len(executed)
     calls = iter(executed)
     return [
@@ -176,7 +181,7 @@ def _partition_of(
         label=label,
         name=name,
         operators=names,
-        # Within a run a partition may be executed several times, in the body of a Loop: the times are added.
+        # A partition in the body of a Loop may be executed several times in a run: the times are added.
         node_s=_seconds(runs, lambda one: one.node.time_us),
         execute_s=_seconds(runs, lambda one: one.call.time_us if one.call else 0) if has_calls else None,
         accelerator_s=_seconds(runs, accelerator_us) if accelerator else None,
@@ -191,7 +196,7 @@ def accelerator_us(one: PartitionRun) -> float:
 
 
 def _facts(runs: Sequence[Sequence[PartitionRun]]) -> tuple[QnnFigure, ...]:
-    """Every figure that QNN gave in each run but the one that has a column of its own; summed within a run."""
+    """Return all figures of QNN, added up within a run, except the accelerator's time, which has its own column."""
     rows = [[row for one in run if one.call for row in one.call.facts] for run in runs]
     units = {row.name: row.unit for run in rows for row in run if row.name != ACCELERATOR}
     return tuple(
@@ -201,7 +206,7 @@ def _facts(runs: Sequence[Sequence[PartitionRun]]) -> tuple[QnnFigure, ...]:
 
 
 def _operator_names(trace: OpTrace, name: str, runs: Sequence[Sequence[PartitionRun]]) -> tuple[str, ...]:
-    """In the order of the graph: as compiled, or else as QNN's file lists them."""
+    """Return the names in the order of the graph: from the trace, else from QNN's file."""
     names = list(trace.get(name, ()))
     call = next((one.call for run in runs for one in run if one.call), None)
     if not names and call:
@@ -213,15 +218,18 @@ def _operator_names(trace: OpTrace, name: str, runs: Sequence[Sequence[Partition
 def _components(
     calls_s: Sequence[float], runs: Sequence[OrtRun], by_run: Sequence[Sequence[PartitionRun]]
 ) -> tuple[RunComponent, ...]:
-    """The components of each call, from the application to the accelerator. Never below zero: the clocks differ."""
+    """Return the components of each call, from the application to the accelerator.
+
+    Negative times are replaced by 0: they result from separate clocks.
+    """
     outside = [[node for node in run.nodes if not node.nested] for run in runs]
     on_cpu = [sum(node.time_us for node in nodes if not is_qnn(node)) for nodes in outside]
-    # A partition within the body of a CPU node: its time is that of QNN, not of the CPU.
+    # The time of a partition in the body of a CPU node belongs to QNN, not to the CPU.
     within = [sum(node.time_us for node in run.nodes if is_qnn(node) and node.nested) for run in runs]
     nodes_us = [sum(node.time_us for node in nodes) for nodes in outside]
     around = [sum(one.node.time_us for one in run) for run in by_run]
     execute = [sum(one.call.time_us if one.call else one.node.time_us for one in run) for run in by_run]
-    # Without the accelerator's figure QNN's own time stands in, so that nothing is taken for a transfer.
+    # Without the accelerator's time, use QNN's own time, so that nothing counts as a transfer.
     working = [sum(accelerator_us(one) or (one.call or one.node).time_us for one in run) for run in by_run]
     table = (
         (
@@ -251,7 +259,7 @@ def _less(whole: Sequence[float], part: Sequence[float]) -> list[float]:
 
 
 def _cpu_nodes(runs: Sequence[OrtRun]) -> tuple[CpuNode, ...]:
-    """Slowest first. A node is known by its name and operator: names may be missing."""
+    """Return the nodes on the CPU, slowest first, identified by name and operator because names may be missing."""
     found: dict[tuple[str, str], list[list[NodeRun]]] = {}
     for number, run in enumerate(runs):
         for node in run.nodes:
@@ -275,15 +283,15 @@ def _seconds(runs: Sequence[Sequence[PartitionRun]], time_us: Callable[[Partitio
     return Series.of(sum(time_us(one) for one in run) / US_PER_S for run in runs)
 
 
-# QNN makes several operators from one of the model (a convolution gets reshapes around it), and one from several
-# (quantisation melts into the operator between). What was made from the same nodes counts as one.
+# QNN makes several operators from one node (a convolution gets reshapes around it), and one operator from several
+# nodes (quantisation is merged into the operator between). Operators made from the same nodes count as one.
 
 _CYCLES: Final = "CYCLES"
 _TRANSFERS: Final = {"Input": "inputs on their way in", "Output": "outputs on their way out"}
-# Partition, whether it is a transfer, and what the operators were made from.
+# Partition, whether the operator is a transfer, and the nodes it was made from.
 _Key = tuple[str, bool, str]
 SOURCE_SEPARATOR: Final = ";"
-# ONNX Runtime appends this to the name of a node that it remade in another layout.
+# Suffix that ONNX Runtime appends to the name of a node that it recreates in another layout.
 _COPY_OF: Final = re.compile(r"_token_\d+$")
 
 
@@ -293,7 +301,12 @@ def plain_name(name: str) -> str:
 
 @dataclasses.dataclass(slots=True)
 class _Group:
-    """Operators of one origin in one partition. cycles: of each run. rows: of each of QNN's operators, in all."""
+    """Operators made from the same nodes in one partition.
+
+    Args:
+        cycles: cycles in each run.
+        rows: total cycles of each of QNN's operators.
+    """
 
     partition: str
     sources: tuple[str, ...]
@@ -302,20 +315,25 @@ class _Group:
     rows: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def name(self, types: Mapping[str, str]) -> str:
-        """The node of the model; of several the one that gave QNN's operator its name."""
+        """Return the node of the model; of several nodes the one that QNN's operator is named after."""
         if not self.sources:
             return next(iter(self.rows))
         return next((source for source in self.sources if source in types), self.sources[0])
 
     def type(self, types: Mapping[str, str]) -> str:
-        """That of the operator with the node's name, or else of the one that takes longest."""
-        # Several operators of QNN may come from one node: the one that takes longest shows what the time is for.
+        """Return the type of the operator with the node's name, else of the slowest operator."""
+        # QNN may make several operators from one node: the slowest shows what the time is spent on.
         slowest = sorted(self.rows, key=lambda row: -self.rows[row])
         return next((types[name] for name in (self.name(types), *slowest) if name in types), "")
 
 
 def operator_times(runs_of: Mapping[str, Sequence[Sequence[QnnCall]]], trace: OpTrace) -> tuple[OperatorTime, ...]:
-    """Most cycles first; empty if QNN was not asked for operators. ``runs_of``: calls of each run, by partition."""
+    """Return the times of operators, most cycles first; empty if QNN did not record operators.
+
+    Args:
+        runs_of: calls of each run, by partition.
+        trace: QNN's operators.
+    """
     groups: dict[_Key, _Group] = {}
     for partition, runs in runs_of.items():
         for number, run in enumerate(runs):
@@ -337,7 +355,7 @@ def operator_times(runs_of: Mapping[str, Sequence[Sequence[QnnCall]]], trace: Op
 
 def _add(groups: dict[_Key, _Group], partition: str, row: QnnRow, number: int, runs: int) -> None:
     sources = tuple(source for source in row.sources.split(SOURCE_SEPARATOR) if source)
-    # A compiled model does not name its nodes: QNN's own operators stand for them.
+    # A compiled model contains no names of nodes: use the names of QNN's operators.
     key = (partition, row.is_transfer, row.sources or row.name)
     group = groups.setdefault(key, _Group(partition, sources, [0.0] * runs, row.is_transfer))
     group.rows[row.name] = group.rows.get(row.name, 0.0) + row.value
@@ -354,7 +372,7 @@ def _time(
 ) -> OperatorTime:
     time_s = None
     if accelerator_s is not None:
-        # Run by run, and the median of that: medians of cycles and of times may be those of different runs.
+        # Per run, and then the median: the medians of cycles and of times may come from different runs.
         pairs = zip(cycles.values, all_cycles, accelerator_s.values, strict=True)
         time_s = Series.of(own / of_all * time if of_all else 0.0 for own, of_all, time in pairs).median
     name = group.name(types)

@@ -1,6 +1,6 @@
-"""The result of `qnnbridge profile` as one web page: charts and tables, no script, nothing loaded from anywhere.
+"""The result of `qnnbridge profile` as one self-contained web page: charts and tables, without scripts.
 
-The charts are SVG. All texts of the model are escaped. Pure functions but `write`.
+The charts are SVG. All texts of the model are escaped. Pure functions except `write`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ LABEL_WIDTH: Final = 340
 VALUE_WIDTH: Final = 170
 ROW_HEIGHT: Final = 24
 BAR_HEIGHT: Final = 16
-# Characters that fit in front of a bar; a longer label is cut in its middle and shown whole when pointed at.
+# Number of characters that fit in front of a bar; a longer label is shortened in its middle and shown in full as a
+# tooltip.
 MAX_LABEL: Final = 46
 
 SHOWN_BARS: Final = 30
@@ -41,8 +42,11 @@ class Bar:
     """One bar of a chart.
 
     Args:
-        kind: the class that colours it.
-        hint: shown when pointed at.
+        label: text in front of the bar.
+        value: length of the bar.
+        text: text after the bar.
+        kind: CSS class that colours the bar.
+        hint: tooltip.
     """
 
     label: str
@@ -60,7 +64,7 @@ def shortened(label: str) -> str:
 
 
 def bars(title: str, rows: Sequence[Bar]) -> str:
-    """One bar below the other, the longest as wide as there is room."""
+    """Return horizontal bars one below the other; the longest has the full width."""
     height = ROW_HEIGHT * len(rows)
     most = max((row.value for row in rows), default=0.0)
     room = WIDTH - LABEL_WIDTH - VALUE_WIDTH
@@ -71,7 +75,7 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
 
 
 def stacked(title: str, parts: Sequence[Bar]) -> str:
-    """One bar of all parts, each as long as its share."""
+    """Return one bar that consists of all parts, each as long as its share."""
     whole = sum(part.value for part in parts)
     at = 0.0
     drawn: list[str] = []
@@ -92,7 +96,7 @@ def _bar(row: Bar, top: int, width: float) -> str:
         f"<g><title>{text(row.hint or row.label)}</title>"
         f'<text class="label" x="{LABEL_WIDTH - 8}" y="{middle}">{label}</text>'
         f'<rect class="{text(row.kind)}" x="{LABEL_WIDTH}" y="{top + (ROW_HEIGHT - BAR_HEIGHT) // 2}"'
-        # A bar of nothing is still a bar that can be pointed at.
+        # At least one pixel, so that the tooltip can be shown.
         f' width="{max(width, 1.0):.1f}" height="{BAR_HEIGHT}"/>'
         f'<text x="{LABEL_WIDTH + max(width, 1.0) + 6:.1f}" y="{middle}">{text(row.text)}</text></g>'
     )
@@ -140,15 +144,15 @@ def _run(result: ProfileResult) -> str:
     ]
     return (
         f"<h2>One run: {text(report.spread_text(result.call_s))}</h2>"
-        + stacked("What a run consists of", rows)
-        + bars("What a run consists of, part by part", rows)
+        + stacked("Components of a run", rows)
+        + bars("Components of a run, one by one", rows)
     )
 
 
 def _load(result: ProfileResult) -> str:
     rows: list[Bar] = []
     for phase in result.load:
-        # By how `evaluate.load_of` names the phases; the classes of colours are in `_STYLE`.
+        # Depends on the names of phases in `evaluate.load_of`; the CSS classes are in `_STYLE`.
         kind = (
             "qnn"
             if phase.name.startswith("QNN")
@@ -194,7 +198,7 @@ def _partitions(result: ProfileResult) -> str:
         f"<h2>Parts on QNN: {len(result.partitions)}</h2>"
         + bars("Parts on QNN", rows)
         + _table(["part", "operators", "QNN execute", "accelerator", "first run", "in", "out"], details)
-        + _folded("What else QNN reports of a run", table)
+        + _folded("Other figures of QNN for a run", table)
     )
 
 
@@ -221,7 +225,7 @@ def _operators(result: ProfileResult) -> str:
         ],
     )
     return (
-        f"<h2>Operators on QNN: {len(timed)} with time of their own</h2>"
+        f"<h2>Operators on QNN: {len(timed)} with a measured time</h2>"
         + bars("Operators on QNN", rows)
         + _folded("All operators", table)
     )

@@ -1,8 +1,8 @@
-"""Runs a model with both profiles switched on, and reads what they wrote.
+"""Run a model with both profiles enabled, and read the profiles.
 
-The files lie in a temporary folder that is gone afterwards, whatever happens. QNN writes its file while it works
-and ONNX Runtime at the end of profiling, so they are read when the host has ended and nothing writes to them any
-more. One call at a time; a host of its own, so that no other session disturbs it.
+The files are in a temporary folder that is always removed. QNN writes its file while it works and ONNX Runtime at
+the end of profiling, so they are read after the host has ended. One call at a time, in a separate host, so that no
+other session affects the measurement.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 QNN_FILE: Final = "qnn.csv"
 ORT_PREFIX: Final = "ort"
-# Of made-up inputs: the same in each call, so that two profiles can be compared.
+# Seed of made-up inputs: constant, so that two profiles can be compared.
 SEED: Final = 0
-# The provider refuses a level without a file, so both are the command's.
+# Set by the command: the provider refuses a level without a file.
 _OWN_OPTIONS: Final = (
     "profiling_level",
     "profiling_file_path",
@@ -46,11 +46,22 @@ _OWN_OPTIONS: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recording:
-    """Everything that was measured.
+    """All measurements.
 
     Args:
-        calls_s: each call as the application saw it.
-        calls: those of QNN.
+        model: path of the model.
+        level: level of QNN's profile.
+        compiled: the model is compiled.
+        inputs: (name, type, source) of each input.
+        bytes_to_host, bytes_from_host: bytes of inputs and outputs in each run.
+        placement: where the nodes run.
+        host: information about the host.
+        ready_s: duration of the host's start.
+        create_s: duration of creating the session.
+        calls_s: duration of each call in the application.
+        session: ONNX Runtime's profile.
+        calls: calls in QNN's profile.
+        trace: QNN's operators.
     """
 
     model: str
@@ -70,20 +81,26 @@ class Recording:
 
 
 def record(request: ProfileRequest, on_progress: OnProgress) -> Recording:
-    """All that can be refused without a host is refused before one is started."""
+    """Run a model with profiling. Errors that need no host are raised before a host is started.
+
+    Raises:
+        NoSuchFile: the model does not exist.
+        OptionError: an option or an input is wrong.
+        BridgeError: a profile is missing or unusable.
+    """
     if not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
-    # Two writers of one option: the command's own value would silently win.
+    # Otherwise the command's value would silently replace the user's.
     if own := sorted(set(request.provider_options) & set(_OWN_OPTIONS)):
         raise OptionError(
             f"The provider option {own[0]} is set by this command itself.",
-            fix="Leave it out; --level chooses the profiling level.",
+            fix="Omit it; --level selects the profiling level.",
         )
     loaded = feeds.load(*arguments.read_one_set(request.inputs))
 
     scan = scan_model(request.model, count_nodes=False)
     arguments.refuse_unknown((scan,), request.sizes.dims)
-    # A new folder each time: QNN appends to a file that is there.
+    # A new folder each time, because QNN appends to an existing file.
     with work_folder("profile") as folder:
         return _recorded(request, loaded, Path(_for_qnn(folder)), scan.is_compiled, on_progress)
 
@@ -104,7 +121,7 @@ def _recorded(
             provider_options=[
                 {
                     **arguments.with_chip(request.provider_options, request.soc_model),
-                    # With a level the host does not use its cache, so that QNN's file has the compilation.
+                    # With a level the host bypasses its cache, so that QNN's file includes the compilation.
                     "profiling_level": request.level,
                     "profiling_file_path": str(folder / QNN_FILE),
                     "enable_framework_op_trace": "1",
@@ -113,13 +130,13 @@ def _recorded(
             ],
             host=host,
             timeout=request.timeout,
-            # Nodes on the CPU are part of what a profile shows.
+            # Nodes on the CPU are part of the profile.
             fallback="cpu",
-            # A repeated run would be in the profile twice.
+            # A repeated run would appear twice in the profile.
             retry=0,
-            # The names in the model identify the nodes.
+            # Nodes are identified by their names in the model.
             fix=False,
-            # A comparison with the CPU would take its time from the runs that are measured.
+            # A comparison with the CPU would add to the time of the measured runs.
             verify=False,
         ) as session:
             create_s = time.perf_counter() - begun
@@ -128,13 +145,13 @@ def _recorded(
             session_file = session.end_profiling()
             placement = session.placement
             types = {node.name: node.type for node in session.get_inputs()}
-    # QNN writes its file while it works, and ONNX Runtime at the end: now that the host has ended nothing writes
-    # any more. Without the name of a file the error is about one that is not there.
+    # QNN writes its file while it works, and ONNX Runtime at the end, so read them after the host has ended.
+    # Without a file name, `read_ort` raises the error of a missing file.
     profile = read_ort(Path(session_file) if session_file else folder / f"{ORT_PREFIX}.json")
     if len(profile.runs) != len(calls_s):
         raise BridgeError(
             f"ONNX Runtime's profile has {len(profile.runs)} runs instead of {len(calls_s)}.",
-            cause="The session was made anew in between, or ONNX Runtime's limit of events was reached.",
+            cause="The session was recreated in between, or ONNX Runtime's limit of events was reached.",
             fix="Run the command again, with fewer --runs for a large model.",
         )
     on_qnn = any(node.provider == QNN for run in profile.runs for node in run.nodes)
@@ -151,7 +168,7 @@ def _recorded(
         create_s=create_s,
         calls_s=tuple(calls_s),
         session=profile,
-        # With all nodes on the CPU a missing file is no error.
+        # If all nodes run on the CPU, a missing file is not an error.
         calls=read_qnn(folder / QNN_FILE) if on_qnn else (),
         trace=read_op_trace(folder / OP_TRACE_FILE),
     )
@@ -160,7 +177,10 @@ def _recorded(
 def _timed_runs(
     session: InferenceSession, given: Sequence[feeds.Feed], runs: int, growing: Path, on_progress: OnProgress
 ) -> tuple[list[float], list[Any]]:
-    """The seconds of each call, and the last results. Ends early once QNN's file is too large to be read."""
+    """Return the duration of each call, and the last results.
+
+    Raise `BridgeError` once QNN's file is too large to read.
+    """
     values = {feed.name: feed.value for feed in given}
     calls_s: list[float] = []
     results: list[Any] = []
@@ -169,7 +189,7 @@ def _timed_runs(
         begun = time.perf_counter()
         results = session.run_values(None, values)
         calls_s.append(time.perf_counter() - begun)
-        # Looked at between the runs: at the end a file that is too large would make all of them useless.
+        # Checked between the runs, because a file that is too large in the end would make all of them useless.
         if growing.exists():
             check_size(growing.stat().st_size, "QNN")
     on_progress("Running", runs, runs)
@@ -181,47 +201,52 @@ def _session_options(dimensions: Dimensions, folder: Path) -> SessionOptions:
 
     options = arguments.session_options(dimensions) or SessionOptions()
     options.enable_profiling = True
-    # ONNX Runtime adds the time and ".json" to it.
+    # ONNX Runtime appends the time and ".json".
     options.profile_file_prefix = str(folder / ORT_PREFIX)
     return options
 
 
 def _for_qnn(folder: str) -> str:
-    """The folder by a name with which QNN can open files in it."""
+    """Return a name of the folder that QNN can open files in."""
     try:
         return native_path(folder)
     except OSError as error:
         raise BridgeError(
-            "QNN cannot write its profile into the temporary folder.",
+            "QNN cannot write its profile to the temporary folder.",
             cause=f"{error}.",
-            fix="Set TEMP to a folder with a plain English name (A to Z) and run the command again.",
+            fix="Set TEMP to a folder whose path contains only letters from A to Z, and run the command again.",
         ) from None
 
 
 def _size(value: Any) -> int:
-    """Bytes of a tensor, 0 of a sequence or a map: those are not worth a walk through them."""
+    """Return the bytes of a tensor; 0 for a sequence or a map, which would have to be traversed."""
     return int(getattr(value, "nbytes", 0) or getattr(getattr(value, "data", None), "nbytes", 0))
 
 
-# --- the files that a profiled run leaves: the profile of ONNX Runtime, that of QNN, and its trace -------------
+# --- the files of a profiled run: ONNX Runtime's profile, QNN's profile, and QNN's trace ----------------------
 
-# More is not read: it is thousands of runs, and a tenth of them gives the same medians.
+# Limit for reading a profile: a larger one contains thousands of runs, and a tenth of them has the same medians.
 MAX_PROFILE_BYTES: Final = 256 << 20
 
-# The provider gives the name.
+# The provider defines the name.
 OP_TRACE_FILE: Final = TRACE_FILE
 MAX_TRACE_BYTES: Final = 64 << 20
 
 
 def check(path: Path, whose: str) -> None:
-    """Raises if there is no file to read, or too much of it. ``whose`` is the writer: "QNN"."""
+    """Raise `BridgeError` if the file is missing or too large.
+
+    Args:
+        path: the file.
+        whose: the program that writes it: "QNN".
+    """
     try:
         size = path.stat().st_size
     except FileNotFoundError:
         raise BridgeError(
             f"{whose} wrote no profile.",
-            cause=f"The file that it was to write, {path.name}, is not there.",
-            fix="Look whether the disk is full. If it is not, try --level basic.",
+            cause=f"The expected file {path.name} does not exist.",
+            fix="Check whether the disk is full. If it is not, try --level basic.",
         ) from None
     check_size(size, whose)
 
@@ -229,29 +254,29 @@ def check(path: Path, whose: str) -> None:
 def check_size(size: int, whose: str) -> None:
     if size > MAX_PROFILE_BYTES:
         raise BridgeError(
-            f"The profile of {whose} is too large: {size >> 20} MiB, of which {MAX_PROFILE_BYTES >> 20} are read.",
+            f"The profile of {whose} is too large: {size >> 20} MiB; the limit is {MAX_PROFILE_BYTES >> 20} MiB.",
             cause="It has an entry for each operator and run.",
-            fix="Profile fewer runs: --runs 10. --level basic leaves out the operators.",
+            fix="Profile fewer runs: --runs 10. --level basic records no operators.",
         )
 
 
 def unusable(path: Path, whose: str, why: str) -> BridgeError:
     return BridgeError(
         f"The profile of {whose} cannot be read: {why}.",
-        cause=f"{path.name} was not written to its end, or this version of {whose} writes it in another way.",
-        fix="Run the command again. If the disk is full, make room first.",
+        cause=f"{path.name} is incomplete, or this version of {whose} uses another format.",
+        fix="Run the command again. If the disk is full, free some space first.",
         details={"file": path.name},
     )
 
 
-# QNN's operators of each graph with their types, both in the order in which they were compiled.
+# QNN's operators with their types for each graph, both in the order of compilation.
 OpTrace = Mapping[str, Mapping[str, str]]
 
 
 def read_op_trace(path: Path) -> OpTrace:
-    """The operators of QNN, graph by graph.
+    """Return QNN's operators for each graph; empty without a trace.
 
-    The provider writes it while it compiles (from 2.4 on), so there is none for a compiled model.
+    The provider (from 2.4 on) writes the trace while it compiles, so there is none for a compiled model.
     """
     try:
         if path.stat().st_size > MAX_TRACE_BYTES:
@@ -265,13 +290,13 @@ def read_op_trace(path: Path) -> OpTrace:
             for graph in document["subgraph_traces"]
         }
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        # No trace is no fault: the times are shown without the names of the model's nodes.
+        # Not an error: without a trace the times are shown without the names of the model's nodes.
         return {}
 
 
-# ONNX Runtime writes one event a line, so the file is read line by line and never held whole. Events of a run stand
-# before the event `model_run` that ends it; a node that runs within another (the body of If, Loop, Scan) is nested,
-# and its time is contained in the outer one's.
+# ONNX Runtime writes one event per line, so the file is read line by line. Events of a run precede the event
+# `model_run` that ends it. A node that runs within another node (the body of If, Loop, Scan) is nested, and the
+# time of the outer node includes it.
 
 _ORT: Final = "ONNX Runtime"
 _NODE_SUFFIX: Final = "_kernel_time"
@@ -279,7 +304,7 @@ _NODE_SUFFIX: Final = "_kernel_time"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeRun:
-    """One execution of one node. Bytes are those of its tensors that are no constants."""
+    """One execution of one node. Bytes are those of its non-constant tensors."""
 
     name: str
     op: str
@@ -296,7 +321,8 @@ class OrtRun:
     """One run of the session.
 
     Args:
-        nodes: in the order in which they began.
+        time_us: duration in microseconds.
+        nodes: executions of nodes, by start time.
     """
 
     time_us: float
@@ -311,7 +337,7 @@ class OrtProfile:
 
 
 def read_ort(path: Path) -> OrtProfile:
-    """Raises `BridgeError` for a file that is missing, cut off or something else."""
+    """Read ONNX Runtime's profile. Raise `BridgeError` for a missing, truncated or unknown file."""
     check(path, _ORT)
     parse_us = initialize_us = 0.0
     runs: list[OrtRun] = []
@@ -322,7 +348,7 @@ def read_ort(path: Path) -> OrtProfile:
             nodes.append(_node(event, name.removesuffix(_NODE_SUFFIX)))
         elif category != "Session":
             continue
-        # The name goes on with where the model comes from: model_loading_uri for a file.
+        # The name has a suffix for the source of the model: model_loading_uri for a file.
         elif name.startswith("model_loading"):
             parse_us += float(event["dur"])
         elif name == "session_initialization":
@@ -337,8 +363,8 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
     ended = False
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         for number, line in enumerate(file, 1):
-            # The file is one JSON list with an event on each line; read as a whole it would take several times
-            # its size.
+            # The file is a JSON list with one event per line; parsing it as a whole would take several times its
+            # size in memory.
             text = line.strip().removeprefix("[" if number == 1 else "")
             if text.endswith("]"):
                 ended, text = True, text[:-1]
@@ -346,10 +372,10 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
                 continue
             try:
                 event = json.loads(text)
-                # An event without a duration is none of a profile, and means that the file is damaged.
+                # Every event of a profile has a duration, so the file is damaged.
                 float(event["dur"])
             except (ValueError, TypeError, KeyError, RecursionError):
-                raise unusable(path, _ORT, f"line {number} is no event") from None
+                raise unusable(path, _ORT, f"line {number} is not an event") from None
             yield event
     if not ended:
         raise unusable(path, _ORT, "its end is missing")
@@ -370,19 +396,19 @@ def _node(event: dict[str, Any], name: str) -> NodeRun:
 
 
 def _count(text: object) -> int:
-    # ONNX Runtime writes these numbers as text.
+    # ONNX Runtime writes these numbers as strings.
     return int(text) if isinstance(text, (str, int)) and str(text).isdecimal() else 0
 
 
 def _nested(nodes: list[NodeRun]) -> tuple[NodeRun, ...]:
-    """In order of their beginning, with those marked that lie within another one."""
+    """Return the nodes by start time, with those marked that run within another node."""
     ordered = sorted(nodes, key=lambda node: (node.start_us, -node.time_us))
     marked: list[NodeRun] = []
-    # The outer nodes come first: they begin earlier, or at the same time and take longer.
+    # Outer nodes come first: they start earlier, or at the same time and take longer.
     outer_end = 0.0
     for node in ordered:
         end = node.start_us + node.time_us
-        # Times are whole microseconds: a node of 0 us that begins where another one ends comes after it.
+        # Times are whole microseconds: a node of 0 us that starts when another ends comes after it.
         inside = bool(marked) and end <= outer_end and node.start_us < outer_end
         marked.append(dataclasses.replace(node, nested=inside))
         if not inside:
@@ -390,18 +416,18 @@ def _nested(nodes: list[NodeRun]) -> tuple[NodeRun, ...]:
     return tuple(marked)
 
 
-# What QNN's provider writes for `profiling_file_path` looks like CSV, but names in it are written as they are: with
-# commas, quotes and line breaks. So lines are recognised by their first six columns, and everything up to the next
-# such line is the name. The rows of one call of QNN (compile a graph, load a context, execute a graph) stand
-# together. Those of the backend come first and the call's own row ends them; parts of a compilation follow it. When
-# several graphs are compiled, each but the last is written twice.
+# QNN's file for `profiling_file_path` looks like CSV, but names are not escaped: they may contain commas, quotes
+# and line breaks. So a row is recognised by its first six columns, and everything up to the next row is the name.
+# The rows of one call of QNN (compile a graph, load a context, execute a graph) are consecutive: first those of the
+# backend, then the row of the call itself; parts of a compilation follow that row. If several graphs are compiled,
+# each but the last is written twice.
 
 _QNN: Final = "QNN"
 _HEADER: Final = "Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier"
 # 0,BACKEND,77941,CYCLES,BACKEND,ROOT,Accelerator (execute) time (cycles),
 # 0,NODE,67382,CYCLES,BACKEND,SUB-EVENT,add1:OpId_26 (cycles),add1
 # 0,EXECUTE,51969,US,BACKEND,ROOT,QNN (execute) time,
-# The nodes of the model behind the last comma are a column that not every file has (`with_sources`).
+# The nodes of the model after the last comma are a column that not every file has (`with_sources`).
 _ROW: Final = re.compile(
     r"\d+,(?P<message>[A-Z][A-Z ]*),(?P<value>-?\d+(?:\.\d+)?),(?P<unit>[^,]*),[^,]*,(?P<level>ROOT|SUB-EVENT),"
     r"(?P<name>.*)",
@@ -427,8 +453,9 @@ class QnnRow:
     """One figure.
 
     Args:
-        sources: of an operator, the nodes of the model that it was made from, if QNN was asked.
-        is_transfer: not an operator of the model, but all inputs or all outputs of a graph on their way.
+        sources: nodes of the model that an operator was made from, if QNN recorded them.
+        is_operator: the row is about an operator.
+        is_transfer: not an operator of the model, but the transfer of all inputs or all outputs of a graph.
     """
 
     name: str
@@ -444,8 +471,10 @@ class QnnCall:
     """One call of QNN.
 
     Args:
-        facts: what the backend reports of it.
-        parts: its phases, or the operators of a graph.
+        kind: what the call does.
+        time_us: duration in microseconds.
+        facts: figures of the backend.
+        parts: phases of the call, or the operators of a graph.
     """
 
     kind: CallKind
@@ -458,13 +487,13 @@ class QnnCall:
 
 
 def read_qnn(path: Path) -> tuple[QnnCall, ...]:
-    """All calls, in order. Raises `BridgeError` for a file that is missing, cut off or something else."""
+    """Read all calls, in order. Raise `BridgeError` for a missing, truncated or unknown file."""
     check(path, _QNN)
-    # Lines end at "\n" alone: a name may hold a carriage return.
+    # Lines end at "\n" only: a name may contain a carriage return.
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         header = file.readline().rstrip("\r\n")
         if not header.startswith(_HEADER):
-            raise unusable(path, _QNN, "it does not begin with the names of its columns")
+            raise unusable(path, _QNN, "it does not start with the expected column names")
         last = ""
 
         def lines() -> Iterator[str]:
@@ -474,17 +503,17 @@ def read_qnn(path: Path) -> tuple[QnnCall, ...]:
                 yield line
 
         calls, rest = _calls(_rows(lines(), with_sources=header.endswith(",ONNX Source Ops")))
-    # A process that ended in the middle leaves half a call, or half a line.
+    # A process that crashed leaves an incomplete call, or an incomplete line.
     if rest or (last and not last.endswith("\n")):
         raise unusable(path, _QNN, "it ends in the middle of a call")
     return _without_repeats(calls)
 
 
 def _rows(lines: Iterable[str], *, with_sources: bool) -> Iterator[tuple[str, str, QnnRow]]:
-    """Message, level and figure of each row."""
+    """Yield message, level and figure of each row."""
     record = ""
     for line in lines:
-        # A line that does not look like a row continues the name of the row before it.
+        # A line that does not match continues the name of the previous row.
         if record and _ROW.fullmatch(line.rstrip("\r\n")):
             yield _row(record, with_sources=with_sources)
             record = line
@@ -496,7 +525,7 @@ def _rows(lines: Iterable[str], *, with_sources: bool) -> Iterator[tuple[str, st
 
 def _row(record: str, *, with_sources: bool) -> tuple[str, str, QnnRow]:
     found = _ROW.fullmatch(record.rstrip("\r\n"))
-    if found is None:  # the first line of all is no row, or half a one
+    if found is None:  # The first line is not a row, or an incomplete one.
         return "", "", QnnRow(record, 0, "")
     name, sources, operator = found["name"], "", None
     if found["message"] == "NODE":
@@ -505,15 +534,15 @@ def _row(record: str, *, with_sources: bool) -> tuple[str, str, QnnRow]:
         name, sources = operator["name"], operator["sources"] or ""
     elif with_sources:
         name = name.removesuffix(",")
-    # An operator has its name, a colon, its number.
-    # All inputs, or outputs, of a graph have a space there; "Input" may also be the name of a node of the model.
+    # An operator has its name, a colon and its number. All inputs or outputs of a graph have a space instead of the
+    # colon; "Input" may also be the name of a node.
     is_transfer = operator is not None and operator["between"] == " "
     row = QnnRow(name, float(found["value"]), found["unit"], sources, operator is not None, is_transfer)
     return found["message"], found["level"], row
 
 
 def _calls(rows: Iterable[tuple[str, str, QnnRow]]) -> tuple[list[QnnCall], bool]:
-    """The calls, and whether rows are left over that no call ends."""
+    """Split the rows into calls. The flag reports rows of an unfinished call."""
     calls: list[QnnCall] = []
     facts: list[QnnRow] = []
     parts: list[QnnRow] = []
@@ -526,8 +555,8 @@ def _calls(rows: Iterable[tuple[str, str, QnnRow]]) -> tuple[list[QnnCall], bool
             facts, parts = [], []
         elif level == "ROOT":
             facts.append(row)
-        # Operators come between the backend's figures and the row that ends their call. The stages of a compilation
-        # come behind that row, before any figure of the next call.
+        # Operators are between the backend's figures and the row that ends their call. The stages of a compilation
+        # follow that row, before any figure of the next call.
         elif facts or not calls:
             parts.append(row)
         else:
@@ -536,11 +565,11 @@ def _calls(rows: Iterable[tuple[str, str, QnnRow]]) -> tuple[list[QnnCall], bool
 
 
 def _without_repeats(calls: Sequence[QnnCall]) -> tuple[QnnCall, ...]:
-    """Of graphs compiled one after the other QNN writes A, A B, B C, C D: each is kept once."""
+    """Remove repeated calls: for graphs compiled one after the other QNN writes A, A B, B C, C D."""
     compiled = [call for call in calls if call.kind is CallKind.COMPILE]
-    # With the repeats N graphs have 2 N - 1 rows, always an odd number.
+    # Including the repetitions, N graphs have 2 N - 1 rows, always an odd number.
     if len(compiled) % 2 == 0 or any(a != b for a, b in zip(compiled[:-1:2], compiled[1::2], strict=True)):
         return tuple(calls)
-    # By identity: calls of two graphs may be equal in all figures.
+    # By identity: the calls of two graphs may have equal figures.
     repeats = {id(call) for call in compiled[1::2]}
     return tuple(call for call in calls if id(call) not in repeats)

@@ -1,4 +1,4 @@
-"""The result of `qnnbridge profile`: data (durations in seconds), text with a bar beside each share, and JSON."""
+"""The result of `qnnbridge profile`: data (durations in seconds), text with bars for shares, and JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Series:
-    """A figure of every run. The first run pays for what is done once, so it is kept apart from the others."""
+    """A figure of every run. The first run includes one-time work, so it is kept separate from the others."""
 
     values: tuple[float, ...]
 
@@ -29,7 +29,7 @@ class Series:
 
     @property
     def later(self) -> tuple[float, ...]:
-        """Of the runs after the first; of that one, if there are no others."""
+        """Values of the runs after the first; of the first run if there are no others."""
         return self.values[1:] or self.values
 
     @property
@@ -47,7 +47,7 @@ class Series:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LoadPhase:
-    """One stretch of loading, and what it consists of."""
+    """One phase of loading, and its parts."""
 
     name: str
     time_s: float
@@ -56,7 +56,7 @@ class LoadPhase:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunComponent:
-    """One part of a run; all of them together are the call as the application sees it."""
+    """One component of a run; together they are the call as the application sees it."""
 
     key: str
     name: str
@@ -65,7 +65,7 @@ class RunComponent:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnFigure:
-    """Another figure that QNN reports of each execution of a partition."""
+    """Another figure that QNN reports for each execution of a partition."""
 
     name: str
     unit: str
@@ -74,10 +74,17 @@ class QnnFigure:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Partition:
-    """A part of the model that runs on QNN in one piece.
+    """A part of the model that runs on QNN without interruption.
 
-    node_s is what ONNX Runtime measures around it, execute_s QNN's own call, accelerator_s what the accelerator
-    worked; the latter two are None if QNN's file does not say. Bytes are those of inputs and outputs.
+    Args:
+        label: "part 1".
+        name: name of its node in ONNX Runtime's profile.
+        operators: names of its operators, in the order of the graph.
+        node_s: duration as measured by ONNX Runtime.
+        execute_s: duration of QNN's call; None if not in QNN's file.
+        accelerator_s: working time of the accelerator; None if not in QNN's file.
+        bytes_in, bytes_out: size of inputs and outputs.
+        facts: other figures of QNN.
     """
 
     label: str
@@ -96,9 +103,10 @@ class OperatorTime:
     """The time of one operator of the model on QNN.
 
     Args:
-        share: of the cycles of all operators on QNN.
-        time_s: its part of the accelerator's time, by cycles.
-        is_transfer: no operator of the model, but the inputs or outputs of a partition on their way.
+        cycles: cycles in each run.
+        share: share of the cycles of all operators on QNN.
+        time_s: share of the accelerator's time, by cycles.
+        is_transfer: not an operator of the model, but the transfer of inputs or outputs of a partition.
     """
 
     name: str
@@ -112,7 +120,11 @@ class OperatorTime:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CpuNode:
-    """A node that ran outside of QNN. nested: within another node, whose time contains this one's."""
+    """A node that ran outside QNN.
+
+    Args:
+        nested: the node runs within another node, whose time includes it.
+    """
 
     name: str
     op: str
@@ -127,8 +139,9 @@ class ProfileResult:
     """The result of `qnnbridge profile`.
 
     Args:
-        load: the stretches of the wait for the session, one after the other.
-        notes: facts that a reader needs to read the figures rightly.
+        load: phases of creating the session, in order.
+        components: components of a run.
+        notes: facts that are needed to interpret the figures.
     """
 
     recorded: Recording
@@ -145,11 +158,11 @@ class ProfileResult:
 
     @property
     def call_s(self) -> Series:
-        """As the application saw it."""
+        """Duration of each call in the application."""
         return Series(self.recorded.calls_s)
 
 
-# Of the JSON document: raised with each change that a reader has to know.
+# Version of the JSON document: increased with each change that readers must handle.
 SCHEMA: Final = 1
 
 BAR_WIDTH: Final = 24
@@ -227,7 +240,7 @@ def _partition_document(one: Partition) -> dict[str, Any]:
 
 
 def _series_document(series: Series) -> dict[str, Any]:
-    """median, least and most are those of the runs after the first."""
+    """Return the values of a series; median, least and most are those of the runs after the first."""
     return {
         "first": series.first,
         "median": series.median,
@@ -257,9 +270,9 @@ def print_result(result: ProfileResult, top: int) -> None:
 
 
 def bar(share: float) -> str:
-    """Of ``share`` of the full width; the smallest share that is not nothing has one cell."""
+    """Return a bar for a share of the full width; any share above 0.002 has at least one cell."""
     cells = round(min(share, 1.0) * BAR_WIDTH)
-    # Old code pages of Windows lack the block.
+    # Old code pages of Windows lack the block character.
     return ("█" if output.can_print("█") else "#") * (cells or int(share > 0.002))
 
 
@@ -268,7 +281,7 @@ def runs_text(result: ProfileResult) -> str:
 
 
 def spread_text(series: Series) -> str:
-    """The median, the first run, and from where to where the others go."""
+    """Return the median, the first run, and the range of the other runs."""
     text = output.seconds(series.median)
     if len(series.values) > 1:
         text += f", first {output.seconds(series.first)}"
@@ -278,17 +291,17 @@ def spread_text(series: Series) -> str:
 
 
 def operators_text(partition: Partition) -> str:
-    """From the first to the last operator, so that a person knows which part of the model it is."""
+    """Return the names of the first and the last operator, to identify the part of the model."""
     names = partition.operators
     if not names:
         return "?"
     if len(names) <= SHOWN_OPERATOR_NAMES:
         return ", ".join(map(_end_of, names))
-    return f"{_end_of(names[0])} to {_end_of(names[-1])}, {len(names)} in all"
+    return f"{_end_of(names[0])} to {_end_of(names[-1])}, {len(names)} in total"
 
 
 def _end_of(name: str) -> str:
-    """The end of a long name: its beginning is often that of all names."""
+    """Return the end of a long name: the beginning is often the same for all names."""
     return name if len(name) <= MAX_NAME else "..." + name[3 - MAX_NAME :]
 
 
@@ -301,7 +314,7 @@ def bytes_text(count: float) -> str:
 
 
 def worth_showing(phase: LoadPhase, create_s: float) -> list[LoadPhase]:
-    """The parts of at least a hundredth of all loading, longest first."""
+    """Return the parts that take at least 1 % of loading, longest first."""
     shown = [part for part in phase.parts if part.time_s >= create_s / 100]
     return sorted(shown, key=lambda part: -part.time_s)
 
@@ -311,7 +324,7 @@ def optional_text(series: Series | None) -> str:
 
 
 def shown_facts(partitions: Sequence[Partition]) -> list[tuple[str, list[QnnFigure | None]]]:
-    """Each figure that QNN gave, and its values for the partitions."""
+    """Return each figure of QNN with its values for the partitions."""
     names = dict.fromkeys(fact.name for partition in partitions for fact in partition.facts)
     return [
         (name, [next((fact for fact in one.facts if fact.name == name), None) for one in partitions])
@@ -332,7 +345,7 @@ def fact_text(fact: QnnFigure | None) -> str:
 def _print_head(result: ProfileResult) -> None:
     recorded = result.recorded
     compiled = ", a compiled model" if recorded.compiled else ""
-    # `feeds.complete` writes "random, seed N" for the inputs that it makes up.
+    # `feeds.complete` sets "random, seed N" for the inputs that it makes up.
     made_up = ", ".join(name for name, _, source in recorded.inputs if source.startswith("random"))
     output.print_pairs(
         f"Profile of {output.visible(recorded.model)}{compiled}: level {recorded.level}, {runs_text(result)}",
@@ -343,7 +356,7 @@ def _print_head(result: ProfileResult) -> None:
 def _print_load(result: ProfileResult) -> None:
     recorded = result.recorded
     print(
-        f"\nLoading: {output.seconds(recorded.create_s)} until the session was there"
+        f"\nLoading: {output.seconds(recorded.create_s)} to create the session"
         f" (after {output.seconds(recorded.ready_s)} for the host to start)"
     )
     rows = [["", "time", "share", ""]]
@@ -357,9 +370,9 @@ def _print_load(result: ProfileResult) -> None:
 
 def _print_run(result: ProfileResult) -> None:
     print(f"\nOne run: {spread_text(result.call_s)}")
-    print("  (in each run these add up to the call; medians of theirs need not add up to its median)")
+    print("  (in each run these add up to the call; their medians need not add up to its median)")
     rows = [["", "median", "first", "share", ""]]
-    # Not the median of the call: the shares have to add up to 100 %.
+    # Not the median of the call: the shares must add up to 100 %.
     whole = sum(component.time_s.median for component in result.components)
     for component in result.components:
         median = component.time_s.median
@@ -390,12 +403,12 @@ def _print_partitions(result: ProfileResult, top: int) -> None:
 
 
 def _print_operators(result: ProfileResult, top: int) -> None:
-    # QNN merged the others into a neighbour, which has their time.
+    # QNN merged the others into a neighbour, which includes their time.
     timed = [time for time in result.operators if time.cycles.median > 0]
     if not timed:
         return
     free = len(result.operators) - len(timed)
-    print(f"\nOperators on QNN: {len(timed)} with time of their own" + (f", {free} without" if free else ""))
+    print(f"\nOperators on QNN: {len(timed)} with a measured time" + (f", {free} without" if free else ""))
     rows = [
         [
             time.name,
@@ -465,7 +478,7 @@ def _print_facts(result: ProfileResult) -> None:
     if not facts:
         return
     slowest = " (the slowest parts)" if len(result.partitions) > len(shown) else ""
-    print(f"\nWhat else QNN reports of a run{slowest}")
+    print(f"\nOther figures of QNN for a run{slowest}")
     output.print_table(
         ["figure", *(one.label for one in shown)], [[name, *map(fact_text, values)] for name, values in facts]
     )

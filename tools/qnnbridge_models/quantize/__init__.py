@@ -1,4 +1,4 @@
-"""`qnnbridge quantize`: a float model becomes a quantised one (QDQ) that QNN takes, and is compared with it.
+"""`qnnbridge quantize`: convert a float model to a quantised (QDQ) model for QNN and compare the two.
 
 >>> from qnnbridge_models.quantize import QuantizeOptions, quantize_model
 >>> quantize_model("model.onnx", "quantized.onnx", QuantizeOptions((Path("samples"),))).verdict

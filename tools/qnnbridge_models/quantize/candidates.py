@@ -1,7 +1,7 @@
-"""The types and ranges of a model as a whole: a few ways to quantise it are measured, and the best one is taken.
+"""Choose the types and ranges of a whole model: measure a few ways to quantise it, and take the best.
 
-One of the ways is the recipe of ONNX Runtime's documentation for QNN, so that the default is never worse than it.
-What QNN computes decides where one is at hand: two models with 40 dB on the CPU had 33 and 36 dB there.
+The recipe of ONNX Runtime's documentation for QNN is one of these candidates, so the default is never worse than
+it. If QNN is available, its results decide: two models with 40 dB on the CPU had 33 and 36 dB on QNN.
 """
 
 from __future__ import annotations
@@ -36,26 +36,27 @@ from qnnbridge_protocol.errors import BridgeError, ModelError
 
 # --- folds ---------------------------------------------------------------------------------------------------
 #
-# One way of quantising is judged several times: calibrated without a part of the samples, and run on that part. One
-# split is one draw: a model of speech quality had 44 dB on five samples with ranges that the other fifteen gave it,
-# and 57 on ten others.
+# Each candidate is judged several times: calibrated without one part of the samples, and run on that part. A single
+# split is a matter of luck: a speech quality model had 44 dB on five samples calibrated with the other fifteen, and
+# 57 dB on ten others.
 
-# The held-out samples are one part, and those that calibrate are cut into this many.
+# The held-out samples form one fold; the calibration samples are split into this many more.
 _PARTS = 3
-# Samples of each of these that are run.
+# Largest number of samples that are run per fold.
 _RUN = 10
-# Fewer samples that did not calibrate show nothing good. The worst quarter of what will come is missed by eight of
-# them in one case of ten (0.75 to the power of 8), by two in more than every second.
+# With fewer samples outside the calibration set, no verdict better than "poor" is given. Eight samples all miss the
+# worst quarter of future samples in one case of ten (0.75 to the power of 8), two samples in more than half of all
+# cases.
 ENOUGH = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fold:
-    """A part of the samples.
+    """One fold of the samples.
 
     Args:
-        left_out: numbers of the samples that do not calibrate.
-        results: what the float model gives for those of them that are run.
+        left_out: numbers of the samples that are not used for calibration.
+        results: results of the float model for the left-out samples that are run.
     """
 
     left_out: Numbers
@@ -64,13 +65,13 @@ class Fold:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FoldsReport:
-    """The chosen model in all folds, where few samples are held out.
+    """Accuracy of the chosen model in all folds, measured if few samples are held out.
 
     Args:
-        samples: that were compared, each by a model that it did not calibrate.
-        snr_db: of the worst output in each fold.
-        verdict: of the worst fold.
-        reason: which output has this verdict there, and why.
+        samples: number of compared samples, each run on a model that was not calibrated with it.
+        snr_db: SNR of the worst output in each fold.
+        verdict: verdict of the worst fold.
+        reason: output that has this verdict, and why.
     """
 
     samples: int
@@ -84,12 +85,12 @@ class FoldsReport:
 
 
 def shown_by(verdict: Verdict, samples: int) -> Verdict:
-    """A verdict from this many samples that did not calibrate: a few prove what is bad, and nothing good."""
+    """Return the verdict that this many samples support: a few samples can show a bad model, but not a good one."""
     return "not shown" if samples < ENOUGH and verdict in ("exact", "good", "fair") else verdict
 
 
 class KnownFolds:
-    """How ways of quantising were in a fold."""
+    """Cache of the measured accuracy of each candidate in one fold."""
 
     def __init__(self) -> None:
         self.found: dict[tuple[CalibratedModel, Precision], tuple[OutputAccuracy, ...]] = {}
@@ -97,11 +98,11 @@ class KnownFolds:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CrossValidation:
-    """Judges ways of quantising by all its folds.
+    """Judge candidates by all folds.
 
     Args:
-        work: folder for candidates.
-        known: how the ways were that were judged before.
+        work: folder for candidate models.
+        known: accuracy of the candidates that were measured before.
     """
 
     folds: Sequence[Fold]
@@ -109,14 +110,14 @@ class CrossValidation:
     known: KnownFolds = dataclasses.field(default_factory=KnownFolds)
 
     def snr(self, calibrated: CalibratedModel, precision: Precision) -> float:
-        """The SNR on the CPU of the worst output, in samples that do not calibrate: the mean of the folds.
+        """Return the mean over the folds of the worst output's SNR on the CPU, with samples that do not calibrate.
 
-        The lowest of them is that of the oddest sample, by which a choice is chance.
+        The minimum would depend on the single oddest sample, which makes the choice random.
         """
         return statistics.fmean(_lowest(self._judged(fold, calibrated, precision)) for fold in self.folds)
 
     def report(self, calibrated: CalibratedModel, precision: Precision) -> FoldsReport:
-        """All folds of one way of quantising."""
+        """Return the accuracy of one candidate in all folds."""
         folds = [self._judged(fold, calibrated, precision) for fold in self.folds]
         verdict = worst(output.verdict for outputs in folds for output in outputs)
         reasons = [
@@ -138,19 +139,19 @@ class CrossValidation:
         return self.known.found[key]
 
     def within(self, seconds: float, calibrated: CalibratedModel, precision: Precision) -> CrossValidation:
-        """With as many folds as can be judged in that time, by what the first of them takes."""
+        """Return a copy with all folds, or with the first only if judging all would take longer than `seconds`."""
         if len(self.folds) == 1:
             return self
         begun = time.monotonic()
         first = dataclasses.replace(self, folds=self.folds[:1])
         first.snr(calibrated, precision)
-        # Never 0: a small model takes less than the clock shows.
+        # Never 0: a small model can run faster than the clock's resolution.
         paid = int(seconds / max(time.monotonic() - begun, 1e-3))
         return self if paid >= len(self.folds) else first
 
 
 def _lowest(outputs: Sequence[OutputAccuracy]) -> float:
-    """The lowest SNR of a fold; 0 where an output is useless that has none, as one of another length."""
+    """Return the lowest SNR of a fold; 0 if a useless output has no SNR, for example because of another length."""
     if any(output.verdict == "useless" and output.snr_db is None for output in outputs):
         return 0.0
     lowest = lowest_snr(outputs)
@@ -160,22 +161,24 @@ def _lowest(outputs: Sequence[OutputAccuracy]) -> float:
 def folds_of(
     samples: SampleSets, compared: FloatResults, by_sample: bool, run: Callable[[Feeds], list[Any]]
 ) -> list[Fold]:
-    """The held-out samples first.
+    """Split the samples into folds; the held-out samples come first.
 
     Args:
-        compared: what the float model gives for the compared samples; `run` gives it for others.
-        by_sample: any samples can be left out.
+        samples: all samples.
+        compared: results of the float model for the held-out samples.
+        by_sample: any samples can be left out of the calibration.
+        run: runs the float model on one sample.
     """
     count = len(samples.calibration)
     first = Fold(samples.held_numbers, compared)
-    # Where none is held out, one part more takes the place of that fold.
+    # If no sample is held out, one more part replaces that fold.
     parts = min(count, _PARTS + (not samples.held_out))
     if not by_sample or parts < 2:
         return [first]
     found = [first] if samples.held_out else []
     for part in range(parts):
         numbers = range(part, count, parts)
-        # At most `_RUN` of them, evenly spread over the part.
+        # At most `_RUN` samples, evenly spread over the part.
         chosen = [samples.calibration[number] for number in numbers[:: -(-len(numbers) // _RUN)]]
         results = dataclasses.replace(compared, samples=chosen, expected=[run(feeds) for feeds in chosen])
         found.append(Fold(frozenset(numbers), results))
@@ -185,13 +188,14 @@ def folds_of(
 def working_form(
     calibrated: CalibratedModel, work: Path, reference: FloatResults
 ) -> tuple[CalibratedModel, list[str]]:
-    """Return the first form that the quantizer can write and that computes the float model but for rounding.
+    """Return the first form that the quantizer can write and that computes the float model except for rounding.
 
-    Also what the report says of the forms before it. Raises the error of the first form if none runs.
+    Also return the lines of the report about forms that failed. Raise the error of the first form if none runs.
 
     Args:
-        work: folder for candidates.
-        reference: one of its samples shows whether a form runs.
+        calibrated: the model in its default form.
+        work: folder for candidate models.
+        reference: results of the float model; one of its samples shows whether a form runs.
     """
     per_tensor = dataclasses.replace(calibrated.settings, per_channel=False)
     forms = [("", calibrated), ("biases stay float32", dataclasses.replace(calibrated, float_biases=True))]
@@ -222,33 +226,33 @@ def working_form(
         unlike = unlike or (form, failed[-1])
     if unlike is not None:
         form, text = unlike
-        return form, [f"{text}: a loss there is no matter of bits or samples; --exclude keeps these nodes in float"]
+        return form, [f"{text}: more bits or samples do not fix this; --exclude keeps these nodes in float"]
     assert first is not None
     raise first
 
 
-# Below it, weights get 16 bits where those are worth as much.
+# If the model has a lower SNR, try weights of 16 bits; use them if the gain is at least `_WORTH_DB`.
 _FAIR_DB, _WORTH_DB = 30.0, 3.0
-# For finding the weights that QNN does not take in 16 bits.
+# Time limit of the search for weights that QNN does not support in 16 bits.
 _NARROWING_S = 60.0
-# What wider ranges may cost of a model that is good with them.
+# Largest loss by wider ranges that is accepted while the model stays fair.
 _HEADROOM_DB = 1.0
-# Less is chance; what makes another type of some, and of all weights worth it.
+# Smaller differences are random; gain that another type must bring for some weights, and for all weights.
 _SAME_DB, _BETTER_DB, _OTHER_DB = 0.1, 0.3, 1.0
-# QNN was never seen to turn a larger difference on the CPU round.
+# QNN was never seen to reverse a larger difference that was measured on the CPU.
 _NEAR_DB = 6.0
-# No further way is tried after it: a large model has its samples run once for each.
+# Time limit for further candidates: the samples of a large model run once for each.
 _CHOOSING_S = 120.0
 
 
-# Without slots: `cached_property` keeps its value in the object's `__dict__`.
+# Without slots: `cached_property` stores its value in the object's `__dict__`.
 @dataclasses.dataclass(frozen=True)
 class Candidate:
     """One way to quantise the model.
 
     Args:
-        change: what the report says of it if it is taken; empty for the default.
-        db: of the worst output, on the CPU, by all folds.
+        change: line of the report if this candidate is chosen; empty for the default.
+        db: mean SNR of the worst output over all folds, on the CPU.
         floats: the weights stay float.
     """
 
@@ -260,23 +264,25 @@ class Candidate:
 
     @functools.cached_property
     def on_qnn(self) -> tuple[bool, float] | None:
-        """Whether QNN takes every node, and the lowest SNR there; None if it does not run."""
+        """QNN's result: (all nodes run on QNN, lowest SNR), or None if the model does not run on QNN."""
         return self.trial.placed_on_qnn(self.trial.write(self.precision))
 
     def beside(self, best: tuple[bool, float]) -> tuple[bool, float] | None:
-        """`on_qnn`; of the first samples alone where this one cannot be chosen beside the best so far."""
-        # Measured already.
+        """Return `on_qnn`; only of the first samples if they show that this candidate is worse than `best`."""
+        # Measured before.
         if "on_qnn" in self.__dict__:
             return self.on_qnn
-        # Compared as pairs: that QNN takes every node comes before any number of dB.
+        # Compared as pairs: running all nodes on QNN counts more than any SNR.
         least = (best[0], best[1] - _SAME_DB)
         model = self.trial.write(self.precision)
         return self.trial.placed_on_qnn(model, lambda whole, lowest: (whole, lowest) < least)
 
     def meets(self, target: float, *, whole: bool) -> bool:
-        """Whether every output has this many dB, on the CPU and on QNN where that is available.
+        """Return whether every output has at least `target` dB, on the CPU and, if available, on QNN.
 
-        whole: QNN also has to take every node.
+        Args:
+            target: SNR in dB.
+            whole: all nodes must run on QNN as well.
         """
         if self.trial.on_cpu(self.trial.write(self.precision)) < target:
             return False
@@ -288,12 +294,12 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CandidateChoice:
-    """Measures the ways that the settings leave open, within a limit of time.
+    """Measure the candidates that the settings allow, within a time limit.
 
     Args:
-        source: the float model of fixed sizes, before anything was done to it.
-        untried: what there was no time for, as text.
-        failed: what the quantizer fails on, as text.
+        source: float model with fixed sizes, otherwise unchanged.
+        untried: candidates that were skipped for lack of time, as text.
+        failed: candidates on which the quantizer failed, as text.
     """
 
     wished: QuantizeSettings
@@ -305,7 +311,7 @@ class CandidateChoice:
     failed: list[str] = dataclasses.field(default_factory=list)
 
     def best(self, trial: PrecisionTrial, start: Precision) -> Candidate:
-        """The way that measures best; the first one among those that are nearly the same."""
+        """Return the best candidate; of nearly equal candidates the first."""
         deadline = time.monotonic() + min(_CHOOSING_S, self.wished.search_timeout_s)
         first = with_headroom(self.judge, trial, start)
         found = [first]
@@ -319,10 +325,10 @@ class CandidateChoice:
                         self.judge, dataclasses.replace(trial, calibrated=calibrated), start, change
                     )
                 except BridgeError as error:
-                    # The quantizer, or ONNX Runtime, fails on these types alone.
+                    # The quantizer, or ONNX Runtime, fails with these types only.
                     self.failed.append(f"{change}: {error.cause or error.message}")
                     continue
-                # The same nodes, so that QNN has no reason to do otherwise.
+                # The candidate has the same nodes as the default, so QNN will place them alike.
                 if one.db >= max(one.db for one in found) + worth:
                     found.append(one)
             documented = self._as_documented(trial) if self._like_documented else None
@@ -331,30 +337,30 @@ class CandidateChoice:
         return self._best_of(found, trial, deadline)
 
     def _best_of(self, found: list[Candidate], trial: PrecisionTrial, deadline: float) -> Candidate:
-        """By QNN, where one is at hand, among those that are near to each other on the CPU."""
+        """Choose among the candidates that are near the best on the CPU, by QNN if it is available."""
         where = "on the CPU"
         scores = {number: (True, one.db) for number, one in enumerate(found)}
-        # A small difference on the CPU may turn round on QNN, so all that are near are tried there.
+        # QNN may reverse a small difference on the CPU, so all candidates near the best are run there.
         near = [number for number, one in enumerate(found) if one.db >= max(other.db for other in found) - _NEAR_DB]
-        # If only the default is near there is nothing to decide: it runs on QNN later, in the comparison.
+        # If only the default is near, there is nothing to decide; the final comparison runs it on QNN.
         if trial.qnn is not None and near != [0]:
             there: dict[int, tuple[bool, float]] = {}
-            # The best on the CPU first, should the time run out.
+            # Best on the CPU first, in case the time runs out.
             for done, number in enumerate(sorted(near, key=lambda number: -found[number].db)):
                 one = found[number]
                 if done and time.monotonic() > deadline:
                     self.untried.append(f"{one.change or 'int8 weights per channel'} on QNN")
                     continue
                 trial.on_progress("trying types of weights on QNN", done, len(near))
-                # That of the first one is shown beside that of the chosen one.
+                # The first candidate is measured fully, because its SNR is reported next to that of the chosen one.
                 score = one.beside(max(there.values())) if there and number else one.on_qnn
                 if score is not None:
                     there[number] = score
             if not there:
-                return found[0]  # the check on QNN says why it does not run
+                return found[0]  # The final check on QNN reports why the model does not run.
             scores, where = there, "on QNN"
         most = max(scores.values())
-        # The first of those that are nearly the same: the default comes first.
+        # The first of nearly equal candidates: the default comes first.
         chosen = min(n for n, (whole, db) in scores.items() if whole == most[0] and db >= most[1] - _SAME_DB)
         if found[chosen].change:
             by = f"{scores[chosen][1]:.1f} dB {where}"
@@ -367,12 +373,12 @@ class CandidateChoice:
 
     @property
     def _open(self) -> bool:
-        """The type of the weights is left to the choice."""
+        """Whether the user left the type of the weights open."""
         return self.wished.weight_type is None and self.settings.weight_type == "int8"
 
     @property
     def _like_documented(self) -> bool:
-        """Nothing is asked for that the recipe does not do."""
+        """Whether the options ask only for things that the documented recipe does as well."""
         return not (
             self.wished.exclude
             or self.wished.wide
@@ -384,7 +390,10 @@ class CandidateChoice:
         )
 
     def _other_weights(self, trial: PrecisionTrial) -> list[tuple[str, CalibratedModel, float]]:
-        """Weights in uint8, which uses its range whole, and by how much they have to be better."""
+        """Return candidates with uint8 weights, which use the whole range.
+
+        Each is (text for the report, model, gain in dB that it must bring).
+        """
         if not self.settings.activation_type.startswith("u") or self.wished.symmetric_weights:
             return []
         found = []
@@ -399,8 +408,8 @@ class CandidateChoice:
         return found
 
     def _as_documented(self, trial: PrecisionTrial) -> Candidate | None:
-        """What the recipe makes of the model; None if it fails on it."""
-        change = "prepared and quantised as ONNX Runtime's documentation does it, with uint8 weights per tensor"
+        """Return the candidate of the documented recipe; None if the recipe fails on the model."""
+        change = "prepared and quantised as in ONNX Runtime's documentation, with uint8 weights per tensor"
         try:
             path = prepare_as_documented(self.source, trial.work)
             settings = _documented(self.settings)
@@ -417,8 +426,11 @@ class CandidateChoice:
 
 
 def _of_use(documented: Candidate, others_db: float, trial: PrecisionTrial) -> bool:
-    """Float weights are better than any, and not what was asked for: only where the others are not good. Where QNN
-    leaves a part of such a model to the CPU, the others have to be poor."""
+    """Return whether the documented candidate may compete.
+
+    If its weights stay float it is accurate, but not what the user asked for. Such a candidate competes only if the
+    others are not good, or, if QNN leaves part of it to the CPU, only if the others are poor.
+    """
     if not documented.floats or others_db < _FAIR_DB:
         return True
     if others_db >= GOOD_DB or documented.db < others_db + _WORTH_DB:
@@ -430,7 +442,7 @@ def _of_use(documented: Candidate, others_db: float, trial: PrecisionTrial) -> b
 
 
 def with_headroom(judge: CrossValidation, trial: PrecisionTrial, start: Precision, change: str = "") -> Candidate:
-    """With wider ranges, for samples louder than these, unless that costs something here."""
+    """Return the candidate with ranges widened for louder samples, unless that costs accuracy."""
     trial.on_progress("trying ranges and types of weights on the CPU", 0, 0)
     plain = Candidate(trial, start, change, judge.snr(trial.calibrated, start))
     wider = trial.calibrated.with_headroom()
@@ -443,7 +455,7 @@ def with_headroom(judge: CrossValidation, trial: PrecisionTrial, start: Precisio
 def with_enough_bits(
     wished: QuantizeSettings, settings: ResolvedSettings, trial: PrecisionTrial, start: Precision
 ) -> tuple[Precision, list[str]]:
-    """Weights of 16 bits, if those of 8 alone make the model bad; and what is said of it."""
+    """Return the precision with 16-bit weights if 8 bits make the model bad, and the line for the report."""
     if wished.weight_type is not None or settings.wide_weight is None:
         return start, []
     narrow = trial.on_cpu(trial.write(start))
@@ -452,11 +464,11 @@ def with_enough_bits(
     nodes = {node.name for node in trial.index.protos if node.op_type in WEIGHTED_OPS} - start.float_nodes
     wide = start.joined(Precision(wide_weights=frozenset(nodes)))
     try:
-        # A file of its own: `candidate.onnx` is written again below.
+        # Separate file: `candidate.onnx` is overwritten below.
         wide_model = trial.write(wide, "wide.onnx")
         reached = trial.on_cpu(wide_model)
     except ModelError:
-        return start, []  # uint8 per tensor beside int16, for some operators
+        return start, []  # Some operators cannot mix uint8 per tensor with int16.
     gain = f"{reached:.1f} dB instead of {narrow:.1f}"
     if reached < narrow + _WORTH_DB:
         return start, []

@@ -1,11 +1,12 @@
-"""onnxruntime's quantizer, made to write what the float model computes; and the proof that it did.
+"""Fix errors of onnxruntime's quantizer, and check that its result computes what the float model computes.
 
-- it makes names up (`x_scale`, `x_QuantizeLinear_Output`) that may be those of other tensors: tensors whose names
-  it would extend to one that exists are renamed while it runs.
-- it takes a Relu or a Clip away because the range of its result does the same. The range always has 0 in it, so
-  that of a Clip from 0.1 to 0.6 does not; and it cuts the range of what comes in, which may be an output.
-- what it wrote is compared with the float model operator by operator: the same attributes, and constants within
-  half a step. A difference there is an error of the writer, which no number of bits and no samples cure.
+- The quantizer invents names (`x_scale`, `x_QuantizeLinear_Output`) that other tensors may already have. Tensors
+  whose extended name would clash with another tensor are renamed while the quantizer runs.
+- The quantizer removes a Relu or Clip if the range of its output has the same effect. Every range contains 0, so
+  this is wrong for a Clip from 0.1 to 0.6. The quantizer also narrows the range of the input, which may be an
+  output of the model.
+- The written model is compared with the float model operator by operator: equal attributes, and constants within
+  half a step. A difference is an error of the quantizer, which more bits or more samples do not fix.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ import numpy.typing as npt
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import ModelIndex
 
-# What the quantizer puts behind the name of a tensor; digits for the copy of a bias.
+# Suffixes that the quantizer appends to the name of a tensor; digits for the copy of a bias.
 _LAST_PART = re.compile(
     r"(_(scale|zero_point|quantized|convert|clone|QuantizeLinear|DequantizeLinear|Input|Output|Cast)|\d)$"
 )
 _SHOWN = 3
-# Of half a step: the values are rounded in float32.
+# Tolerance factor for half a step: values are rounded in float32.
 _ROUNDING = 1.02
 _REMOVABLE = ("Relu", "Clip")
 
@@ -34,7 +35,7 @@ _REMOVABLE = ("Relu", "Clip")
 
 
 def clashing_names(model: Any) -> dict[str, str]:
-    """Return another name for each tensor whose name the quantizer would extend to that of another tensor."""
+    """Return a replacement name for each tensor whose extended name would clash with another tensor."""
     graph = model.graph
     names = {
         name for inner in graphs.subgraphs(graph) for node in inner.node for name in (*node.input, *node.output)
@@ -46,7 +47,7 @@ def clashing_names(model: Any) -> dict[str, str]:
         stem = name
         while match := _LAST_PART.search(stem):
             stem = stem[: match.start()]
-            # Only constants are copied, with a number behind their name.
+            # The quantizer numbers copies of constants only.
             if stem in names and stem not in found and (stem in constants or not name[len(stem)].isdigit()):
                 found[stem] = _unlike(f"{stem}/renamed", names)
     return found
@@ -59,7 +60,7 @@ def _unlike(hint: str, names: Iterable[str]) -> str:
 
 
 def rename(model: Any, names: Mapping[str, str]) -> None:
-    """Rename tensors of a model, in place."""
+    """Rename tensors of the model in place."""
     if not names:
         return
     for graph in graphs.subgraphs(model.graph):
@@ -72,10 +73,10 @@ def rename(model: Any, names: Mapping[str, str]) -> None:
 
 
 def name_apart(model: Any, taken: Iterable[str]) -> None:
-    """Give the nodes that quantise other names than these, which are those of the float model's nodes."""
+    """Rename QuantizeLinear and DequantizeLinear nodes whose names are in `taken` (the float model's nodes)."""
     used = set(taken)
     for node in model.graph.node:
-        # The float model has none of these.
+        # The float model has no such nodes.
         if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             while node.name in used:
                 node.name += "_"
@@ -86,11 +87,11 @@ def name_apart(model: Any, taken: Iterable[str]) -> None:
 
 
 def faithful(quantizer: type) -> type:
-    """Return a subclass of onnxruntime's `QDQQuantizer` that keeps what the ranges do not do."""
+    """Return a subclass of onnxruntime's `QDQQuantizer` that removes a Relu or Clip only where that is exact."""
 
     class Faithful(quantizer):  # type: ignore[misc]
         def adjust_tensor_ranges(self) -> None:
-            # An output, and what a subgraph reads, keeps its own range, whatever a Relu behind it needs.
+            # A model output, or a tensor that a subgraph reads, keeps its own range even if a Relu follows.
             graph = self.model.model.graph
             kept = {value.name for value in graph.output}
             kept.update(name for node in graph.node for name in graphs.captured_by(node))
@@ -113,7 +114,7 @@ def faithful(quantizer: type) -> type:
 
 
 def _is_done_by_range(node: Any, model: Any) -> bool:
-    """Whether a range from the least to the largest result, with 0 in it, does what a Relu or Clip does."""
+    """Return whether the range of the output, extended to contain 0, clips like this Relu or Clip."""
     if node.op_type != "Clip":
         return True
     attributes = graphs.attribute_values(node)
@@ -138,11 +139,11 @@ def _value(tensor: Any) -> float:
 
 
 def unlike_operators(float_model: ModelIndex, quantised: Any) -> list[str]:
-    """Return what the quantised model computes otherwise than by rounding: a line for each operator.
+    """Return one line for each operator that differs by more than the rounding of its constants.
 
     Args:
-        float_model: with its weights; its nodes have names.
-        quantised: the model that was written, with its weights.
+        float_model: float model with its weights; all nodes have names.
+        quantised: quantised model with its weights.
     """
     written = ModelIndex(quantised)
     nodes = {node.name: node for node in written.protos}
@@ -174,7 +175,7 @@ def _attributes(node: Any) -> dict[str, bytes]:
 
 
 def _off(float_model: ModelIndex, name: str, written: ModelIndex, there: str) -> float:
-    """How far a constant is off, in half steps of its own scale; 0 for one that stays float."""
+    """Return the largest error of a constant, in half steps of its scale; 0 if the constant stays float."""
     maker = written.maker(there)
     if maker is None or maker.op_type != "DequantizeLinear":
         return 0.0
@@ -189,14 +190,14 @@ def _off(float_model: ModelIndex, name: str, written: ModelIndex, there: str) ->
     if scale.size > 1 and values.ndim:
         axis = int(graphs.attribute_values(maker).get("axis", 1)) % values.ndim
         if scale.ndim != 1 or values.shape[axis] != scale.size:
-            return 0.0  # scales for blocks
+            return 0.0  # Scales per block are not compared.
         form = [-1 if one == axis else 1 for one in range(values.ndim)]
         scale, zero = scale.reshape(form), zero.reshape(form) if zero.size > 1 else zero
     if values.shape != expected.shape:
         return 0.0
     found = (values.astype(np.float64) - zero.astype(np.float64)) * scale.astype(np.float64)
     half = 0.5 * np.abs(scale.astype(np.float64))
-    # Beyond what float32 holds of the value itself.
+    # Allow for the float32 rounding of the value itself.
     rounding = np.abs(expected.astype(np.float64)) * 2.0**-22 + 1e-30
     return float((np.maximum(np.abs(found - expected) - rounding, 0.0) / np.maximum(half, 1e-30)).max(initial=0.0))
 

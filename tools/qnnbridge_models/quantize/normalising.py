@@ -1,11 +1,11 @@
-"""Changes of the float model, so that onnxruntime's quantizer writes what the model computes.
+"""Rewrites of the float model that avoid errors of onnxruntime's quantizer.
 
-- Gemm: the quantizer writes a Gemm whose beta is not 1 with an unscaled bias, and fails on a bias that is broadcast
-  otherwise than along the columns.
-- a weight that several nodes read in several roles has one scale in the quantizer, which fits one of them: the
-  table of a Gather that is also the weight of a Gemm gets scales per channel, which the Gather cannot have.
-- Clip: the quantizer takes one away whose work the range of its result does. QNN computes those that stay wrong in
-  a quantised model (5 to 13 dB); Max and Min it computes right.
+- Gemm: if beta is not 1, the quantizer writes an unscaled bias. It fails on a bias that is not broadcast along the
+  columns.
+- Shared weights: the quantizer gives a weight one scale, even if nodes read it in several roles. A table of a
+  Gather that is also the weight of a Gemm gets scales per channel, which Gather does not support.
+- Clip: the quantizer removes a Clip if the quantised range of its output has the same effect. QNN computes the
+  remaining Clips wrong in a quantised model (5 to 13 dB), but Max and Min right.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from qnnbridge_host.rewrite.rewriting import for_nodes
 
 
 def normalise(model: Any, folder: Path, symmetric: bool) -> list[str]:
-    """Change the model in place; return what was done, for the report.
+    """Rewrite the model in place; return one line per change for the report.
 
     Args:
-        model: with its weights.
-        folder: where its external tensors would lie.
-        symmetric: the ranges of activations are symmetric, so that the quantizer takes no Clip away.
+        model: `ModelProto` with its weights.
+        folder: folder that external tensors are relative to.
+        symmetric: activations have symmetric ranges, so the quantizer removes no Clip.
     """
     editor = Editor(model, folder)
     scaled, apart = fold_gemm_scale(editor), _bias_along_columns(editor)
     clips = for_nodes("Clip", "Clip")(lambda editor, node: _by_max_and_min(editor, node, symmetric))(editor)
     copied = _unshare(model)
     return [
-        *(f"{line}: alpha and beta are in the constants now" for line in scaled),
-        *(f"{line}: the bias has a value for each column now, or is added behind it" for line in apart),
-        *(f"{line} whose work no range does are Max and Min now" for line in clips),
-        *([f"{copied} weights that several operators read in other ways are copies now"] if copied else []),
+        *(f"{line}: alpha and beta are folded into the constants" for line in scaled),
+        *(f"{line}: the bias is expanded to one value per column, or added by a separate Add" for line in apart),
+        *(f"{line} replaced by Max and Min, since no range has the same effect" for line in clips),
+        *([f"copied {copied} weights that several operators read in different roles"] if copied else []),
     ]
 
 
@@ -51,12 +51,13 @@ def _bias_along_columns(editor: Editor, node: Any) -> list[Any] | None:
     columns = weight[0 if graphs.attribute_values(node).get("transB", 0) else 1]
     if bias is not None and bias.shape == (columns,):
         return None
-    # One value, or one for each column: the last axis is that of the columns.
+    # One value, or one value per column: the last axis holds the columns.
     if bias is not None and (bias.size == 1 or (bias.size == columns and bias.shape[-1] == columns)):
         flat = np.broadcast_to(bias.reshape(-1), (columns,))
         node.input[2] = editor.add_constant(np.ascontiguousarray(flat), f"{node.input[2]}/columns")
         return [node]
-    # One value for each row or each element, or computed ones: the quantizer leaves a computed bias float.
+    # The bias has a value per row or per element, or is computed at run time: the quantizer leaves a computed bias
+    # float.
     product = editor.fresh(f"{node.output[0]}/product")
     added = editor.make("Add", [product, node.input[2]], node, node.output[0])
     node.output[0] = product
@@ -82,15 +83,15 @@ def _by_max_and_min(editor: Editor, node: Any, symmetric: bool) -> list[Any] | N
     return made
 
 
-# Operator -> number of the input that is the weight.
+# Number of the weight input and of the bias input, by operator.
 _WEIGHTS = {"Conv": 1, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1}
 _BIASES = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "InstanceNormalization": 2, "LayerNormalization": 2}
 
 
 def _role(node: Any, number: int) -> str:
-    """How the quantizer treats an input: two nodes with one role can share a weight."""
+    """Return how the quantizer treats an input. Nodes that read a weight in the same role can share it."""
     if _BIASES.get(node.op_type) == number:
-        # The scale of a bias is that of its node.
+        # The scale of a bias depends on the scales of its own node.
         return f"bias of {node.output[0]}"
     if _WEIGHTS.get(node.op_type) == number:
         turned = bool(graphs.attribute_values(node).get("transB", 0))
@@ -101,14 +102,14 @@ def _role(node: Any, number: int) -> str:
 
 
 def _unshare(model: Any) -> int:
-    """Give each role of a shared float constant a copy of its own; return the number of copies."""
+    """Copy each shared float constant for every further role it is read in; return the number of copies."""
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type in FLOATS}
     taken = {
         name for inner in graphs.subgraphs(graph) for node in inner.node for name in (*node.input, *node.output)
     }
     taken |= {tensor.name for tensor in graph.initializer} | {value.name for value in (*graph.input, *graph.output)}
-    # What a subgraph or the caller reads keeps the name, and its value.
+    # A constant that a subgraph or the caller reads keeps its name.
     roles: dict[str, dict[str, str]] = {value.name: {"": value.name} for value in graph.output}
     for node in graph.node:
         for name in graphs.captured_by(node):

@@ -1,7 +1,7 @@
-"""Runs onnxruntime's QNN quantizer on a prepared model, and keeps it from printing and logging.
+"""Run onnxruntime's QNN quantizer on a prepared model, and suppress its output.
 
-The quantizer prints to stdout and logs on the root logger. Only output of the calling thread is kept back; other
-threads of an application are not touched.
+The quantizer prints to stdout and logs to the root logger. Only output of the calling thread is suppressed; other
+threads of the application are not affected.
 """
 
 from __future__ import annotations
@@ -33,25 +33,24 @@ from qnnbridge_protocol.errors import BridgeError, ModelError
 
 # --- ranges --------------------------------------------------------------------------------------------------
 #
-# The ranges of the float model's tensors are measured so that samples can be left out of them again: the samples
-# that are held out for the comparison are measured with the others. Without them the model is compared, and with
-# them it is written.
+# The ranges of the float model's tensors are stored so that samples can be left out later. The held-out samples are
+# measured with the others: the model is compared without their ranges, and finally written with them.
 
 CALIBRATING = "calibrating"
-# Of 16-bit activations. A speech detector that was calibrated with 190 samples had 24 dB in one ten of 60 others,
-# and 48 to 69 in the rest: a sound was louder than all before.
+# Factor that widens the ranges of 16-bit activations. A speech detector calibrated with 190 samples had 24 dB in
+# one of six groups of ten other samples, and 48 to 69 dB in the rest: one sound was louder than all before.
 _HEADROOM = 1.5
-# Numbers of samples, in the order in which they were measured.
+# Numbers of samples, in the order of measurement.
 Numbers = frozenset[int]
 
 
 class ExtremesBySample:
-    """The lowest and the highest value of each tensor in each sample.
+    """Lowest and highest value of each tensor in each sample.
 
     Args:
-        ends: of each sample, by tensor.
-        limited: tensors that end at the limits of a Clip. The quantizer takes the Clip away, so their ranges do its
-            work.
+        ends: (lowest, highest) value by tensor, for each sample.
+        limited: outputs of Clip nodes. They are never widened: the quantizer removes the Clip, and the range does
+            its work.
     """
 
     # Any samples can be left out, and the ranges can be widened.
@@ -67,13 +66,13 @@ class ExtremesBySample:
         self._highs = {name: np.stack([one[name][1] for one in ends]) for name in ends[0]}
 
     def of(self, left_out: Numbers, widened: bool) -> Any:
-        """The quantizer's `TensorsData`, without these samples."""
+        """Return the quantizer's `TensorsData` without the samples in `left_out`."""
         from onnxruntime.quantization.calibrate import CalibrationMethod, TensorsData
 
         kept = [number for number in range(self._count) if number not in left_out]
         ends = {}
         for name, lows in self._lows.items():
-            # fmin and fmax pass over NaN: a tensor that is NaN in one sample keeps the range of the others.
+            # fmin and fmax ignore NaN: a tensor that is NaN in one sample keeps the range of the other samples.
             low, high = np.fmin.reduce(lows[kept]), np.fmax.reduce(self._highs[name][kept])
             wide = widened and name not in self._limited
             ends[name] = (_widened(low), _widened(high)) if wide else (low, high)
@@ -81,16 +80,18 @@ class ExtremesBySample:
 
 
 def _widened(end: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    # Not beyond the largest number of the type, which would become infinite.
+    # Stay below the largest finite number of the type: a larger end would become infinite.
     most = np.finfo(end.dtype).max / _HEADROOM
     return np.asarray(np.clip(end, -most, most) * _HEADROOM, end.dtype)
 
 
 class ThresholdRanges:
-    """Of histograms, which cannot be taken apart: without the held-out samples, and of all.
+    """Ranges from histograms, which cannot be split by sample: one set without the held-out samples, one with all.
 
     Args:
-        held_out: the numbers of these samples.
+        kept: ranges without the held-out samples.
+        held_out: numbers of the held-out samples.
+        every: ranges of all samples.
     """
 
     by_sample = False
@@ -108,7 +109,7 @@ MeasuredRanges = ExtremesBySample | ThresholdRanges
 
 
 class CalibrationReader:
-    """The quantizer's `CalibrationDataReader`: samples one after the other, and how many are done."""
+    """The quantizer's `CalibrationDataReader`: return samples one by one, and report progress."""
 
     def __init__(self, samples: Sequence[Feeds], on_progress: OnProgress) -> None:
         self._samples = samples
@@ -130,11 +131,11 @@ class CalibrationReader:
 
 
 def extremes(calibrator: Any, reader: CalibrationReader, limited: frozenset[str]) -> MeasuredRanges:
-    """Runs all samples through onnxruntime's MinMaxCalibrater, which merges what it finds, one by one."""
+    """Measure each sample separately with onnxruntime's MinMaxCalibrater, which merges the samples of a call."""
     ends = []
     for number in range(len(reader)):
         reader.set_range(number, number + 1)
-        # Otherwise the calibrater merges the sample with those before.
+        # Prevents the calibrater from merging this sample with the previous ones.
         calibrator.calibrate_tensors_range = None
         calibrator.collect_data(reader)
         found = calibrator.compute_data()
@@ -143,11 +144,11 @@ def extremes(calibrator: Any, reader: CalibrationReader, limited: frozenset[str]
 
 
 def thresholds(calibrator: Any, reader: CalibrationReader, held_out: Numbers) -> MeasuredRanges:
-    """Runs all samples through a calibrator of histograms, which keeps every tensor of what it is given at once."""
+    """Run the samples through a histogram calibrator, one at a time: it keeps all tensors of one call."""
     kept = None
     for number in range(len(reader)):
-        # The held-out samples come last (`SampleSets.every`): until the first of them the histograms are without
-        # them.
+        # The held-out samples come last (`SampleSets.every`), so the histograms are complete without them when the
+        # first held-out sample comes.
         if number in held_out and kept is None:
             kept = calibrator.compute_data()
         reader.set_range(number, number + 1)
@@ -159,21 +160,21 @@ def thresholds(calibrator: Any, reader: CalibrationReader, held_out: Numbers) ->
 _PER_CHANNEL_OPS = ("Conv", "ConvTranspose")
 # Operators whose second input is the weight.
 WEIGHTED_OPS = (*_PER_CHANNEL_OPS, "MatMul", "Gemm")
-# The float model with the ends of its tensors as further outputs, which onnxruntime's calibrator writes.
+# Float model with the ends of its tensors as additional outputs; written by onnxruntime's calibrator.
 _AUGMENTED = "augmented.onnx"
 # The quantizer's settings for single tensors.
 Overrides = dict[str, list[dict[str, Any]]]
 
 
 class Quiet:
-    """A context manager; `messages` are the warnings that were logged meanwhile."""
+    """Context manager that suppresses the quantizer's output; `messages` collects the warnings logged meanwhile."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
         self._handler = _Collector(self.messages, threading.get_ident())
 
     def __enter__(self) -> Quiet:
-        # With a handler in place logging.warning() does not set up one of its own, for good.
+        # Without a handler on the root logger, logging.warning() would install one permanently.
         logging.getLogger().addHandler(self._handler)
         self._silenced = sys.stdout = _Silenced(sys.stdout, threading.get_ident())
         return self
@@ -181,7 +182,8 @@ class Quiet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Another thread may have silenced itself since, and goes on: its stream holds this one.
+        # Another thread may have replaced sys.stdout meanwhile, and its stream wraps this one: remove only the
+        # outermost streams that are done.
         self._silenced.thread = None
         while isinstance(sys.stdout, _Silenced) and sys.stdout.thread is None:
             sys.stdout = sys.stdout.real
@@ -199,7 +201,7 @@ class _Collector(logging.Handler):
             self._messages.append(record.getMessage())
 
 
-# Standard output belongs to the report, and with --json to one document.
+# Standard output is reserved for the report, and with --json for a single document.
 class _Silenced:
     def __init__(self, real: Any, thread: int) -> None:
         self.real = real
@@ -215,12 +217,12 @@ class _Silenced:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Precision:
-    """The nodes and tensors of a model that are not quantised as the rest is.
+    """Nodes and tensors of a model that are quantised differently from the rest.
 
     Args:
-        float_nodes: stay float.
-        wide_tensors: activations of 16 bits.
-        wide_weights: nodes whose weights get 16 bits.
+        float_nodes: nodes that stay float.
+        wide_tensors: activations with 16 bits.
+        wide_weights: nodes whose weights have 16 bits.
     """
 
     float_nodes: frozenset[str] = frozenset()
@@ -235,18 +237,19 @@ class Precision:
         )
 
 
-# Without slots: `cached_property` keeps its value in the object's `__dict__`.
+# Without slots: `cached_property` stores its value in the object's `__dict__`.
 @dataclasses.dataclass(frozen=True)
 class CalibratedModel:
-    """A float model whose ranges are measured: writes quantised models of it, each in a fraction of that time.
+    """A float model with measured ranges. Writing a quantised model from it is much faster than measuring again.
 
-    Two that are equal write the same.
+    Equal objects write equal models.
 
     Args:
         model: the float model.
-        measured: the ranges by samples.
-        left_out: numbers of the samples that do not count.
-        widened: the ranges leave room for samples beyond these.
+        measured: ranges by sample.
+        settings: types and options of the quantizer.
+        left_out: numbers of the samples whose ranges are ignored.
+        widened: widen the ranges, to leave room for louder samples.
         float_biases: biases stay float32.
     """
 
@@ -270,17 +273,20 @@ class CalibratedModel:
         return self.measured.of(self.left_out, self.widened)
 
     def without(self, samples: Numbers) -> CalibratedModel:
-        """Calibrated with all samples but these."""
+        """Return a copy calibrated with all samples except these."""
         return dataclasses.replace(self, left_out=samples)
 
     def with_headroom(self) -> CalibratedModel | None:
-        """The same with wider ranges: 16 bits have steps to spare, and what is beyond its range is cut off."""
+        """Return a copy with wider ranges, or None unless activations have 16 bits.
+
+        16 bits have steps to spare, and a value beyond its range is cut off.
+        """
         if not self.by_sample or self.settings.activation_type not in ("uint16", "int16"):
             return None
         return dataclasses.replace(self, widened=True)
 
     def magnitude(self, tensor: str) -> float | None:
-        """The largest magnitude that the samples gave a tensor; None if it is not known."""
+        """Return the largest absolute value of a tensor over the samples; None if unknown."""
         import numpy as np
 
         try:
@@ -289,41 +295,41 @@ class CalibratedModel:
             return None
 
     def write(self, target: Path, precision: Precision | None = None) -> Path:
-        """Writes the quantised model at `target`, its weights beside it if they are large. Raises `ModelError`."""
+        """Write the quantised model to `target`, and large weights to a file next to it. Raise `ModelError`."""
         import numpy as np
 
         precision = precision or Precision()
         with phase("quantizing"), Quiet(), np.errstate(all="ignore"):
             try:
                 config, quantizer = self._quantized(precision)
-                # The weights of an earlier candidate must not stay beside a model that has none.
+                # Remove the weights of an earlier candidate: the new model may have none.
                 target.unlink(missing_ok=True)
-                # And onnx writes behind what is in a data file already.
+                # onnx appends to an existing data file.
                 target.with_name(f"{target.name}.data").unlink(missing_ok=True)
                 quantizer.model.save_model_to_file(os.fspath(target), config.use_external_data_format)
             except MemoryError:
-                # No fault of the model: it is not reported as one.
+                # Not an error of the model.
                 raise
-            except Exception as error:  # the quantizer raises KeyError, StopIteration, ValueError ...
+            except Exception as error:  # The quantizer raises KeyError, StopIteration, ValueError and others.
                 raise _failed(error) from error
         return target
 
     def _quantized(self, precision: Precision) -> tuple[Any, Any]:
-        """The configuration, and the quantizer when it is done."""
+        """Return (configuration, quantizer after its run)."""
         from onnxruntime.quantization.calibrate import TensorsData
         from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
         names = self.model.clashing
 
         def made(settings: ResolvedSettings) -> tuple[Any, Any]:
-            # Not onnxruntime's `quantize_static`, which measures the ranges again for each model that it writes.
+            # onnxruntime's `quantize_static` would measure the ranges again for each model.
             config = _config(self.model, None, settings, precision)
             model, options = self.model.inferred(), config.extra_options
             rename(model, names)
             given = options["TensorQuantOverrides"]
             options["TensorQuantOverrides"] = {names.get(name, name): one for name, one in given.items()}
             options["QuantizeBias"] = not self.float_biases
-            # A copy: the quantizer changes single ranges, for what this precision quantises.
+            # A copy, because the quantizer changes single ranges depending on the precision.
             own = {names.get(name, name): one for name, one in self._ranges.items()}
             quantizer = faithful(QDQQuantizer)(
                 model,
@@ -346,8 +352,8 @@ class CalibratedModel:
         try:
             return made(self.settings)
         except ValueError as error:
-            # onnxruntime 1.32 compares an array of scales with one number, for a weight with a scale per channel
-            # that a Reshape reads as well (Magika's model).
+            # onnxruntime 1.32 compares an array of scales with a single number if a weight with a scale per channel
+            # is also read by a Reshape (Magika's model).
             if not self.settings.per_channel or "truth value of an array" not in str(error):
                 raise
             return made(dataclasses.replace(self.settings, per_channel=False))
@@ -361,7 +367,7 @@ def calibrate(
     on_progress: OnProgress,
     known: KnownWeights,
 ) -> CalibratedModel:
-    """Measures the range of every tensor of the float model; those held out do not count. Raises `ModelError`."""
+    """Measure the range of every tensor of the float model, without the held-out samples. Raise `ModelError`."""
     import numpy as np
     from onnxruntime.quantization import create_calibrator
 
@@ -379,17 +385,17 @@ def calibrate(
                 use_external_data_format=config.use_external_data_format,
                 extra_options=options,
             )
-            # Its own session is as this one, but for threads that spin.
+            # The calibrator's own session differs only in that its threads spin.
             calibrator.infer_session = cpu.open_session(work / _AUGMENTED, "the model with its tensors' ends")
             if settings.method == "minmax":
                 measured = extremes(calibrator, reader, _limited(float_model))
             else:
                 measured = thresholds(calibrator, reader, samples.held_numbers)
         except BridgeError:
-            raise  # a sample that cannot be read
+            raise  # A sample cannot be read.
         except MemoryError:
             raise
-        except Exception as error:  # as above
+        except Exception as error:  # The quantizer raises many types, see `write`.
             raise _failed(error) from error
     return CalibratedModel(float_model, measured, settings, samples.held_numbers)
 
@@ -399,7 +405,7 @@ def _limited(model: FloatModel) -> frozenset[str]:
 
 
 def weights_quantised(model: Path) -> bool:
-    """Whether any weight of a quantised model is one: the quantizer leaves those of Constant nodes in float."""
+    """Return whether any weight is quantised. The quantizer leaves weights of Constant nodes float."""
     index = ModelIndex(graphs.load(model))
     makers = (index.maker(node.input[1]) for node in index.protos if node.op_type in WEIGHTED_OPS)
     return any(
@@ -427,7 +433,7 @@ def _config(
             weight_type=settings.ort_type(settings.weight_type),
             per_channel=per_channel,
             init_overrides=overrides or None,
-            # Tensors of 8 and of 16 bits meet: the quantizer then puts conversions between them.
+            # Required where 8-bit and 16-bit tensors meet: the quantizer inserts conversions.
             add_qtype_converts=bool(precision.wide_tensors),
             activation_symmetric=settings.symmetric_activations,
             weight_symmetric=settings.symmetric_weights,
@@ -436,10 +442,10 @@ def _config(
     try:
         return made(settings.per_channel)
     except ValueError as error:
-        # onnxruntime up to 1.23 does not take the option for a model that has a LayerNormalization as well.
+        # onnxruntime up to 1.23 rejects per_channel for a model that also has a LayerNormalization.
         if not settings.per_channel or "per_channel" not in str(error):
             raise
-        # The option is then given tensor by tensor.
+        # Set the option for each tensor instead.
         overrides = _conv_overrides(loaded, settings) | overrides
         return made(False)
 
@@ -465,13 +471,13 @@ def _failed(error: Exception) -> ModelError:
     cause = f"{type(error).__name__}: {text[:1000]}"
     fix = "Keep the operator that it fails on in float (--exclude), or export the model again with opset 17 to 21."
     if "scale issue" in text:
-        cause += ". Some tensor inside of the model is NaN or infinite for the calibration samples."
-        fix = "Look for samples that make it so; a division by zero, or a mask of infinity that is multiplied."
+        cause += ". A tensor inside the model is NaN or infinite for the calibration samples."
+        fix = "Find the samples that cause it: often a division by zero, or a product with an infinite mask."
     return ModelError("onnxruntime's quantizer failed on this model.", cause=cause, fix=fix)
 
 
 def _norm_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
-    """LayerNormalization wants its scale in uint8 where activations are unsigned: QNN takes no other type."""
+    """Return uint8 for the scales of LayerNormalization if activations are unsigned: QNN supports no other type."""
     if not settings.activation_type.startswith("u"):
         return {}
     kind = settings.ort_type("uint8")
@@ -482,7 +488,7 @@ def _norm_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
 
 
 def _softmax_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
-    """Softmax in int8 is right on QNN with a range from 0 only: with one around 0 it has -16 dB."""
+    """Return a range from 0 for Softmax in int8: with a symmetric range QNN computes it wrong (-16 dB)."""
     if not settings.symmetric_activations or settings.activation_type != "int8":
         return {}
     kind = settings.ort_type("int8")
@@ -504,7 +510,7 @@ def _matrix_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
 
 
 def _conv_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
-    """The option per channel, tensor by tensor: output channels are axis 0 of Conv's weights, 1 of the other's."""
+    """Return the per-channel option for each weight: output channels are axis 0 for Conv, 1 for ConvTranspose."""
     kind = settings.ort_type(settings.weight_type)
     return {
         name: [{"quant_type": kind, "symmetric": settings.symmetric_weights, "axis": int(node.op_type != "Conv")}]
@@ -513,7 +519,7 @@ def _conv_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
 
 
 def _weight_readers(model: Any, ops: Sequence[str]) -> list[tuple[str, Any]]:
-    """The constant second inputs of these operators, each once, and a node that reads it."""
+    """Return each constant second input of these operators once, with a node that reads it."""
     constants = {tensor.name for tensor in model.graph.initializer}
     found = {
         node.input[1]: node

@@ -1,10 +1,10 @@
-"""Which nodes are not quantised as the rest, and what the quantisation of single layers costs.
+"""Choose the nodes that are not quantised like the rest, and measure what quantising single layers costs.
 
-Nodes differ because the user names them, or because they join branches of unlike magnitudes. What a layer costs,
-the float model with only some of its tensors quantised shows.
+A node differs because the user selected it, or because it joins branches of unlike magnitudes. The cost of a layer
+is measured on the float model with only the tensors of this layer quantised.
 
-Each error of rounding adds its own noise to the outputs, nearly independent of the others. The noise that a layer
-makes alone shows what is won by leaving it float, and a search over halves finds the layers that make most of it.
+Each rounding error adds noise to the outputs, nearly independent of the others. The noise of a single layer shows
+the gain of leaving it float; a search that splits groups finds the layers that cause most of the noise.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ from qnnbridge_models.progress import phase
 from qnnbridge_models.quantize.ort_quantizer import WEIGHTED_OPS, CalibratedModel, Precision
 from qnnbridge_protocol.errors import BridgeError, OptionError
 
-# Into how many parts a noisy group of layers is cut.
+# Number of parts into which a noisy group of layers is split.
 _PARTS = 4
 _LABEL = "a partly quantised model"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layer:
-    """One node with what is quantised of it, or one input.
+    """One node and its quantised tensors, or one input of the model.
 
     Args:
-        node: name; of an input, its own.
+        node: name of the node, or of the input.
         op: operator, or `input`.
-        outputs, weights: names of tensors.
+        outputs: names of the quantised outputs.
+        weights: names of the quantised weights.
     """
 
     node: str
@@ -60,7 +61,7 @@ class Layer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LayerError:
-    """What the quantisation of one layer alone leaves of the worst output, in dB."""
+    """SNR in dB of the worst output if only this layer is quantised."""
 
     layer: Layer
     snr_db: float
@@ -74,12 +75,12 @@ class LayerError:
 
 
 def noise_of_db(snr_db: float) -> float:
-    """Energy of the errors over that of the signal."""
+    """Return the noise-to-signal energy ratio of an SNR."""
     return float(10 ** (-snr_db / 10))
 
 
 def layers_of(index: ModelIndex) -> list[Layer]:
-    """In the order of the graph, inputs first."""
+    """Return the inputs and then the nodes, in the order of the graph."""
     inputs = [Layer(name, "input", frozenset((name,))) for name in index.inputs]
     return inputs + [
         Layer(
@@ -93,12 +94,12 @@ def layers_of(index: ModelIndex) -> list[Layer]:
 
 
 class PartialModels:
-    """Models between a float one and its quantised one.
+    """Build models between a float model and its quantised form.
 
     Args:
-        index: of the float model.
-        quantized: the quantised model, with its weights.
-        reference: what they are judged by.
+        index: index of the float model.
+        quantized: the quantised model with its weights.
+        reference: results of the float model to compare with.
     """
 
     def __init__(self, index: ModelIndex, quantized: Any, reference: FloatResults) -> None:
@@ -107,7 +108,7 @@ class PartialModels:
         self._full = ModelIndex(quantized)
         self._full_nodes = {node.name: node for node in self._full.protos}
         self._initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
-        # Outputs have other names before they are quantised.
+        # Outputs have another name in front of their quantisation.
         self._float_name = {
             there: here
             for node in index.protos
@@ -116,7 +117,7 @@ class PartialModels:
         }
 
     def snr_of(self, tensors: Iterable[str]) -> float:
-        """Of the worst output, with only these tensors quantised."""
+        """Return the SNR of the worst output if only these tensors are quantised."""
         with phase("looking for noisy layers"):
             session = cpu.open_session(self.model_with(frozenset(tensors)), _LABEL)
             names = list(self._reference.names)
@@ -124,7 +125,7 @@ class PartialModels:
         return self._reference.lowest(found)
 
     def model_with(self, tensors: frozenset[str]) -> bytes:
-        """The float model with only these tensors quantised, as a file."""
+        """Return the float model, serialised, with only these tensors quantised."""
         made = copy.deepcopy(self._index.model)
         needed: list[str] = []
         before = self._free_outputs(made, tensors, needed)
@@ -138,13 +139,13 @@ class PartialModels:
                 elif name in before:
                     node.input[number] = before[name]
         self._add_pairs(made, needed, before)
-        # The pairs need the opset of the quantised model: 16-bit types came with 21.
+        # The quantizing nodes need the opset of the quantised model: 16-bit types require opset 21.
         del made.opset_import[:]
         made.opset_import.extend(self._full.model.opset_import)
         return bytes(made.SerializeToString())
 
     def _free_outputs(self, made: Any, tensors: frozenset[str], needed: list[str]) -> dict[str, str]:
-        """Renames the outputs that are to be quantised, at the nodes that make them."""
+        """Rename the outputs to quantise at the nodes that compute them; return the new names."""
         before = {
             name: f"{name}__float"
             for name in self._index.outputs
@@ -157,7 +158,7 @@ class PartialModels:
         return before
 
     def _add_pairs(self, made: Any, needed: list[str], before: dict[str, str]) -> None:
-        """The nodes that quantise, with their scales, back to the float tensors."""
+        """Add the quantizing nodes and their scales, back to the float tensors."""
         there = {tensor.name for tensor in made.graph.initializer}
         done: set[str] = set()
         nodes: list[Any] = []
@@ -186,7 +187,7 @@ def _is_quantizer(node: Any) -> bool:
 
 
 def _sort_into(graph: Any, more: Sequence[Any]) -> None:
-    """All nodes in an order in which each comes behind those that it reads."""
+    """Add nodes to the graph and sort all nodes topologically."""
     nodes = copy.deepcopy([*graph.node, *more])
     maker = {name: number for number, node in enumerate(nodes) for name in node.output if name}
     sources = {
@@ -204,10 +205,16 @@ def noisiest(
     budget: int,
     deadline: float = math.inf,
 ) -> list[LayerError]:
-    """The layers that make most of the noise, the worst first, until the rest makes no more than `allowed`.
+    """Return the layers that cause most of the noise, the worst first; the rest causes at most `allowed`.
 
-    Groups of layers are cut into parts, the noisiest first. allowed: noise over signal. budget: of runs.
-    deadline: of `time.monotonic`; groups that are left then are taken as they are.
+    Groups of layers are split, the noisiest first.
+
+    Args:
+        layers: all layers.
+        snr_of: measures the SNR in dB with only the given tensors quantised.
+        allowed: noise-to-signal ratio that may remain.
+        budget: largest number of runs.
+        deadline: value of `time.monotonic` after which groups are no longer split.
     """
 
     def measured(group: Sequence[Layer]) -> float:
@@ -215,12 +222,12 @@ def noisiest(
 
     found: list[LayerError] = []
     serial = 0
-    # The serial number decides between equal noises: lists of layers cannot be compared.
+    # The serial number orders entries of equal noise: lists of layers cannot be compared.
     waiting = [(-measured(layers), serial, list(layers))] if layers else []
     runs = 1
     while waiting and -sum(entry[0] for entry in waiting) > allowed:
         noise, _, group = heapq.heappop(waiting)
-        # A group that is not cut any further is blamed as a whole.
+        # Blame a group as a whole if it cannot be split further.
         if len(group) == 1 or runs >= budget or time.monotonic() > deadline:
             found += [LayerError(layer, _db(-noise)) for layer in group]
             continue
@@ -236,14 +243,14 @@ def _db(noise: float) -> float:
     return NO_ERROR_DB if noise <= 0 else min(NO_ERROR_DB, -10 * math.log10(noise))
 
 
-# --- nodes that the user names, and those that join unlike branches ------------------------------------------
+# --- nodes that the user selects, and nodes that join unlike branches ----------------------------------------
 
-# What only moves values: groups of columns can be followed through it.
+# Operators that only move values: groups of columns can be traced through them.
 _MOVES = ("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Slice", "Gather")
-# Branches whose magnitudes differ by this factor are quantised apart: 3 bits less for the smaller one.
+# Branches whose magnitudes differ by this factor are quantised separately: the smaller one would lose 3 bits.
 UNLIKE = 8.0
 _SHOWN = 3
-# So far the weights of an output are looked for.
+# Largest number of nodes to walk back from an output in search of its weights.
 _MOST_MAKERS = 8
 
 
@@ -252,8 +259,9 @@ class JoinedOutput:
     """An output that joins branches of unlike magnitudes.
 
     Args:
-        tail: the nodes from the first Concat that joins them to the output.
-        branches: the tensors that it joins, with their magnitudes.
+        output: name of the output.
+        tail: nodes from the first such Concat to the output.
+        branches: joined tensors with their magnitudes.
     """
 
     output: str
@@ -262,7 +270,7 @@ class JoinedOutput:
 
 
 def matching(patterns: Iterable[str], index: ModelIndex, original: Any, option: str) -> frozenset[str]:
-    """The nodes that patterns name: a name, an operator, or a pattern of names. Raises `OptionError`."""
+    """Return the nodes that match a name, an operator, or a pattern of names. Raise `OptionError` if none does."""
     found: set[str] = set()
     for pattern in patterns:
         here = {node.name for node in index.protos if _matches(pattern, node)}
@@ -273,7 +281,7 @@ def matching(patterns: Iterable[str], index: ModelIndex, original: Any, option: 
 
 
 def _matches(pattern: str, node: Any) -> bool:
-    # Not `fnmatch`, which ignores case on Windows alone.
+    # `fnmatch.fnmatch` would ignore case on Windows.
     return pattern in (node.name, node.op_type) or fnmatch.fnmatchcase(node.name, pattern)
 
 
@@ -283,15 +291,15 @@ def _matches_nothing(pattern: str, index: ModelIndex, original: Any, option: str
     gone = [node.name for node in original.graph.node if _matches(pattern, node)]
     if gone:
         return OptionError(
-            f'{option} "{pattern}" names {gone[0] or "a node"}, which is computed in advance or part of another '
-            "operator when the model is prepared.",
-            fix="Leave it away, or name the nodes behind it.",
+            f'{option} "{pattern}" matches {gone[0] or "a node"}, which is computed in advance or merged into '
+            "another operator when the model is prepared.",
+            fix="Omit it, or give the nodes that follow it.",
         )
     known = [*{node.op_type: None for node in index.protos}, *(node.name for node in index.protos)]
     near = difflib.get_close_matches(pattern, known, _SHOWN, 0.5)
     return OptionError(
-        f'{option} "{pattern}" names no node of the model.',
-        cause=f"Near to it: {', '.join(near)}." if near else f"Its operators: {', '.join(known[:8])}.",
+        f'{option} "{pattern}" matches no node of the model.',
+        cause=f"Similar names: {', '.join(near)}." if near else f"Its operators: {', '.join(known[:8])}.",
         fix="Give the name of a node, an operator (Softmax), or a pattern of names (*/stft/*).",
     )
 
@@ -299,18 +307,18 @@ def _matches_nothing(pattern: str, index: ModelIndex, original: Any, option: str
 def given(
     index: ModelIndex, original: Any, exclude: Sequence[str], wide: Sequence[str], settings: ResolvedSettings
 ) -> Precision:
-    """The precision that options ask for. Raises `OptionError`."""
+    """Return the precision that the options ask for. Raise `OptionError`."""
     floats = matching(exclude, index, original, "--exclude")
     if wide and settings.wide_activation is None and settings.wide_weight is None:
         raise OptionError(
-            "--wide has nothing to widen: activations and weights have 16 bits, or QNN cannot run wider ones.",
-            fix="Leave it away, or keep the nodes float: --exclude.",
+            "--wide has no effect: activations and weights have 16 bits, or QNN cannot run wider ones.",
+            fix="Omit it, or keep the nodes float: --exclude.",
         )
     return Precision(floats).joined(widened(index, matching(wide, index, original, "--wide"), settings))
 
 
 def widened(index: ModelIndex, names: Iterable[str], settings: ResolvedSettings) -> Precision:
-    """16 bits for nodes: what they compute where activations have 8, else their weights."""
+    """Return 16 bits for these nodes: for their outputs if activations have 8 bits, else for their weights."""
     nodes = [node for node in index.protos if node.name in set(names)]
     if settings.wide_activation is not None:
         return Precision(wide_tensors=frozenset(name for node in nodes for name in node.output if name))
@@ -318,7 +326,7 @@ def widened(index: ModelIndex, names: Iterable[str], settings: ResolvedSettings)
 
 
 def joined_outputs(index: ModelIndex, calibrated: CalibratedModel) -> list[JoinedOutput]:
-    """The outputs that join branches of unlike magnitudes."""
+    """Return the outputs that join branches of unlike magnitudes."""
     found = []
     for output in index.outputs:
         tail: dict[str, None] = {}
@@ -335,7 +343,7 @@ def _follow(
     tail: dict[str, None],
     branches: dict[str, float],
 ) -> bool:
-    """Whether what makes this tensor joins unlike branches; if so its nodes are in `tail`."""
+    """Return whether this tensor joins unlike branches; if so, add its nodes to `tail`."""
     node = index.maker(tensor)
     if node is None:
         return False
@@ -350,7 +358,7 @@ def _follow(
     deeper: dict[str, float] = {}
     through = {name for name in node.input if _follow(name, index, calibrated, inside, deeper)}
     sizes = {name: calibrated.magnitude(name) for name in node.input}
-    # A tensor of unknown magnitude, or one that was always 0, says nothing about unlike branches.
+    # A tensor with unknown magnitude, or one that is always 0, does not prove unlike branches.
     known = {name: size for name, size in sizes.items() if size}
     unlike = len(known) > 1 and max(known.values()) >= UNLIKE * min(known.values())
     if not unlike and not through:
@@ -363,7 +371,10 @@ def _follow(
 
 
 def made_by(index: ModelIndex, output: str) -> list[str]:
-    """The nodes from the last weights to an output: a MatMul has one scale for the weights of all columns."""
+    """Return the nodes from the last weights to an output.
+
+    A MatMul has a single scale for the weights of all columns.
+    """
     found: list[str] = []
     name: str | None = output
     while name is not None and len(found) < _MOST_MAKERS:
@@ -378,7 +389,10 @@ def made_by(index: ModelIndex, output: str) -> list[str]:
 
 
 def column_groups(index: ModelIndex, joined: Sequence[JoinedOutput], sample: Feeds) -> dict[str, list[ColumnGroup]]:
-    """Which elements of an output come from which branch: the tail only moves values, so it moves labels, too."""
+    """Return the elements of each output by branch.
+
+    The tail only moves values, so labels can be sent through it.
+    """
     return {one.output: groups for one in joined if (groups := _groups_of(index, one, sample))}
 
 
@@ -386,11 +400,11 @@ def _groups_of(index: ModelIndex, joined: JoinedOutput, sample: Feeds) -> list[C
     branches = list(joined.branches)
     try:
         shapes = _shapes_of(index, branches, sample)
-        # The tail moves the number of a branch in place of its values: what arrives shows where each element comes
+        # Feed the number of each branch instead of its values: the output shows which branch each element comes
         # from.
         labels = _moved(index, joined, [np.full(shape, n, np.float32) for n, shape in enumerate(shapes)])
     except BridgeError:
-        return []  # a tail with sizes of its own making; the output is judged as a whole
+        return []  # The tail computes its own sizes; the output is judged as a whole.
     groups: list[ColumnGroup] = []
     for together in _alike(joined.branches):
         mask = np.isin(labels, [float(branches.index(name)) for name in together])
@@ -401,7 +415,7 @@ def _groups_of(index: ModelIndex, joined: JoinedOutput, sample: Feeds) -> list[C
 
 
 def _alike(branches: Mapping[str, float]) -> list[list[str]]:
-    """Branches of like magnitude together: three heads with boxes each are one group."""
+    """Group branches of similar magnitude: three heads with boxes each form one group."""
     groups: list[list[str]] = []
     for name, size in sorted(branches.items(), key=lambda item: -item[1]):
         if groups and branches[groups[-1][0]] < UNLIKE * size:
@@ -422,7 +436,7 @@ def _shapes_of(index: ModelIndex, names: Sequence[str], sample: Feeds) -> list[t
 
 
 def _moved(index: ModelIndex, joined: JoinedOutput, values: Sequence[Any]) -> Any:
-    """What the tail makes of these values for its branches."""
+    """Run the tail on these values for its branches."""
     from onnx import TensorProto, helper
 
     nodes = [node for node in index.protos if node.name in joined.tail]
@@ -442,5 +456,5 @@ def _moved(index: ModelIndex, joined: JoinedOutput, values: Sequence[Any]) -> An
 
 
 def load_index(path: Path) -> ModelIndex:
-    """Of a prepared model, with its weights."""
+    """Load a prepared model with its weights."""
     return ModelIndex(graphs.load(path, weights=True))

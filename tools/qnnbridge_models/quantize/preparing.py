@@ -1,11 +1,12 @@
-"""From the model as it is to one that the quantizer handles: each known trap is disarmed.
+"""Prepare a float model for the quantizer: work around each known problem.
 
-- functions of the model's own: the opset converter drops them; inlined.
-- float16: the quantizer reads float32 only; widened, with casts at the edges.
-- old opsets: 16-bit types need 21, scales per channel 13; converted. IR versions below 4 make the converter fail.
-- weights that are also inputs, or that come out of Constant nodes, are not quantised: moved, folded.
-- masks of -3.4e38 leave no room for the scores: shrunk, if that changes nothing.
-- entries of the metadata crash the preprocessing: taken away here, put back into the result.
+- Functions of the model: the opset converter drops them, so they are inlined.
+- float16: the quantizer reads float32 only, so tensors are widened, with casts at inputs and outputs.
+- Old opsets: 16-bit types need opset 21, scales per channel 13, so the model is converted. The converter fails for
+  IR versions below 4.
+- Weights that are also inputs, or come from Constant nodes, would not be quantised: they are moved or folded.
+- Masks of -3.4e38 leave no resolution for the scores: they are reduced if that does not change the results.
+- Metadata entries crash the preprocessing: they are removed here and restored in the result.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from qnnbridge_models.quantize.ort_quantizer import Quiet
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
 
 FLOAT, FLOAT16 = 1, 10
-# Of Cast, EyeLike, RandomNormal and others: an element type as a number.
+# Attributes that hold an element type, as in Cast, EyeLike and RandomNormal.
 _TYPE_ATTRIBUTES = ("to", "dtype")
 
 TRIED_OPSETS = (graphs.NEWEST_QDQ_OPSET, 19, 17, 13)
 LEAST_IR_VERSION = 8
-# Relative, between the original and the prepared float model, on one sample.
+# Allowed relative difference between the original and the prepared float model, on one sample.
 ALLOWED_DIFFERENCE = 5e-3
 
 
 def prepare_as_documented(source: Path, folder: Path) -> Path:
-    """A model as ONNX Runtime's documentation prepares it for QNN, its traps left in. Raises `ModelError`."""
+    """Prepare a model as ONNX Runtime's documentation does for QNN, without workarounds. Raise `ModelError`."""
     from onnxruntime.quantization.execution_providers.qnn import qnn_preprocess_model
 
     prepared = folder / "documented.onnx"
@@ -45,15 +46,15 @@ def prepare_as_documented(source: Path, folder: Path) -> Path:
         try:
             changed = qnn_preprocess_model(source, prepared)
         except MemoryError:
-            # No fault of the model.
+            # Not an error of the model.
             raise
-        except Exception as error:  # whatever its fusions stumble over
+        except Exception as error:  # Its fusions fail with various exceptions.
             raise ModelError("onnxruntime cannot prepare this model for QNN.", cause=str(error)[:1000]) from error
     return prepared if changed else source
 
 
 def widen(model: Any) -> None:
-    """Makes every float16 tensor float32, in place; a cast at each float16 input and output keeps the interface."""
+    """Convert every float16 tensor to float32 in place; casts at float16 inputs and outputs keep the interface."""
     for graph in graphs.subgraphs(model.graph):
         for tensor in graph.initializer:
             _widen_tensor(tensor)
@@ -79,14 +80,14 @@ def _cast_inputs(graph: Any) -> None:
     for value in graph.input:
         if value.type.tensor_type.elem_type != FLOAT16:
             continue
-        # An input with a value of its own is a weight, whose type has changed with the others.
+        # An input with an initializer is a weight: its type is changed with the others.
         if value.name in initialized:
             _widen_value(value)
             continue
         inner = f"{value.name}__float32"
         _rename_tensor(graph, value.name, inner, outputs=False)
         casts.append(helper.make_node("Cast", [value.name], [inner], name=f"{inner}_cast", to=FLOAT))
-    # In front of all nodes: the graph is kept in the order in which it runs.
+    # In front of all nodes, because a graph lists its nodes in execution order.
     for number, cast in enumerate(casts):
         graph.node.insert(number, cast)
 
@@ -102,7 +103,7 @@ def _cast_outputs(graph: Any) -> None:
 
 
 def _rename_tensor(graph: Any, old: str, new: str, *, outputs: bool) -> None:
-    """Nodes inside of other nodes see the names around them."""
+    """Rename a tensor, also in subgraphs, whose nodes can read tensors of the outer graph."""
     for inner in graphs.subgraphs(graph):
         for node in inner.node:
             for number, name in enumerate(node.input):
@@ -139,11 +140,11 @@ def _widen_value(value: Any) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PreparedModel:
-    """A float model that the quantizer handles.
+    """A float model that the quantizer can process.
 
     Args:
         path: the float model to quantise.
-        changes: what was done, for the report.
+        changes: what was changed, for the report.
     """
 
     path: Path
@@ -160,16 +161,21 @@ def prepare(
     symmetric: bool = False,
     eight_bits: bool = False,
 ) -> PreparedModel:
-    """Prepares `model` (with its weights; it is changed) in the folder `work`; checks that it computes the same.
+    """Prepare a model in the folder `work`, and check that it still computes the same.
 
     Args:
-        sample, expected, names: one sample, and what the original model gives for it.
-        symmetric: activations get symmetric ranges.
-        eight_bits: activations get 8 bits.
+        model: `ModelProto` with its weights; it is changed.
+        work: folder for intermediate models.
+        sample, expected, names: one sample, and the original model's outputs for it with their names.
+        symmetric: activations have symmetric ranges.
+        eight_bits: activations have 8 bits.
+
+    Raises:
+        ModelError: the prepared model does not run, or computes something else.
     """
     changes: list[str] = []
     if model.functions:
-        changes.append(f"{len(model.functions)} functions of the model's own are written out")
+        changes.append(f"inlined {len(model.functions)} functions of the model")
         model = graphs.inlined(model)
     if graphs.has_float16(model):
         widen(model)
@@ -179,7 +185,7 @@ def prepare(
     model = _upgraded(model, changes)
     moved = graphs.weights_out_of_inputs(model)
     if moved:
-        changes.append(f"{moved} weights that were also inputs are constants now")
+        changes.append(f"made {moved} weights constant that were also inputs")
     path = _folded(model, work, changes, symmetric)
     del model
     small = _masks_of_eight_bits(path, work, sample) if eight_bits else []
@@ -189,16 +195,16 @@ def prepare(
         )
         if shrunk is not None:
             path = shrunk
-            changes.append(f"masks of -{huge:g} or less are -{size:g} now, so that the scores keep their precision")
+            changes.append(f"masks of -{huge:g} or less changed to -{size:g}: the scores keep their precision")
             break
-    # Last, so that what is fused here has names, too.
+    # Last, so that nodes made by a fusion get names as well.
     path = _named(_preprocessed(path, work), work)
     _refuse_changed(_differences(path, sample, expected, names))
     return PreparedModel(path, tuple(changes))
 
 
 def save(model: Any, path: Path) -> Path:
-    """Writes an intermediate model, its weights beside it if they are too large for one message."""
+    """Write an intermediate model; weights too large for one message go to a file next to it."""
     import onnx
 
     if graphs.is_too_large(model):
@@ -211,10 +217,10 @@ def save(model: Any, path: Path) -> Path:
 
 
 def _upgraded(model: Any, changes: list[str]) -> Any:
-    """The model in a newer opset, if it has an old one and the converter manages."""
+    """Return the model in a newer opset, or unchanged if the converter fails."""
     model.ir_version = max(model.ir_version, LEAST_IR_VERSION)
     old = graphs.opset_of(model) or 0
-    # The converter takes one protobuf message, which holds 2 GB at most.
+    # The converter works on one protobuf message, which is limited to 2 GB.
     if old >= TRIED_OPSETS[0] or graphs.is_too_large(model):
         return model
     from onnx import version_converter
@@ -233,7 +239,7 @@ def _upgraded(model: Any, changes: list[str]) -> Any:
 
 
 def _folded(model: Any, work: Path, changes: list[str], symmetric: bool) -> Path:
-    """After basic optimisation: Constant nodes are initializers, and what has constant inputs is computed."""
+    """Apply basic optimisation: Constant nodes become initializers, and nodes with constant inputs are computed."""
     options = cpu.quiet_options(optimize=True)
     folded = work / "folded.onnx"
     options.optimized_model_filepath = os.fspath(folded)
@@ -241,8 +247,9 @@ def _folded(model: Any, work: Path, changes: list[str], symmetric: bool) -> Path
         options.add_session_config_entry(
             "session.optimized_model_external_initializers_file_name", f"{folded.name}.data"
         )
-    # The quantizer leaves weights of Constant nodes float. A detector of text (PP-OCR) had 5.07 MB then, against
-    # 4.75 in float, and QNN refused its Conv (3110). After this step it had 1.45 MB, and all of it ran on QNN.
+    # The quantizer leaves weights of Constant nodes float. Without this step a text detector (PP-OCR) grew from
+    # 4.75 MB (float) to 5.07 MB, and QNN refused its Conv (3110). With it, the model had 1.45 MB and ran completely
+    # on QNN.
     constants = sum(node.op_type == "Constant" for node in model.graph.node)
     upgraded = save(model, work / "upgraded.onnx")
 
@@ -254,29 +261,32 @@ def _folded(model: Any, work: Path, changes: list[str], symmetric: bool) -> Path
         return True
 
     broken_by = optimizers.harmful(loads, optimizers.BASIC_OPTIMIZERS)
-    # Again, since the last attempt of the search was another one; without a culprit it raises why it does not load.
+    # Optimise again: the search's last attempt disabled other optimizers. If none is to blame, this raises the
+    # error of loading the model.
     if broken_by is None or broken_by:
         cpu.open_session(upgraded, "the model", options, broken_by or ())
         changes.append(f"{optimizers.harm_of(broken_by or (), 'breaks', 'the model')}: folded without")
     result = graphs.load(folded, weights=True)
     graphs.trim_opsets(result, model)
     strip_inserted_casts(result, model)
-    # Put back by `quantizer._finish`: in models that read text one entry is the alphabet.
-    # Over any entry onnxruntime 1.31.1 ends `qnn_preprocess_model` with a TypeError.
+    # `quantizer._finish` restores them: in models that read text, one entry is the alphabet. With any entry,
+    # onnxruntime 1.31.1 ends `qnn_preprocess_model` with a TypeError.
     del result.metadata_props[:]
     convolutions = _normalise_by_convolution(result)
     changes += normalise(result, work, symmetric)
     if convolutions:
-        changes.append(f"{convolutions} BatchNormalization are Conv now: quantised, QNN computes a channel wrong")
+        changes.append(
+            f"replaced {convolutions} BatchNormalization by Conv: QNN computes one channel of a quantised one wrong"
+        )
     if constants:
-        changes.append(f"{constants} Constant nodes are initializers now")
+        changes.append(f"converted {constants} Constant nodes to initializers")
     return save(result, work / "plain.onnx")
 
 
 def _normalise_by_convolution(model: Any) -> int:
-    """A BatchNormalization that follows no Conv becomes a depthwise Conv of one value; gives how many did.
+    """Replace each BatchNormalization that follows no Conv by a depthwise 1x1 Conv; return their number.
 
-    Quantised, QNN gives the channel with the largest offset the opposite of it where the offset is positive.
+    If it is quantised, QNN negates the channel with the largest offset where the offset is positive.
     """
     import numpy as np
     from onnx import helper, numpy_helper
@@ -293,7 +303,7 @@ def _normalise_by_convolution(model: Any) -> int:
         if any(name not in constants for name in node.input[1:]):
             continue
         values = [numpy_helper.to_array(constants[name]) for name in node.input[1:]]
-        # In 64 bits: the result is rounded once.
+        # In 64 bits, so that the result is rounded only once.
         scale, bias, mean, variance = (value.astype(np.float64) for value in values)
         factor = scale / np.sqrt(variance + (settings["epsilon"].f if "epsilon" in settings else 1e-5))
         weights = factor.reshape(-1, 1, *(1 for _ in shape[2:]))
@@ -312,7 +322,7 @@ def _normalise_by_convolution(model: Any) -> int:
     return changed
 
 
-# Sizes of masks for 256 steps: of a step of 39, as -1e4 leaves, scores of some tens are all alike (0.6 dB; 21 with
+# Sizes of masks for 256 steps. With -1e4 a step is 39, so scores of some tens all become equal (0.6 dB; 21 dB with
 # -128).
 _MASKS_OF_EIGHT_BITS: Final = (128.0, 512.0, 2048.0)
 # exp(-16) is 1e-7.
@@ -320,9 +330,10 @@ _BELOW_ALL_SCORES: Final = 16.0
 
 
 def _masks_of_eight_bits(path: Path, work: Path, sample: Feeds) -> list[tuple[float, float]]:
-    """Return what counts as a mask, and the smallest size below twice the range of the scores.
+    """Return [(threshold from which a value is a mask, new size of masks)], or [] if no size fits.
 
-    Twice, because other samples have larger scores. Empty if no size is small enough, or the scores are not known.
+    The size is the smallest one of at least twice the range of the scores: other samples may have larger scores.
+    The list is also empty if the scores are unknown.
     """
     import numpy as np
     from onnx import ValueInfoProto
@@ -340,7 +351,7 @@ def _masks_of_eight_bits(path: Path, work: Path, sample: Feeds) -> list[tuple[fl
         found = cpu.run(session, sample, "the prepared model", names) if names else []
     except OrtError:
         return []
-    # Without what is masked.
+    # Ignore masked scores.
     scores = [one[one > -graphs.ENOUGH_FOR_MASK / 2] for one in found]
     most = max((float(np.ptp(one)) for one in scores if one.size), default=None)
     if most is None:
@@ -356,19 +367,19 @@ def _masks_shrunk(
     huge_from: float,
     size: float,
 ) -> Path | None:
-    """The model with small masks; None if it has no large ones, or if that would change what it computes."""
-    # With the usual mask of -3.4e38 a model of sentences (MiniLM) had a cosine of 0.48 against float, and 0.98 with
-    # -1e4.
+    """Return the model with reduced masks; None if it has no large masks, or if its results would change."""
+    # With the usual mask of -3.4e38 a sentence model (MiniLM) had a cosine of 0.48 against float; with -1e4 it had
+    # 0.98.
     model = graphs.load(path, weights=True)
     if not graphs.shrink_masks(model, huge_from, size):
         return None
     candidate = save(model, work / "masked.onnx")
-    # On a sample: where the large mask is a value like others, the candidate computes something else.
+    # Checked on a sample: a large value may be an ordinary value and not a mask.
     return candidate if all(d.within(ALLOWED_DIFFERENCE) for d in differences(candidate)) else None
 
 
 def _preprocessed(path: Path, work: Path) -> Path:
-    """onnxruntime's own preparation for QNN: Gelu, LpNormalization, SpaceToDepth and LayerNormalization fused."""
+    """Apply onnxruntime's preparation for QNN: fuse Gelu, LpNormalization, SpaceToDepth and LayerNormalization."""
     from onnxruntime.quantization.execution_providers.qnn import qnn_preprocess_model
 
     result = work / "preprocessed.onnx"
@@ -390,7 +401,7 @@ def _preprocessed(path: Path, work: Path) -> Path:
 
 
 def _named(path: Path, work: Path) -> Path:
-    """Every node with a name of its own, by which single nodes are kept float."""
+    """Give every node a unique name, so that single nodes can be kept float."""
     model = graphs.load(path, weights=True)
     return save(model, work / "named.onnx") if graphs.name_nodes(model) else path
 
@@ -401,7 +412,7 @@ def _differences(path: Path, sample: Feeds, expected: list[Any], names: list[str
         return compare(names, [expected], [cpu.run(session, sample, "the prepared model", names)])
     except OrtError as error:
         raise ModelError(
-            "The model could not be prepared for quantising: what came out does not run.",
+            "The model could not be prepared for quantising: the prepared model does not run.",
             cause=error.cause,
             fix="Run qnnbridge optimize on it first, or export it again with a newer opset (17 to 21).",
         ) from None
@@ -420,31 +431,32 @@ def _refuse_changed(differences: tuple[OutputComparison, ...]) -> None:
 
 # --- models that cannot be quantised -------------------------------------------------------------------------
 #
-# They are refused before any work is done. All these errors are `OptionError`: another model is needed, or another
-# option.
+# They are refused before any work begins, always with `OptionError`: the user has to change the model or an option.
 
 _DYNAMIC_OPS = ("ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "QAttention")
 _QUANTIZED_OPS = (*_DYNAMIC_OPS, "MatMulNBits", "MatMulBnb4", "GatherBlockQuantized", "QGemm")
 _TEXT = 8
-# TensorProto.DataType from float to uint64 without text: what a .npy file and onnxruntime's Python can hold.
+# Values of TensorProto.DataType from float to uint64 without strings: types that .npy files and onnxruntime's
+# Python support.
 _HAS_NUMPY_TYPE = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13)
 _SHOWN = 4
 
 
 def refuse_unsuitable(model: Any, label: str) -> None:
-    """Whatever no option can change."""
+    """Raise `OptionError` for a model that no option makes suitable."""
     ops = graphs.count_ops(model)
     _refuse_quantized(ops, label)
     if graphs.opset_of(model) is None:
         raise OptionError(
-            f"{label} has no neural network in it: it uses none of ONNX's own operators.",
+            f"{label} does not contain a neural network: it uses none of ONNX's standard operators.",
             cause=f"Its operators: {_counts_text(ops)}.",
             fix="Classic machine learning models run on the CPU; there is nothing that QNN could do.",
         )
     inputs = shapes.real_inputs(model.graph)
     if not inputs:
         raise OptionError(
-            f"{label} has no input, so there is nothing to calibrate.", fix="Export it with its input as an input."
+            f"{label} has no inputs, so there is nothing to calibrate.",
+            fix="Export the model so that its data is an input, not a constant.",
         )
     for value in inputs:
         _refuse_input(value, label)
@@ -453,7 +465,10 @@ def refuse_unsuitable(model: Any, label: str) -> None:
 def refuse_free_dimensions(
     model: Any, label: str, shapes_of_samples: Callable[[], Mapping[str, tuple[int, ...]]]
 ) -> None:
-    """QNN needs every size. The message gives the options that fix them, with the samples' sizes if they fit."""
+    """Raise `OptionError` if the model has free dimensions: QNN needs every size.
+
+    The message contains the options that fix the dimensions, with the sizes of the samples if these fit.
+    """
     free = shapes.free_dimensions(model.graph)
     if not free:
         return
@@ -479,16 +494,16 @@ def _refuse_quantized(ops: Mapping[str, int], label: str) -> None:
         dynamic = any(_is_dynamic(op.rpartition(".")[2]) for op in found)
         raise OptionError(
             f"{label} is quantised already{', dynamically' if dynamic else ''}.",
-            cause=f"It holds {_counts_text(found)}."
+            cause=f"It contains {_counts_text(found)}."
             + (" QNN leaves most of what such a model computes to the CPU." if dynamic else ""),
-            fix="Quantise the float model that it was made from, or use this one as it is: qnnbridge run tells "
-            "whether QNN takes it.",
+            fix="Quantise the float model that it was made from, or use this model unchanged: qnnbridge run shows "
+            "whether QNN supports it.",
         )
 
 
 def _is_quantized(op: str) -> bool:
     return (
-        # Also com.microsoft.QuantizeLinear and its like: the domain was taken off.
+        # The domain is already removed, so this matches com.microsoft.QuantizeLinear and others as well.
         op.endswith(("QuantizeLinear", "DequantizeLinear"))
         or op.startswith(("QLinear", "Qlinear"))
         or op in _QUANTIZED_OPS
@@ -497,7 +512,7 @@ def _is_quantized(op: str) -> bool:
 
 
 def _is_dynamic(op: str) -> bool:
-    """Scales are computed while it runs, as onnxruntime's `quantize_dynamic` makes it."""
+    """Return whether scales are computed at run time, as in models of onnxruntime's `quantize_dynamic`."""
     return op.startswith("DynamicQuantize") or op in _DYNAMIC_OPS
 
 
@@ -521,14 +536,14 @@ def _refuse_input(value: Any, label: str) -> None:
         )
     if not shapes.has_shape(value):
         raise OptionError(
-            f'Input "{value.name}" of {label} does not say how many dimensions it has.',
+            f'Input "{value.name}" of {label} does not declare its number of dimensions.',
             fix="Export the model with the shape of its inputs.",
         )
     dims = value.type.tensor_type.shape.dim
     if any(dimension.HasField("dim_value") and dimension.dim_value == 0 for dimension in dims):
         raise OptionError(
             f'Input "{value.name}" of {label} has a dimension of size 0.',
-            cause="A tensor without elements has no range, and QNN's compiler dies of it.",
+            cause="A tensor without elements has no range, and it crashes QNN's compiler.",
             fix="Export the model without this input, or with a real size.",
         )
 
@@ -543,10 +558,10 @@ def refuse_not_finite(label: str, names: Sequence[str], expected: Sequence[Seque
 
     for number, name in enumerate(names):
         values = [np.asarray(sample[number]) for sample in expected]
-        # All of it in all samples: single NaN may be meant.
+        # Only if all elements are NaN or infinite in all samples: a single NaN may be intended.
         if all(value.dtype.kind == "f" and value.size and not np.isfinite(value).any() for value in values):
             raise ModelError(
-                f'Output "{name}" of {label} is nothing but NaN or infinite, before anything is quantised.',
-                cause="The float model gives that on the CPU for the samples.",
+                f'All values of output "{name}" of {label} are NaN or infinite before anything is quantised.',
+                cause="The float model computes them from the samples on the CPU.",
                 fix="Check the samples: their scale, and inputs like masks and lengths.",
             )

@@ -1,4 +1,4 @@
-"""The comparison of a quantised model with the float one, on the CPU and on the host's QNN."""
+"""Compare a quantised model with the float model, on the CPU and on the host's QNN."""
 
 from __future__ import annotations
 
@@ -33,24 +33,25 @@ from qnnbridge_protocol.specs import Placement
 if TYPE_CHECKING:
     from qnnbridge import Host
 
-# Either of them names a chip.
+# Each of these options selects a chip.
 _CHIP_OPTIONS = ("soc_model", "htp_arch")
-# Outputs that are kept, and the largest model that is looked for among those that ran.
+# Limit in bytes for cached outputs, and for the size of a model whose outputs are cached.
 _MOST_KNOWN_BYTES = 1 << 28
-# Samples at once on the simulator, which computes each in one thread; an NPU computes one after the other.
+# Samples run in parallel on the simulator, which computes each in one thread; an NPU runs one after the other.
 _AT_ONCE = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnCheck:
-    """The quantised model on QNN: where its nodes run, and how its results differ.
+    """Result of running the quantised model on QNN: where its nodes run, and how its outputs differ.
 
     Args:
-        placement: None if no session could be made; `error` says why.
-        against_float, against_cpu: of QNN's results against the float model and against the quantised one on the
-            CPU.
-        absent: there is no QNN at hand, which was not required; the reason.
-        chip: that stood for one on the simulator; None if it was named.
+        placement: where the nodes run; None if no session could be created, see `error`.
+        against_float: accuracy of QNN's results against the float model.
+        against_cpu: accuracy of QNN's results against the quantised model on the CPU.
+        error: why the model did not run.
+        absent: why QNN is not available, if it was not required.
+        chip: default chip of the simulator; None if the user selected a chip.
     """
 
     placement: Placement | None = None
@@ -62,13 +63,13 @@ class QnnCheck:
 
     @property
     def all_on_qnn(self) -> bool:
-        """No node was left on the CPU."""
+        """Whether no node runs on the CPU."""
         found = self.placement
         return found is not None and found.known and not found.cpu_nodes and not found.other_nodes
 
     @property
     def verdict(self) -> Verdict | None:
-        """None if nothing ran."""
+        """Verdict of the worst output; None if nothing ran."""
         return worst(output.verdict for output in self.against_float) if self.placement is not None else None
 
     def document(self) -> dict[str, Any]:
@@ -84,13 +85,13 @@ class QnnCheck:
         }
 
 
-# Asked with the placement and the outputs of the first samples.
+# Called with the placement and the outputs of the first samples; true if these suffice.
 Enough = Callable[[Placement, list[list[Any]]], bool]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Known:
-    """What came of a model. outputs: by contents of the sample."""
+    """Cached result of a model: its placement, and its outputs by hash of the sample."""
 
     placement: Placement
     outputs: Mapping[bytes, list[Any]]
@@ -101,10 +102,13 @@ class _Known:
 
 
 def _contents_of_model(model: Path, names: Sequence[str]) -> bytes:
-    """What stands for a model, with its weights, and outputs of it; empty of a large one. Metadata and domains that
-    nothing uses, which the written file has otherwise than the candidate, compute nothing."""
+    """Return a hash of a model with its weights and of output names; empty for a large model.
+
+    Metadata and unused domains are excluded: they differ between the written file and the candidate, and do not
+    affect results.
+    """
     data = model.with_name(f"{model.name}.data")
-    # Nothing stands for a large model: all of it would be read again for each look.
+    # Large models are not hashed: the whole file would have to be read for each lookup.
     if model.stat().st_size > _MOST_KNOWN_BYTES or data.exists():
         return b""
     loaded = graphs.load(model)
@@ -114,7 +118,7 @@ def _contents_of_model(model: Path, names: Sequence[str]) -> bytes:
 
 
 def _contents_of_sample(feeds: Feeds) -> bytes:
-    """What stands for a sample, which is arrays of numbers."""
+    """Return a hash of a sample of numeric arrays."""
     found = hashlib.blake2b()
     for name, value in sorted(feeds.items()):
         array = np.ascontiguousarray(value)
@@ -124,17 +128,17 @@ def _contents_of_sample(feeds: Feeds) -> bytes:
 
 
 def with_simulated_chip(options: Mapping[str, str], simulated: bool) -> tuple[dict[str, str], str | None]:
-    """The options of the provider with a chip, and that chip where it stands in for one that was not named."""
+    """Return the provider options with a chip, and that chip if it is the default of the simulator."""
     if not simulated or any(name in options for name in _CHIP_OPTIONS):
         return dict(options), None
-    # Without a chip the simulator computes floats in 32 bits, as no NPU does, and takes five to eight times as
+    # Without a chip the simulator computes floats in 32 bits, unlike any NPU, and takes five to eight times as
     # long.
     chip = str(DEFAULT_SIMULATED_CHIP)
     return {**options, "soc_model": chip}, chip
 
 
 class QnnRunner:
-    """A host with QNN in it. Made by `opened_qnn`."""
+    """A host with QNN. Created by `opened_qnn`."""
 
     def __init__(self, host: Host, options: QnnHostOptions) -> None:
         self._host = host
@@ -146,10 +150,15 @@ class QnnRunner:
     def run(
         self, model: Path, samples: Sequence[Feeds], names: Sequence[str], enough: Enough = lambda *_: False
     ) -> tuple[Placement, list[list[Any]]]:
-        """Where the nodes ran, and the outputs of each sample; of a model and samples that ran before, without
-        running them. Raises what making the session and running raise.
+        """Return where the nodes ran, and the outputs of each sample. Results of earlier runs are reused.
 
-        enough: whether these outputs of the first samples will do.
+        Raises what creating the session and running it raise.
+
+        Args:
+            model: path of the model.
+            samples: inputs.
+            names: outputs to compute.
+            enough: called after each sample; no more samples are run once it returns true.
         """
         key = _contents_of_model(model, names)
         keys = [_contents_of_sample(feeds) for feeds in samples]
@@ -169,7 +178,7 @@ class QnnRunner:
         return placement, outputs
 
     def _keep(self, key: bytes, known: _Known) -> None:
-        # Put in anew, it is the last of the dictionary: the first, which is dropped, is the oldest.
+        # Insert at the end: the first entry is the oldest and is dropped first.
         self._known.pop(key, None)
         self._known[key] = known
         while sum(one.size for one in self._known.values()) > _MOST_KNOWN_BYTES:
@@ -181,8 +190,9 @@ class QnnRunner:
         from qnnbridge import CpuFallbackWarning
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CpuFallbackWarning)  # the placement says it
-            # As a whole first: with a fallback ONNX Runtime leaves the edges of a quantised model to the CPU.
+            warnings.simplefilter("ignore", CpuFallbackWarning)  # The placement reports it.
+            # Try to run the whole model on QNN first: with a fallback, ONNX Runtime leaves the ends of a quantised
+            # model on the CPU.
             try:
                 return self._run(model, samples, names, enough, strict=True)
             except PlacementRefused:
@@ -200,27 +210,33 @@ class QnnRunner:
             host=self._host,
             timeout=self._timeout_s,
             fallback="error" if strict else "cpu",
-            # A candidate is run once: its compiled form would only fill the cache.
+            # A candidate runs only once, so its compiled form would only fill the cache.
             cache=False,
-            verify=False,  # the check compares all samples itself
-            fix=False,  # the quantised model as it is written
+            verify=False,  # The check compares all samples itself.
+            fix=False,  # Run the quantised model exactly as it is written.
         ) as session:
             placement = session.placement
             outputs: list[list[Any]] = []
             with ThreadPoolExecutor(self._at_once) as pool:
                 for first in range(0, len(samples), self._at_once):
-                    # Read in this thread: `FileSamples` keeps the last file, and serves one thread at a time.
+                    # Read in this thread: `FileSamples` caches the last file and is not thread-safe.
                     some = [samples[number] for number in range(len(samples))[first : first + self._at_once]]
                     for found in pool.map(lambda feeds: list(session.run(list(names), dict(feeds))), some):
                         outputs.append(found)
-                        # Asked in the order of the samples, so that the choice does not depend on the number of
+                        # Called in the order of the samples, so that the result does not depend on the number of
                         # threads.
                         if enough(placement, outputs):
                             return placement, outputs
             return placement, outputs
 
     def check(self, model: Path, reference: FloatResults, on_cpu: Sequence[Sequence[Any]]) -> QnnCheck:
-        """Runs and compares. on_cpu: what the quantised model gives there."""
+        """Run a model on QNN and compare its results.
+
+        Args:
+            model: path of the quantised model.
+            reference: samples, and results of the float model.
+            on_cpu: results of the quantised model on the CPU.
+        """
         try:
             placement, found = self.run(model, reference.samples, reference.names)
         except BridgeError as error:
@@ -235,7 +251,7 @@ class QnnRunner:
 
 @contextlib.contextmanager
 def opened_qnn(options: QnnHostOptions | None) -> Iterator[QnnRunner | QnnCheck | None]:
-    """A runner; the check that says why there is none; None if none is wanted."""
+    """Yield a runner, a check that contains the reason why QNN is not available, or None if `options` is None."""
     if options is None:
         yield None
         return
@@ -247,29 +263,30 @@ def opened_qnn(options: QnnHostOptions | None) -> Iterator[QnnRunner | QnnCheck 
             # None: the host has no QNN, neither a simulator nor an NPU.
             if host.info.simulator is None:
                 raise ProviderUnavailable(
-                    "The host has no QNN.",
+                    "QNN is not available in the host.",
                     cause=f"{host.info.executable} lacks onnxruntime-qnn.",
-                    fix="qnnbridge setup makes a host that has it.",
+                    fix="Run qnnbridge setup, which creates a host with QNN.",
                 )
             runner = QnnRunner(host, options)
         except (HostStartFailed, ProviderUnavailable) as error:
-            # Models are also quantised on build machines, where no host is set up.
+            # Models are also quantised on build machines without a host.
             yield QnnCheck(error=error) if options.required else QnnCheck(absent=error.message)
             return
-        # Outside of the `try`: errors of the caller's block come out of this `yield`, and are not about the start.
+        # Outside the `try`: errors of the caller's block are raised at this `yield`, and are not errors of the
+        # start.
         yield runner
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Comparison:
-    """A quantised model against the float one, on the CPU and on QNN if that was wanted."""
+    """Accuracy of a quantised model against the float model, on the CPU and, if wanted, on QNN."""
 
     outputs: tuple[OutputAccuracy, ...]
     qnn: QnnCheck | None
 
     @property
     def lowest(self) -> dict[str, float]:
-        """The SNR of the worst output by place, where it has one."""
+        """SNR of the worst output by place ("the CPU", "QNN"), where it has an SNR."""
         there = self.qnn.against_float if self.qnn is not None else ()
         found = {"the CPU": lowest_snr(self.outputs), "QNN": lowest_snr(there)}
         return {where: snr for where, snr in found.items() if snr is not None}
@@ -282,10 +299,12 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Comparer:
-    """Compares quantised models with the float one over the same samples.
+    """Compare quantised models with the float model over the same samples.
 
     Args:
-        qnn: runs them there; the check that says why it cannot; None if none is wanted.
+        reference: samples, and results of the float model.
+        qnn: runner; a check with the reason why QNN is not available; None if QNN is not wanted.
+        on_progress: called with the current stage.
     """
 
     reference: FloatResults
@@ -293,10 +312,10 @@ class Comparer:
     on_progress: OnProgress
 
     def compare(self, model: Path) -> Comparison:
-        """Raises `ModelError` if the model does not run on the CPU."""
+        """Compare a model on the CPU and on QNN. Raise `ModelError` if it does not run on the CPU."""
         self.on_progress("comparing", 0, 0)
         try:
-            # As the file says: optimised for the CPU, quantised operators saturate on processors without VNNI.
+            # Run without CPU optimisation: optimised quantised operators saturate on processors without VNNI.
             found = self.reference.on_cpu(model)
         except OrtError as error:
             raise ModelError(

@@ -1,4 +1,4 @@
-"""The result of `quantize_model`: as data, as text for a person, and as JSON."""
+"""The result of `quantize_model`: as data, as text, and as JSON."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.shown import Fact
 
 _MOST_NAMES, _MOST_LAYERS = 6, 15
-# A channel is reported where it is that much worse than its output.
+# A channel is reported if its SNR is this much lower than that of its output.
 _WORSE_DB = 3.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recalibration:
-    """The model calibrated with all samples, beside the one that was compared.
+    """The model calibrated with all samples, compared with the one without the held-out samples.
 
     Args:
-        kept: it is the model that was written.
-        samples: number of those that calibrate it.
-        snr_db: of the worst output over the compared samples, which it has seen, by place.
-        reason: why it was not kept.
+        kept: this model was written.
+        samples: number of samples that calibrate it.
+        snr_db: SNR of the worst output by place, over the compared samples, which also calibrate this model.
+        reason: why the model was not kept.
     """
 
     kept: bool
@@ -48,29 +48,30 @@ class Recalibration:
 
     @property
     def words(self) -> str:
-        """As text, for the report."""
+        """Text for the report."""
         has = " and ".join(f"{snr:.1f} dB on {where}" for where, snr in self.snr_db.items())
         if not self.kept:
             return f"not calibrated with all {self.samples} samples: {self.reason}"
-        seen = f"; on those compared, which it has seen now, it has {has}" if has else ""
+        seen = f"; on the compared samples, which now calibrate it too, it has {has}" if has else ""
         return f"after the comparison the file was calibrated with all {self.samples} samples{seen}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class QuantizeResult(Shown):
-    """One quantised model.
+    """Result of quantising one model.
 
     Args:
-        precision: the nodes that are not quantised as the rest is.
-        target_snr: that was asked for, in dB; `reached` says whether it is met, on QNN too if that was checked.
-        layers: what the quantisation of single layers costs, the worst first; empty if it was not measured.
-        outputs: accuracy against the float model, on the CPU, over `compared_samples`.
-        folds: the chosen model in folds of all samples, where few are held out.
-        held_out: those samples were not used for calibration; else they are the calibration samples themselves.
-        qnn: the check there; None if none was wanted.
+        precision: nodes that are not quantised like the rest.
+        target_snr: requested SNR in dB.
+        reached: the target is met, also on QNN if that was checked.
+        layers: cost of quantising single layers, the worst first; empty if not measured.
+        outputs: accuracy against the float model on the CPU, over `compared_samples`.
+        held_out: the compared samples were not used for calibration; otherwise they are calibration samples.
+        qnn: result of the check on QNN; None if no check was wanted.
+        recalibration: model calibrated with the held-out samples too; None if none was held out.
+        folds: accuracy of the chosen model in folds of all samples, if few samples are held out.
         phases: what took the time, the longest first.
-        recalibration: with the samples that were held out; None if none was.
-        tries: what may make it better, see `to_try`.
+        tries: options that may improve the model, see `to_try`.
     """
 
     source: Path
@@ -100,8 +101,10 @@ class QuantizeResult(Shown):
 
     @property
     def verdict(self) -> Verdict:
-        """Of the worst output, on QNN if it ran there, else on the CPU; of the worst fold where few samples are
-        held out; "not shown" by too few."""
+        """Verdict of the worst output, on QNN if the model ran there, else on the CPU.
+
+        The worst fold counts as well if few samples are held out. "not shown" if there are too few samples.
+        """
         there = self.qnn.verdict if self.qnn is not None else None
         found = there or worst(output.verdict for output in self.outputs)
         if self.folds is not None:
@@ -110,12 +113,12 @@ class QuantizeResult(Shown):
 
     @property
     def snr_db(self) -> float | None:
-        """Of the worst output on the CPU."""
+        """SNR of the worst output on the CPU."""
         return lowest_snr(self.outputs)
 
     @property
     def better(self) -> tuple[str, ...]:
-        """The options of the most promising try, if the model is poor; empty if no option helps."""
+        """Options of the most promising try if the model is poor; empty if no option helps."""
         first = next((text for text in self.tries if text.startswith("--")), "")
         return tuple(first.partition(" (")[0].split()) if self.verdict in _BAD else ()
 
@@ -131,7 +134,7 @@ class QuantizeResult(Shown):
 
     @property
     def good_enough(self) -> bool:
-        """Not useless anywhere, and up to the target if there is one."""
+        """Whether no output is useless, and the target, if any, is reached."""
         return self.reached and self.verdict != "useless" and all(o.verdict != "useless" for o in self.outputs)
 
 
@@ -193,7 +196,7 @@ def document(result: QuantizeResult) -> dict[str, Any]:
 
 
 def _time_text(result: QuantizeResult) -> str:
-    """`86.2 s: on QNN 41 s (5 times), quantizing 18.2 s (21 times)`: what takes a hundredth or more."""
+    """Return the total and phases of at least 1 %: `86.2 s: on QNN 41 s (5 times), quantizing 18.2 s (9 times)`."""
     parts = [
         f"{one.name} {output.seconds(one.seconds)}" + (f" ({one.times} times)" if one.times > 1 else "")
         for one in result.phases
@@ -235,14 +238,14 @@ def _print_layers(layers: Sequence[LayerError]) -> None:
 
 
 def decibel(snr_db: float | None) -> str:
-    """`33.5 dB`; exact results have no noise, and what is no number has no SNR."""
+    """Return `33.5 dB`, `exact` for results without noise, or `-` without an SNR."""
     if snr_db is None:
         return "-"
     return "exact" if snr_db >= NO_ERROR_DB else f"{max(snr_db, -99.9):.1f} dB"
 
 
 def _print_outputs(outputs: Sequence[OutputAccuracy]) -> None:
-    """A row for each output, one for each group of its columns, and one for its worst channel if that is worse."""
+    """Print a row for each output, for each group of its columns, and for its worst channel if that is worse."""
     rows = []
     for one in outputs:
         rows.append(_row(one.name, one.whole, "" if one.groups else one.verdict))
@@ -282,7 +285,7 @@ def _print_qnn(qnn: QnnCheck) -> None:
 
 # --- warnings: where the model is poor, why, and what to try ---------------------------------------------------
 
-# Below this, QNN's own rounding does not explain what it computes of the same quantised model.
+# Below this SNR, rounding does not explain the difference between QNN and the CPU for the same quantised model.
 _QNN_AGREES_DB = 20.0
 _BAD = ("poor", "useless")
 
@@ -296,7 +299,7 @@ def warnings_on(
     qnn: QnnCheck | None,
     folds: FoldsReport | None = None,
 ) -> list[str]:
-    """In the order of the report: types, outputs on the CPU, samples, nodes, QNN."""
+    """Return warnings in the order of the report: types, outputs on the CPU, samples, nodes, QNN."""
     lines = type_warnings(settings)
     if found.precision.wide_weights:
         lines.append("int16 weights run on V73 and newer only (Snapdragon X and later).")
@@ -306,7 +309,7 @@ def warnings_on(
             lines.append(f"{_loss_words(one, 'the float model')} Try {tries}.")
         elif one.verdict == "not shown":
             lines.append(
-                f'Output "{one.name}" is nearly the same for all samples, so they do not show how good it is. '
+                f'Output "{one.name}" is nearly the same for all samples, so its accuracy cannot be measured. '
                 "Give samples that differ."
             )
     if not samples.held_out:
@@ -315,25 +318,25 @@ def warnings_on(
         lines.append(_few(len(samples.compared), folds))
     inside = _nodes_inside(model)
     if inside:
-        lines.append(f"{inside} nodes inside of If, Loop or Scan stay float: the quantizer does not go there.")
+        lines.append(f"{inside} nodes inside If, Loop or Scan stay float: the quantizer skips subgraphs.")
     return lines + (_qnn_warnings(qnn) if qnn is not None else [])
 
 
 def _few(held_out: int, folds: FoldsReport | None) -> str:
-    """How few samples are held out, and what that is worth."""
-    few = f"Only {held_out} sample{'s are' if held_out != 1 else ' is'} held out, which says little of others"
+    """Return the warning about too few held-out samples, with the result of the folds."""
+    few = f"Only {held_out} sample{'s are' if held_out != 1 else ' is'} held out, too few to judge other inputs"
     if folds is None:
-        return f"{few}: nothing good is shown. Give {ENOUGH} or more with --held-out {ENOUGH}."
-    text = f"{few}. Each sample judged by a model that it did not calibrate, {folds}."
+        return f"{few}: the model is not shown to be good. Give {ENOUGH} or more with --held-out {ENOUGH}."
+    text = f"{few}. With each sample run on a model that it did not calibrate: {folds}."
     if folds.verdict in _BAD and folds.reason:
-        text += f" In one of them the model is {folds.verdict}: {folds.reason}."
+        text += f" In one of the folds the model is {folds.verdict}: {folds.reason}."
     if folds.samples < ENOUGH:
-        text += f" {folds.samples} in all are too few to show anything good: give {ENOUGH} or more."
+        text += f" {folds.samples} samples in total are too few to show a good model: give {ENOUGH} or more."
     return text
 
 
 def to_try(settings: ResolvedSettings, found: FoundPrecision, samples: int) -> list[str]:
-    """Options that may help, the most promising first."""
+    """Return options that may help, the most promising first."""
     tries: list[str] = []
     if settings.activation_type in ("uint8", "int8", "int16"):
         tries.append("--activation-type uint16")
@@ -352,8 +355,8 @@ def to_try(settings: ResolvedSettings, found: FoundPrecision, samples: int) -> l
 
 
 def _loss_words(one: OutputAccuracy, than: str) -> str:
-    """`Output "y" is useless: its boxes (columns 0 to 3 of axis 1) are off by up to 150 where ...`"""
-    # Only the parts that made the verdict: a good part must not be named as the cause.
+    """Return `Output "y" is useless against the float model: boxes (columns 0 to 3 of axis 1) has 3.2 dB ...`."""
+    # Only the parts that determine the verdict: a good part is not the cause.
     bad = [part for part in one.parts if part.verdict == one.verdict]
     part = min(bad, key=lambda part: part.snr_db if part.snr_db is not None else 0.0)
     of = f"{part.name} " if one.groups else ""
@@ -361,12 +364,12 @@ def _loss_words(one: OutputAccuracy, than: str) -> str:
 
 
 def _error_text(part: Accuracy) -> str:
-    """What is wrong with one part, as text."""
+    """Return the error of one part as text."""
     judged = part.judged
     if part.flat:
         return "is the same everywhere, where the float model's values differ"
     if judged.snr_db is None or part.varies < 0:
-        return judged.reason or f"{100 * judged.off:.3g} % of the values are other ones"
+        return judged.reason or f"{100 * judged.off:.3g} % of the values differ"
     text = (
         f"has {judged.snr_db:.1f} dB and is off by up to {judged.max_abs:.4g}, "
         f"{100 * judged.max_relative:.3g} % of the largest value"
@@ -376,17 +379,15 @@ def _error_text(part: Accuracy) -> str:
 
 def _qnn_warnings(qnn: QnnCheck) -> list[str]:
     if qnn.absent is not None:
-        return [
-            f"Not checked on QNN: {qnn.absent.rstrip('.')}. What QNN computes may differ from the CPU's numbers."
-        ]
+        return [f"Not checked on QNN: {qnn.absent.rstrip('.')}. QNN's results may differ from those of the CPU."]
     if qnn.error is not None or qnn.placement is None:
-        return []  # shown as the error that it is
+        return []  # Shown as an error.
     lines = []
     if not qnn.all_on_qnn:
         cause = (qnn.placement.cause or "the reason is unknown").rstrip(".")
-        lines.append(f"{qnn.placement.cpu_nodes} nodes are left on the CPU: {cause}.")
+        lines.append(f"{qnn.placement.cpu_nodes} nodes run on the CPU: {cause}.")
     lines += [
-        "QNN computes something else than the CPU does from the same quantised model. "
+        "QNN and the CPU compute different results from the same quantised model. "
         f"{_loss_words(one, 'the CPU')} Try --target-snr 30, which finds the nodes and leaves them float."
         for one in qnn.against_cpu
         if one.snr_db is not None and one.snr_db < _QNN_AGREES_DB
@@ -396,5 +397,5 @@ def _qnn_warnings(qnn: QnnCheck) -> list[str]:
 
 
 def _nodes_inside(model: Any) -> int:
-    # The main graph is one of these graphs.
+    # `subgraphs` includes the main graph.
     return sum(len(graph.node) for graph in graphs.subgraphs(model.graph)) - len(model.graph.node)

@@ -46,16 +46,16 @@ from qnnbridge_models.quantize.search import FoundPrecision, PrecisionTrial
 from qnnbridge_protocol.errors import OptionError
 
 COMMAND = "qnnbridge quantize"
-# Samples that the search for mixed precision looks at.
+# Number of samples for the search for mixed precision.
 _TRIED = 60
-# Those that show whether 8 bits are enough for weights.
+# Number of samples that decide whether 8 bits are enough for weights.
 _LOOKED_AT = 20
-# For one fold of one way of quantising; models that take longer are judged by the held-out samples alone.
+# Time limit in seconds for one fold of one candidate; slower models are judged by the held-out samples only.
 _FOLD_S = 4.0
-# A range that is a tenth wider costs 0.8 dB, and keeps the next loud sample from being cut off. Where the model
-# stays good, a third is no loss either.
+# Allowed loss in dB. A range that is a tenth wider costs 0.8 dB, and prevents the next loud sample from being cut
+# off. If the model stays good, a range that is a third wider is acceptable.
 _LOST_DB, _LOST_OF_GOOD_DB = 1.0, 3.0
-# Data, updates and result have a scale each, and QNN takes the whole numbers as they are: 9 to 16 dB.
+# Data, updates and result have different scales, and QNN copies the integers without conversion: 9 to 16 dB.
 _WRONG_QUANTISED = ("ScatterElements",)
 _PREPARED = "the prepared model"
 _FLOAT = "running the float model"
@@ -69,16 +69,16 @@ def quantize_model(
     on_progress: OnProgress = progress.ignore,
     own_process: bool = False,
 ) -> QuantizeResult:
-    """Writes a quantised model (QDQ, for QNN) at `target` and compares it with the float one, on the CPU and QNN.
+    """Write a quantised (QDQ) model for QNN, and compare it with the float model on the CPU and on QNN.
 
-    What the comparison finds never undoes the written model; `QuantizeResult.verdict` says it.
+    The model is written whatever the comparison finds; see `QuantizeResult.verdict`.
 
     Args:
         source: path of the float model.
-        target: where to write the result.
+        target: path to write the result to.
         options: samples, sizes, types, precision, access to QNN.
-        on_progress: called with the stage and how far it is.
-        own_process: nothing else uses onnxruntime in this process, so its log may be turned down.
+        on_progress: called with the stage and its progress.
+        own_process: nothing else uses onnxruntime in this process, so its log level may be lowered.
 
     Raises:
         CompiledModelRefused: the model is compiled.
@@ -100,14 +100,14 @@ def _quantized(
     if own_process:
         import onnxruntime
 
-        onnxruntime.set_default_logger_severity(3)  # the quantizer's own sessions
+        onnxruntime.set_default_logger_severity(3)  # For the quantizer's own sessions.
     with files.Output(
         path, Path(target), overwrite=options.overwrite, source_files=weights, external=bool(weights)
     ) as output:
         with phase("reading"):
             model = graphs.load(path)
             if not options.large:
-                # Before the weights are read.
+                # Checked before the weights are read.
                 refuse_large(len(model.graph.node), path.name, COMMAND, "hours")
             refuse_unsuitable(model, path.name)
             fixed = shapes.fix(model, shapes.as_dimensions(options.dims))
@@ -124,18 +124,18 @@ def _quantized(
         on_progress("running the float model", 0, 0)
         resized = output.resized(model, path, scan.external_files) if fixed else path
         with phase(_FLOAT):
-            # Of the model as it was given: what the preparation spoils counts as a loss, too.
+            # The model as given, so that errors of the preparation count as loss too.
             session = cpu.open_session(resized, resized.name)
             names = [node.name for node in session.get_outputs()]
             expected = [cpu.run(session, feeds, resized.name, names) for feeds in samples.compared]
             del session
         reference = FloatResults(names, samples.compared, expected)
-        # Before the preparation: what is wrong in the float model is no fault of the quantisation.
+        # Before the preparation: errors of the float model are not errors of the quantisation.
         refuse_not_finite(path.name, names, expected)
         on_progress("preparing", 0, 0)
         with phase("preparing"):
-            # A copy, which `prepare` changes: the original's metadata go into the result, its nodes are counted.
-            # Held by nothing here: `prepare` drops it when it is written.
+            # `prepare` changes this copy; the original's metadata and node counts are needed later. No variable
+            # holds the copy, so that `prepare` can free it once it is written.
             prepared = prepare(
                 _with_weights(model, path),
                 output.work,
@@ -160,7 +160,7 @@ def _quantized(
                 qnn,
             )
             chosen = work.choose(model, on_progress)
-            # Without the held-out samples, which must be new to the model that is compared.
+            # Without the held-out samples, which must be new to the compared model.
             trial, found = chosen.trial, chosen.found
             trial.calibrated.write(output.model, found.precision)
             _finish(model, output.model, found)
@@ -173,7 +173,7 @@ def _quantized(
                 final, recalibration = _with_all_samples(
                     trial, found, options.settings.target_snr, len(samples.every), comparer, compared
                 )
-        # With them, unless that costs something (`_with_all_samples`).
+        # With the held-out samples, unless that costs accuracy (`_with_all_samples`).
         final.write(output.model, found.precision)
         with phase("writing"):
             result = _finish(model, output.model, found)
@@ -200,7 +200,7 @@ def _quantized(
         bytes_after=files.total_size(written),
         changes=(*chosen.changes, *recalibrated),
         warnings=(
-            # What is wrong with the samples first: it limits all that follows.
+            # Problems of the samples come first, because they limit everything that follows.
             *samples.warnings,
             *found.notes,
             *quantization.warnings_on(final.settings, found, compared.outputs, model, samples, compared.qnn, folds),
@@ -220,7 +220,7 @@ class _Chosen:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Work:
-    """Everything that the choice of precision rests on."""
+    """Input of the choice of precision."""
 
     wished: QuantizeSettings
     settings: ResolvedSettings
@@ -233,7 +233,11 @@ class _Work:
     qnn: QnnRunner | QnnCheck | None
 
     def choose(self, original: Any, on_progress: OnProgress) -> _Chosen:
-        """The precision of each node: as given, apart where outputs join unlike branches, up to the target."""
+        """Choose the precision of each node.
+
+        Start from the options and keep outputs that join unlike branches apart; then raise the precision up to the
+        target.
+        """
         index = precision.load_index(self.calibrated.path)
         joined = precision.joined_outputs(index, self.calibrated)
         groups = precision.column_groups(index, joined, self.samples.compared[0])
@@ -243,15 +247,15 @@ class _Work:
         if scatters - start.float_nodes:
             start = start.joined(Precision(scatters))
             changes.append(
-                f"{len(scatters)} ScatterElements stay float: quantised, QNN computes them wrong with unlike scales"
+                f"{len(scatters)} ScatterElements stay float: QNN computes quantised ones wrong if scales differ"
             )
         if self.wished.split_outputs:
             for one in joined:
                 start = start.joined(Precision(frozenset(one.tail)))
                 low, high = min(one.branches.values()), max(one.branches.values())
                 changes.append(
-                    f'output "{one.output}" joins branches of {low:.3g} to {high:.3g}: quantised apart, and joined '
-                    f"in float ({len(one.tail)} nodes)"
+                    f'output "{one.output}" joins branches of magnitudes {low:.3g} to {high:.3g}: quantised '
+                    f"separately, and joined in float ({len(one.tail)} nodes)"
                 )
             for name in self._mixed_outputs(groups):
                 nodes = precision.made_by(index, name)
@@ -277,15 +281,15 @@ class _Work:
         best = choice.best(trial, start)
         cut = _cut(len(every_fold.folds) - len(judge.folds), choice.untried)
         cut += [f"not tried, since the quantizer fails on it: {one}" for one in choice.failed]
-        # One type for all that meets the target, with every node on QNN, needs no search.
+        # A single type for all nodes that meets the target with every node on QNN needs no search.
         if target is not None and not best.meets(target, whole=True):
             trial = with_headroom(judge, trial, start).trial if best.change else best.trial
             found = search.reach(trial, start, target, self.wished.search_timeout_s)
-            # A search that leaves every node float has reached the target with the float model.
+            # If the search leaves every node float, the target is met by the float model only.
             useful = found.reached and len(found.precision.float_nodes) < len(index.protos)
             if useful or not best.meets(target, whole=False):
                 return _Chosen(trial, found, (*changes, *cut), every_fold)
-        if best.trial.index is not index:  # nothing of what was prepared here is in it
+        if best.trial.index is not index:  # The chosen model was not prepared here.
             changes = []
         change = [best.change] if best.change else []
         more: list[str] = []
@@ -298,7 +302,7 @@ class _Work:
     def few_held_out(
         self, every: CrossValidation, trial: PrecisionTrial, found: FoundPrecision
     ) -> FoldsReport | None:
-        """The chosen model judged by folds of all samples, where those that are held out are too few."""
+        """Return the accuracy of the chosen model in folds of all samples, if too few samples are held out."""
         if not self.samples.held_out or len(self.samples.compared) >= ENOUGH or not trial.calibrated.by_sample:
             return None
         trial.on_progress("judging by folds", 0, 0)
@@ -320,7 +324,7 @@ class _Work:
         return CrossValidation(folds, self.folder)
 
     def _mixed_outputs(self, groups: ColumnGroups) -> list[str]:
-        """Outputs with pixels and scores in their columns, that no Concat joins."""
+        """Return outputs that hold pixels and scores in their columns without a Concat that joins them."""
         expected = self.reference.expected
         stacks = {name: [np.asarray(one[n]) for one in expected] for n, name in enumerate(self.reference.names)}
         return [
@@ -332,9 +336,9 @@ class _Work:
         ]
 
     def _tried(self, most: int) -> FloatResults:
-        """What is judged by: the held-out samples, and some that calibrate where those are few.
+        """Return the samples that judge candidates: the held-out samples, and calibration samples if those are few.
 
-        With five alone, a target of 30 dB was met on them and missed by 7 dB on ten others.
+        With five samples only, a target of 30 dB was met on them and missed by 7 dB on ten others.
         """
         more = max(0, most - len(self.samples.compared)) if self.samples.held_out else 0
         chosen = self.samples.calibration[:: max(1, -(-len(self.samples.calibration) // more))] if more else []
@@ -345,20 +349,20 @@ class _Work:
 
 
 def _cut(folds: int, untried: Sequence[str]) -> list[str]:
-    """What of the choice the clock cut, so that another run may choose otherwise."""
-    lines = [f"chosen by the held-out samples alone: the other {folds} folds would take too long"] if folds else []
-    return [*lines, *(f"there was no time to try: {one}" for one in untried)]
+    """Return lines about what was skipped for lack of time: another run may choose otherwise."""
+    lines = [f"chosen by the held-out samples only: the other {folds} folds would take too long"] if folds else []
+    return [*lines, *(f"not tried for lack of time: {one}" for one in untried)]
 
 
 def _with_weights(model: Any, path: Path) -> Any:
-    """A copy that may be changed, with the tensors that are in other files."""
+    """Return a copy that may be changed, with its external tensors loaded."""
     changed = copy.deepcopy(model)
     graphs.load_weights(changed, path.parent)
     return changed
 
 
-# A model without the held-out samples has narrower ranges than one of all samples, as the recipe of ONNX Runtime's
-# documentation makes. So the last step calibrates with them, too.
+# A model without the held-out samples has narrower ranges than one calibrated with all samples, as in the recipe of
+# ONNX Runtime's documentation. So the last step calibrates with the held-out samples as well.
 
 
 def _with_all_samples(
@@ -369,15 +373,18 @@ def _with_all_samples(
     comparer: Comparer,
     before: Comparison,
 ) -> tuple[CalibratedModel, Recalibration]:
-    """The model to write, and how it is with all samples.
+    """Return the model to write, and its accuracy when it is calibrated with all samples.
 
     Args:
-        trial: with the chosen calibration.
-        samples: number of all.
-        before: how the model is without the samples that were held out.
+        trial: trial with the chosen calibration.
+        found: the chosen precision.
+        target: requested SNR in dB.
+        samples: number of all samples.
+        comparer: compares the model.
+        before: comparison of the model without the held-out samples.
     """
     every = dataclasses.replace(trial, calibrated=trial.calibrated.without(frozenset()))
-    # It did not run on QNN before: only the CPU can say whether something is lost.
+    # The model did not run on QNN before, so compare on the CPU only.
     if before.qnn is not None and before.qnn.placement is None:
         comparer = dataclasses.replace(comparer, qnn=None)
         every = dataclasses.replace(every, qnn=None)
@@ -394,36 +401,36 @@ def _with_all_samples(
 
 
 def _lost(before: Comparison, after: Comparison) -> str:
-    """Why the second is not to be taken; empty if it is as good."""
+    """Return why the second comparison is worse; empty if it is as good."""
     for where, snr in before.lowest.items():
         there = after.lowest.get(where)
         if there is None or there < snr - (_LOST_OF_GOOD_DB if there >= GOOD_DB else _LOST_DB):
             has = "no result" if there is None else f"{there:.1f} dB instead of {snr:.1f}"
             return f"it would have {has} on {where}"
     if before.qnn is not None and after.qnn is not None and before.qnn.all_on_qnn and not after.qnn.all_on_qnn:
-        return "QNN does not take all of it then"
-    # By each verdict for itself: one output may get worse while the lowest SNR stays.
+        return "some nodes would not run on QNN"
+    # Compare each verdict: one output may get worse while the lowest SNR stays.
     if any(worst(pair) != pair[0] for pair in zip(before.verdicts, after.verdicts, strict=True)):
         return "an output would be worse"
     return ""
 
 
 def _finish(original: Any, path: Path, found: FoundPrecision) -> Any:
-    """Puts the metadata back as it was, and leaves only domains that are used."""
+    """Restore the metadata and remove unused domains. Raise `OptionError` if nothing is quantised."""
     import onnx
 
     model = graphs.load(path)
     if not any(graphs.op_name(node).endswith("QuantizeLinear") for node in graphs.nodes(model)):
         if found.precision.float_nodes:
             raise OptionError(
-                "Nothing of this model is left to quantise: all of it has to stay float. Nothing was written.",
-                cause="The target, or --exclude, leaves no node.",
-                fix="Use the float model as it is, or a lower --target-snr.",
+                "No node of this model can be quantised: all nodes have to stay float. Nothing was written.",
+                cause="The target, or --exclude, excludes every node.",
+                fix="Use the float model, or a lower --target-snr.",
             )
         raise OptionError(
-            "There is nothing in this model that can be quantised. Nothing was written.",
+            "This model has no operator that can be quantised. Nothing was written.",
             cause="The quantizer found no operator that computes with float32.",
-            fix="Run it as it is: qnnbridge run tells whether QNN takes it.",
+            fix="Run the model unchanged: qnnbridge run shows whether QNN supports it.",
         )
     del model.metadata_props[:]
     model.metadata_props.extend(original.metadata_props)

@@ -1,8 +1,9 @@
-"""Quick lookups for onnxruntime's quantizer, which walks over all nodes or all weights for each tensor.
+"""Speed up onnxruntime's quantizer, which searches all nodes or all weights for each tensor.
 
-Of 100 convolutions two thirds of `quantize` were these walks, and they grow with the square of the model. The names
-are indexed here instead. And what it computes of a weight is the same in each fold and in most candidates: it is
-computed once. The float model is read once. What the quantizer writes stays the same, which a test holds.
+For a model of 100 convolutions these searches took two thirds of `quantize`, and they grow with the square of the
+model. Here the names are indexed instead. The quantised form of a weight is the same in each fold and in most
+candidates, so it is computed once. The float model is read once. A test checks that the quantizer's output does not
+change.
 """
 
 from __future__ import annotations
@@ -20,29 +21,29 @@ import numpy as np
 from qnnbridge_host.graph import graphs
 from qnnbridge_models.quantize.faithful import clashing_names
 
-# Names of onnxruntime's own, looked for in what is installed: a release without them is slower, and no error.
-# The function of the quantizer that reads a weight, its type and numbers, and nothing else.
+# Private names of onnxruntime that are patched if they exist. Without them quantising is slower, but works. The
+# quantizer's function that quantises a weight; it depends on its arguments only.
 _PURE = "quantize_onnx_initializer"
-# The method that gives a scale and zero point of each weight, one after the other.
+# The quantizer's method that computes scale and zero point of each weight, one after the other.
 _SCALES = "_calc_initializer_quant_params"
-# Quantised weights that are kept; those of larger models are computed anew.
+# Limit in bytes for cached quantised weights; weights beyond the limit are computed again.
 _MOST_BYTES = 1 << 29
-# The largest float model that is kept beside the one that is quantised.
+# Size in bytes of the largest float model that is cached in addition to its working copy.
 _MOST_FLOAT_BYTES = 1 << 28
 
 
 class KnownWeights:
-    """What the quantizer computed of the weights of one quantisation, by what it computes that of."""
+    """Cache of quantised weights and scales for one quantisation."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Any, ...], Any] = {}
         self._bytes = 0
 
     def get(self, key: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
-        """What `compute` gave for the key. It is not to be changed."""
+        """Return the result of `compute` for the key, cached. Callers must not change it."""
         if key not in self._found:
             found = compute()
-            # Scales come as a dict: they are small, and do not count.
+            # Scales are dicts: small, so they do not count.
             size = found.ByteSize() if hasattr(found, "ByteSize") else 0
             if self._bytes + size > _MOST_BYTES:
                 return found
@@ -52,11 +53,11 @@ class KnownWeights:
 
 
 class FloatModel:
-    """A float model that is quantised in several ways: what all of them read of it.
+    """A float model that is quantised in several ways, with the data that all of them read.
 
     Args:
-        path: its file, which stays as it is.
-        known: what the quantizer computed of weights, of this model or another one with some of the same.
+        path: file of the model, which is not changed.
+        known: cache of quantised weights, which models with equal weights can share.
     """
 
     def __init__(self, path: Path, known: KnownWeights) -> None:
@@ -66,7 +67,7 @@ class FloatModel:
 
     @functools.cached_property
     def outline(self) -> Any:
-        """Its graph without the contents of large weights, for what reads names only. It is not to be changed."""
+        """The model without the contents of large weights, to read names from. Callers must not change it."""
         model = graphs.load(self.path)
         for tensor in model.graph.initializer:
             if len(tensor.raw_data) > graphs.SMALL_BYTES:
@@ -75,30 +76,30 @@ class FloatModel:
 
     @functools.cached_property
     def clashing(self) -> dict[str, str]:
-        """Other names for the tensors whose names the quantizer would extend to one that exists."""
+        """Replacement names for tensors whose extended name would clash with another tensor."""
         return clashing_names(self.outline)
 
     def inferred(self) -> Any:
-        """The model with the shapes of its tensors, for the quantizer, which changes it."""
+        """Return a copy of the model with inferred shapes, which the quantizer may change."""
         from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
 
         if self._inferred is None:
             found = load_model_with_shape_infer(self.path)
             if found.ByteSize() > _MOST_FLOAT_BYTES:
-                # Kept only up to that size; a larger one is read again each time.
+                # A larger model is not cached, but read again each time.
                 return found
             self._inferred = found
-        # A copy: the quantizer changes what it is given.
+        # A copy, because the quantizer changes the model.
         return copy.deepcopy(self._inferred)
 
     def contents(self, weight: Any) -> bytes:
-        """What stands for a weight of the model, which the quantizer reads and never changes."""
+        """Return a hash of a weight. The quantizer reads weights of the model and never changes them."""
         if weight.name not in self._contents:
             self._contents[weight.name] = hashlib.blake2b(weight.SerializeToString(), digest_size=16).digest()
         return self._contents[weight.name]
 
     def quantised(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The quantizer's function that quantises a weight, which does nothing twice."""
+        """Wrap the quantizer's function that quantises a weight with a cache."""
 
         def call(weight: Any, *given: Any, **named: Any) -> Any:
             key = (self.contents(weight), len(given), *named, *map(_label, (*given, *named.values())))
@@ -107,7 +108,7 @@ class FloatModel:
         return call
 
     def scales(self, quantizer: Any) -> Callable[[], dict[str, Any]]:
-        """The quantizer's method that gives the scales of weights, which computes none twice."""
+        """Wrap the quantizer's method that computes the scales of weights with a cache."""
         plain = getattr(quantizer, _SCALES)
         options = {name: value for name, value in quantizer.extra_options.items() if name != "TensorQuantOverrides"}
         types = (quantizer.per_channel, quantizer.reduce_range, quantizer.weight_qType, quantizer.activation_qType)
@@ -120,9 +121,9 @@ class FloatModel:
                 if weight is None:
                     continue
                 given = quantizer.tensor_quant_overrides.get(name)
-                # `repr` stands for what cannot be hashed.
+                # `repr` replaces values that cannot be hashed.
                 key = (self.contents(weight), repr(types), repr(options), repr(given), repr(vars(wanted)))
-                # One tensor at a time: the quantizer's method computes all that are listed.
+                # One tensor at a time: the quantizer's method computes all listed tensors.
                 quantizer.tensors_to_quantize = {name: wanted}
                 try:
                     found |= copy.deepcopy(self.known.get(key, plain))
@@ -134,16 +135,20 @@ class FloatModel:
 
 
 def _label(value: Any) -> Any:
-    """What stands for an argument in a key: its contents, whatever it is."""
+    """Return the part of a cache key that identifies an argument by its contents."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.dtype, value.shape, hashlib.blake2b(value.tobytes(), digest_size=16).digest()
     return type(value), repr(value)
 
 
 class _Index:
-    """Finds items of a repeated field by name; looks at what was added since, and at all where that is not enough.
+    """Index of a repeated field by name.
 
-    names: the names of an item.
+    A lookup indexes added items, and rebuilds the index if items were removed.
+
+    Args:
+        items: the repeated field.
+        names: returns the names of an item.
     """
 
     def __init__(self, items: Any, names: Callable[[Any], Any]) -> None:
@@ -152,11 +157,11 @@ class _Index:
         self._count, self._last = 0, ""
 
     def of(self, name: str) -> list[Any]:
-        """The items in their order. Their names may be others by now."""
+        """Return the items of that name in their order. Items may have been renamed since they were indexed."""
         count = len(self._items)
-        # The quantizer also removes items. Then the count is lower, or another item is the last.
+        # The quantizer also removes items: then the count is lower, or the last item is another one.
         if count < self._count or (self._count and self._label(self._count - 1) != self._last):
-            self._found, self._count = {}, 0  # something was taken out
+            self._found, self._count = {}, 0  # An item was removed.
         for place in range(self._count, count):
             item = self._items[place]
             for one in dict.fromkeys(self._names(item)):
@@ -166,12 +171,12 @@ class _Index:
         return self._found.get(name, [])
 
     def also(self, name: str, items: list[Any]) -> None:
-        """These have the name from now on."""
+        """Add items that got this name."""
         known = self._found.setdefault(name, [])
         known += [item for item in items if all(item is not one for one in known)]
 
     def without(self, name: str, place: int) -> None:
-        """The only item of that name is taken out; the lookup before saw all items."""
+        """Remove the only item of that name. The previous lookup has indexed all items."""
         del self._items[place]
         del self._found[name]
         self._count -= 1
@@ -183,10 +188,10 @@ class _Index:
 
 
 def _indexed(old: Any) -> Any:
-    """The same model of a quantizer, with quick lookups."""
+    """Return the quantizer's model with indexed lookups."""
     kind = type(old)
 
-    # A subclass of whatever the installed onnxruntime has: only the lookups are replaced.
+    # Subclass of the installed onnxruntime's class: only the lookups are replaced.
     class Indexed(kind):  # type: ignore[misc,valid-type]
         def __init__(self) -> None:
             self.__dict__.update(old.__dict__)
@@ -212,7 +217,7 @@ def _indexed(old: Any) -> Any:
         def remove_initializer(self, tensor: Any) -> None:
             name, items = tensor.name, self.model.graph.initializer
             places = [place for place, item in enumerate(items) if item.name == name]
-            # Names that are not unique: the quantizer's own method decides which one goes.
+            # If the name is not unique, the quantizer's own method decides which item to remove.
             if [item.name for item in self._tensors.of(name)] != [name] or len(places) != 1:
                 super().remove_initializer(tensor)
                 return
@@ -233,9 +238,9 @@ def _indexed(old: Any) -> Any:
 
 @contextlib.contextmanager
 def quick(quantizer: Any, float_model: FloatModel) -> Iterator[None]:
-    """A quantizer that has not begun finds nodes and weights by an index, and what is known of weights.
+    """Let a new quantizer use indexed lookups and cached weights within this context.
 
-    Its functions belong to modules of onnxruntime; for what others give them they do what they did.
+    The replaced functions belong to modules of onnxruntime; for other models they behave as before.
     """
     from onnxruntime.quantization import base_quantizer, qdq_quantizer, quant_utils
 
@@ -249,7 +254,7 @@ def quick(quantizer: Any, float_model: FloatModel) -> Iterator[None]:
     replaced: list[tuple[Any, str, Any]] = []
     if hasattr(quantizer, _SCALES):
         setattr(quantizer, _SCALES, float_model.scales(quantizer))
-    # In these modules and not in `quant_utils`: they have imported the functions by name.
+    # Patch these modules instead of `quant_utils`, because they import the functions by name.
     for module in (base_quantizer, qdq_quantizer):
         ours_of: dict[str, Any] = {"find_by_name": find}
         if hasattr(quant_utils, _PURE):

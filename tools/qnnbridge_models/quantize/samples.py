@@ -1,8 +1,8 @@
-"""Calibration samples from .npz and .npy files, checked before any work begins, and which of them calibrate.
+"""Calibration samples from .npz and .npy files, checked before any work begins, and their split into sets.
 
-One sample is the value of every input. An .npz file has the inputs' names as keys; an .npy file is for a model with
-one input. Arrays with one axis more than the model's, or with a larger batch than the model's 1, are several
-samples, stacked. Files are read once to be checked and again when they are used: large sets need not fit in memory.
+A sample holds a value for every input. The keys of an .npz file are the names of the inputs; an .npy file is for a
+model with one input. An array with one axis more than the model's input, or with a larger batch than 1, is a stack
+of samples. Files are read once for the check and again for use, so large sets need not fit in memory.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from qnnbridge_tools.arguments import InputFile
 SUFFIXES = (".npz", ".npy")
 MAX_NAMES_SHOWN = 8
 
-# A fifth is held out, and at most this many: each of them runs on the CPU and on QNN.
+# A fifth of the samples is held out, up to this many: each of them runs on the CPU and on QNN.
 MOST_HELD_OUT = 10
-# Of fewer samples none is held out: the ranges need them more.
+# With fewer samples none is held out, because the ranges need them more.
 LEAST_TO_HOLD_OUT = 3
-# Fewer are worth a warning.
+# Fewer samples cause a warning.
 FEW_SAMPLES = 10
 
 
 class FileSamples:
-    """A sequence of samples, read when they are used; the last file is kept. One thread at a time.
+    """Sequence of samples that are read on access. Caches the last file; not thread-safe.
 
     Args:
-        places: of each sample its file, and its number among the samples that are stacked there.
+        places: file of each sample, and its number within the file.
+        declared: the model's inputs.
     """
 
     def __init__(self, places: Sequence[tuple[Path, int]], declared: Sequence[NodeInfo]) -> None:
@@ -55,39 +56,41 @@ class FileSamples:
 
     def __getitem__(self, number: int) -> Feeds:
         file, place = self._places[number]
-        # Samples of one file come one after the other: it is not read for each of them.
+        # Samples of a file are usually read in sequence, so a file is read once and not per sample.
         if self._read is None or self._read[0] != file:
             self._read = (file, _samples_of(file, self._declared))
         return self._read[1][place]
 
 
 def load(sources: Iterable[Path], declared: Sequence[NodeInfo]) -> tuple[FileSamples, list[str]]:
-    """All samples of files and folders, in the order of their names; and what is worth a warning."""
+    """Return all samples of files and folders, ordered by file name, and warnings. Raise `OptionError`."""
     places: list[tuple[Path, int]] = []
     ignored: set[str] = set()
     for file in list_files(sources):
         samples = _samples_of(file, declared, ignored)
         places += [(file, number) for number in range(len(samples))]
     if not places:
-        raise OptionError("The calibration files hold no sample.", fix="Give at least one; 50 to 200 are usual.")
+        raise OptionError(
+            "The calibration files contain no samples.", fix="Give at least one; usual are 50 to 200."
+        )
     notes = [f"Not an input of the model, so not used: {', '.join(sorted(ignored)[:MAX_NAMES_SHOWN])}."]
     return FileSamples(places, declared), notes if ignored else []
 
 
 def list_files(sources: Iterable[Path]) -> list[Path]:
-    """The files that hold samples, those of a folder in natural order (2 before 10)."""
+    """Return the sample files; files of a folder are in natural order (2 before 10)."""
     files: list[Path] = []
     for source in sources:
         if source.is_dir():
             inside = [path for path in source.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file()]
             if not inside:
                 raise OptionError(
-                    f"The folder {source} holds no .npz or .npy file.",
+                    f"The folder {source} contains no .npz or .npy files.",
                     fix="Save each sample there: numpy.savez(FILE, input_name=array, ...).",
                 )
             files += sorted(inside, key=_natural)
         elif not source.exists():
-            raise OptionError(f"There is no calibration file or folder {source}.")
+            raise OptionError(f"The calibration file or folder {source} does not exist.")
         elif source.suffix.lower() not in SUFFIXES:
             raise OptionError(f"{source} is neither a folder nor an .npz or .npy file.")
         else:
@@ -96,7 +99,7 @@ def list_files(sources: Iterable[Path]) -> list[Path]:
 
 
 def shapes_in(sources: Iterable[Path], names: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
-    """The shapes of the first file's arrays, to suggest sizes for free dimensions. Empty if it cannot be read."""
+    """Return the shapes of the first file's arrays, to suggest sizes for free dimensions; empty if unreadable."""
     try:
         arrays = _arrays_of(list_files(sources)[0], names, set())
     except (OptionError, IndexError):
@@ -105,7 +108,7 @@ def shapes_in(sources: Iterable[Path], names: Sequence[str]) -> Mapping[str, tup
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    # Pairs, because Python does not order a number and a text.
+    # Pairs, because Python cannot compare a number with a string.
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", path.name)]
 
 
@@ -113,7 +116,7 @@ def _arrays_of(file: Path, names: Sequence[str], ignored: set[str]) -> dict[str,
     if file.suffix.lower() == ".npy":
         if len(names) != 1:
             raise OptionError(
-                f"{file} holds one array, and the model has {len(names)} inputs: {_listed(names)}.",
+                f"{file} contains one array, but the model has {len(names)} inputs: {_listed(names)}.",
                 fix="Save samples as .npz files with the inputs' names as keys.",
             )
         return {names[0]: np.asarray(readers.load([InputFile(names[0], file)], None)[0].value)}
@@ -133,13 +136,13 @@ def _arrays_of(file: Path, names: Sequence[str], ignored: set[str]) -> dict[str,
 
 def _samples_of(file: Path, declared: Sequence[NodeInfo], ignored: set[str] | None = None) -> list[Feeds]:
     if not declared:
-        raise OptionError("The model has no input, so there is nothing to read samples for.")
+        raise OptionError("The model has no inputs, so it needs no samples.")
     arrays = _arrays_of(file, [node.name for node in declared], set() if ignored is None else ignored)
     stacks = {node.name: _stacked(arrays[node.name], node, file) for node in declared}
     counts = {name: len(stack) for name, stack in stacks.items()}
     if len(set(counts.values())) > 1:
         raise OptionError(
-            f"{file} holds different numbers of samples: "
+            f"{file} contains different numbers of samples: "
             + ", ".join(f"{n} of {name}" for name, n in counts.items()),
             fix="Stack the same number of samples of every input along axis 0.",
         )
@@ -149,46 +152,46 @@ def _samples_of(file: Path, declared: Sequence[NodeInfo], ignored: set[str] | No
 
 
 def _stacked(array: npt.NDArray[Any], node: NodeInfo, file: Path) -> Sequence[npt.NDArray[Any]]:
-    """The samples in one array, each with the model's own shape."""
+    """Return the samples of one array, each in the shape of the model's input."""
     declared = elements.from_ort_type(node.type)
     element = declared.element if declared.kind == "tensor" else None
     if element is None or not elements.LAYOUTS[element].named:
         raise OptionError(
-            f'Input "{node.name}" is {node.type}, which files of samples cannot hold.',
-            fix="Use the part of the model behind this input, or a model with float32 there.",
+            f'Input "{node.name}" has the type {node.type}, which sample files cannot contain.',
+            fix="Use the part of the model behind this input, or a model with a float32 input.",
         )
     dtype = elements.numpy_dtype(element)
-    if dtype.kind == "O" and array.dtype.kind == "U":  # files hold texts of one width only
+    if dtype.kind == "O" and array.dtype.kind == "U":  # numpy stores strings in files with a fixed width.
         array = array.astype(object)
-    # The byte order of a file is no difference: the values are converted below.
+    # Ignore the byte order of the file: values are converted below.
     if array.dtype.newbyteorder("=") != dtype:
         raise OptionError(
-            f'{file}: input "{node.name}" is {array.dtype}, the model wants {dtype}.',
-            fix=f'Save it with .astype("{dtype}"), scaled as the model wants it.',
+            f'{file}: input "{node.name}" is {array.dtype}, but the model expects {dtype}.',
+            fix=f'Save it with .astype("{dtype}"), scaled as the model expects it.',
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise OptionError(
-            f'{file}: input "{node.name}" holds NaN or infinite values.',
-            cause="They would make the ranges of all tensors behind it useless.",
-            fix="Leave such samples out.",
+            f'{file}: input "{node.name}" contains NaN or infinite values.',
+            cause="They would make the ranges of all dependent tensors useless.",
+            fix="Remove such samples.",
         )
     array = array.astype(dtype.newbyteorder("="), order="C", copy=False)
-    if node.shape is None:  # nothing says how many samples it holds
+    if node.shape is None:  # The number of samples in the array is unknown.
         return [array]
     want = node.shape
     if _fits(array.shape, want):
         return [array]
-    if want[:1] == (1,) and _fits(array.shape, want[1:]):  # one sample without its batch
+    if want[:1] == (1,) and _fits(array.shape, want[1:]):  # One sample without its batch axis.
         return [array[np.newaxis]]
     if _fits(array.shape[1:], want):
         return [np.asarray(one) for one in array]
-    # A stack of samples without their batch is cut into batches of one.
+    # A stack of samples without their batch axis is split into batches of 1.
     if want[:1] == (1,) and _fits(array.shape[1:], want[1:]):
         return [array[number : number + 1] for number in range(len(array))]
     shape = "x".join("?" if size is None else str(size) for size in want) or "scalar"
     raise OptionError(
         f'{file}: input "{node.name}" has the shape {"x".join(map(str, array.shape)) or "scalar"}, '
-        f"the model wants {shape}.",
+        f"but the model expects {shape}.",
         fix=f"Save it as {shape}, or several such samples stacked along axis 0.",
     )
 
@@ -203,7 +206,11 @@ def _listed(names: Sequence[str]) -> str:
 
 
 class ChosenSamples(Sequence[Feeds]):
-    """Some samples of one set or several, each with its number there; read when they are used."""
+    """Selected samples of one or several sequences, read on access.
+
+    Args:
+        places: for each sample its sequence and its number there.
+    """
 
     def __init__(self, places: Sequence[tuple[Any, int]]) -> None:
         self._places = places
@@ -218,13 +225,13 @@ class ChosenSamples(Sequence[Feeds]):
         return samples[place]
 
     def __iter__(self) -> Iterator[Feeds]:
-        # Not that of `Sequence`, which takes an IndexError out of a file for the end.
+        # `Sequence.__iter__` would treat an IndexError raised while reading a file as the end.
         return (samples[place] for samples, place in self._places)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RandomSamples:
-    """Made up anew each time they are read: the same seed gives the same values."""
+    """Random samples, generated on each access: equal seeds give equal values."""
 
     declared: Sequence[NodeInfo]
     count: int
@@ -239,10 +246,10 @@ class RandomSamples:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SampleSets:
-    """The samples that calibrate, and those that are compared.
+    """The samples for calibration and for comparison.
 
     Args:
-        held_out: `compared` are not among `calibration`.
+        held_out: no sample of `compared` is in `calibration`.
     """
 
     calibration: Sequence[Feeds]
@@ -252,41 +259,44 @@ class SampleSets:
 
     @property
     def every(self) -> Sequence[Feeds]:
-        """Those that calibrate first."""
+        """All samples, the calibration samples first."""
         if not self.held_out:
             return self.calibration
         return ChosenSamples([(one, n) for one in (self.calibration, self.compared) for n in range(len(one))])
 
     @property
     def held_numbers(self) -> frozenset[int]:
-        """Of those held out, in `every`."""
+        """Numbers of the held-out samples in `every`."""
         first = len(self.calibration)
         return frozenset(range(first, first + len(self.compared))) if self.held_out else frozenset()
 
 
 def gather(model: Any, sources: Sequence[Path], *, random: int, seed: int, held_out: int | None) -> SampleSets:
-    """Samples of files, or made up. Those held out are spread evenly, because files are often sorted by class."""
+    """Read or generate samples and split them into sets. Raise `OptionError`.
+
+    Held-out samples are spread evenly, because files are often sorted by class.
+    """
     declared = [shapes.declared(value) for value in shapes.real_inputs(model.graph)]
     warnings: list[str] = []
     samples: FileSamples | RandomSamples
     if random and sources:
-        raise OptionError("Calibration samples and random ones exclude each other.", fix="Leave --random away.")
+        raise OptionError("Calibration samples and random samples exclude each other.", fix="Omit --random.")
     if random:
         extra = _held_out_of(random) if held_out is None else held_out
         samples, held_out = RandomSamples(declared, random + extra, seed), extra
         warnings.append(
-            "Calibrated with random values, whose ranges have nothing to do with real data: this shows whether the "
-            "model runs, not how good it is. Use --calibration with real samples."
+            "Calibrated with random values, whose ranges are unrelated to real data: this shows whether the "
+            "model runs, not how accurate it is. Use --calibration with real samples."
         )
     elif sources:
         samples, warnings = load(sources, declared)
         if len(samples) < FEW_SAMPLES:
-            warnings.append(f"{len(samples)} samples are few; 50 to 200 that cover what will come are usual.")
+            warnings.append(f"{len(samples)} samples are few; 50 to 200 that cover the expected inputs are usual.")
     else:
         raise OptionError(
             "No calibration samples.",
-            cause="The ranges of all tensors are measured with them.",
-            fix="--calibration FOLDER with .npz or .npy files of real inputs; --random 16 only to try things out.",
+            cause="The ranges of all tensors are measured with samples.",
+            fix="Give --calibration FOLDER with .npz or .npy files of real inputs, or --random 16 for a first try.",
         )
     count = len(samples)
     kept = _held_out_of(count) if held_out is None else held_out
@@ -295,7 +305,7 @@ def gather(model: Any, sources: Sequence[Path], *, random: int, seed: int, held_
             f"{kept} samples held out of {count} leave none to calibrate with.", fix="Give more, or --held-out 0."
         )
     numbers = [int(number) for number in np.linspace(0, count - 1, kept + 2)[1:-1].round()]
-    if len(set(numbers)) < kept:  # most of them are kept: rounding met one twice
+    if len(set(numbers)) < kept:  # Most samples are held out, so rounding produced a number twice.
         numbers = [(2 * number + 1) * count // (2 * kept) for number in range(kept)]
     calibrating = ChosenSamples([(samples, number) for number in range(count) if number not in numbers])
     compared = ChosenSamples([(samples, number) for number in numbers or range(min(count, MOST_HELD_OUT))])

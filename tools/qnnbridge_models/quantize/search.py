@@ -1,8 +1,8 @@
-"""The search for mixed precision: which layers get 16 bits or stay float, so that every output reaches a target.
+"""Search for mixed precision: choose layers that get 16 bits or stay float, so that every output meets a target.
 
-First on the CPU, where rounding is the only cause: the noisiest layers go a step up (8 bits, 16 bits, float) until
-the target is met. Then on QNN, if one is at hand: it may compute single quantised operators otherwise than the CPU
-does, so everything is put back from float in parts, as long as the target stays met there.
+The search starts on the CPU, where rounding is the only cause of errors: the noisiest layers go one step up (8
+bits, 16 bits, float) until the target is met. It continues on QNN if available, where single quantised operators
+may be computed differently: all nodes become float, and parts are quantised again as long as the target is met.
 """
 
 from __future__ import annotations
@@ -27,30 +27,31 @@ from qnnbridge_protocol.errors import BridgeError, ModelError
 from qnnbridge_protocol.specs import Placement
 
 _ROUNDS = 6
-# Runs of partly quantised models on the CPU, and of candidates on QNN.
+# Limits for runs of partly quantised models on the CPU, and for candidates on QNN.
 _RUNS_ON_CPU, _RUNS_ON_QNN = 160, 24
-# At most that many samples show which layer is noisy; all of them show whether the target is met, most of which the
-# choice has not seen. With three, a speech detector was good enough on a pause and a vowel, and 5 dB worse on the
-# rest; with the same 20 for both, it missed 40 dB by 5 on others.
+# Number of samples that show which layers are noisy. Whether the target is met is judged by all samples, most of
+# which the choice has not seen. With three samples, a speech detector was good enough on a pause and a vowel, and 5
+# dB worse on the rest; with the same 20 samples for both, it missed 40 dB by 5 dB on others.
 _SAMPLES = 20
-# On QNN, where a sample takes longer.
+# Largest number of samples on QNN, where a sample takes longer.
 _SAMPLES_ON_QNN = 40
-# The part of the allowed noise that the layers left quantised may make: noises do not add exactly.
+# Share of the allowed noise for layers that stay quantised: noises do not add up exactly.
 _SHARE = 0.7
-# Weights or activations that make less than this part of their layer's noise stay as they are.
+# Weights or activations with a smaller share of their layer's noise do not change.
 _MINOR = 0.1
-# QNN computes float in half floats; a target so near to that limit leaves everything float.
+# QNN computes float in half precision; a target this near to that limit leaves everything float.
 _NEAR_LIMIT_DB = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FoundPrecision:
-    """What the search found.
+    """Result of the search.
 
     Args:
-        layers: what single layers cost, the worst first.
-        reached: the target is met, on QNN too if one was there.
-        notes: what kept it from the target.
+        precision: the chosen precision.
+        layers: cost of single layers, the worst first.
+        reached: the target is met, also on QNN if available.
+        notes: reasons why the target is not met.
     """
 
     precision: Precision
@@ -61,11 +62,11 @@ class FoundPrecision:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PrecisionTrial:
-    """Everything that it takes to try a precision.
+    """Data needed to try a precision.
 
     Args:
-        work: folder for candidates.
-        reference: what they are judged by.
+        work: folder for candidate models.
+        reference: results of the float model, to compare candidates with.
     """
 
     index: ModelIndex
@@ -80,25 +81,31 @@ class PrecisionTrial:
         return self.calibrated.write(self.work / name, precision)
 
     def on_cpu(self, model: Path) -> float:
-        """The lowest SNR there."""
+        """Return the lowest SNR on the CPU."""
         return self.reference.lowest(self.reference.on_cpu(model))
 
     def on_qnn(self, model: Path, least: float = -math.inf) -> float | None:
-        """The lowest SNR there; None if it does not run. Below `least` it is that of the first samples only."""
+        """Return the lowest SNR on QNN; None if the model does not run.
+
+        If it is below `least`, only the first samples were run.
+        """
         there = self.placed_on_qnn(model, lambda _, lowest: lowest < least)
         return None if there is None else there[1]
 
     def runs_on_qnn(self, model: Path) -> bool:
-        """Whether it can be run there, by one sample."""
+        """Return whether QNN runs the model with one sample."""
         return self.placed_on_qnn(model, lambda *_: True) is not None
 
     def placed_on_qnn(
         self, model: Path, hopeless: Callable[[bool, float], bool] = lambda *_: False
     ) -> tuple[bool, float] | None:
-        """Whether QNN takes every node, and the lowest SNR; None if it does not run.
+        """Return (all nodes run on QNN, lowest SNR), or None if the model does not run on QNN.
 
-        hopeless: asked after each sample with both of these; no more samples are run once it is true. The SNR falls
-            with each five samples that are judged together, so a model that is below a limit stays there.
+        Args:
+            model: path of the candidate.
+            hopeless: called after each sample with both values; no more samples are run once it returns true.
+                Samples are judged in groups of five and the SNR only falls, so a model below a limit stays below
+                it.
         """
         assert self.qnn is not None
         few = self.reference.few(_SAMPLES_ON_QNN)
@@ -127,12 +134,12 @@ class PrecisionTrial:
 
 
 def layer_report(trial: PrecisionTrial, precision: Precision) -> tuple[LayerError, ...]:
-    """What each layer costs by itself, the worst first; groups of layers that cost little are left out."""
+    """Return the cost of each layer, the worst first, except for groups of layers that cost little."""
     return tuple(_noisiest(trial, trial.partial(trial.write(precision)), 0.0))
 
 
 def reach(trial: PrecisionTrial, start: Precision, target: float, timeout_s: float) -> FoundPrecision:
-    """The least that has to have more bits for every output to have `target` dB."""
+    """Give more bits to as few layers as possible so that every output has `target` dB."""
     deadline = time.monotonic() + timeout_s
     found = _on_cpu(trial, start, target, deadline)
     if trial.qnn is not None:
@@ -154,13 +161,14 @@ def _on_cpu(trial: PrecisionTrial, start: Precision, target: float, deadline: fl
         if time.monotonic() > deadline:
             break
         partial = trial.partial(model)
-        # Halved in each round: what was allowed before did not reach the target.
+        # Halved in each round, because the previous value did not meet the target.
         allowed = noise_of_db(target) * _SHARE / 2**round_number
         errors = _noisiest(trial, partial, allowed, deadline)
-        # Those of the first round: later rounds look at a model of which a part has more bits already.
+        # Keep the layers of the first round: later rounds measure a model in which some layers already have more
+        # bits.
         layers = layers or tuple(errors)
         stepped = _stepped_up(trial, precision, errors, partial)
-        # No layer has a further step, so another round would find the same.
+        # No layer has a further step, so another round would give the same result.
         if stepped == precision:
             break
         precision, model = _written(trial, precision, stepped, errors)
@@ -172,7 +180,7 @@ def _on_cpu(trial: PrecisionTrial, start: Precision, target: float, deadline: fl
 def _noisiest(
     trial: PrecisionTrial, partial: PartialModels, allowed: float, deadline: float = math.inf
 ) -> list[LayerError]:
-    """`noisiest`, with each run reported as progress."""
+    """Call `noisiest` and report each run as progress."""
     done = 0
 
     def snr_of(tensors: frozenset[str]) -> float:
@@ -187,9 +195,9 @@ def _noisiest(
 def _stepped_up(
     trial: PrecisionTrial, precision: Precision, errors: Sequence[LayerError], partial: PartialModels
 ) -> Precision:
-    """One step more for what is noisy of these layers: their weights, what they compute, or both."""
+    """Raise the precision of the noisy parts of these layers by one step: their weights, their outputs, or both."""
     for error in errors:
-        # By themselves: weights or results that make little of the noise stay as they are.
+        # Measured separately: weights or outputs that cause little of the noise do not change.
         layer = error.layer
         least = error.noise * _MINOR
         if layer.weights and noise_of_db(partial.snr_of(layer.weights)) >= least:
@@ -213,7 +221,7 @@ def _more_for_outputs(trial: PrecisionTrial, precision: Precision, outputs: froz
 
 
 def _float_around(trial: PrecisionTrial, outputs: frozenset[str]) -> Precision:
-    # A tensor stays float if neither its maker nor any reader is quantised.
+    # A tensor stays float if neither its producer nor any consumer is quantised.
     touching = {maker.name for name in outputs if (maker := trial.index.maker(name)) is not None}
     touching |= {node.name for name in outputs for node in trial.index.uses(name)}
     return Precision(float_nodes=frozenset(touching))
@@ -222,7 +230,7 @@ def _float_around(trial: PrecisionTrial, outputs: frozenset[str]) -> Precision:
 def _written(
     trial: PrecisionTrial, before: Precision, stepped: Precision, errors: Sequence[LayerError]
 ) -> tuple[Precision, Path]:
-    """The candidate; with float in place of 16 bits where the quantizer cannot mix 8 and 16."""
+    """Write the candidate, with float instead of 16 bits if the quantizer cannot mix 8 and 16 bits."""
     try:
         return stepped, trial.write(stepped)
     except ModelError:
@@ -236,13 +244,13 @@ def _written(
 def _on_qnn(trial: PrecisionTrial, found: FoundPrecision, target: float, deadline: float) -> FoundPrecision:
     trial.on_progress("trying it on QNN", 0, 0)
     there = trial.on_qnn(trial.write(found.precision))
-    # QNN may refuse single weights of 16 bits that it takes elsewhere.
+    # QNN may refuse 16 bits for single weights although it supports them for others.
     if there is None:
         found = without_refused(trial, found, deadline)
         there = trial.on_qnn(trial.write(found.precision))
     if there is not None and there >= target:
         return found
-    # The float model on QNN shows what no quantised one can exceed there.
+    # The float model's SNR on QNN is the limit for every quantised model.
     limit = trial.on_qnn(trial.calibrated.path)
     goal = target if limit is None else min(target, limit - _NEAR_LIMIT_DB)
     notes = found.notes
@@ -261,7 +269,7 @@ def _on_qnn(trial: PrecisionTrial, found: FoundPrecision, target: float, deadlin
 
 
 def without_refused(trial: PrecisionTrial, found: FoundPrecision, deadline: float) -> FoundPrecision:
-    """Float in place of 16 bits where QNN cannot finalize those: a Conv with int16 weights and stride 4."""
+    """Replace 16 bits by float where QNN cannot finalize the graph, e.g. a Conv with int16 weights and stride 4."""
     wide = [*sorted(found.precision.wide_weights), *sorted(found.precision.wide_tensors)]
 
     def narrowed(part: Sequence[str]) -> Precision:
@@ -280,7 +288,7 @@ def without_refused(trial: PrecisionTrial, found: FoundPrecision, deadline: floa
 def _meeting(
     trial: PrecisionTrial, precision_of: Callable[[Sequence[str]], Precision], goal: float | None
 ) -> Callable[[Sequence[str]], bool]:
-    """Whether a model of that precision runs on QNN and has `goal` dB there; each try is reported as progress."""
+    """Return a check whether a model of that precision runs on QNN with at least `goal` dB; it reports progress."""
     tried = 0
 
     def meets(part: Sequence[str]) -> bool:
@@ -302,9 +310,9 @@ def _meeting(
 def smallest(
     nodes: Sequence[str], meets: Callable[[Sequence[str]], bool], budget: int, deadline: float
 ) -> list[str] | None:
-    """The fewest of `nodes`, about, that keep `meets` true; None if not even all of them do.
+    """Return an approximately smallest part of `nodes` for which `meets` is true; None if it fails for all nodes.
 
-    Parts are taken out one after the other, as long as it stays true; then smaller parts.
+    Parts are removed one after the other as long as `meets` stays true; then smaller parts.
     """
     if not meets(nodes):
         return None
@@ -312,7 +320,7 @@ def smallest(
     size = -(-len(kept) // 2)
     runs = 1
     while size and kept:
-        # From the end: a part that is taken out does not move those that are still to come.
+        # From the end, so that removing a part does not move the parts that follow.
         for start in range(len(kept), 0, -size):
             if runs >= budget or time.monotonic() > deadline:
                 return kept

@@ -1,4 +1,4 @@
-"""`qnnbridge verify`: whether QNN computes what the CPU computes, on ordinary and on extreme inputs.
+"""`qnnbridge verify`: compare QNN's results with the CPU's, on ordinary and on extreme inputs.
 
 >>> from qnnbridge_models.verify import verify_model
 >>> verify_model("model.onnx", soc_model="60").verdict

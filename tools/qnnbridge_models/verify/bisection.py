@@ -1,12 +1,12 @@
-"""Finds the first node behind which QNN differs from the CPU, or with which QNN dies, in few sessions.
+"""Find the first node whose results differ between QNN and the CPU, or that crashes QNN, in few sessions.
 
-The model is cut behind a node, and the tensors that are alive there become its outputs. One pair of sessions looks
-at several cuts at once, so that a thousand nodes take four rounds; where QNN dies there is one cut at a time. The
-node that is found runs by itself at the end, on the CPU's own values: that shows whether it is wrong itself.
+The model is cut after a node, and the tensors that are live there become its outputs. One pair of sessions examines
+several cuts at once, so a thousand nodes take four rounds; if QNN crashes, each round examines one cut. At the end,
+the node runs alone on the CPU's values, which shows whether the node itself is wrong.
 
-A quantised operator with its QuantizeLinear and DequantizeLinear is one group, between which nothing is cut: QNN
-computes the group as one, and a half of it otherwise. Cutting needs the onnx package. One `Cutter` belongs to one
-search; no threads. Files go into its folder.
+A quantised operator with its QuantizeLinear and DequantizeLinear forms one group that is never cut: QNN computes
+the whole group at once, and part of it differently. Cutting needs the onnx package. A `Cutter` belongs to one
+search and is not thread-safe. Files go into its folder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from qnnbridge_tools.sessions import CPU, DEATHS, QNN, SessionSettings, memory_f
 if TYPE_CHECKING:
     from qnnbridge import Host
 
-# Behind one cut. A graph that has more alive at once gets those that were made last.
+# Largest number of outputs of a cut. If more tensors are live, those computed last are used.
 _MOST_OUTPUTS = 40
 # TensorProto.STRING.
 _TEXT_TYPE = 8
@@ -43,37 +43,37 @@ _Q_AND_DQ = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 class Cutter:
-    """Cuts a model without free dimensions: makes models of the nodes up to a place, or of a few by themselves.
+    """Cut a model without free dimensions: build models of the nodes up to a place, or of a few nodes alone.
 
     Args:
-        model: a `ModelProto`.
-        source: its path.
+        model: `ModelProto`.
+        source: path of the model.
         external_files: names of its weight files.
-        folder: where the cut models go.
+        folder: folder for the cut models.
     """
 
     def __init__(self, model: Any, source: Path, external_files: Iterable[str], folder: Path) -> None:
         self._model = model
         self._folder = folder
-        # The name of a cut is in crash reports, where it has to tell which model was cut.
+        # The file name of a cut appears in crash reports, so it contains the name of the model.
         self._stem = source.stem
         self._index = ModelIndex(model)
         self._count = 0
-        # Each cut names the weight files of the model: they are linked once, beside all cuts.
+        # Each cut refers to the weight files of the model: they are linked once, next to the cuts.
         link_files(source.parent, external_files, folder)
         self.nodes = self._index.protos
         self._last_use = {name: index for index, node in enumerate(self.nodes) for name in graphs.reads(node)}
         self._live = self._depends_on_inputs()
         self._makers = self._index.makers
-        # From the maker of each tensor that becomes steps to its QuantizeLinear.
+        # (producer of a tensor, its QuantizeLinear): no cut between them.
         groups = [
             (self._makers[node.input[0]], index)
             for index, node in enumerate(self.nodes)
             if node.op_type == "QuantizeLinear" and node.input[0] in self._live
         ]
-        # Behind these nodes, which compute something from the inputs, the model may be cut.
+        # Nodes that depend on the inputs: only after these the model may be cut.
         live = [index for index in range(len(self.nodes)) if self._is_live(index)]
-        # The last one is a place in any case: the search takes it for the end that is bad.
+        # The last node is always a place: the search assumes that its results are bad.
         self.places: list[int] = [
             index
             for index in live
@@ -84,17 +84,17 @@ class Cutter:
         return any(name in self._live for name in self.nodes[index].output)
 
     def group(self, low: int, high: int) -> list[int]:
-        """The nodes between two places of `places`, that do something; the first place may be -1."""
+        """Return the nodes between two indexes of `places` that depend on the inputs; `low` may be -1."""
         begin = self.places[low] + 1 if low >= 0 else 0
         return [index for index in range(begin, self.places[high] + 1) if self._is_live(index)]
 
     def operator_of(self, group: Sequence[int]) -> int:
-        """The node of a group that computes: the last that is neither Q nor DQ."""
+        """Return the node that computes: the last node of the group that is neither Q nor DQ."""
         computing = [index for index in group if self.nodes[index].op_type not in _Q_AND_DQ]
         return (computing or list(group))[-1]
 
     def whole(self, group: Sequence[int]) -> list[int]:
-        """The group with the DequantizeLinear that its inputs come from, and the QuantizeLinear before that."""
+        """Return the group with the Q and DQ nodes that its inputs come from."""
         found = set(group)
         for op_type in ("DequantizeLinear", "QuantizeLinear"):
             makers = {
@@ -107,32 +107,32 @@ class Cutter:
         return sorted(found)
 
     def alive(self, place: int) -> list[str]:
-        """The tensors that the nodes up to this one make and that later nodes or the caller use."""
+        """Return tensors computed by the nodes up to `place` that later nodes or the caller use."""
         found = [
             name
             for index in range(place + 1)
             for name in self.nodes[index].output
             if name in self._live
-            # Types that are unknown, and text, cannot be outputs of a cut model.
+            # Strings and tensors of unknown type cannot be outputs of a cut model.
             and self._index.element(name) not in (0, _TEXT_TYPE)
             and (self._last_use.get(name, -1) > place or name in self._index.outputs)
         ]
         return found[-_MOST_OUTPUTS:]
 
     def prefix(self, place: int, outputs: Sequence[str]) -> Path:
-        """The first nodes, up to this one, with these outputs."""
-        # All inputs stay, also those that the cut does not use: ONNX Runtime refuses feeds that are no input.
+        """Write a model of the nodes up to `place` with these outputs."""
+        # Keep all inputs, including unused ones: ONNX Runtime refuses feeds that are not inputs.
         return self._written(self.nodes[: place + 1], list(self._model.graph.input), outputs)
 
     def inputs_of(self, group: Sequence[int]) -> list[str]:
-        """What goes into these nodes from others or from the caller: no constants."""
+        """Return the inputs of these nodes that come from other nodes or from the caller, without constants."""
         made = {name for index in group for name in self.nodes[index].output}
         used = dict.fromkeys(name for index in group for name in graphs.reads(self.nodes[index]) if name)
         inputs = {value.name for value in self._model.graph.input}
         return [name for name in used if (name in self._live or name in inputs) and name not in made]
 
     def outputs_of(self, group: Sequence[int]) -> list[str]:
-        """What these nodes make for others, or for the caller."""
+        """Return the outputs of these nodes that other nodes or the caller use."""
         inside = {name for index in group for name in graphs.reads(self.nodes[index])}
         made = [name for index in group for name in self.nodes[index].output if name]
         outside = [name for name in made if name not in inside or name in self._index.outputs]
@@ -141,22 +141,22 @@ class Cutter:
     def alone(
         self, group: Sequence[int], feeds: Mapping[str, Any], at: int, change: NodeChange | None = None
     ) -> Path:
-        """These nodes by themselves, with inputs of the shapes of `feeds`, and constants.
+        """Write a model of these nodes alone, with inputs in the shapes of `feeds`, and their constants.
 
         Args:
             group: indexes of the nodes.
-            feeds: what goes in.
-            at: the node to change.
-            change: what to make otherwise there; inputs that are fed are the caller's to change.
+            feeds: values of the inputs.
+            at: index of the node to change.
+            change: change of this node; the caller changes the values of inputs in `feeds`.
         """
         from onnx import helper, numpy_helper
 
-        # Shapes and types of the CPU's values, since QNN takes fixed shapes only.
+        # Use the shapes and types of the CPU's values, since QNN supports fixed shapes only.
         inputs = [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
             for name, value in feeds.items()
         ]
-        # Copies: a change must not reach the model that the next cut is made of.
+        # Copies, so that a change does not affect the model that the next cut is made from.
         nodes = {index: copy.deepcopy(self.nodes[index]) for index in group}
         replaced = []
         if change is not None:
@@ -168,20 +168,20 @@ class Cutter:
                 if nodes[at].input[number] not in feeds:
                     replaced.append(numpy_helper.from_array(value, f"{nodes[at].input[number]}/changed"))
                     nodes[at].input[number] = replaced[-1].name
-        # Nodes that depend on no input make constants here; they go along, whatever reads them.
+        # Nodes that do not depend on an input compute constants here; include all of them.
         constants = [self.nodes[index] for index in range(max(group)) if not self._is_live(index)]
-        # A change may make other shapes.
+        # A change may result in other shapes.
         return self._written(
             [*constants, *nodes.values()], inputs, self.outputs_of(group), replaced, shapes=change is None
         )
 
     def described(self, place: int, values: Mapping[str, Any], made: Mapping[str, Any]) -> NodeAt:
-        """For the rules about nodes.
+        """Return a description of a node for the rules about traps.
 
         Args:
             place: index of the node.
-            values: the CPU's values of what goes in, as far as known.
-            made: the same of what comes out.
+            values: known values of its inputs on the CPU.
+            made: known values of its outputs on the CPU.
         """
         index, node, record = self._index, self.nodes[place], self._index.node(place)
         return NodeAt(
@@ -208,10 +208,11 @@ class Cutter:
         cut = type(self._model)()
         cut.ir_version = self._model.ir_version
         cut.opset_import.extend(self._model.opset_import)
-        # The nodes of the cut may call functions of the model's own.
+        # Nodes of the cut may call functions of the model.
         cut.functions.extend(self._model.functions)
         cut.graph.name = self._model.graph.name or "cut"
-        # Steps go out as floats: a group without its DequantizeLinear is computed otherwise, and steps say little.
+        # Outputs in quantised steps are dequantized: QNN computes a group without its DequantizeLinear differently,
+        # and differences in steps are hard to judge.
         floats = [self._dequantized(name) for name in outputs]
         added = [node for node in floats if node is not None]
         outputs = [name if node is None else node.output[0] for name, node in zip(outputs, floats, strict=True)]
@@ -227,7 +228,7 @@ class Cutter:
             cut.graph.output.append(
                 declared[name]
                 if shapes and name in declared
-                # 1 is FLOAT, the type of what `_dequantized` adds: the index does not know those tensors.
+                # Type 1 (FLOAT) for outputs of `_dequantized`, which are not in the index.
                 else helper.make_tensor_value_info(name, self._index.element(name) or 1, known)
             )
         self._count += 1
@@ -236,7 +237,7 @@ class Cutter:
         return path
 
     def _dequantized(self, name: str) -> Any | None:
-        """A DequantizeLinear for what a QuantizeLinear makes; None for everything else."""
+        """Return a DequantizeLinear for the output of a QuantizeLinear; None for any other tensor."""
         maker = self._makers.get(name)
         if maker is None or self.nodes[maker].op_type != "QuantizeLinear":
             return None
@@ -244,17 +245,17 @@ class Cutter:
         node.op_type, node.name = "DequantizeLinear", f"{name}/float"
         node.input[0] = name
         node.output[0] = f"{name}/float"
-        # Only the axis, and the size of blocks, mean the same to both.
+        # Only the axis and the block size mean the same to both operators.
         kept = [attribute for attribute in self.nodes[maker].attribute if attribute.name in ("axis", "block_size")]
         del node.attribute[:]
         node.attribute.extend(kept)
         return node
 
     def _depends_on_inputs(self) -> set[str]:
-        # One pass is enough: ONNX wants each node behind the nodes that it reads.
+        # One pass is enough, because ONNX requires topological order.
         live = set(self._index.inputs)
         for node in self.nodes:
-            # Random numbers are different in each run, so they are no constants.
+            # Random numbers differ in each run, so they are not constants.
             if any(name in live for name in graphs.reads(node)) or node.op_type.startswith("Random"):
                 live.update(name for name in node.output if name)
         return live - self._index.inputs
@@ -262,29 +263,33 @@ class Cutter:
 
 # Six cuts make seven parts: four rounds are enough for 2,401 nodes.
 CUTS_AT_ONCE = 6
-# Where QNN dies there is one cut in a round: twelve halve 4,096 nodes to one.
+# If QNN crashes, a round examines one cut: twelve rounds halve 4,096 nodes to one.
 MOST_ROUNDS = 12
-# A cut that QNN does not finalize is no evidence; after this many the search ends.
+# A cut that QNN does not finalize proves nothing; the search ends after this many.
 MOST_NOT_FINALIZED = 6
-# With less left no session is begun.
+# No session is started if less time (in seconds) is left.
 _LEAST_S = 1.0
 
 
 class DivergenceNotFound(Exception):
-    """Nothing can be said; the text says why."""
+    """The search found no node; the message contains the reason."""
 
 
 @dataclasses.dataclass(slots=True)
 class DivergenceSearch:
-    """Of one model and one set of inputs.
+    """Search of one model with one set of inputs.
 
     Args:
-        row: the name of the inputs.
-        settings: of sessions; without sizes, which are in the cut models.
-        steps: of the quantisation of tensors that are quantised.
-        host_python: of the hosts, which are made anew after each death.
-        failure: of QNN on the whole model, if it raises or ends on these inputs.
-        left_out: optimizers of ONNX Runtime that harm the whole model.
+        cutter: cuts the model.
+        row: name of the inputs.
+        feeds: the inputs.
+        settings: settings of sessions, without sizes, since the cut models have fixed sizes.
+        number_format: format in which QNN computes.
+        steps: quantisation step of each quantised tensor.
+        host_python: interpreter of the hosts; a new host is started after each crash.
+        deadline: value of `time.monotonic` at which the search ends.
+        failure: QNN's error for the whole model, if it fails with these inputs.
+        left_out: optimizers of ONNX Runtime to disable, because they harm the whole model.
     """
 
     cutter: Cutter
@@ -298,17 +303,17 @@ class DivergenceSearch:
     failure: BridgeError | None = None
     left_out: tuple[str, ...] = ()
     _host: Host | None = None
-    # Fills QNN's memory in that host, once a model has been made there.
+    # Fills QNN's memory in the host; set once a session exists there.
     _fill: Callable[[], None] | None = None
     _sessions: int = 0
-    # Each tensor that differs, and the traps that its values show. Of all rounds: the cut that turns out to be the
-    # first bad one may be from any of them.
+    # Judged difference of each tensor, and the traps that its values show, from all rounds: any round may have
+    # examined the cut that turns out to be the first bad one.
     _seen: dict[str, tuple[JudgedNumbers, tuple[TrapFound, ...]]] = dataclasses.field(default_factory=dict)
     _error: BridgeError | None = None
     _not_finalized: set[int] = dataclasses.field(default_factory=set)
 
     def run(self) -> tuple[Divergence, tuple[TrapFound, ...]]:
-        """Searches for the first node, and the traps behind it. Raises `DivergenceNotFound`."""
+        """Search for the first bad node and the trap that explains it. Raise `DivergenceNotFound`."""
         begun = time.monotonic()
         try:
             return self._result(*self._narrowed(), begun)
@@ -316,7 +321,7 @@ class DivergenceSearch:
             self._drop_host()
 
     def prove_at(self, op: str) -> tuple[TrapFound, ...]:
-        """The traps of the first node of this operator, on the CPU's values for these inputs."""
+        """Return the traps of the first node with this operator, on the CPU's values for these inputs."""
         try:
             for place in range(len(self.cutter.places)):
                 group = self.cutter.group(place - 1, place)
@@ -330,33 +335,33 @@ class DivergenceSearch:
         return ()
 
     def _narrowed(self) -> tuple[int, int]:
-        """Places between which it begins: good behind the first (-1: the inputs), bad behind the second."""
+        """Return the places (last good one or -1, first bad one) between which the results start to differ."""
         places = self.cutter.places
         low, high = -1, len(places) - 1
         if high < 0:
             raise DivergenceNotFound("no node computes anything from the inputs")
-        # A session that dies gives the values of none of its cuts, so several say no more than one.
+        # A crashed session returns no values of any cut, so several cuts are not better than one.
         at_once = CUTS_AT_ONCE if self.failure is None else 1
         for _ in range(MOST_ROUNDS):
-            # Cuts that QNN did not finalize say nothing about the nodes before them.
+            # Cuts that QNN did not finalize prove nothing about earlier nodes.
             open_marks = [mark for mark in range(low + 1, high) if mark not in self._not_finalized]
             if not open_marks or self._left() < _LEAST_S or len(self._not_finalized) >= MOST_NOT_FINALIZED:
                 break
             marks = _spread(open_marks, at_once)
             bad = self._probe([places[mark] for mark in marks])
             if bad is not None:
-                # The first bad cut counts, and not those behind it: a Relu or an ArgMax may hide the error again.
+                # Take the first bad cut and ignore later cuts: a Relu or an ArgMax may hide the error again.
                 for mark, differs in zip(marks, bad, strict=True):
                     if differs:
                         high = mark
                         break
                     low = mark
             elif self._left() < _LEAST_S:
-                # The search itself stopped the session, which says nothing about the nodes.
+                # The search stopped the session at its deadline, which proves nothing about the nodes.
                 self._error = None
                 break
             elif len(marks) > 1:
-                at_once = 1  # one of them cannot be made into a session; which, the next rounds say
+                at_once = 1  # QNN cannot create a session for one of these cuts; the next rounds show for which.
             elif self._is_the_failure():
                 high = marks[0]
             else:
@@ -364,23 +369,26 @@ class DivergenceSearch:
         return low, high
 
     def _is_the_failure(self) -> bool:
-        """Whether QNN failed on a part as on the whole model. Any other failure is that of the cut."""
+        """Return whether QNN failed on the cut as it did on the whole model.
+
+        Any other failure is an error of the cut.
+        """
         if self.failure is None or self._error is None:
             return False
-        # One fault may end a process in several ways, so all deaths count as the same.
+        # The same fault may end a process in several ways, so all crashes count as equal.
         if isinstance(self.failure, DEATHS) or isinstance(self._error, DEATHS):
             return isinstance(self.failure, DEATHS) and isinstance(self._error, DEATHS)
         return type(self._error) is type(self.failure)
 
     def _probe(self, places: Sequence[int]) -> list[bool] | None:
-        """Whether the values behind each cut differ; None if QNN gives none."""
+        """Return whether the values at each cut differ; None if QNN returns none."""
         alive = {place: self.cutter.alive(place) for place in places}
         outputs = list(dict.fromkeys(name for names in alive.values() for name in names))
         if not outputs:
-            # Nothing there can be an output (text, unknown types). The search goes on behind these places.
+            # No tensor here can be an output (strings, unknown types). Continue the search after these places.
             return [False] * len(places)
         model = self.cutter.prefix(places[-1], outputs)
-        # The CPU first: a cut that it refuses ends the search before QNN is asked.
+        # The CPU first: a cut that the CPU refuses ends the search before QNN runs.
         expected = self._on_cpu(model)
         answer = self._on_qnn(model, self.feeds)
         if answer is None:
@@ -394,11 +402,11 @@ class DivergenceSearch:
         return [any(name in differing for name in alive[place]) for place in places]
 
     def _faults(self, names: Sequence[str], expected: Sequence[Any], found: Sequence[Any]) -> list[str]:
-        """Why tensors differ; NaN and infinity may be judged as no difference, and be a trap."""
+        """Return why tensors differ. NaN and infinity may be judged as equal and still be a trap."""
         judged = judge_all(names, expected, found, self.number_format, steps=self.steps)
         reasons = [one.reason for _, one in judged if one.state == "differs"]
         trapped = any(traps.of_values(*one, self.number_format) for one in zip(names, expected, found, strict=True))
-        return reasons or ["numbers come out in place of NaN or infinity"] * trapped
+        return reasons or ["QNN returns numbers instead of NaN or infinity"] * trapped
 
     def _result(self, low: int, high: int, begun: float) -> tuple[Divergence, tuple[TrapFound, ...]]:
         group = self.cutter.group(low, high)
@@ -406,7 +414,7 @@ class DivergenceSearch:
         place = self.cutter.operator_of(group) if exact else self.cutter.places[high]
         node = self.cutter.nodes[place]
         made = [name for index in group for name in self.cutter.nodes[index].output]
-        # The last result of the group first: it is what later nodes read.
+        # Prefer the last result of the group, which later nodes read.
         tensor = next((name for name in reversed(made) if name in self._seen), next(iter(node.output), ""))
         difference, found = self._seen.get(tensor, (None, ()))
         error = one_line(self._error) if self._error is not None and self._is_the_failure() else ""
@@ -434,7 +442,7 @@ class DivergenceSearch:
         return divergence, found
 
     def _by_itself(self, group: Sequence[int]) -> tuple[NodeAlone, tuple[TrapFound, ...]]:
-        """What comes of a group on the CPU's values of its inputs, and the traps that a change of it proves."""
+        """Run a group alone on the CPU's values; return its result, and the traps that a change of it proves."""
         place = self.cutter.operator_of(group)
         whole = self.cutter.whole(group)
         try:
@@ -442,32 +450,32 @@ class DivergenceSearch:
             model = self.cutter.alone(whole, values, place)
             expected = self._on_cpu(model, values)
         except (DivergenceNotFound, BridgeError, ValueError, KeyError) as error:
-            return NodeAlone(None, f"could not be tried by itself: {str(error).splitlines()[0]}"), ()
+            return NodeAlone(None, f"could not be tried alone: {str(error).splitlines()[0]}"), ()
         answer = self._on_qnn(model, values)
         if answer is None:
             text = one_line(self._error) if self._error is not None else "no answer"
-            return NodeAlone(False, f"by itself, on the CPU's values, QNN fails, too: {text}"), ()
+            return NodeAlone(False, f"QNN also fails on this node alone, with the CPU's values: {text}"), ()
         names = self.cutter.outputs_of(whole)
         reasons = self._faults(names, expected, answer)
         if not reasons:
-            words = "by itself, on the CPU's values, it is right: it adds to what came before, or is fused with it"
+            words = "right when it runs alone on the CPU's values: it amplifies an earlier error, or is fused"
             return NodeAlone(True, words), ()
         at = self.cutter.described(place, values, dict(zip(names, expected, strict=True)))
         proven: list[TrapFound] = []
         for trap, seen in traps.suspected(at):
-            # The first change that cures is enough: each takes two sessions.
+            # The first change that removes the error is enough: each takes two sessions.
             change = next(
                 (change for change in trap.changes(at) if self._agrees_with(change, whole, place, values)), None
             )
             if change is not None:
                 proven.append(traps.proven(trap, label_of(self.cutter.nodes[place], place), seen, change))
-        return NodeAlone(False, f"by itself, on the CPU's values, it is wrong, too: {reasons[0]}"), tuple(proven)
+        return NodeAlone(False, f"also wrong when it runs alone on the CPU's values: {reasons[0]}"), tuple(proven)
 
     def _agrees_with(self, change: NodeChange, group: Sequence[int], place: int, values: Mapping[str, Any]) -> bool:
-        """Whether the error goes with the change."""
+        """Return whether the error disappears with the change."""
         if self._left() < _LEAST_S:
             return False
-        # Both sides run the changed node, so they agree again only if the error went with what was changed.
+        # Both sides run the changed node, so they agree only if the changed property caused the error.
         names = self.cutter.nodes[place].input
         replaced = {names[number]: value for number, value in change.inputs.items() if names[number] in values}
         feeds = {**values, **replaced}
@@ -503,7 +511,7 @@ class DivergenceSearch:
             ) from None
 
     def _on_qnn(self, model: Path, feeds: Mapping[str, Any]) -> list[Any] | None:
-        """The values; None if there are none, and `_error` says why."""
+        """Return QNN's values; None if it failed, with the error in `_error`."""
         self._sessions += 1
         self._error = None
         try:
@@ -517,7 +525,7 @@ class DivergenceSearch:
                 self._error = answer.error
         except BridgeError as error:
             self._error = error
-        # A host that has failed is not used again: what comes next must not inherit its fault.
+        # Do not reuse a host that failed: later results must not be affected by its fault.
         if self._error is not None:
             self._drop_host()
             return None
@@ -549,6 +557,6 @@ def label_of(node: Any, place: int) -> str:
 
 
 def _spread(marks: Sequence[int], most: int) -> list[int]:
-    """At most this many of them, evenly spread, ascending."""
+    """Return at most `most` of the marks, evenly spread, in ascending order."""
     count = min(most, len(marks))
     return sorted({marks[len(marks) * step // (count + 1)] for step in range(1, count + 1)})

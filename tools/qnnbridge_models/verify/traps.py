@@ -1,7 +1,7 @@
-"""The silent traps of QNN that show in values or at a node: wrong numbers without an error. Rules as data.
+"""Silent traps of QNN that show in values or at a node: wrong numbers without an error. Rules as data.
 
-A trap is proven, not guessed: values are named only if the output agrees without them, a node only if it agrees
-after a change. Pure functions.
+A trap is proven, not guessed: a trap of values is reported only if the output agrees except for these values, a
+trap of a node only if the node agrees after a change. Pure functions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qnnbridge_models.verify.verification import TrapFound
 
 Array = npt.NDArray[Any]
 
-# Saturated half floats read as 65536, 98304 or 131008; rounding may bring them a little lower.
+# Saturated half floats appear as 65536, 98304 or 131008; rounding may reduce them slightly.
 BEYOND_HALF = 60000.0
 _OF_NUMBERS = 0.01
 LOW_32_BITS = 2**32
@@ -30,7 +30,10 @@ class ValueTrap:
     """A trap that shows in the values of one output.
 
     Args:
-        saw: which of the CPU's and QNN's values of one output show it; None for other types.
+        name: name of the trap.
+        words: description.
+        advice: what to do.
+        saw: returns a mask of the values that show the trap, from the CPU's and QNN's values; None for other types.
     """
 
     name: str
@@ -42,14 +45,14 @@ class ValueTrap:
 def of_values(
     tensor: str, expected: Any, found: Any, number_format: NumberFormat = "fp16"
 ) -> tuple[TrapFound, ...]:
-    """The traps that one output, or a tensor inside of the model, shows: those that explain all of its error."""
+    """Return the traps that explain the whole error of an output or an inner tensor."""
     if not all(isinstance(value, np.ndarray) and value.dtype.kind in "fiub" for value in (expected, found)):
         return ()
-    # Another shape or type is no trap of values.
+    # A different shape or type is not a trap of values.
     if expected.shape != found.shape or expected.dtype != found.dtype or not expected.size:
         return ()
     seen = [(trap, hit) for trap in VALUE_TRAPS if (hit := trap.saw(expected, found)) is not None and hit.any()]
-    # The values that no trap explains.
+    # Values that no trap explains.
     rest = ~np.logical_or.reduce([hit for _, hit in seen]) if seen else np.zeros(0, bool)
     if not seen or (rest.any() and judge(expected[rest], found[rest], number_format).state == "differs"):
         return ()
@@ -67,7 +70,7 @@ def of_values(
 
 
 def _first(expected: Array, found: Array, where: Array) -> str:
-    """The count of the values, and the first of them."""
+    """Return the number of affected values, and the first of them, as text."""
     index = int(np.flatnonzero(where)[0])
     count = int(np.count_nonzero(where))
     return (
@@ -84,9 +87,9 @@ def _text(array: Array, index: int) -> str:
 def _saw_32_bits(expected: Array, found: Array) -> Array | None:
     if expected.dtype.kind not in "iu" or expected.dtype.itemsize <= 4:
         return None
-    # The difference of 64-bit integers may itself go beyond 64 bits.
+    # The difference of 64-bit integers may exceed 64 bits.
     with np.errstate(over="ignore"):
-        # Equal in the lower half: the upper one was cut off.
+        # Equal lower halves: the upper half was cut off.
         low = (expected - found) % expected.dtype.type(LOW_32_BITS) == 0
     return np.asarray((expected != found) & low)
 
@@ -101,7 +104,7 @@ def _saw_infinity_gone(expected: Array, found: Array) -> Array | None:
 
 def _saw_half_range(expected: Array, found: Array) -> Array | None:
     def saturated(a: Array, b: Array) -> Array:
-        # Values of half floats are off by rounding as well; only more than that is the trap.
+        # Half floats are always off by rounding; the trap is a larger error.
         off = np.abs(a - b) > _OF_NUMBERS * np.maximum(np.abs(a), 1.0)
         return np.asarray(np.isfinite(a) & off & ((np.abs(b) >= BEYOND_HALF) | ~np.isfinite(b)))
 
@@ -111,31 +114,31 @@ def _saw_half_range(expected: Array, found: Array) -> Array | None:
 def _floats(expected: Array, found: Array, where: Callable[[Array, Array], Array]) -> Array | None:
     if expected.dtype.kind != "f":
         return None
-    # Differences of NaN and infinity warn, and these are what the rules look for.
+    # Suppress warnings: the rules look for NaN and infinity.
     with np.errstate(all="ignore"):
         return where(expected.astype(np.float64), found.astype(np.float64))
 
 
-# What the rules about values and those about nodes both report.
+# Traps that rules about values and rules about nodes both report.
 HALF_RANGE = (
     "half-range",
-    "QNN computes floats in 16 bits, which end at 65504: what is larger, also between two nodes, comes out as "
+    "QNN computes floats in 16 bits, which end at 65504: larger values, also between two nodes, become "
     "65536, 98304, 131008 or NaN without an error (measured: relu(1e5) = 65536, exp(20) = 131008).",
-    "Scale the inputs or the weights, or leave the nodes around it to the CPU.",
+    "Scale the inputs or the weights, or run the nodes around it on the CPU.",
 )
 INT64 = (
     "int64-in-32-bits",
     "QNN computes 64-bit integers in 32 bits: the upper half is cut off without an error "
     "(measured: 2**33 + 5, plus 1, gives 6).",
-    "Keep integers within 32 bits, or do this part of the work outside of the model.",
+    "Keep integers within 32 bits, or compute this part outside of the model.",
 )
 
 VALUE_TRAPS = (
     ValueTrap(*INT64, _saw_32_bits),
     ValueTrap(
         "nan-vanishes",
-        "NaN does not come through on QNN: a number comes out in its place (measured: 65536 or 0 for 8 of 8 NaN).",
-        "Check the inputs for NaN before the run; a NaN at the output proves nothing here, nor does its absence.",
+        "QNN does not propagate NaN, but returns a number instead (measured: 65536 or 0 for 8 of 8 NaN).",
+        "Check the inputs for NaN before the run; neither a NaN at the output nor its absence proves anything.",
         _saw_nan_gone,
     ),
     ValueTrap(
@@ -148,13 +151,13 @@ VALUE_TRAPS = (
 )
 
 
-# --- at the first node behind which values differ ------------------------------------------------------
-# A rule blames one thing about the node, and says how to change that one thing. The trap is named only if the error
-# goes with the change, on the CPU's own values.
+# --- at the first node whose results differ -------------------------------------------------------------
+# A rule blames one property of the node, and returns changes of this property. The trap is reported only if the
+# error disappears with a change, on the CPU's values.
 
-# The smallest number of half floats above 0, with lost digits.
+# Smallest half float above 0, with reduced precision.
 _SMALLEST_HALF = 6e-8
-# The simulator's half floats lose digits below 6.1e-5.
+# The simulator's half floats lose precision below 6.1e-5.
 _NO_UNDERFLOW = 1e-4
 _LARGE_SCORES = 1000.0
 
@@ -164,8 +167,10 @@ class NodeAt:
     """The node where values begin to differ.
 
     Args:
-        inputs, outputs: the CPU's values there, None where not known.
-        shapes: of the inputs, None where not known.
+        op: operator.
+        attributes: attributes by name.
+        inputs, outputs: the CPU's values, None where unknown.
+        shapes: shapes of the inputs, None where unknown.
     """
 
     op: str
@@ -175,35 +180,35 @@ class NodeAt:
     shapes: tuple[tuple[int, ...] | None, ...] = ()
 
     def has(self, name: str) -> bool:
-        """Whether an attribute is there and is not zero (zeros, NOTSET)."""
+        """Return whether an attribute is present and neither zero nor NOTSET."""
         value = self.attributes.get(name)
         if isinstance(value, (list, tuple)):
             return any(value)
         return bool(value) and value != "NOTSET"
 
     def floats(self) -> list[Array]:
-        """The known values of floats that go in or come out."""
+        """Return the known float values of inputs and outputs."""
         arrays = [value for value in (*self.inputs, *self.outputs) if isinstance(value, np.ndarray)]
         return [value for value in arrays if value.dtype.kind == "f" and value.size]
 
     def largest(self) -> float:
-        """The largest finite magnitude among them."""
+        """Return the largest finite absolute value of `floats()`."""
         return max((float(np.abs(v[np.isfinite(v)]).max(initial=0.0)) for v in self.floats()), default=0.0)
 
     def smallest(self) -> float:
-        """The smallest magnitude among them but 0; infinite without one."""
+        """Return the smallest absolute value of `floats()` except 0; infinite if there is none."""
         return min((float(np.abs(v[v != 0]).min(initial=np.inf)) for v in self.floats()), default=np.inf)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeChange:
-    """One thing about a node that is made otherwise, to see whether an error goes with it.
+    """A change of one property of a node, to see whether an error disappears.
 
     Args:
-        words: what is changed.
-        attributes: new values; None takes one away.
-        inputs: new values by the number of the input.
-        scale: factor for all floats that go in.
+        words: description of the change.
+        attributes: new values; None removes the attribute.
+        inputs: new values by number of the input.
+        scale: factor for all float inputs.
     """
 
     words: str
@@ -217,9 +222,12 @@ class NodeTrap:
     """A trap that shows at the first node that differs.
 
     Args:
-        saw: evidence at the node; empty if it is not this trap.
-        changes: each takes the cause away; the error must go with one of them.
-        operators: of which nodes alone it is about; None for all.
+        name: name of the trap.
+        words: description.
+        advice: what to do.
+        saw: returns the evidence at the node; empty if it is not this trap.
+        changes: returns changes that each remove the cause; the error must disappear with one of them.
+        operators: operators that the rule applies to; None for all.
     """
 
     name: str
@@ -231,12 +239,12 @@ class NodeTrap:
 
 
 def suspected(node: NodeAt) -> list[tuple[NodeTrap, str]]:
-    """Rules that blame something about a node, with the evidence; to be proven by their changes."""
+    """Return rules that blame a property of the node, with the evidence; their changes have to prove them."""
     return [(trap, seen) for trap in rules_about(NODE_TRAPS, node.op) if (seen := trap.saw(node))]
 
 
 def proven(trap: NodeTrap, label: str, evidence: str, change: NodeChange) -> TrapFound:
-    """The trap of a node, after the error went with the change."""
+    """Return the trap of a node after the change removed the error."""
     return TrapFound(
         trap.name, trap.words, f"node {label}: {evidence}", trap.advice, f"with {change.words} the node agrees"
     )
@@ -284,7 +292,7 @@ def _saw_underflow(node: NodeAt) -> str:
     return f"{node.op} with values down to {least:.3g} on the CPU" if least < _SMALLEST_HALF else ""
 
 
-# --- changes: each takes the cause away, and nothing else -------------------------------------------------
+# --- changes: each removes the cause, and nothing else ----------------------------------------------------
 
 
 def _smaller(node: NodeAt) -> Sequence[NodeChange]:
@@ -295,7 +303,7 @@ def _smaller(node: NodeAt) -> Sequence[NodeChange]:
 def _larger(node: NodeAt) -> Sequence[NodeChange]:
     powers = _powers(1e-3 / max(node.smallest(), 1e-30))
     changes = [NodeChange(f"inputs {times:g} times as large", scale=times) for times in powers]
-    # Where large values are beside the small ones, they would not fit then.
+    # If the inputs also contain large values, scaled ones would overflow.
     raised = {
         number: np.where((value != 0) & (np.abs(value) < _NO_UNDERFLOW), np.copysign(_NO_UNDERFLOW, value), value)
         for number, value in enumerate(node.inputs)
@@ -308,7 +316,7 @@ def _larger(node: NodeAt) -> Sequence[NodeChange]:
 
 
 def _powers(times: float) -> list[float]:
-    """Powers of 10, the smallest that is enough by a linear operator first."""
+    """Return powers of 10, starting with the smallest one that is enough for a linear operator."""
     first = 10.0 ** max(1, int(np.ceil(np.log10(max(times, 10.0)))))
     return [first, 10.0] if first > 10.0 else [first]
 
@@ -322,7 +330,7 @@ def _without(*names: str) -> Callable[[NodeAt], Sequence[NodeChange]]:
 
 
 def _resized_plainly(node: NodeAt) -> Sequence[NodeChange]:
-    # Upsample has the mode alone, and the scales as its second input.
+    # Upsample has only the mode, and the scales as its second input.
     plain = _PLAIN_RESIZE if node.op == "Resize" else {}
     place = 2 if node.op == "Resize" else 1
     modes = dict.fromkeys((node.attributes.get("mode", "nearest"), "linear")) if plain else ["linear"]
@@ -359,14 +367,15 @@ def _numbers_for_nan(node: NodeAt) -> Sequence[NodeChange]:
     return [NodeChange("numbers for NaN", inputs={0: np.nan_to_num(value, nan=0.5, posinf=0.5, neginf=0.5)})]
 
 
-# The masks among the inputs, beside biases and what is kept of earlier tokens.
+# Numbers of the inputs that are masks.
 _MASKS = {"Attention": (3,), "com.microsoft.Attention": (3, 5), "com.microsoft.MultiHeadAttention": (4, 5)}
 
 
 def _nothing_masked(node: NodeAt) -> Sequence[NodeChange]:
     masks = {
         number: np.ones_like(value) if value.dtype.kind in "biu" else np.zeros_like(value)
-        # A mask of booleans or integers keeps where it is 1; one of floats is added. One of one axis holds lengths.
+        # In a mask of booleans or integers 1 keeps a value; a float mask is added. A mask with one axis contains
+        # lengths.
         for number, value in enumerate(node.inputs)
         if number in _MASKS[node.op] and isinstance(value, np.ndarray) and value.ndim > 1
     }
@@ -375,7 +384,7 @@ def _nothing_masked(node: NodeAt) -> Sequence[NodeChange]:
 
 def _kept_in_32_bits(node: NodeAt) -> Sequence[NodeChange]:
     wide = {
-        # Small enough for 32 bits also when the node multiplies them.
+        # Small enough for 32 bits even if the node multiplies them.
         number: value % 1000
         for number, value in enumerate(node.inputs)
         if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.dtype.itemsize > 4
@@ -395,7 +404,7 @@ def _saw_wide_integers(node: NodeAt) -> str:
         ),
         default=0,
     )
-    # From 2**31 on, since 32 bits with a sign end there.
+    # From 2**31 on, the limit of signed 32-bit integers.
     return f"{node.op} of integers up to {most}" if most >= LOW_32_BITS // 2 else ""
 
 
@@ -420,7 +429,7 @@ NODE_TRAPS = (
     ),
     NodeTrap(
         "average-pool-padding",
-        "AveragePool with pads, ceil_mode, auto_pad or count_include_pad counts other values than ONNX says.",
+        "AveragePool with pads, ceil_mode, auto_pad or count_include_pad averages other values than ONNX defines.",
         "Put a Pad node in front of it and pool without padding.",
         _saw_padding,
         _without(*_PADDING),
@@ -428,8 +437,8 @@ NODE_TRAPS = (
     ),
     NodeTrap(
         "max-pool-padding",
-        "MaxPool with padding takes other values than ONNX says: on V68, and with pads on both sides on V73.",
-        "Put a Pad node in front of it, or name a newer chip.",
+        "MaxPool with padding uses other values than ONNX defines: on V68, and with pads on both sides on V73.",
+        "Put a Pad node in front of it, or select a newer chip.",
         _saw_padding,
         _without(*_PADDING),
         ("MaxPool",),
@@ -444,7 +453,7 @@ NODE_TRAPS = (
     ),
     NodeTrap(
         "resize",
-        "Resize takes other pixels than ONNX says: nearest when it makes smaller, several coordinate modes, and "
+        "Resize uses other pixels than ONNX defines: nearest when reducing, several coordinate modes, and "
         "linear with scales that are rounded to sizes (measured: 14 node tests; 8 to 11 by 1.4: cosine 0.987).",
         "Resize by whole factors, or outside of the model.",
         _saw_resize,
@@ -456,13 +465,13 @@ NODE_TRAPS = (
         "GridSample with mode nearest is wrong (measured: relative error 0.2 to 0.25).",
         "Use mode linear.",
         _saw_grid,
-        # Until opset 19 it was called bilinear.
+        # Called bilinear until opset 19.
         lambda node: [NodeChange(f"mode {mode}", {"mode": mode}) for mode in ("linear", "bilinear")],
         ("GridSample",),
     ),
     NodeTrap(
         "masked-attention",
-        "Attention rows in which everything is masked give other numbers.",
+        "Attention rows in which every token is masked give other numbers.",
         "Leave at least one token unmasked in every row.",
         _saw_operator,
         _nothing_masked,
@@ -471,15 +480,15 @@ NODE_TRAPS = (
     NodeTrap(
         "negative-indices",
         "GatherElements and ScatterElements with negative indices run and give other numbers.",
-        "Count indices from the start; `qnnbridge fix` does it for constant ones.",
+        "Count indices from the start; `qnnbridge fix` does it for constant indices.",
         _saw_negative_indices,
         _counted_from_the_start,
         ("GatherElements", "ScatterElements"),
     ),
     NodeTrap(
         "negative-gather-index",
-        "Gather with a negative index that is given or computed at run time takes another element in a quantised "
-        "model (constant indices are right, and so is a float model).",
+        "Gather with a negative index that is an input or computed at run time returns another element in a "
+        "quantised model (constant indices are right, and so is a float model).",
         "Count indices from the start: add the length of the axis to negative ones.",
         _saw_negative_indices,
         _counted_from_the_start,
@@ -490,8 +499,8 @@ NODE_TRAPS = (
     NodeTrap(
         "half-underflow",
         "QNN computes floats in 16 bits, in which the smallest number is 6e-8: smaller ones become 0 "
-        "(measured: 1e-5 squared is 0), and what divides by them or takes their logarithm goes astray.",
-        "Scale the inputs, or take logarithms in the model.",
+        "(measured: 1e-5 squared is 0), and dividing by them or taking their logarithm gives wrong results.",
+        "Scale the inputs, or compute with logarithms in the model.",
         _saw_underflow,
         _larger,
     ),

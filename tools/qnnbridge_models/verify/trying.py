@@ -1,9 +1,9 @@
-"""Tries each set of inputs: the CPU's answer, QNN's answer, and the verdict of `qnnbridge_host.numerics.judge`.
+"""Run each set of inputs on the CPU and on QNN, and judge the results with `qnnbridge_host.numerics.judge`.
 
-Inputs are given in files (nothing is ever unpickled), made up with content, or extreme. `limit` marks extremes on
-which no computation in half floats can agree with the CPU: a difference there is reported, and does not make a
-model bad. Made-up inputs that the model answers with the same for everything, or with NaN, show nothing: then
-others are tried, as far as the CPU says that they show more.
+Inputs are given in files (never unpickled), made up with content, or extreme. `limit` marks extremes on which no
+computation in half floats can agree with the CPU: a difference is reported, but does not make the model bad. If the
+model answers made-up inputs always with the same values, or with NaN, they prove nothing; then others are tried
+that make the CPU's results vary more.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from qnnbridge_tools.sessions import ProviderSession, RunAnswer, one_line
 # --- sizes, given inputs, extreme inputs ---
 
 Array = npt.NDArray[Any]
-# Every seventh value is NaN or infinite: data with some holes in it.
+# Every seventh value becomes NaN or infinite, like data with some gaps.
 _EVERY = 7
 _WIDE_BYTES = 4
-# The lower half is 5: what comes back shows whether the upper one was lost.
+# The lower half is 5: the result shows whether the upper half was lost.
 BIG_INTEGER = 2**33 + 5
-# Half floats hold 1e4 and end at 65504, below 1e5; the square of 1e-5 is 0 in them.
+# Half floats represent 1e4 but not 1e5 (the limit is 65504); the square of 1e-5 becomes 0.
 LARGE = 1e4
 HUGE = 1e5
 TINY = 1e-5
-# Operators that make a tensor as large as a number says: with 2**33 there they ask for gigabytes, or never end.
+# Operators whose input determines the size of a tensor: 2**33 would allocate gigabytes or never end.
 SIZE_MAKERS = frozenset(
     (
         *("ConstantOfShape", "EyeLike", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"),
@@ -70,11 +70,12 @@ SIZE_MAKERS = frozenset(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FixedSizes:
-    """Of all free dimensions.
+    """Sizes of all free dimensions.
 
     Args:
-        by_name: those that a session takes by name.
-        all_named: these are all there are.
+        by_axis: size by input and axis.
+        by_name: sizes of dimensions that a session can set by name.
+        all_named: `by_name` contains all free dimensions.
     """
 
     by_axis: Mapping[tuple[str, int], int]
@@ -86,7 +87,7 @@ class FixedSizes:
         return Dimensions({}, dict(self.by_axis))
 
     def of(self, inputs: Iterable[NodeInfo]) -> list[NodeInfo]:
-        """The inputs as they are with these sizes."""
+        """Return the inputs with these sizes."""
         return [
             dataclasses.replace(
                 node,
@@ -98,14 +99,17 @@ class FixedSizes:
         ]
 
     def shown(self) -> dict[str, int]:
-        """For a person: by name where there is one."""
+        """Return the sizes for the report, by name where possible."""
         named = dict(self.by_name)
         return named if self.all_named else {f"{name}:{axis}": size for (name, axis), size in self.by_axis.items()}
 
 
 def read_given(texts: Iterable[str | os.PathLike[str]], inputs: Sequence[NodeInfo]) -> list[NamedFeeds]:
-    """Each file has all inputs: an .npz by their names, an .npy for a model with one. `NAME=FILE` together are one
-    set. Raises `OptionError`."""
+    """Read sets of inputs from files. Raise `OptionError`.
+
+    An .npz file contains all inputs by name; an .npy file is for a model with one input. All `NAME=FILE` together
+    form one set.
+    """
     files, paths = read_input_files(os.fspath(text) for text in texts)
     given = [_read_one(path, inputs) for path in paths]
     if files:
@@ -119,8 +123,8 @@ def _read_one(path: Path, inputs: Sequence[NodeInfo]) -> NamedFeeds:
     if path.suffix.lower() == ".npy":
         if len(names) != 1:
             raise OptionError(
-                f"{path} holds one array, and the model has {len(names)} inputs: {', '.join(names) or 'none'}.",
-                fix="Put all of them into one .npz file by their names: numpy.savez(FILE, name=array, ...).",
+                f"{path} contains one array, but the model has {len(names)} inputs: {', '.join(names) or 'none'}.",
+                fix="Save all inputs to one .npz file by their names: numpy.savez(FILE, name=array, ...).",
             )
         loaded = feeds.load([InputFile(names[0], path)], None)
     else:
@@ -132,7 +136,11 @@ def _complete(name: str, where: str, found: dict[str, Any], inputs: Sequence[Nod
     names = [node.name for node in inputs]
     unknown, missing = [n for n in found if n not in names], [n for n in names if n not in found]
     if unknown or missing:
-        wrong = f"has no array {', '.join(missing)}" if missing else f"has {', '.join(unknown)}, which is no input"
+        wrong = (
+            f"has no array {', '.join(missing)}"
+            if missing
+            else f"contains {', '.join(unknown)}, which is not an input of the model"
+        )
         raise OptionError(
             f"{where} {wrong}.",
             cause=f"The model's inputs: {', '.join(names) or 'none'}. The arrays: {', '.join(found) or 'none'}.",
@@ -142,7 +150,10 @@ def _complete(name: str, where: str, found: dict[str, Any], inputs: Sequence[Nod
 
 
 def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[NamedFeeds]) -> FixedSizes:
-    """The sizes of `--dim`, and for the rest those of the given inputs. Raises `OptionError` for missing ones."""
+    """Return the sizes of `--dim`, completed by those of the given inputs.
+
+    Raise `OptionError` if one is missing.
+    """
     by_axis: dict[tuple[str, int], int] = {}
     by_name: dict[str, int] = {}
     all_named, missing = True, list[FreeAxis]()
@@ -150,24 +161,25 @@ def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[Named
         for axis, dim in enumerate(node.shape or ()):
             if isinstance(dim, int) and dim >= 0:
                 continue
-            # 0 is no size: given inputs that are empty say nothing about it.
+            # 0 is not a valid size: empty given inputs do not define it.
             size = dims.size_of(node.name, axis, dim) or _size_in(given, node.name, axis)
             if not size:
                 missing.append(FreeAxis(node.name, axis, dim if isinstance(dim, str) and dim else None))
                 continue
             by_axis[node.name, axis] = size
-            # ONNX does not forbid one name for two sizes: a PaddleOCR model calls height and width "?". A session's
+            # ONNX allows two sizes with the same name: a PaddleOCR model calls height and width "?". A session's
             # override by name would give both the same size.
             if not isinstance(dim, str) or by_name.setdefault(dim, size) != size:
                 all_named = False
-    # Before the missing ones: a misspelt --dim leaves a size missing, too, and the message is about the spelling.
+    # Check unknown dimensions before missing ones: a misspelt --dim causes both, and the message must show the
+    # spelling.
     refuse_unknown_of(inputs, dims)
     if missing:
         names = ", ".join(dict.fromkeys(one.option for one in missing))
         raise OptionError(
             f"The model has free dimensions without a size: {names}.",
-            cause="QNN takes fixed shapes only.",
-            fix=f"Give the sizes that it is used with: {options_text(missing)}",
+            cause="QNN supports fixed shapes only.",
+            fix=f"Give the sizes that you use: {options_text(missing)}",
         )
     return FixedSizes(by_axis, by_name, all_named)
 
@@ -185,17 +197,19 @@ class ExtremeInput:
     """One kind of extreme values.
 
     Args:
-        takes: whether an array can hold it.
-        put: the array with it, made from an ordinary one.
+        name: name of the row.
+        limit: half floats cannot represent the values, so a difference does not count by default.
+        takes: returns whether an array can contain the values.
+        put: returns an array with the values, made from an ordinary one.
+        as_sizes: must not be tried on a model that may use the numbers as sizes.
+        of_numbers: applies to integers, but not to ids, masks and the like.
     """
 
     name: str
     limit: bool
     takes: Callable[[Array], bool]
     put: Callable[[Array], Array]
-    # Must not be tried on a model that may take the numbers for sizes.
     as_sizes: bool = False
-    # Of integers: ids, masks and the like are left as they are.
     of_numbers: bool = False
 
 
@@ -204,7 +218,7 @@ def _is_float(value: Array) -> bool:
 
 
 def _holds(number: float) -> Callable[[Array], bool]:
-    # float16 ends at 65504: such an input gets the row of 1e4, and none of 1e5.
+    # float16 ends at 65504: such an input gets the row of 1e4, but not the row of 1e5.
     return lambda value: value.dtype.kind == "f" and float(np.finfo(value.dtype).max) > number
 
 
@@ -213,7 +227,7 @@ def _scattered(numbers: tuple[float, ...]) -> Callable[[Array], Array]:
         changed = np.array(value)
         flat = changed.reshape(-1)
         for start, number in enumerate(numbers):
-            # The second number begins elsewhere, so that it does not replace the first.
+            # The second number starts at another position, so that it does not replace the first.
             flat[min(start * (_EVERY // 2), flat.size - 1) :: _EVERY] = number
         return changed
 
@@ -221,7 +235,7 @@ def _scattered(numbers: tuple[float, ...]) -> Callable[[Array], Array]:
 
 
 def _spread(most: float) -> Callable[[Array], Array]:
-    """0..1 becomes -most..most."""
+    """Map values from 0..1 to -most..most."""
     return lambda value: np.asarray((value.astype(np.float64) * 2 - 1) * most).astype(value.dtype)
 
 
@@ -229,18 +243,18 @@ def _full_of(number: int) -> Callable[[Array], Array]:
     return lambda value: np.asarray(np.full_like(value, number))
 
 
-# Ordinary numbers do not show these faults. A speech detector (Silero) gave -98304 and 98304 in place of
+# Ordinary numbers do not show these faults. A speech detector (Silero) returned -98304 and 98304 instead of
 # probabilities for frames of a real recording, and lost its state after digital silence; on random inputs its
 # cosine was 1.
 EXTREMES = (
     ExtremeInput("NaN", True, _is_float, _scattered((float("nan"),))),
     ExtremeInput("infinity", True, _is_float, _scattered((float("inf"), float("-inf")))),
-    # `verifier._WORTH_BISECTING` has this name.
+    # `verifier._WORTH_BISECTING` refers to this name.
     ExtremeInput("large: up to 1e4", True, _holds(LARGE), _spread(LARGE)),
     ExtremeInput("beyond half floats: up to 1e5", True, _holds(HUGE), _spread(HUGE)),
     ExtremeInput("tiny: up to 1e-5", True, _is_float, _spread(TINY)),
     ExtremeInput(
-        # As an index -1 counts from the end, which QNN does not do with every operator.
+        # An index of -1 counts from the end, which QNN does not support for every operator.
         "negative numbers (-1)",
         False,
         lambda value: value.dtype.kind == "i" and value.dtype.itemsize >= _WIDE_BYTES,
@@ -259,29 +273,35 @@ EXTREMES = (
 
 
 def applied(extreme: ExtremeInput, feeds: Mapping[str, Any], codes: Collection[str] = ()) -> dict[str, Any] | None:
-    """The feeds with the extreme in every input that takes it; None if none does. codes: inputs of ids, masks."""
+    """Return the feeds with the extreme in every input that can contain it; None if no input can.
+
+    Args:
+        extreme: kind of extreme values.
+        feeds: ordinary inputs.
+        codes: names of inputs with ids or masks.
+    """
     taking = [
         name
         for name, value in feeds.items()
         if isinstance(value, np.ndarray) and extreme.takes(value) and not (extreme.of_numbers and name in codes)
     ]
-    # Arrays without elements hold no extreme value.
+    # Arrays without elements contain no extreme value.
     if not any(feeds[name].size for name in taking):
         return None
     return {name: extreme.put(value) if name in taking else value for name, value in feeds.items()}
 
 
 def why_not(extreme: ExtremeInput, operators: Mapping[str, int]) -> str:
-    """The reason against trying it on a model with these operators; empty if there is none."""
+    """Return why the extreme must not be tried on a model with these operators; empty if it may be tried."""
     makers = sorted(SIZE_MAKERS & set(operators))
     if not extreme.as_sizes or not makers:
         return ""
-    return f"the model may take the numbers for sizes ({', '.join(makers[:3])}), and would ask for gigabytes"
+    return f"the model may use the numbers as sizes ({', '.join(makers[:3])}) and allocate gigabytes"
 
 
-# The CPU gives the same again up to here; threads may add in another order.
+# Results of two runs on the CPU count as equal from this SNR in dB on: threads may add in another order.
 _AGAIN_DB = 80.0
-# Seconds for trying further inputs on the CPU, and for a search of some where these are not enough.
+# Time limits in seconds for further inputs on the CPU, and for the search if those are not enough.
 _FURTHER_S = 60.0
 _SEARCH_S = 8.0
 _MOST_SEARCHED = 200
@@ -292,8 +312,14 @@ class Trial:
     """One set of inputs with the CPU's answer.
 
     Args:
-        reason: why it is not tried, then `feeds` is empty.
-        guess: larger than anything that the model is known to take: it may show agreement, and no difference.
+        name: name of the row.
+        kind: given, made up or extreme.
+        counts: a difference makes the model differ.
+        feeds: the inputs; empty if the set is not tried.
+        expected: the CPU's answer.
+        reason: why the set is not tried.
+        guess: the values are larger than anything that the model is known to support: the set can show agreement,
+            but not a difference.
     """
 
     name: str
@@ -310,13 +336,13 @@ class TrialSet:
     """All sets of inputs with the CPU's answers.
 
     Args:
-        trials: of all kinds.
-        stable: the CPU gives the same twice.
-        outputs: names.
-        number_format: what QNN computes in.
-        scales: largest values of each output on inputs that count.
-        constant: outputs that no input reaches.
-        steps: of the quantisation of tensors that are quantised.
+        trials: sets of all kinds.
+        stable: two runs on the CPU give the same results.
+        outputs: names of the outputs.
+        number_format: format in which QNN computes.
+        scales: largest value of each output over the inputs that count.
+        constant: outputs that depend on no input.
+        steps: quantisation step of each quantised tensor.
     """
 
     trials: tuple[Trial, ...]
@@ -336,42 +362,42 @@ def prepare_trials(
     number_format: NumberFormat,
     how: VerifyOptions,
 ) -> TrialSet:
-    """Runs all of it on the CPU. Raises `OptionError` if there is nothing to try, or given inputs do not fit.
+    """Run all sets of inputs on the CPU. Raise `OptionError` if nothing can be tried, or given inputs do not fit.
 
-    Where real inputs are given, what made-up and extreme ones show does not count against a model.
+    If real inputs are given, differences on made-up and extreme ones do not count.
     """
-    # The CPU has to answer given inputs (`_expected` raises); made-up ones it may refuse.
+    # The CPU must answer given inputs (`_expected` raises), but may refuse made-up ones.
     trials = [Trial(f"given: {one.name}", "given", True, one.feeds, _expected(cpu, one)) for one in given]
     reason = ""
     try:
         trials += [_trial(cpu, one, knowledge) for one in ordinary_inputs(cpu.inputs, knowledge, how.seed)]
         trials += _further(cpu, trials, knowledge, number_format, how.seed)
     except NotMade as error:
-        # No error yet: given inputs alone are enough.
+        # Not an error yet: given inputs are enough.
         reason = str(error)
     answered = [trial for trial in trials if trial.expected.values is not None]
     if not answered:
         refusals = [short_of(trial.expected) for trial in trials if trial.expected.error is not None]
         reason = reason or f"the CPU does not run it on made-up inputs ({(refusals or ['no answer'])[0][:300]})"
         raise OptionError(
-            "There is nothing to verify with: inputs cannot be made up for this model.",
+            "There are no inputs to verify with: none can be made up for this model.",
             cause=f"{reason[:1].upper()}{reason[1:]}.",
-            fix="Give some: --input FILE.npz, with an array for each input under its name.",
+            fix="Give real inputs: --input FILE.npz, with an array for each input under its name.",
         )
-    # Made-up values that the CPU refuses are no inputs of this model; one is kept, to see what QNN makes of it.
+    # Made-up values that the CPU refuses are not valid inputs of the model; one set is kept, to see QNN's reaction.
     refused = [trial for trial in trials if _is_refused(trial)]
     trials = [trial for trial in trials if not _is_refused(trial)] + refused[:1]
     if given:
         trials = [trial if trial.kind == "given" else dataclasses.replace(trial, counts=False) for trial in trials]
-    # Before the extremes are added: beside 1e5 every ordinary difference would be the noise of the format.
+    # Before the extremes are added: compared with 1e5, every ordinary difference would be noise of the format.
     scales = {
         name: max(largest(trial.expected.values[place]) for trial in answered if trial.expected.values is not None)
         for place, name in enumerate(cpu.outputs)
     }
-    # A given one where there are any: extremes are put into values that the model takes.
+    # A given set, if any: extremes replace values of valid inputs.
     first = answered[0]
     if how.extreme:
-        # Ids and masks stay as they are, unless --strict asks for all.
+        # Ids and masks keep their values, unless --strict includes all inputs.
         held = frozenset[str]() if how.strict else codes(cpu.inputs, knowledge)
         trials += _extreme_trials(cpu, first.feeds, operators, held, strict=how.strict, counts=not given)
     return TrialSet(tuple(trials), _is_stable(cpu, first), tuple(cpu.outputs), number_format, scales)
@@ -392,7 +418,7 @@ def _expected(cpu: ProviderSession, given: NamedFeeds) -> RunAnswer:
         raise OptionError(
             f"The CPU does not run the model on {given.name}.",
             cause=one_line(answer.error),
-            fix=answer.error.fix or "Give inputs that the model takes.",
+            fix=answer.error.fix or "Give inputs that the model supports.",
         )
     return answer
 
@@ -404,10 +430,10 @@ def _further(
     number_format: NumberFormat,
     seed: int,
 ) -> list[Trial]:
-    """More inputs, as long as an output does not follow those that there are, and these make it move."""
+    """Return further inputs that make those outputs vary that do not vary with the present inputs."""
     begun = time.monotonic()
     kept: list[Trial] = []
-    # From 1 on an output moves by clearly more than the noise of the number format (`movement`).
+    # From 1 on, an output varies by clearly more than the noise of the number format (`movement`).
     moves = [_movement(trials, place, number_format) for place in range(len(cpu.outputs))]
     for one in further_inputs(cpu.inputs, knowledge, seed):
         if all(move >= 1.0 for move in moves) or time.monotonic() - begun > _FURTHER_S:
@@ -415,12 +441,12 @@ def _further(
         trial = _trial(cpu, one, knowledge)
         if trial.expected.values is None:
             continue
-        # The first that the CPU answers at all is worth keeping, whatever it shows.
+        # Keep the first set that the CPU answers at all.
         if not any(t.expected.values is not None for t in (*trials, *kept)):
             kept.append(trial)
             continue
         now = [_movement([*trials, *kept, trial], place, number_format) for place in range(len(cpu.outputs))]
-        # Twice as much: a smaller step may be chance.
+        # At least twice as much: a smaller step may be random.
         if any(new > 2 * old and old < 1.0 for new, old in zip(now, moves, strict=True)):
             kept.append(trial)
             moves = now
@@ -436,10 +462,10 @@ def _searched(
     number_format: NumberFormat,
     seed: int,
 ) -> list[Trial]:
-    """Climbs from one set of inputs to the next, as long as an output that does not move moves more by it."""
+    """Search inputs step by step (hill climbing) that make an output vary that does not vary yet."""
     begun = time.monotonic()
     answered = [trial for trial in trials if trial.expected.values is not None]
-    # A stream of its own: the ordinary and further inputs have [seed, number of the set].
+    # Separate random stream: ordinary and further inputs use [seed, number of the set].
     rng = np.random.default_rng([seed, 1000])
     found: list[Trial] = []
     for place in range(len(cpu.outputs)):
@@ -450,13 +476,13 @@ def _searched(
                 break
             feeds = varied(best[0].feeds, knowledge, rng)
             trial = _trial(cpu, NamedFeeds("searched", feeds), knowledge)
-            # The CPU's host has died of made-up values: no further ones are tried.
+            # The CPU's host crashed on made-up values: try no further ones.
             if trial.expected.died:
                 return found
             new = _movement([*answered, *found, trial], place, number_format)
             if trial.expected.values is not None and new > move:
                 best, move = [trial], new
-        # Below 1 the output moves within the noise of the number format, which is worth no row.
+        # Below 1 the output varies within the noise of the number format, which is not worth a row.
         if best and move > 2 * first and move >= 1.0:
             found.append(dataclasses.replace(best[0], name=f"made up: searched for {cpu.outputs[place]}"))
     return found
@@ -487,7 +513,7 @@ def _extreme_trials(
         if feeds is None:
             continue
         reason = why_not(extreme, operators)
-        # With a reason it does not run on the CPU either: that would ask for the same gigabytes.
+        # If there is a reason, do not run it on the CPU either, which would allocate the same gigabytes.
         answer = RunAnswer(None) if reason else cpu.answer(feeds)
         matters = strict or (counts and not extreme.limit)
         found.append(Trial(extreme.name, "extreme", matters, {} if reason else feeds, answer, reason))
@@ -495,15 +521,14 @@ def _extreme_trials(
 
 
 def try_on_qnn(qnn: ProviderSession, trial: Trial, prepared: TrialSet) -> tuple[InputSetResult, RunAnswer]:
-    """QNN's answer to one set of inputs, judged, and as it is."""
+    """Run one set of inputs on QNN; return the judged row, and QNN's answer."""
     if trial.reason:
         return _row(trial, "skipped", trial.reason), RunAnswer(None)
     if trial.expected.died:
         return _row(trial, "skipped", f"the CPU does not answer: {short_of(trial.expected)}", True), RunAnswer(None)
     answer = qnn.answer(trial.feeds)
     if trial.expected.values is None:
-        # QNN's values are dropped: `verdicts_on` pairs them with the CPU's by their place in the list, and the CPU
-        # has none here.
+        # Drop QNN's values: `verdicts_on` pairs them with the CPU's values by position, and the CPU has none here.
         return _without_reference(trial, answer), RunAnswer(None, answer.error)
     if answer.values is None:
         return _row(trial, "failed", short_of(answer), answer.died), answer
@@ -511,7 +536,7 @@ def try_on_qnn(qnn: ProviderSession, trial: Trial, prepared: TrialSet) -> tuple[
 
 
 def judged_row(trial: Trial, prepared: TrialSet, found: Sequence[Any]) -> InputSetResult:
-    """The verdict on QNN's values for one set of inputs."""
+    """Judge QNN's values for one set of inputs."""
     assert trial.expected.values is not None
     judged = judge_all(
         prepared.outputs,
@@ -529,7 +554,7 @@ def judged_row(trial: Trial, prepared: TrialSet, found: Sequence[Any]) -> InputS
             for name, expected, got in zip(prepared.outputs, trial.expected.values, found, strict=True)
             for trap in traps.of_values(name, expected, got, prepared.number_format)
         )
-    # An extreme that the CPU answers with NaN proves nothing about numbers; a number in its place is worth a word.
+    # An extreme that the CPU answers with NaN proves nothing about numbers, but a number in its place is reported.
     differs = "differs" in states or (trial.kind == "extreme" and bool(seen))
     status: InputStatus = "differs" if differs else "agrees" if "agrees" in states else "not shown"
     counts = trial.counts and not (differs and trial.guess)
@@ -537,10 +562,13 @@ def judged_row(trial: Trial, prepared: TrialSet, found: Sequence[Any]) -> InputS
 
 
 def verdicts_of(prepared: TrialSet, found: Mapping[str, Sequence[Any]]) -> tuple[OutputVerdict, ...]:
-    """The verdict on each output. That of the given inputs holds; what they do not show, made-up ones may show.
+    """Return the verdict on each output.
+
+    The given inputs decide; made-up inputs decide where the given ones show nothing.
 
     Args:
-        found: QNN's values by the name of the set.
+        prepared: all sets of inputs.
+        found: QNN's values by name of the set.
     """
     given = verdicts_on(prepared, found, ("given",))
     if not given:
@@ -555,13 +583,15 @@ def verdicts_of(prepared: TrialSet, found: Mapping[str, Sequence[Any]]) -> tuple
 def verdicts_on(
     prepared: TrialSet, found: Mapping[str, Sequence[Any]], kinds: Sequence[InputKind]
 ) -> tuple[OutputVerdict, ...]:
-    """The verdict on each output over the sets of inputs of these kinds that both sides answered; nothing where
-    there is none."""
+    """Return the verdict on each output over the sets of these kinds that both sides answered.
+
+    Empty if "given" is among the kinds and no such set was answered.
+    """
     trials = [
         trial
         for trial in prepared.trials
         if trial.name in found and trial.kind in kinds and (trial.counts or trial.kind == "made up")
-        # A guess that differs is no evidence against the model; one that agrees is evidence for it.
+        # A guess that differs proves nothing against the model; a guess that agrees is evidence for it.
         if not trial.guess or judged_row(trial, prepared, found[trial.name]).status != "differs"
     ]
     verdicts = []
@@ -570,15 +600,16 @@ def verdicts_on(
         for t in trials
         if t.expected.values is not None
     ]
-    # No verdict on inputs that were not given. Without made-up ones each output is "unknown": nothing was compared.
+    # No verdict on inputs that were not given. Without made-up inputs each output is "unknown": nothing was
+    # compared.
     if not runs and "given" in kinds:
         return ()
     for place, name in enumerate(prepared.outputs):
         pairs = [(mine[place], theirs[place]) for mine, theirs in runs]
         state, reason, judged = judge_over_inputs(pairs, prepared.number_format, prepared.steps.get(name, 0.0))
         if name in prepared.constant and {one.state for one in judged} == {"agrees"}:
-            state, reason = "agrees", ""  # it has not to be seen to follow the inputs
-        # The worst of those that have the state of the verdict: it is the evidence for it.
+            state, reason = "agrees", ""  # A constant output need not vary with the inputs.
+        # The worst set with the state of the verdict, as its evidence.
         worst = min(range(len(judged)), key=lambda k: (judged[k].state != state, rank(judged[k])), default=None)
         verdicts.append(
             OutputVerdict(
@@ -598,11 +629,11 @@ def _without_reference(trial: Trial, answer: RunAnswer) -> InputSetResult:
         return _row(trial, "failed" if answer.died else "refused", refusal, answer.died)
     trap = TrapFound(
         "unchecked",
-        "QNN does not check what the CPU refuses, and gives some numbers (measured: index 10**8 in ScatterND, a "
-        "token id of 2**40 + 3 read as 3, division of integers by zero).",
-        f"{trial.name}; the CPU says: {refusal}",
+        "QNN does not check inputs that the CPU refuses, and returns arbitrary numbers (measured: index 10**8 in "
+        "ScatterND, a token id of 2**40 + 3 read as 3, division of integers by zero).",
+        f"{trial.name}; the CPU reports: {refusal}",
         "Check the inputs before the run.",
-        "the CPU refuses these inputs, QNN answers them",
+        "the CPU refuses these inputs, QNN accepts them",
     )
     return dataclasses.replace(_row(trial, "unchecked", f"the CPU refuses it: {refusal}"), traps=(trap,))
 

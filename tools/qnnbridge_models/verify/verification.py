@@ -1,4 +1,4 @@
-"""The result of `verify_model`: data, rows as they come, the report for a person, and JSON."""
+"""The result of `verify_model`: data, rows printed during the run, the text report, and JSON."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ VerificationVerdict = Literal["agrees", "differs", "not shown", "failed", "not c
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrapFound:
-    """A silent trap that was stepped into.
+    """A silent trap of QNN that affects the model.
 
     Args:
-        words: what it is.
-        evidence: what was seen.
+        words: description of the trap.
+        evidence: the observed values or node.
         advice: what to do.
-        proof: what was changed, and that the error went with it.
+        proof: the change that removed the error.
     """
 
     name: str
@@ -46,8 +46,10 @@ class OutputVerdict:
     """One output over all inputs that count.
 
     Args:
-        state: unknown if these inputs do not show it; `reason` says why.
-        inputs, worst: the set of inputs that decides, and its numbers; None if nothing was compared.
+        state: verdict; "unknown" if the inputs do not show it.
+        reason: why the state is not "agrees".
+        inputs: name of the set of inputs that decides.
+        worst: numbers of this set; None if nothing was compared.
     """
 
     name: str
@@ -58,7 +60,7 @@ class OutputVerdict:
 
     @property
     def numbers(self) -> str:
-        """As text; why there are none."""
+        """The numbers as text, or the reason why there are none."""
         return numbers_text(self.worst) if self.worst is not None else self.reason
 
     def document(self) -> dict[str, Any]:
@@ -74,16 +76,17 @@ class OutputVerdict:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputSetResult:
-    """One set of inputs.
+    """Result of one set of inputs.
 
     Args:
-        counts: whether a difference makes the model differ (NaN, infinities and sizes beyond half floats do not,
-            unless asked for).
-        status: not shown, the values prove nothing; failed, QNN raised or died where the CPU answers; unchecked,
-            QNN answers where the CPU raises; refused, neither answers; skipped, not tried. `reason` has the words
-            for the last four.
-        outputs: each by its name; empty if nothing was compared.
-        kept: the answer of QNN is that of an interrupted run before.
+        counts: a difference makes the model differ. NaN, infinities and values beyond half floats count only on
+            request.
+        status: "not shown": the values prove nothing; "failed": QNN raised or crashed where the CPU answers;
+            "unchecked": QNN answers where the CPU raises; "refused": both raise; "skipped": not tried.
+        outputs: numbers by name of the output; empty if nothing was compared.
+        reason: explanation of the last four statuses.
+        died: the host crashed or hung.
+        kept: QNN's answer comes from an earlier, interrupted run.
     """
 
     name: str
@@ -117,17 +120,18 @@ class InputSetResult:
 
     @property
     def worst(self) -> JudgedNumbers | None:
-        """The output with the lowest SNR of those that differ, else of all."""
+        """The output with the lowest SNR of those that differ, else of all outputs."""
         compared = [one for _, one in self.outputs if one.snr_db is not None or one.lost]
         return min(compared, key=lambda one: (one.state != "differs", rank(one)), default=None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeAlone:
-    """One node by itself on the CPU's own values.
+    """Result of one node that runs alone on the CPU's values.
 
     Args:
-        agrees: None if that could not be tried; `words` says more.
+        agrees: None if the node could not be tried.
+        words: explanation.
     """
 
     agrees: bool | None
@@ -136,15 +140,23 @@ class NodeAlone:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first node, in the order of the file, behind which QNN's values differ from the CPU's.
+    """The first node, in the order of the file, after which QNN's values differ from the CPU's.
 
     Args:
-        exact: it is this node; else the time was over and it is one of `window` nodes that end with it.
-        number, of: its place.
-        tensor, difference: what differs; None if QNN dies or raises there, `error` says how.
-        row: the inputs.
-        group: the names of the nodes that were looked at as one: a quantised operator with its Q and DQ nodes.
-        not_finalized: places of which QNN does not finalize the cut model; they are no evidence.
+        row: name of the inputs.
+        node: label of the node.
+        op: its operator.
+        number, of: position of the node, and number of nodes.
+        exact: this node is the first one; otherwise the time ran out and it is one of the last `window` nodes up to
+            this.
+        tensor: name of the tensor that differs.
+        difference: its numbers; None if QNN crashes or raises there.
+        error: QNN's error.
+        group: names of the nodes that were treated as one: a quantised operator with its Q and DQ nodes.
+        not_finalized: number of cuts that QNN did not finalize, which prove nothing.
+        alone: result of the node alone.
+        sessions: number of sessions of the search.
+        seconds: duration of the search.
     """
 
     row: str
@@ -169,10 +181,11 @@ class SessionCure:
     """A remedy that was tried on a model that QNN computes wrong.
 
     Args:
-        rewrites: as text.
-        agrees: on the inputs that differed before; `words` has the numbers.
-        by_optimizers: the cause is not QNN: optimizers of ONNX Runtime, named in `rewrites`, change the graph.
-        command: makes the model that was tried; empty where sessions do it by themselves.
+        rewrites: the rewrites as text, or the optimizers.
+        agrees: QNN agrees on the inputs that differed before.
+        words: the numbers.
+        by_optimizers: QNN is not the cause: the optimizers of ONNX Runtime in `rewrites` change the graph.
+        command: command that makes the tried model; empty if sessions apply the remedy automatically.
     """
 
     rewrites: tuple[str, ...]
@@ -183,17 +196,19 @@ class SessionCure:
 
     def __str__(self) -> str:
         if self.command:
-            return f"A rewrite that sessions do not do by themselves helps: {self.words} then. Run: {self.command}"
+            return (
+                f"A rewrite that sessions do not apply automatically fixes it ({self.words}). Run: {self.command}"
+            )
         if self.by_optimizers:
             then = "agrees" if self.agrees else "still differs"
             return (
                 f"The cause is {'; '.join(self.rewrites)}: the model is changed before QNN gets it. "
-                f"Without it QNN {then}: {self.words}. A session leaves it out after a first call that differs; "
-                "disabled_optimizers= leaves it out at once."
+                f"Without it QNN {then}: {self.words}. A session disables it after a first call that differs; "
+                "disabled_optimizers= disables it from the start."
             )
         if self.agrees:
-            return f"Sessions cure it by themselves ({'; '.join(self.rewrites)}): {self.words} then."
-        return f"Sessions rewrite it ({'; '.join(self.rewrites)}), which does not cure it: {self.words} then."
+            return f"Sessions fix it automatically ({'; '.join(self.rewrites)}): {self.words}."
+        return f"Sessions rewrite it ({'; '.join(self.rewrites)}), which does not fix it: {self.words}."
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -201,17 +216,22 @@ class Verification(Shown):
     """The result of `verify_model`.
 
     Args:
-        verdict: not shown if an output answers these inputs with nothing that proves anything; failed if QNN made
-            no session; "not compared" if nothing was to be compared. `reason` says why, with the worst numbers.
-        number_format: what QNN computes in.
-        limits: of the verdict, as text.
-        outputs: the verdict on each output over all inputs that count.
-        given: the same on the given inputs alone; empty if none were given.
+        verdict: "not shown" if the inputs prove nothing about an output; "failed" if QNN created no session; "not
+            compared" if there was nothing to compare.
+        reason: why, with the worst numbers.
+        number_format: format in which QNN computes.
+        limits: limits of the verdict, as text.
+        sizes: sizes of free dimensions.
+        rows: results by set of inputs.
+        outputs: verdict on each output over all inputs that count.
+        given: verdicts on the given inputs only; empty if none were given.
         placement: None if there was no session.
-        nodes: of the file, that do work for the inputs; None if they could not be counted.
-        cure: by sessions, of a model that differs; None if they change nothing of it.
-        divergence: None if none was looked for or found; `not_bisected` says why, empty if nothing had to be looked
-            for.
+        nodes: number of nodes of the file that depend on the inputs; None if they could not be counted.
+        divergence: None if the search found nothing or did not run.
+        not_bisected: why the first node is unknown; empty if no search was necessary.
+        node_traps: traps of the first bad node.
+        error: why QNN failed.
+        cure: remedy that was tried on a model that differs; None if there is none.
     """
 
     source: Path
@@ -245,7 +265,7 @@ class Verification(Shown):
 
     @property
     def traps(self) -> tuple[TrapFound, ...]:
-        """Each once, the first evidence of it."""
+        """The traps, each with its first evidence."""
         found: dict[str, TrapFound] = {}
         for trap in (*self.node_traps, *(trap for row in self.rows for trap in row.traps)):
             found.setdefault(trap.name, trap)
@@ -258,14 +278,14 @@ class Verification(Shown):
 
     @property
     def snr_db(self) -> float | None:
-        """Of the worst output over all inputs that count; None if nothing was compared."""
+        """SNR of the worst output over all inputs that count; None if nothing was compared."""
         ratios = [
             one.worst.snr_db for one in self.outputs if one.worst is not None and one.worst.snr_db is not None
         ]
         return min(ratios, default=None)
 
 
-# Of evidence against the model: one output that differs decides, whatever the others show.
+# Weight of the evidence against the model: a single output that differs decides.
 _ORDER = {"differs": 0, "unknown": 1, "agrees": 2}
 
 
@@ -277,7 +297,7 @@ def worst_of(outputs: Sequence[OutputVerdict]) -> OutputVerdict | None:
 
 
 def numbers_text(numbers: JudgedNumbers) -> str:
-    """SNR, share of values, decisions and the largest difference of one output."""
+    """Return SNR, share of values, decisions and the largest difference of one output as text."""
     if numbers.snr_db is None:
         return numbers.reason or "nothing was compared"
     where = f" in {numbers.part}" if numbers.part else ""
@@ -286,22 +306,22 @@ def numbers_text(numbers: JudgedNumbers) -> str:
     return text if numbers.decisions is None else f"{text}, {numbers.decisions:.1%} of the decisions the same"
 
 
-# --- The result of `qnnbridge verify`: rows as they come, the report for a person, and the JSON document.
+# --- The result of `qnnbridge verify`: rows as they come, the text report, and the JSON document.
 
 
 class PrintedRows:
-    """Prints rows as they come, in columns that are known beforehand.
+    """Print each row when it is complete, in columns of fixed width.
 
     Args:
-        names: of all sets of inputs.
-        outputs: names.
+        names: names of all sets of inputs.
+        outputs: names of the outputs.
     """
 
     HEADERS = ("inputs", "output", "result", "SNR dB", "off", "decisions", "max abs")
 
     def __init__(self, names: Sequence[str], outputs: Sequence[str]) -> None:
         texts = ([output.visible(name) for name in names], [output.visible(name) for name in outputs])
-        # Rows are printed as they come: each column is as wide as the longest text that it may get.
+        # The rows are not known yet, so each column is as wide as the longest text that it may contain.
         self._widths = [
             max(map(len, ("inputs", *texts[0]))),
             max(map(len, ("output", *texts[1]))),
@@ -315,7 +335,7 @@ class PrintedRows:
 
     def _print(self, cells: Sequence[str]) -> None:
         padded = (output.visible(cell).ljust(width) for cell, width in zip(cells, self._widths, strict=True))
-        # Flushed: a row may take minutes, and Python holds back what goes into a pipe.
+        # Flush: a row may take minutes, and Python buffers the output to a pipe.
         print("  ".join(padded).rstrip(), flush=True)
 
 
@@ -326,14 +346,14 @@ def print_whole(result: Verification) -> None:
 
 
 def print_result(result: Verification) -> None:
-    """The report for a person, below the table of its rows (`PrintedRows`)."""
+    """Print the report below the table of rows (`PrintedRows`)."""
     if result.rows:
         print()
     print(f"{result.verdict.upper()}: {output.visible(result.source.name)}. {output.visible(result.reason)}")
     print()
     _print_reasons(result)
     if result.error is not None:
-        output.print_pairs("What QNN says", _error_pairs(result.error))
+        output.print_pairs("QNN's error", _error_pairs(result.error))
         print()
     begins = divergence_pairs(result.divergence) if result.divergence is not None else []
     if not begins and result.not_bisected:
@@ -396,7 +416,7 @@ def _error_pairs(error: BridgeError) -> list[tuple[str, str]]:
 def divergence_pairs(found: Divergence) -> list[tuple[str, str]]:
     place = f"{found.node} ({found.op}), node {found.number} of {found.of}"
     if not found.exact:
-        place = f"among the {found.window} nodes that end with {place}; the time for the search was over"
+        place = f"among the {found.window} nodes that end with {place}; the search ran out of time"
     pairs = [("node", place), ("inputs", found.row)]
     if len(found.group) > 1:
         pairs.append(("with", f"its quantised group: {', '.join(found.group)}"))
@@ -458,7 +478,12 @@ def document(result: Verification) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BucketsVerification:
-    """The results by their sizes. ruled_out: sizes that the CPU does not take together, with its reason."""
+    """Results by sizes.
+
+    Args:
+        results: sizes with their result.
+        ruled_out: combinations of sizes that the CPU refuses, with the reason.
+    """
 
     results: tuple[tuple[Mapping[str, int], Verification], ...]
     ruled_out: tuple[tuple[Mapping[str, int], str], ...]
@@ -475,10 +500,10 @@ def verify_buckets(
 
     Args:
         buckets: sizes of free dimensions by name.
-        verify: verifies it at these sizes.
+        verify: verifies the model at these sizes.
 
     Raises:
-        OrtError, OptionError: the CPU takes none of the sizes.
+        OrtError, OptionError: the CPU refuses all sizes.
     """
     results: list[tuple[Mapping[str, int], Verification]] = []
     ruled_out: list[tuple[Mapping[str, int], str]] = []
@@ -486,11 +511,11 @@ def verify_buckets(
     for sizes in buckets:
         try:
             results.append((sizes, verify(sizes)))
-        # Sizes that do not go together are no finding about QNN.
+        # Sizes that do not fit together are not a finding about QNN.
         except (OrtError, OptionError) as error:
             refused = refused or error
             ruled_out.append((sizes, error.cause or error.message))
-    # A wrong option is refused at every size: it ends here, as the error that it is.
+    # A wrong option fails at every size: raise its error.
     if refused is not None and not results:
         raise refused
     return BucketsVerification(tuple(results), tuple(ruled_out))
@@ -501,12 +526,12 @@ def _sizes_text(sizes: Mapping[str, int]) -> str:
 
 
 def print_buckets(result: BucketsVerification) -> None:
-    """The verdict of each, below the reports of all."""
+    """Print the verdict for each combination of sizes, below all reports."""
     pairs = [
         (_sizes_text(sizes), f"{one.verdict}: {one.reason}" if one.reason else one.verdict)
         for sizes, one in result.results
     ]
-    left_out = "left out, the CPU does not take it"
+    left_out = "skipped, the CPU refuses it"
     pairs += [(_sizes_text(sizes), f"{left_out}: {reason}") for sizes, reason in result.ruled_out]
     output.print_pairs("Buckets", pairs)
 

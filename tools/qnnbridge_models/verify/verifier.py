@@ -1,4 +1,4 @@
-"""`verify_model`: the work of the command, for programs."""
+"""`verify_model`: compare a model on QNN with the CPU."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ OnRows = Callable[[Sequence[str], Sequence[str]], Callable[[InputSetResult], Non
 
 COMMAND = "qnnbridge verify"
 
-# Of the rows that do not count: with NaN and beyond half floats values differ from the first node on.
+# Extreme rows with which bisection is useful: with NaN or beyond half floats, values differ from the first node on.
 _WORTH_BISECTING = ("large: up to 1e4",)
 
 
@@ -79,28 +79,32 @@ def verify_model(
     on_rows: OnRows | None = None,
     reference: CpuReference | None = None,
 ) -> Verification:
-    """Runs a model on QNN and on the CPU of the host, and reports where they differ, and why.
+    """Run a model on QNN and on the CPU of the host, and report where the results differ, and why.
 
-    A model that raises, hangs or kills the host is a finding, not an error.
+    A model that raises, hangs or crashes the host is a finding, not an error.
 
     Args:
         source: path of the model.
-        soc_model: number or name of the chip; default the host's.
+        soc_model: number or name of the chip; default: the host's chip.
         inputs: files with real inputs: archives, or `NAME=FILE.npy`.
-        samples: real inputs that are read already.
-        dims: sizes of free dimensions; given inputs have them, too.
+        samples: real inputs in memory.
+        dims: sizes of free dimensions; given inputs define sizes as well.
         how: seed, extremes, search, deadlines and options of QNN.
-        on_progress: called with the stage and how far it is.
-        on_rows: called with the names of all sets of inputs and of the outputs; gives what is called with each row.
-        reference: keeps the CPU's answers, for the verification of the same model on another chip.
+        on_progress: called with the stage and its progress.
+        on_rows: called with the names of all sets of inputs and of the outputs; returns a function that is called
+            with each row.
+        reference: caches the CPU's answers, for the verification of the same model on another chip.
+
+    Returns:
+        the verdict, with a row for each set of inputs.
 
     Raises:
         CompiledModelRefused: the model is compiled.
         OptionError: an option or an input is wrong.
-        NoSuchFile: the model or its weights are not there.
-        InvalidProtobuf: the file is no model.
-        HostStartFailed: there is no host.
-        OrtError: the CPU does not take the model.
+        NoSuchFile: the model or its weights do not exist.
+        InvalidProtobuf: the file is not a model.
+        HostStartFailed: the host cannot be started.
+        OrtError: the CPU refuses the model.
     """
     begun = time.monotonic()
     how = how or VerifyOptions()
@@ -108,13 +112,13 @@ def verify_model(
     refuse_scanned(scan_model(path, count_nodes=False), COMMAND)  # before anything is counted in a large one
     scan = scan_model(path)
     others = files.weight_files(path, scan.external_files)
-    # All that can be refused without a host is refused before one is started.
+    # Raise all errors that need no host before a host is started.
     given = [*trying.read_given(inputs, scan.inputs), *samples]
     sizes = trying.sizes_of(scan.inputs, as_dimensions(dims), given)
     number_format: NumberFormat = precision_of_operators(scan.ops)
     options = with_chip(how.provider_options, soc_model)
     with work_folder("verify") as folder:
-        # Sizes that a session takes by name need no copy of the model.
+        # If a session can set all sizes by name, no copy of the model is needed.
         model = path if sizes.all_named else _with_sizes(path, scan, sizes, Path(folder) / "sized")
         settings = SessionSettings(options, sizes.by_name if sizes.all_named else {}, how.timeout_s)
         known, nodes, constant = _known_of(path, sizes, soc_model)
@@ -123,7 +127,7 @@ def verify_model(
             *(model, scan, given, settings, number_format, known, constant, steps, how, on_progress, on_rows),
             reference or CpuReference(),
         )
-        # Without names: a model that was renamed is the same one.
+        # Without file names: a renamed model is the same model.
         hashes = [digest for _, digest in hashes_of([path, *others])]
         what = {"model": hashes, "sizes": sizes.shown(), "options": options}
         tried = work.tried(what)
@@ -151,7 +155,7 @@ def verify_model(
         nodes=nodes,
         divergence=divergence,
         not_bisected=not_bisected,
-        # A trap that a row shows already keeps the evidence of that row.
+        # If a row already shows a trap, keep the evidence of that row.
         node_traps=tuple(trap for trap in node_traps if trap.name not in shown),
         error=tried.error,
         cure=cure,
@@ -162,8 +166,11 @@ def verify_model(
 def _known_of(
     path: Path, sizes: FixedSizes, soc_model: str | None
 ) -> tuple[InputKnowledge, int | None, frozenset[str]]:
-    """What the inputs are, how many nodes do work for them, as `analyze` counts, and outputs that none makes."""
-    # Without onnx the inputs are known by their types alone.
+    """Return knowledge about the inputs, the number of nodes that depend on them, and outputs that do not.
+
+    The number is counted as `analyze` does, and is None without the onnx package.
+    """
+    # Without onnx, only the types of the inputs are known.
     try:
         import onnx  # noqa: F401 - only whether it is there
     except ImportError:
@@ -183,14 +190,14 @@ def _known_of(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Tried:
-    """The answers of both sides.
+    """Answers of the CPU and of QNN.
 
     Args:
-        answers: QNN's.
-        error: why QNN made no session.
-        left_out: optimizers of ONNX Runtime without which the host made it.
-        repeats: for a model whose results differ from run to run on the CPU: whether QNN gives the same result
-            twice. None if that is not known.
+        answers: QNN's answers, by set of inputs.
+        error: why QNN created no session.
+        left_out: optimizers of ONNX Runtime that the host disabled to create the session.
+        repeats: for a model whose results differ from run to run on the CPU: whether QNN returns the same result
+            twice; None if unknown.
     """
 
     prepared: TrialSet
@@ -204,17 +211,17 @@ class _Tried:
 
     @property
     def found(self) -> dict[str, Sequence[Any]]:
-        """QNN's values by the set of inputs."""
+        """QNN's values by set of inputs."""
         return {name: answer.values for name, answer in self.answers.items() if answer.values is not None}
 
     def worst(self) -> Trial | None:
-        """The inputs to look for the first node with."""
+        """Return the inputs to search the first bad node with; None if no row is worth a search."""
         by_name = {trial.name: trial for trial in self.prepared.trials}
         if self.error is not None:
-            # QNN made no session, so the values do not matter: all inputs lead to the same node.
+            # QNN created no session, so the values do not matter: all inputs lead to the same node.
             return next((trial for trial in self.prepared.trials if trial.feeds), None)
         bad = [row for row in self.rows if row.is_bad and by_name[row.name].expected.values is not None]
-        # What counts comes before what does not, and a death before wrong numbers.
+        # Rows that count come first, and crashes before wrong numbers.
         for row in sorted(bad, key=lambda one: (not one.counts, not one.died, _lowest_snr(one))):
             if row.counts or row.died or row.name in _WORTH_BISECTING:
                 return by_name[row.name]
@@ -227,29 +234,37 @@ def _lowest_snr(row: InputSetResult) -> float:
 
 
 def _with_sizes(path: Path, scan: ModelScan, sizes: FixedSizes, folder: Path) -> Path:
-    """A copy with fixed sizes, for dimensions that a session does not take: they have no name, or one for two."""
-    require_models_extra(f"{COMMAND} of a model whose free dimensions have no names of their own")
+    """Write a copy with fixed sizes.
+
+    Needed for dimensions that a session cannot set by name: they have no name, or two of them share one.
+    """
+    require_models_extra(f"{COMMAND} of a model whose free dimensions have no unique names")
     model = graphs.load(path)
     shapes.fix(model, sizes.dimensions)
     return files.changed_copy(model, path, scan.external_files, folder)
 
 
 class CpuReference:
-    """The inputs of a verification with the CPU's answers, kept for the same model on another chip. One thread."""
+    """Inputs of a verification with the CPU's answers, cached for the same model on another chip.
+
+    Not thread-safe.
+    """
 
     def __init__(self) -> None:
         self._key: object = None
         self._kept: tuple[str, TrialSet] | None = None
 
     def answers(self, key: object, compute: Callable[[], tuple[str, TrialSet]]) -> tuple[str, TrialSet]:
-        """Return the fingerprint of the model and its trials; `compute` makes them unless they are kept.
+        """Return the fingerprint of the model and its trials, cached or from `compute`.
 
-        key: all that the answers depend on.
+        Args:
+            key: everything that the answers depend on.
+            compute: called if the key is not cached.
         """
         if self._kept is not None and self._key == key:
             return self._kept
         found = compute()
-        # A death of the host says nothing about the model: the next chip runs the CPU again.
+        # Do not cache a crash of the host, which proves nothing about the model: the next chip runs the CPU again.
         if not any(trial.expected.died for trial in found[1].trials):
             self._key, self._kept = key, found
         return found
@@ -257,7 +272,7 @@ class CpuReference:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Work:
-    """One model on both sides of one host."""
+    """One model on both providers of a host."""
 
     model: Path
     scan: ModelScan
@@ -273,7 +288,11 @@ class _Work:
     reference: CpuReference
 
     def tried(self, what: Mapping[str, Any]) -> _Tried:
-        """Runs all sets of inputs. what: all that QNN's answers depend on, for the journal."""
+        """Run all sets of inputs.
+
+        Args:
+            what: everything that QNN's answers depend on, for the journal.
+        """
         from qnnbridge import Host
 
         how = self.how
@@ -282,34 +301,36 @@ class _Work:
             versions = dict(host.info.versions)
             original, prepared = self.reference.answers(self._cpu_key(what, versions), lambda: self._on_cpu(host))
             prepared = dataclasses.replace(prepared, constant=self.constant, steps=self.steps)
-            # Where the CPU disagrees with itself, a comparison with QNN says nothing.
+            # If the CPU's results are not repeatable, a comparison with QNN proves nothing.
             if not prepared.stable:
                 return self._tried_twice(host, prepared, versions)
             self.on_progress("compiling for QNN", 0, 0)
             try:
-                # All of the CPU's answers are there by now: a host that dies from here on costs none of them.
+                # All answers of the CPU are complete: a crash of the host from here on loses none of them.
                 with opened(host, self.model, QNN, self.settings) as side:
-                    # Each session reads the file by itself, and the file may be replaced in between.
+                    # Each session reads the file itself, and the file may have been replaced in between.
                     if side.fingerprint != original:
                         raise ModelChanged(
-                            f"{self.model.name} or a file beside it changed while it was verified.",
-                            cause="The CPU computed another model than QNN would.",
-                            fix="Verify it again, when nothing writes to its files any more.",
+                            f"{self.model.name} or one of its weight files changed while it was verified.",
+                            cause="QNN would run a different model than the CPU.",
+                            fix="Verify it again when no other program writes to its files.",
                             details={"path": str(self.model)},
                         )
                     placement, left_out = side.placement, side.left_out
-                    # Nothing of it runs on QNN: the CPU would be compared with itself.
+                    # If no node runs on QNN, the CPU would be compared with itself.
                     if placement.known and not placement.qnn_nodes:
                         return _Tried(prepared, (), {}, placement, versions)
-                    # Of the host, which computes the answers: another release of QNN may give others.
+                    # Versions of the host, which computes the answers: another release of QNN may give other
+                    # answers.
                     journal = AnswerJournal({**what, "versions": versions}) if how.resume else None
                     rows, found = self._rows(side, prepared, journal, memory_filling(host, self.settings))
-            # ModelChanged is a BridgeError: below it would be the reason why QNN makes no session.
+            # ModelChanged is a BridgeError: the handler below would report it as QNN's reason for refusing the
+            # session.
             except (*NO_FINDING, ModelChanged):
                 raise
             except BridgeError as error:
                 return _Tried(prepared, (), {}, None, versions, error)
-        # Only after the last answer: an interrupted verification goes on from what was kept.
+        # Only after the last answer: an interrupted verification resumes from the journal.
         if journal is not None:
             journal.over()
         return _Tried(prepared, rows, found, placement, versions, left_out=left_out)
@@ -321,7 +342,7 @@ class _Work:
             )
 
     def _cpu_key(self, what: Mapping[str, Any], versions: Mapping[str, str]) -> object:
-        """Return all that the CPU's answers depend on: no chip, and no option of QNN."""
+        """Return everything that the CPU's answers depend on: neither the chip nor options of QNN."""
         how = self.how
         given = [(one.name, feeds_digest(one.feeds)) for one in self.given]
         made_up = (how.seed, how.extreme, how.strict, how.timeout_s, how.host_python)
@@ -345,12 +366,12 @@ class _Work:
         return _Tried(prepared, (), {}, placement, versions, repeats=same_results(*answers))
 
     def cured(self, tried: _Tried) -> SessionCure | None:
-        """What a session of an application makes of it; None where it rewrites nothing, or cannot be tried."""
+        """Run the model as a session of an application rewrites it; None if it rewrites nothing or fails."""
         from qnnbridge import Host
 
         trial = tried.worst()
         if trial is None or trial.expected.values is None or any(row.died for row in tried.rows):
-            # No second try after a death: it would put the model in quarantine.
+            # No second try after a crash: it would put the model into quarantine.
             return None
         self.on_progress("looking whether a session cures it", 0, 0)
         try:
@@ -369,8 +390,11 @@ class _Work:
         return SessionCure(rewrites, row.status == "agrees", words)
 
     def of_optimizers(self, tried: _Tried) -> SessionCure | None:
-        """Name the optimizers of ONNX Runtime that change the model before QNN gets it, and try QNN without them;
-        None if they are not the cause."""
+        """Find optimizers of ONNX Runtime that change the model before QNN gets it, and run QNN without them.
+
+        Returns:
+            the result without these optimizers; None if they are not the cause.
+        """
         from qnnbridge import Host
 
         trial = tried.worst()
@@ -400,7 +424,7 @@ class _Work:
         return SessionCure((optimizers.listed(names),), right.status == "agrees", words, by_optimizers=True)
 
     def parted(self, tried: _Tried, path: Path, folder: Path) -> SessionCure | None:
-        """Try the rewrite of gates. Returns None if the model has no gates, or if QNN still differs."""
+        """Try the rewrite of gates; return None if the model has no gates, or if QNN still differs."""
         from qnnbridge import Host
 
         trial = tried.worst()
@@ -408,7 +432,7 @@ class _Work:
             return None
         if any(row.died for row in tried.rows) or not {"Sigmoid", "Tanh"} & self.scan.ops.keys():
             return None
-        # Sizes are fixed in self.model already, and the rewrite needs the models extra, as bisection does.
+        # The sizes are already fixed in self.model, and the rewrite needs the models extra, as bisection does.
         try:
             from qnnbridge_host.rewrite.catalogue import GATES
             from qnnbridge_host.rewrite.fixer import fix_model
@@ -424,7 +448,7 @@ class _Work:
             ):
                 memory_filling(host, self.settings)()
                 row, _ = trying.try_on_qnn(side, trial, tried.prepared)
-        except (BridgeError, ImportError, OSError):  # also a full disk: the verdict does not depend on it
+        except (BridgeError, ImportError, OSError):  # Includes a full disk: the verdict does not depend on this.
             return None
         if row.status != "agrees" or row.worst is None:
             return None
@@ -434,10 +458,13 @@ class _Work:
     def bisected(
         self, path: Path, sizes: FixedSizes, tried: _Tried, folder: Path
     ) -> tuple[Divergence | None, tuple[TrapFound, ...], str]:
-        """The first node that differs, and traps; or why it is not known, empty if nothing had to be looked for."""
+        """Return the first node that differs and the traps, or the reason why it is unknown.
+
+        The reason is empty if no search was necessary.
+        """
         trial = tried.worst()
         is_nan = trial is None and "IsNaN" in self.scan.ops
-        if is_nan:  # wrong on NaN alone, where the search would find the input
+        if is_nan:  # Wrong for NaN only, where the search would find the input.
             differing = {row.name for row in tried.rows if row.kind == "extreme" and row.status == "differs"}
             trial = next((one for one in tried.prepared.trials if one.name in differing), None)
         if trial is None:
@@ -449,7 +476,7 @@ class _Work:
         except ImportError:
             return None, (), f"the application's Python lacks the package onnx: {install_command('models')}"
         deadline = time.monotonic() + self.how.bisect_s
-        # A folder of its own: the weight files that are linked there have the names of those beside a copy with
+        # A separate folder: the weight files linked there have the same names as those next to a copy with fixed
         # sizes.
         cuts = folder / "cuts"
         cuts.mkdir()
@@ -466,7 +493,7 @@ class _Work:
                 self.steps,
                 self.how.host_python,
                 deadline,
-                # Of QNN on the whole model: of the session, or of the run on these inputs.
+                # QNN's error on the whole model: of the session, or of the run with these inputs.
                 tried.error or (answer.error if answer is not None else None),
                 tried.left_out,
             )
@@ -474,7 +501,7 @@ class _Work:
                 return None, search.prove_at("IsNaN"), ""
             return (*search.run(), "")
         except (DivergenceNotFound, BridgeError) as error:
-            # The text of a BridgeError goes on with its cause and fix, a line each.
+            # The text of a BridgeError continues with its cause and fix, on separate lines.
             return None, (), str(error).splitlines()[0]
 
     def _rows(
@@ -484,7 +511,7 @@ class _Work:
         journal: AnswerJournal | None,
         fill: Callable[[], None],
     ) -> tuple[tuple[InputSetResult, ...], dict[str, RunAnswer]]:
-        """After a death nothing more is tried: a second would put the model in quarantine."""
+        """Run all sets of inputs on QNN, up to the first crash: a second would put the model into quarantine."""
         rows: list[InputSetResult] = []
         found: dict[str, RunAnswer] = {}
         names = [trial.name for trial in prepared.trials]
@@ -492,16 +519,17 @@ class _Work:
         for number, trial in enumerate(prepared.trials):
             self.on_progress("running on QNN", number, len(prepared.trials))
             kept = journal.answer(trial.feeds) if journal is not None and trial.feeds else None
-            # A row that was skipped since the host of the CPU died has not tried QNN.
+            # A row that was skipped because the CPU's host crashed has not tried QNN.
             if any(row.died and row.status != "skipped" for row in rows):
                 reason = "not tried any more"
                 row = InputSetResult(trial.name, trial.kind, trial.counts, "skipped", reason=reason)
-            # Only QNN's values are kept. The CPU has run again, and they are judged against its new ones.
+            # Only QNN's values are cached. They are judged against the new results of the CPU.
             elif kept is not None and trial.expected.values is not None:
                 row = dataclasses.replace(trying.judged_row(trial, prepared, kept), kept=True)
                 found[trial.name] = RunAnswer(kept)
             else:
-                # Each time: the run before has left its own results, and those may be the right ones.
+                # Before each run: the memory still contains results of the previous run, which may be the right
+                # ones.
                 fill()
                 row, found[trial.name] = trying.try_on_qnn(side, trial, prepared)
                 values = found[trial.name].values
@@ -513,57 +541,60 @@ class _Work:
         return tuple(rows), found
 
 
-# The order of the questions matters: an earlier answer makes the later questions meaningless.
-# 1. Was anything compared? Without a session, with random numbers or with all nodes on the CPU there is no verdict.
-# 2. Did the host die? That counts on every row, also on extremes that do not count otherwise: an application
-#    that meets such a value loses its host.
-# 3. Did QNN fail where the CPU answers? A failed row has no numbers, so no output knows of it.
-# 4. What do the outputs say over all inputs? One that differs decides before one that is not shown.
-# 5. Did a row differ that no output knows of? Beside given inputs the outputs leave out the extremes of --strict,
-#    and a trap makes a row differ whose numbers are not judged.
+# The order of the checks matters: each check makes the later ones meaningless.
+# 1. Was anything compared? Without a session, with random numbers, or with all nodes on the CPU there is no
+#    verdict.
+# 2. Did the host crash? That counts for every row, including extremes that do not count otherwise: an application
+#    with such a value loses its host.
+# 3. Did QNN fail where the CPU answers? A failed row has no numbers, so the verdicts on outputs do not include it.
+# 4. What is the verdict on the outputs over all inputs? An output that differs decides before one that is not
+#    shown.
+# 5. Did a row differ without affecting an output's verdict? With given inputs the outputs ignore the extremes of
+#    --strict, and a trap makes a row differ whose numbers are not judged.
 def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[VerificationVerdict, str]:
     if tried.error is not None:
-        what = "makes no session of it" if tried.placement is None else "does not run it"
+        what = "cannot create a session for the model" if tried.placement is None else "cannot run the model"
         return "failed", f"QNN {what}: {tried.error.message}"
     if tried.repeats:
         return "differs", (
-            "On the CPU the model gives another result every time it runs, on QNN the same one: QNN draws the "
-            'random numbers once. A session with fallback="cpu" leaves the random operators to the CPU.'
+            "The results of the model change with every run on the CPU, but not on QNN: QNN draws the random "
+            'numbers only once. A session with fallback="cpu" runs the random operators on the CPU.'
         )
     if not tried.prepared.stable and (tried.placement is None or tried.placement.qnn_nodes):
-        return "not compared", "The model gives another result every time it runs, on the CPU and on QNN."
+        return "not compared", "The results of the model change with every run, on the CPU and on QNN."
     if tried.placement is not None and tried.placement.known and not tried.placement.qnn_nodes:
         cause = f": {tried.placement.cause}" if tried.placement.cause else "."
-        return "not compared", f"No node of it runs on QNN, so there is nothing to compare{cause}"
+        return "not compared", f"No node of the model runs on QNN, so there is nothing to compare{cause}"
     bad = [row for row in tried.rows if row.is_bad]
     if any(row.died for row in bad):
-        return "differs", "QNN ends the host, or does not come back."
+        return "differs", "QNN crashes the host, or hangs."
     failed = [row for row in bad if row.counts and row.status == "failed"]
     if failed:
         return "differs", f"QNN fails where the CPU answers, on {failed[0].name}: {failed[0].reason}"
     worst = worst_of(outputs)
     extreme = " Extreme inputs show the limits of QNN." if any(row.kind == "extreme" for row in bad) else ""
     if worst is None:
-        return "not compared", "QNN and the CPU answered none of the inputs both."
+        return "not compared", "For none of the inputs both QNN and the CPU returned results."
     where = f"the worst is {worst.name}, {worst.inputs}: {worst.numbers}"
     if worst.state == "differs":
-        # Without a ratio the reason is what stands for the numbers.
+        # Without an SNR, the reason replaces the numbers.
         why = "" if worst.numbers == worst.reason else f" {worst.reason[:1].upper()}{worst.reason[1:]}."
-        return "differs", f"QNN computes something else than the CPU; {where}.{why}"
+        return "differs", f"The results of QNN and the CPU differ; {where}.{why}"
     given = sum(trial.kind == "given" for trial in tried.prepared.trials)
     strict = [row for row in bad if row.counts]
     if strict:
-        # Before "not shown": a trap that was seen is evidence, even if the numbers prove nothing.
-        return "differs", f"QNN computes something else than the CPU on {strict[0].name}."
+        # Before "not shown": an observed trap is evidence even if the numbers prove nothing.
+        return "differs", f"The results of QNN and the CPU differ on {strict[0].name}."
     if worst.state == "unknown":
         open_outputs = [one.name for one in outputs if one.state == "unknown"]
-        more = f"Give others than the {given} given" if given else "Give real ones"
+        more = f"Give other inputs than the {given} given" if given else "Give real inputs"
         return "not shown", (
             f"These inputs do not show whether QNN computes {', '.join(open_outputs[:3])} as the CPU does: "
             f"{worst.reason}. {more}: --input FILE.npz.{extreme}"
         )
     if any(row.kind == "made up" for row in bad):
-        # Without real ones it is a guess beyond what the model is known to take (`trying.judged_row`).
-        beside = "beside real ones" if given else "on values that the model may not take"
+        # Without real inputs, this is a guess beyond the values that the model is known to support
+        # (`trying.judged_row`).
+        beside = "if real inputs are given" if given else "for values that the model may not support"
         extreme = f" Made-up inputs show a difference, which does not count {beside}.{extreme}"
-    return "agrees", f"QNN computes what the CPU does; {where}.{extreme}"
+    return "agrees", f"The results of QNN and the CPU agree; {where}.{extreme}"

@@ -1,6 +1,4 @@
-"""The work of `qnnbridge compile`: one model, a bundle with shared weights, or a matrix of models and chips; its
-results, and `--adopt`.
-"""
+"""The work of `qnnbridge compile`: one model, a bundle with shared weights, or a matrix; and `--adopt`."""
 
 from __future__ import annotations
 
@@ -29,12 +27,12 @@ if TYPE_CHECKING:
     from qnnbridge_tools.options import CompileRequest
 
 
-# By default at a time: a compilation uses several processors, and gigabytes for a large model.
+# Default limit of parallel jobs: a compilation uses several processors, and gigabytes for a large model.
 MOST_JOBS = 4
 
 
 def default_output(request: CompileRequest) -> str:
-    """Where the result goes if copies of the models are compiled, which lie elsewhere."""
+    """Return the output of a compilation from temporary copies of the models: next to the original."""
     if request.output is not None:
         return request.output
     if len(request.models) == 1 and len(request.soc_models) < 2:
@@ -44,9 +42,9 @@ def default_output(request: CompileRequest) -> str:
 
 
 def perform(request: CompileRequest) -> bool:
-    """Does it and prints what came of it. Whether something failed that did not end all of it."""
+    """Compile and print the results. Return whether a part of a matrix failed."""
     options = _options(request)
-    # A model that is compiled already, or two results in one file, must not cost a start of the host.
+    # Check before a host is started, e.g. that no model is already compiled and no two results have the same path.
     _refuse_early(request, options)
     if request.share_weights:
         _bundle(request, options)
@@ -58,7 +56,7 @@ def perform(request: CompileRequest) -> bool:
 
 
 def _refuse_early(request: CompileRequest, options: dict[str, Any]) -> None:
-    """What can be said without a host: models that are compiled already, and outputs that cannot be."""
+    """Raise the errors that need no host: models that are already compiled, and invalid outputs."""
     from qnnbridge_host.model.scan import refuse_compiled
     from qnnbridge_os.outputs import place_of_several
     from qnnbridge_tools.compile.matrix import plan
@@ -68,7 +66,7 @@ def _refuse_early(request: CompileRequest, options: dict[str, Any]) -> None:
     for model in request.models:
         refuse_compiled(model, "qnnbridge compile")
     if len(request.models) == 1:
-        # Planning only: the host takes no part in names and places.
+        # Only the names and paths are planned, which need no host.
         without_host = {name: value for name, value in options.items() if name != "host"}
         plan(request.models, request.soc_models, request.output, _variants(request), **without_host)
 
@@ -94,12 +92,13 @@ def _bundle(request: CompileRequest, options: dict[str, Any]) -> None:
     from qnnbridge_tools.compile.matrix import compile_bundle
 
     if request.buckets:
-        raise OptionError("A bundle with shared weights has one size of each model.", fix="Leave --bucket out.")
+        raise OptionError("A bundle with shared weights has one size of each model.", fix="Omit --bucket.")
     if request.scheduler is not None:
-        raise OptionError("A bundle with shared weights is one job.", fix="Leave --scheduler out.")
+        raise OptionError("A bundle with shared weights is a single job.", fix="Omit --scheduler.")
     if len(request.soc_models) > 1:
         raise OptionError(
-            "A bundle with shared weights is for one chip.", fix="Give one --soc-model, and call it for each."
+            "A bundle with shared weights is for one chip.",
+            fix="Give one --soc-model, and run the command for each chip.",
         )
     if request.soc_models:
         options = {**options, "soc_model": request.soc_models[0]}
@@ -123,7 +122,7 @@ def _bundle(request: CompileRequest, options: dict[str, Any]) -> None:
 def _matrix(request: CompileRequest, options: dict[str, Any]) -> bool:
     from qnnbridge_tools.compile.matrix import plan
 
-    # No option of a job: a job can be pickled, and those of a cluster run in hosts of its workers.
+    # Not an option of a job: a job can be pickled, and jobs of a cluster run in the hosts of its workers.
     host = options.pop("host", None)
     cells = plan(request.models, request.soc_models, request.output, _variants(request), **options)
     with ShownStages(f"{len(cells)} models", counted=len(cells)) as stages, ticking(stages):
@@ -145,7 +144,7 @@ def _run(request: CompileRequest, cells: list[Cell], stages: ShownStages, host: 
         "on_outcome": lambda outcome: stages.finished(outcome_text(outcome)),
     }
     if request.scheduler is None:
-        # Half of the processors: one compilation uses several.
+        # Half of the processors, because one compilation uses several.
         jobs = request.jobs or max(1, min(MOST_JOBS, (os.cpu_count() or 2) // 2))
         return run_here(cells, jobs=jobs, host=host, **keywords)
     from qnnbridge_tools.compile.matrix import executor_of, run_on
@@ -155,11 +154,11 @@ def _run(request: CompileRequest, cells: list[Cell], stages: ShownStages, host: 
 
 
 def _options(request: CompileRequest) -> dict[str, Any]:
-    """The options of every kind of compilation."""
-    # ONNX Runtime fixes free dimensions by their names; a size by axis needs a copy of the model.
+    """Return the options that every kind of compilation uses."""
+    # ONNX Runtime fixes free dimensions by name; a size by axis needs a copy of the model.
     if request.sizes.dims.by_axis:
         raise OptionError(
-            "A model is compiled with its free dimensions fixed by their names only.",
+            "For compiling, free dimensions can be fixed by their names only.",
             fix="Fix the others first: qnnbridge optimize MODEL -o FIXED.onnx --dim INPUT:AXIS=SIZE.",
         )
     _refuse_unknown_dimensions(request)
@@ -174,7 +173,7 @@ def _options(request: CompileRequest) -> dict[str, Any]:
         if len(request.models) > 1 or request.buckets:
             raise OptionError(
                 "--input is for one model of one size.",
-                fix="Compile the models or sizes one by one, each with its own.",
+                fix="Compile the models or sizes one by one, each with its own --input.",
             )
         arguments.refuse_together("--input", {"--no-validate": not request.validate})
         from qnnbridge_tools import feeds
@@ -184,7 +183,7 @@ def _options(request: CompileRequest) -> dict[str, Any]:
     if request.host_python is not None:
         from qnnbridge import Host
 
-        # Not started: each compilation runs in a twin of it.
+        # Not started: each compilation runs in a separate host with the same settings.
         options["host"] = Host(python=request.host_python)
     return options
 
@@ -203,13 +202,13 @@ def _variants(request: CompileRequest) -> list[SizeVariant]:
 
 
 def variant_tag(sizes: Mapping[str, int]) -> str:
-    """What files of one bucket have in their names."""
-    # Other characters of a dimension's name may not be allowed in a file's.
+    """Return the suffix in the file names of one bucket."""
+    # Names of dimensions may contain characters that are not allowed in file names.
     return "".join(f"_{re.sub(r'[^A-Za-z0-9]+', '-', name)}{size}" for name, size in sizes.items())
 
 
 def _refuse_unknown_dimensions(request: CompileRequest) -> None:
-    # Buckets are combinations of the same dimensions, so the first has all names.
+    # Buckets are combinations of the same dimensions, so the first one contains all names.
     dimensions = Dimensions({**request.sizes.dims.by_name, **(request.buckets[0] if request.buckets else {})})
     twice = [name for name in request.sizes.dims.by_name if request.buckets and name in request.buckets[0]]
     if twice:
@@ -219,7 +218,7 @@ def _refuse_unknown_dimensions(request: CompileRequest) -> None:
     from qnnbridge_host.model.scan import scan_model
 
     scans = [scan_model(model, count_nodes=False) for model in request.models]
-    if not any(scan.is_compiled for scan in scans):  # those have errors of their own
+    if not any(scan.is_compiled for scan in scans):  # Compiled models cause another error.
         arguments.refuse_unknown(scans, dimensions)
 
 
@@ -233,12 +232,12 @@ def print_result(result: CompileResult) -> None:
     placement = result.placement
     pairs = [
         ("model", result.path),
-        ("binary", result.blob or "inside of the model"),
+        ("binary", result.blob or "inside the model"),
         ("manifest", result.manifest),
         ("size", size_text(result.size_bytes)),
         ("for", f"soc_model {result.soc_model}" if result.soc_model else "the chip of the host"),
         ("nodes", reporting.placement_text(placement) if placement is not None else "not reported"),
-        ("time", f"{output.seconds(result.compile_seconds)} to compile, {output.seconds(result.seconds)} in all"),
+        ("time", f"{output.seconds(result.compile_seconds)} to compile, {output.seconds(result.seconds)} in total"),
         ("with", _compiler_text(result)),
         ("validated", validation_text(result.validation)),
     ]
@@ -254,7 +253,7 @@ def validation_text(validation: Validation) -> str:
     count = len(validation.differences)
     worst = validation.worst
     if worst is None:
-        return "against the CPU: none of the outputs is numbers"
+        return "against the CPU: no output is numeric"
     values = "the output's range" if count == 1 else f'the range of output "{output.visible(worst.output)}"'
     unshown = sum(one.is_not_shown for one in validation.differences)
     shown = f", {unshown} of them not shown by these inputs" if unshown else ""
@@ -265,14 +264,14 @@ def validation_text(validation: Validation) -> str:
 
 
 def outcome_text(outcome: CellOutcome) -> str:
-    """One line for one result of several."""
+    """Return one line for one of several results."""
     chip = f" for {outcome.soc_model}" if outcome.soc_model else ""
     more = outcome.error.message if outcome.error is not None else outcome.reason
     return f"{outcome.model}{chip} {outcome.state}" + (f": {more}" if more else "")
 
 
 def print_outcomes(outcomes: Sequence[CellOutcome]) -> None:
-    """The table, then the errors in full and the warnings."""
+    """Print the table, then the complete errors and the warnings."""
     headers = ("model", "chip", "state", f"nodes {AFTER_OPTIMISATION}", "size", "difference", "time", "file")
     output.print_table(headers, [_row(outcome) for outcome in outcomes])
     for outcome in outcomes:
@@ -307,12 +306,12 @@ def _compiler_text(result: CompileResult) -> str:
 
 
 # --- `--adopt` ------------------------------------------------------------------------------------------
-# A manifest for a compiled model that has none, so that later damage is found.
+# Writes a manifest for a compiled model without one, so that later damage is detected.
 
 
 def adopt(models: Sequence[Path], *, overwrite: bool, as_json: bool) -> None:
-    """Write the manifests and print their names. Raises what `adopt_one` raises, before any is written."""
-    # All of them first: no manifest is written if one of the models cannot have one.
+    """Write the manifests and print their paths. Raise the errors of `_files_of` before any manifest is written."""
+    # Check all models first: no manifest is written if one of the models cannot have one.
     files = [_files_of(model, overwrite=overwrite) for model in models]
     made = [adopt_one(model, beside) for model, beside in zip(models, files, strict=True)]
     if as_json:
@@ -327,11 +326,11 @@ def adopt(models: Sequence[Path], *, overwrite: bool, as_json: bool) -> None:
         return
     for model, one in zip(models, made, strict=True):
         names = ", ".join(record.name for record in one.files)
-        print(output.visible(f"{manifest_path(model)}: {names}, as they are now."))
+        print(output.visible(f"{manifest_path(model)}: {names}, in their present state."))
 
 
 def adopt_one(model: Path, beside: Sequence[str]) -> CompiledManifest:
-    """Write the manifest of a compiled model and of the files beside it. Raises `CompileFailed`."""
+    """Write the manifest of a compiled model and of its files. Raise `CompileFailed`."""
     folder, name = os.path.split(os.path.abspath(model))
     try:
         return write_manifest(folder, name, beside, extra={"adopted": True})
@@ -339,33 +338,33 @@ def adopt_one(model: Path, beside: Sequence[str]) -> CompiledManifest:
         raise CompileFailed(
             f"The manifest of {name} cannot be written.",
             cause=f"{error.strerror or error}.",
-            fix="Check the rights of the folder, and its disk.",
+            fix="Check the permissions of the folder, and the disk.",
         ) from None
 
 
 def _files_of(model: Path, *, overwrite: bool) -> tuple[str, ...]:
-    """Names of the context binaries of a compiled model that is whole.
+    """Return the names of the context binaries of an undamaged compiled model.
 
     Raises:
-        OptionError: it is not a compiled model, or has a manifest.
-        ContextUnusable: its files cannot be what belongs together.
+        OptionError: the model is not compiled, or already has a manifest.
+        ContextUnusable: its files are damaged or do not belong together.
     """
     source = ModelSource.open(model)
     scan = source.scan
     if scan is None or not scan.is_compiled:
         raise OptionError(
-            f"{model.name} is no compiled model: only those have a manifest.",
+            f"{model.name} is not a compiled model: only compiled models have a manifest.",
             fix=f"Compile it: {model_command('compile', model)}",
         )
     manifest = manifest_path(model)
     if os.path.exists(manifest) and not overwrite:
         raise OptionError(
-            f"{model.name} has a manifest: {manifest}.",
-            fix="Leave it: it is compared before each load. --overwrite writes one of the files as they are.",
+            f"{model.name} already has a manifest: {manifest}.",
+            fix="Keep it: the files are compared with it before each load. --overwrite replaces it.",
         )
-    # The old manifest stays until the new one replaces it: a damaged model keeps it.
+    # Keep the old manifest until the new one replaces it: if the model is damaged, the old one stays.
     examined = examine(model, scan, HostTraits(), by_manifest=False)
-    # What is damaged gets no manifest that would call it whole.
+    # A damaged model must not get a manifest that declares it intact.
     if examined.broken is not None:
         raise examined.broken.error(scan.label, scan.path)
     # A node with main_context 0 uses the binary of the main node.

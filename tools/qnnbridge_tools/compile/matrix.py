@@ -1,7 +1,7 @@
-"""Many models times many chips: each a job of its own, here or on a cluster, with one table of results.
+"""Compile many models for many chips: one job each, on this machine or on a cluster, with one table of results.
 
-One that fails does not stop the others. A matrix that was stopped is resumed by calling it again: a result that is
-there, made from the same contents with the same options and versions, is recognized by its manifest and skipped.
+A failed job does not stop the others. An interrupted matrix is resumed by running it again: a result of the same
+contents, options and versions is recognised by its manifest and skipped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,13 @@ State = Literal["done", "skipped", "failed"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SizeVariant:
-    """Sizes of free dimensions: as text (`seq=16`), as part of file names, and as `SessionOptions`."""
+    """Sizes of free dimensions.
+
+    Args:
+        label: the sizes as text (`seq=16`).
+        tag: the sizes as part of file names.
+        sess_options: the sizes as `SessionOptions`.
+    """
 
     label: str
     tag: str
@@ -54,7 +60,13 @@ class SizeVariant:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cell:
-    """One job of a matrix, and where its result goes. variant: its sizes as text, if there are several."""
+    """One job of a matrix.
+
+    Args:
+        job: the job.
+        place: destination of its result.
+        variant: its sizes as text, if there are several.
+    """
 
     job: CompileJob
     place: Destination
@@ -62,7 +74,7 @@ class Cell:
 
     @property
     def soc_model(self) -> str | None:
-        """The chip, as it was asked for."""
+        """The chip as the user gave it."""
         return self.job.soc_model
 
     @property
@@ -72,7 +84,18 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CellOutcome:
-    """What became of a cell. result: if it is done. error: if it failed. reason: why it was skipped."""
+    """Outcome of a cell.
+
+    Args:
+        model: label of the model.
+        soc_model: the chip.
+        path: path of the result.
+        state: done, skipped or failed.
+        result: result of a cell that is done.
+        error: error of a failed cell.
+        reason: why a cell was skipped.
+        seconds: duration.
+    """
 
     model: str
     soc_model: str | None
@@ -111,14 +134,17 @@ def plan(
     variants: Sequence[SizeVariant] = (),
     **options: Any,
 ) -> list[Cell]:
-    """The cells of models x chips x variants.
+    """Return the cells of models x chips x variants.
 
     Args:
-        variants: sizes to compile for; in place of `sess_options`.
-        options: of `make_jobs`.
+        models: the models.
+        soc_models: the chips.
+        output: file or folder for the results.
+        variants: sizes to compile for; they replace `sess_options`.
+        options: options of `make_jobs`.
 
     Raises:
-        OptionError: two results would be one file.
+        OptionError: two results would have the same path.
     """
     if not variants:
         return _planned(make_jobs(models, soc_models or (None,), output, **options))
@@ -138,9 +164,9 @@ def _planned(jobs: Sequence[CompileJob], labels: Sequence[str] = ()) -> list[Cel
         recipe = job.recipe
         source = ModelSource(recipe.spec.model_path, recipe.data, recipe.fingerprint)
         place = destination_of(source, job.output, recipe.folder, tag=job.tag)
-        # Compared as the system compares paths: names that differ in their case are one file on Windows.
+        # Compare paths as the system does: on Windows, names that differ only in case are the same file.
         other = taken.setdefault(os.path.normcase(place.path), recipe.label)
-        # It has not grown, so this place was taken by a cell before.
+        # The dictionary has not grown, so an earlier cell has the same path.
         if len(taken) == len(cells):
             raise OptionError(
                 f"Two of the models would be written to {place.path} ({other} and {recipe.label}).",
@@ -151,7 +177,7 @@ def _planned(jobs: Sequence[CompileJob], labels: Sequence[str] = ()) -> list[Cel
 
 
 class CompileGroup:
-    """The compilations that run at the moment, so that all can be ended when they are interrupted. Any thread."""
+    """The running compilations, so that all can be stopped on an interrupt. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -159,10 +185,10 @@ class CompileGroup:
         self._ended = False
 
     def perform(self, job: CompileJob, **options: Any) -> Any:
-        """`perform_jobs` as a member of the group. Raises `Closed` when the group was ended."""
+        """Call `perform_jobs` as a member of the group. Raise `Closed` if the group was ended."""
 
         def began(running: Running) -> None:
-            # Under the lock: a compilation that begins while all are ended would go on unseen.
+            # Under the lock: otherwise a compilation that starts while the group ends would not be stopped.
             with self._lock:
                 if self._ended:
                     raise Closed("The work was interrupted.")
@@ -171,11 +197,11 @@ class CompileGroup:
         return perform_jobs((job,), on_begin=began, **options)
 
     def end(self) -> None:
-        """Cancel all of them; no new one begins."""
+        """Interrupt all compilations and prevent new ones."""
         with self._lock:
             self._ended = True
             running = list(self._running)
-        # Outside of the lock: to interrupt a host takes time, and `began` of the other threads needs the lock.
+        # Outside the lock: interrupting a host takes time, and `began` in other threads needs the lock.
         for one in running:
             one.interrupt()
 
@@ -190,7 +216,7 @@ def run_here(
     host: Host | None = None,
     on_outcome: OnOutcome | None = None,
 ) -> list[CellOutcome]:
-    """Do the cells in processes of this machine, `jobs` at a time. The outcomes are in the order of the cells."""
+    """Run the cells on this machine, `jobs` at a time; return the outcomes in the order of the cells."""
     group = CompileGroup()
 
     def work(cell: Cell) -> CellOutcome:
@@ -202,10 +228,10 @@ def run_here(
                 timeout_s=timeout_s,
                 overwrite=overwrite,
                 host=host,
-                # A result that is there is looked at, unless it is to be replaced in any case.
+                # Check for an existing result, unless it is replaced anyway.
                 resume=not overwrite,
             )
-        # Errors of the bridge are about the cell; anything else is a fault of ours and ends the matrix.
+        # A BridgeError is about the cell; any other exception is a bug and ends the matrix.
         except BridgeError as error:
             return CellOutcome.of(cell, "failed", begun, error=error)
         if done.skipped is not None:
@@ -217,9 +243,9 @@ def run_here(
             futures = {executor.submit(work, cell): number for number, cell in enumerate(cells)}
             return collect(futures, on_outcome)
         except BaseException:
-            # Ctrl+C: running jobs are not awaited, and waiting jobs do not begin.
+            # Ctrl+C: do not wait for running jobs, and do not start waiting ones.
             executor.shutdown(wait=False, cancel_futures=True)
-            # Leaving the block waits for its threads, and they end only when their hosts do.
+            # Leaving the block waits for its threads, which end only when their hosts do.
             group.end()
             raise
 
@@ -227,7 +253,7 @@ def run_here(
 def collect(
     futures: Mapping[concurrent.futures.Future[CellOutcome], int], on_outcome: OnOutcome | None
 ) -> list[CellOutcome]:
-    """The outcomes in the order of their numbers, each reported as it comes."""
+    """Return the outcomes in the order of their numbers; report each one when it is complete."""
     found: dict[int, CellOutcome] = {}
     for future in concurrent.futures.as_completed(futures):
         outcome = found[futures[future]] = future.result()
@@ -250,24 +276,28 @@ def compile_bundle(
 ) -> tuple[CompileResult, ...]:
     """Compile `models` with shared weights into one folder: one context binary, and a manifest of each model.
 
-    They are compiled in one process, one after the other; QNN writes the binary with the last. It is named after
-    the first and belongs to all, so it must not be deleted with one of them. The models need inputs and outputs, or
-    graph names, that distinguish them.
+    The models are compiled in one process, one after the other; QNN writes the binary with the last one. It is
+    named after the first model and belongs to all of them, so it must not be deleted with one of them. The inputs
+    and outputs, or the graph names, must distinguish the models.
 
-    options: as for `qnnbridge.compile`. Raises what that raises; then nothing is left behind.
+    Args:
+        options: options of `qnnbridge.compile`.
+
+    Raises:
+        BridgeError: as `qnnbridge.compile`; then no file is left.
     """
     if len(models) < 2:
-        raise OptionError("A bundle with shared weights needs at least two models.", fix="Name another model.")
+        raise OptionError("A bundle with shared weights needs at least two models.", fix="Give another model.")
     if options.get("embed"):
         raise OptionError(
             "Shared weights cannot be embedded.",
             cause="The context binary belongs to several .onnx files.",
-            fix="Leave --embed (embed=True) out.",
+            fix="Omit --embed (embed=True).",
         )
     cells = plan(models, () if soc_model is None else [soc_model], output, **options)
     if len({cell.place.folder for cell in cells}) > 1:
         raise OptionError(
-            "The models lie in different folders, and their compiled ones share a file.",
+            "The models are in different folders, but the compiled models share a file.",
             fix="Give the folder for the result: -o DIR (output=).",
         )
     return perform_jobs(
@@ -280,18 +310,28 @@ def compile_bundle(
     ).results
 
 
-# --- jobs on an existing Dask cluster, by its `concurrent.futures` executor: the extra ``qnnbridge[cluster]`` ---
+# --- jobs on an existing Dask cluster, with its `concurrent.futures` executor: the extra ``qnnbridge[cluster]`` ---
 #
-# Models travel to the workers as bytes and results come back as bytes, so no folder need be shared; a model with
-# files beside it must lie at the same path there. A worker compiles and tries in a folder of its own; the results
-# are moved into their place here.
+# Models and results are transferred as bytes, so no shared folder is needed; a model with separate files must be at
+# the same path on the worker. A worker compiles and validates in a temporary folder; the results are moved to their
+# destination on this machine.
 
 CONNECT_TIMEOUT_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RemoteJob:
-    """A job as it travels. name: file name of the model. data: its bytes; ``None`` if it lies at its path there."""
+    """A job for a worker.
+
+    Args:
+        job: the job.
+        name: file name of the model.
+        data: contents of the model; ``None`` if the worker reads it from its path.
+        file_stem: stem of the result's file name.
+        validate: compare the result with the CPU.
+        timeout_s: time limit in seconds.
+        python: interpreter of the worker's host.
+    """
 
     job: CompileJob
     name: str
@@ -304,7 +344,7 @@ class RemoteJob:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Delivery:
-    """A worker's result, with the contents of the files by name."""
+    """Result of a worker, with the contents of its files by name."""
 
     result: CompileResult
     contents: Mapping[str, bytes]
@@ -312,9 +352,11 @@ class Delivery:
 
 @contextlib.contextmanager
 def executor_of(address: str) -> Iterator[Executor]:
-    """The executor of the scheduler at `address` (``tcp://HOST:8786``). Its workers need qnnbridge and a host.
+    """Open the executor of the scheduler at `address` (``tcp://HOST:8786``). Its workers need qnnbridge and a host.
 
-    Raises `OptionError` where the extra is missing, `CompileFailed` if there is no scheduler or it has no worker.
+    Raises:
+        OptionError: the extra is not installed.
+        CompileFailed: there is no scheduler, or it has no workers.
     """
     try:
         distributed: Any = importlib.import_module("distributed")  # untyped
@@ -324,7 +366,7 @@ def executor_of(address: str) -> Iterator[Executor]:
             fix=install_command("cluster", python=sys.executable),
         ) from None
     try:
-        # Not the default client: an application may have one of its own.
+        # Not as the default client: the application may have its own.
         client = distributed.Client(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise CompileFailed(
@@ -332,14 +374,14 @@ def executor_of(address: str) -> Iterator[Executor]:
             cause=f"{error}",
             fix="Start one (dask scheduler) and workers (dask worker ADDRESS), or check the address.",
         ) from None
-    # Dask logs the stack traces of a lost connection, which the results report.
+    # Suppress Dask's stack traces of a lost connection, which the results report.
     with quiet("distributed", "distributed.client"), client:
         if not client.scheduler_info()["workers"]:
             raise CompileFailed(
                 f"The scheduler at {address} has no workers.", fix=f"Start some: dask worker {address}"
             )
-        # Dask takes calls with equal arguments for one, unless they are not pure. A compilation that killed its
-        # worker is not tried on the next one.
+        # Dask merges calls with equal arguments unless they are declared impure. Do not retry a compilation that
+        # crashed its worker on another worker.
         executor: Executor = client.get_executor(pure=False, retries=0)
         try:
             yield executor
@@ -358,9 +400,13 @@ def run_on(
     python: str | None = None,
     on_outcome: OnOutcome | None = None,
 ) -> list[CellOutcome]:
-    """Do the cells on workers of other machines. python: the interpreter of the host there."""
+    """Run the cells on workers of other machines.
+
+    Args:
+        python: interpreter of the workers' hosts.
+    """
     there = any(os.path.exists(cell.place.path) for cell in cells)
-    # Only then the versions matter, which cost a start of a host.
+    # The versions are needed only to check existing results, and cost a start of a host.
     versions = executor.submit(versions_of, python).result() if there and not overwrite else {}
     begun = time.monotonic()
     outcomes: dict[int, CellOutcome] = {}
@@ -384,20 +430,20 @@ def run_on(
             report(futures[future], CellOutcome.of(cell, "done", begun, result=result))
         except BridgeError as error:
             report(futures[future], CellOutcome.of(cell, "failed", begun, error=error))
-    # Futures end in any order; the outcomes keep that of the cells.
+    # Futures end in any order; return the outcomes in the order of the cells.
     return [outcomes[index] for index in range(len(cells))]
 
 
 def versions_of(python: str | None) -> dict[str, str]:
-    """The versions of the host that would do the work."""
+    """Return the versions of the host that would do the work."""
     with Host(python) as host:
         return dict(host.info.versions)
 
 
 def compile_there(remote: RemoteJob) -> Delivery | BridgeError:
-    """Compile on this machine into a folder that is gone afterwards.
+    """Compile on this machine in a temporary folder.
 
-    An error is an answer as well: a cluster would write its trace into the worker's log.
+    An error is returned instead of raised: a cluster would write its traceback to the worker's log.
     """
     with work_folder("compile") as folder:
         try:
@@ -415,13 +461,13 @@ def compile_there(remote: RemoteJob) -> Delivery | BridgeError:
             (result,) = perform_jobs(
                 (job,), validate=remote.validate, timeout_s=remote.timeout_s, host=host
             ).results
-            # Paths of this worker mean nothing to the sender: names and contents travel.
+            # Paths of this worker mean nothing to the sender, so names and contents are returned.
             contents = {}
             for path in filter(None, (result.path, result.blob, result.manifest)):
                 with open(path, "rb") as file:
                     contents[os.path.basename(path)] = file.read()
         except BridgeError as error:
-            # Without the traceback, whose frames would keep the model's bytes alive.
+            # Without the traceback, whose frames would keep the model's bytes in memory.
             return error.copy()
         return Delivery(result, contents)
 
@@ -431,11 +477,11 @@ def _portable(cell: Cell, validate: bool, timeout_s: float | None, python: str |
     path, data, name = recipe.spec.model_path, recipe.data, WITHOUT_A_NAME + MODEL_SUFFIX
     if path is not None:
         name = os.path.basename(path)
-        # Weights beside a model may be gigabytes: such a model has to lie on the worker.
+        # Weights next to a model may be gigabytes, so such a model must be present on the worker.
         if not ModelSource.open(path).files:
             with open(path, "rb") as file:
                 data = file.read()
-    # The stem has to be free in the folder of the result, which the worker cannot look into.
+    # The worker cannot check which stem is free in the destination.
     return RemoteJob(cell.job, name, data, cell.place.file_stem(), validate, timeout_s, python)
 
 
@@ -454,19 +500,19 @@ def _receive(
         delivery = future.result()
     except BridgeError:
         raise
-    # What Dask makes of its futures when the scheduler is gone.
+    # Raised by Dask's futures when the scheduler is gone.
     except concurrent.futures.CancelledError:
         raise CompileFailed(
             f"The connection to the cluster was lost before {cell.label} was finished.",
-            cause="The scheduler ended, or the network between did.",
-            fix="Start the scheduler and its workers again and repeat the command; what is done is not done twice.",
+            cause="The scheduler ended, or the network failed.",
+            fix="Start the scheduler and its workers again and repeat the command; finished results are kept.",
         ) from None
     except Exception as error:  # noqa: BLE001 - a cluster has errors of its own, and a worker may die
         raise CompileFailed(
             f"The worker did not finish {cell.label}.",
             cause=f"{type(error).__name__}: {error}",
-            fix="Look at the worker's log; it needs the extra [cluster] in the same version and an interpreter for "
-            "the host (QNNBRIDGE_HOST_PYTHON).",
+            fix="Read the worker's log; the worker needs the extra [cluster] in the same version and an "
+            "interpreter for the host (QNNBRIDGE_HOST_PYTHON).",
         ) from None
     if isinstance(delivery, BridgeError):
         raise delivery
@@ -474,21 +520,21 @@ def _receive(
 
 
 def _deliver(cell: Cell, delivery: Delivery, overwrite: bool) -> CompileResult:
-    """Move the files of a worker to their place, whole."""
+    """Move the files of a worker to their destination, all or none."""
     place, result = cell.place, delivery.result
-    # The binary keeps the name that it was compiled under: the model names it inside.
+    # The binary keeps the name that it was compiled under, because the model contains this name.
     blob = os.path.basename(result.blob) if result.blob is not None else None
-    # Within the destination: a rename moves files only on one volume.
+    # Inside the destination, because renaming works only within a volume.
     with compile_folder(place.folder) as folder:
         try:
             for name, contents in delivery.contents.items():
-                # The base name alone: what comes over the network must not choose a folder here.
+                # Only the base name: data from the network must not select a folder here.
                 with open(os.path.join(folder, os.path.basename(name)), "wb") as file:
                     file.write(contents)
             _rename(folder, os.path.basename(result.path), place.model, blob)
         except OSError as error:
             raise from_os(error, place.folder) from None
-        # Looked at again: it may have been hours since the job was sent.
+        # Check again: hours may have passed since the job was sent.
         if not overwrite:
             refuse_existing(place)
         move_whole(folder, (place,), () if blob is None else (blob,), overwrite=overwrite)
@@ -501,13 +547,13 @@ def _deliver(cell: Cell, delivery: Delivery, overwrite: bool) -> CompileResult:
 
 
 def _rename(folder: str, made: str, wanted: str, blob: str | None) -> None:
-    """The model was compiled under another name because a context binary of its own was there already."""
+    """Rename a model that was compiled under another name because its context binary already existed."""
     if made == wanted:
         return
     path = os.path.join(folder, made)
     manifest = read_manifest(path)
     os.rename(path, os.path.join(folder, wanted))
-    # A manifest names its model, so the one of the old name describes nothing any more.
+    # A manifest contains the name of its model, so the old one is no longer valid.
     os.unlink(manifest_path(path))
     if manifest is not None:
         write_manifest(

@@ -1,6 +1,6 @@
-"""`qnnbridge host`: the daemon that several applications share, from its start to its end.
+"""`qnnbridge host`: control the daemon that several applications share.
 
-`command` and `options` are the command line, `actions` the work; it also follows the log. `link` reaches the
-daemon, `figures` reads its status document and writes it as text, `metrics` for Prometheus; `service` writes a file
-for service managers. `top`, `serve` and the doctor use `link`, `figures` and `metrics`.
+`command` is the command line, `actions` the work, including following the log. `link` connects to the daemon,
+`figures` reads its status document and formats it as text, `metrics` for Prometheus; `service` writes a file for
+service managers. `top`, `serve` and the doctor use `link`, `figures` and `metrics`.
 """

@@ -1,6 +1,6 @@
-"""The work of the commands of `qnnbridge host`: asks the daemon through `link`, shows text, JSON or its log.
+"""The work of the commands of `qnnbridge host`: query the daemon through `link`, and print text, JSON or its log.
 
-Each runs within `reporting.work`, so errors are just raised.
+Each runs within `reporting.work`, which handles the raised errors.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ if TYPE_CHECKING:
 
 NAMED_CLIENTS: Final = 5
 START_TIMEOUT_S: Final = 60.0
-# With a daemon that holds the lock and does not answer: it may be just starting or leaving.
+# Time in seconds to wait for a daemon that holds the lock but does not answer: it may be starting or leaving.
 PATIENCE_S: Final = 5.0
 
 REPLACE_TRIES: Final = 3
-# More than a daemon takes from writing where it is to saying that it is ready.
+# Interval in seconds; longer than a daemon needs from writing its discovery file to being ready.
 TURN_LOOK_S: Final = 2.0
 
-# Beyond the time for calls under way: what the NPU host may take to end, and the daemon itself.
+# Additional time in seconds for the NPU host and the daemon to end, beyond that for running calls.
 END_GRACE_S: Final = 20.0
 
 
 def start(given: DaemonOptions, as_json: bool) -> None:
-    # Before a daemon is asked: wrong options are refused whether one runs or not.
+    # Before the daemon is asked: wrong options are refused whether or not a daemon runs.
     words = given.checked_words()
     try:
         with link.reach() as daemon:
             document = daemon.status()
     except HostError as error:
-        # One of an older version makes way for the one that is started now, if it serves nobody.
+        # A daemon of an older version that serves no client makes way for the new one.
         if not (link.may_change(error) or isinstance(error, VersionMismatch)):
             raise
     else:
         _show_started(document, False, as_json)
         if words:
-            print("It keeps its own options; to change them: qnnbridge host restart --daemon", file=sys.stderr)
+            print("It keeps its options; to change them: qnnbridge host restart --daemon", file=sys.stderr)
         return
     document, started = _start(words)
     _show_started(document, started, as_json)
 
 
 def run(given: DaemonOptions) -> NoReturn:
-    """Be the daemon; this process ends with it."""
+    """Run the daemon in this process until it ends."""
     from qnnbridge_daemon.main import main
 
     main(["--foreground", *given.checked_words()])
@@ -68,7 +68,7 @@ def stop(drain_s: float, as_json: bool) -> None:
     except HostError as error:
         if not link.is_none(error):
             raise
-        # No failure: what was asked for is so already.
+        # Not an error: the requested state is already reached.
         document = None
     if as_json:
         output.print_json({"stopped": document is not None, "before": document and link.without_us(document)})
@@ -81,8 +81,8 @@ def stop(drain_s: float, as_json: bool) -> None:
 def restart_host(given: DaemonOptions, timeout_s: float, as_json: bool) -> None:
     if given.words():
         raise OptionError(
-            "These options are of the daemon, and only the NPU host would be restarted.",
-            fix="To start the daemon anew with them: qnnbridge host restart --daemon ...",
+            "These options belong to the daemon, but only the NPU host would be restarted.",
+            fix="Restart the daemon with them: qnnbridge host restart --daemon ...",
         )
     with link.reach() as daemon:
         before = read_figures(daemon.status()).host
@@ -107,7 +107,7 @@ def restart_host(given: DaemonOptions, timeout_s: float, as_json: bool) -> None:
 def restart_daemon(given: DaemonOptions, drain_s: float, as_json: bool) -> None:
     words = given.checked_words()
     before = _replace(words, drain_s)
-    # Should the new daemon have ended meanwhile, the one that is started here has the same options.
+    # If the new daemon has ended meanwhile, the one that is started here gets the same options.
     with link.reach(START_TIMEOUT_S, start_with=words) as daemon:
         document = daemon.status()
     if not as_json:
@@ -132,9 +132,9 @@ def metrics() -> None:
 
     with link.reach() as daemon:
         text = metrics_text(daemon.status(), os.getpid())
-    # What was printed as text goes out before the bytes below.
+    # Flush printed text before the bytes below.
     sys.stdout.flush()
-    # Bytes: the format is UTF-8 with line feeds, whatever the system's own are.
+    # Bytes: the format is UTF-8 with line feeds on every system.
     sys.stdout.buffer.write(text.encode())
     sys.stdout.buffer.flush()
 
@@ -144,14 +144,14 @@ def logs(count: int, follow: bool, path_only: bool) -> None:
     if path_only:
         print(path)
         return
-    # Without a file `--follow` waits for the first line: a daemon that starts later makes the log.
+    # Without a file, `--follow` waits for the first line: a daemon that starts later creates the log.
     if not rotated_files(path) and not follow:
         raise BridgeError(
             f"There is no log {path}.",
-            cause="No daemon has run yet with this state folder.",
+            cause="No daemon has used this state folder yet.",
             fix="Start one: qnnbridge host start",
         )
-    # Made before the last lines are read: a line that comes in between is shown twice, and never lost.
+    # Created before the last lines are read: a line written in between is printed twice, but never lost.
     follower = Follower(path) if follow else None
     for line in last_lines(path, count):
         print(output.visible(line))
@@ -168,7 +168,7 @@ def logs(count: int, follow: bool, path_only: bool) -> None:
 
 
 def _start(words: list[str]) -> tuple[dict[str, Any], bool]:
-    """The status of the daemon, and whether this process started it."""
+    """Start a daemon; return its status, and whether this process started it."""
     from qnnbridge._daemon.discovery import Starting
 
     deadline = time.monotonic() + START_TIMEOUT_S
@@ -177,20 +177,20 @@ def _start(words: list[str]) -> tuple[dict[str, Any], bool]:
         outcome = starting.wait(deadline)
     finally:
         starting.close()
-    # The wait for the start may have used up all of the time, and to connect takes a moment of its own.
+    # The start may have used up the time limit, but connecting still takes a moment.
     with link.reach(max(1.0, deadline - time.monotonic()), start_with=words) as daemon:
         return daemon.status(), outcome == "ready"
 
 
 def _replace(words: list[str], drain_s: float) -> list[dict[str, Any]]:
-    """The status documents of the daemons that ended.
+    """Replace the daemon; return the status documents of the daemons that ended.
 
-    The new daemon starts before the old one stops, and waits at the lock: applications that go on working start a
-    daemon without these options as soon as theirs is gone.
+    The new daemon starts before the old one stops, and waits for the lock: otherwise a running application would
+    start a daemon without these options as soon as the old one is gone.
     """
     from qnnbridge._daemon.discovery import TAKE_OVER, Starting
 
-    # Each try may take all of that: the new daemon waits at the lock for as long.
+    # Each attempt may take this long, and the new daemon waits for the lock as long as all attempts.
     patience_s = drain_s + END_GRACE_S + START_TIMEOUT_S
     successor = Starting([*words, TAKE_OVER, f"{REPLACE_TRIES * patience_s:g}"])
     ended: list[dict[str, Any]] = []
@@ -202,28 +202,30 @@ def _replace(words: list[str], drain_s: float) -> list[dict[str, Any]]:
             except HostError as error:
                 if not link.is_none(error):
                     raise
-            # Empty if there was none to end: then `replaced` has nothing to compare with.
+            # Empty if no daemon had to be ended; then `replaced` has nothing to compare with.
             instance = read_figures(ended[-1]).daemon.instance if ended else ""
             outcome = _its_turn(successor, instance, time.monotonic() + patience_s)
     finally:
         successor.close()
     if outcome != "ready":
         raise HostError(
-            "The new daemon did not come to its turn.",
-            cause="Another one was started before it, each time." if outcome else "It does not move.",
-            fix="Try again, or end the applications that start one: qnnbridge host status",
+            "The new daemon could not replace the old one.",
+            cause="Each time, an application started another daemon first." if outcome else "It does not respond.",
+            fix="Try again, or end the applications that start a daemon; qnnbridge host status lists them.",
         )
     return ended
 
 
 def _its_turn(successor: Starting, ended: str, deadline: float) -> Outcome | None:
-    """The outcome of the new daemon; "waiting" if an application started another one first.
+    """Return the outcome of the new daemon; "waiting" if an application has started another one first.
 
     Args:
-        ended: The instance that was before.
+        successor: the new daemon.
+        ended: instance of the previous daemon.
+        deadline: value of `time.monotonic` at which to return None.
     """
     while True:
-        # Looked at before the wait: a new daemon that comes to its turn writes the same file.
+        # Checked before the wait: once the new daemon has the lock, it writes the same file.
         another = link.replaced(ended)
         outcome = successor.wait(min(deadline, time.monotonic() + TURN_LOOK_S))
         if outcome is not None:
@@ -235,24 +237,27 @@ def _its_turn(successor: Starting, ended: str, deadline: float) -> Outcome | Non
 
 
 def _stop(drain_s: float) -> dict[str, Any]:
-    """The last status document. Returns when the daemon has ended; raises `HostError` if it does not."""
-    # Read while it runs: the file goes with the daemon.
+    """Stop the daemon, wait for its end and return its last status document.
+
+    Raise `HostError` if it does not end.
+    """
+    # Read while the daemon runs, because the file is removed with it.
     found = link.left_behind()
     try:
         with link.reach_soon(PATIENCE_S, any_release=True) as daemon:
             document = daemon.status()
             daemon.stop(drain_s)
     except VersionMismatch as error:
-        # It understands no request of ours, and has agreed in its answer to our HELLO.
+        # The daemon does not support our requests, but its answer to our HELLO contains its agreement to leave.
         if found is None or error.details.get(LEAVING) != LEAVE_FEATURE:
             raise
         document = {"daemon": {"pid": found.pid, "instance": found.instance.hex()}}
     ended = read_figures(document).daemon
-    # The daemon answers this request before it drains: its agreement is not yet its end.
+    # The daemon answers this request before it drains, so its agreement is not its end.
     if not link.wait_for_end(drain_s + END_GRACE_S, ended.instance):
         raise HostError(
-            f"The daemon (pid {ended.pid}) agreed to stop, and still runs after {drain_s + END_GRACE_S:g} s.",
-            fix="See what it does: qnnbridge host logs. If it hangs, end the process.",
+            f"The daemon (pid {ended.pid}) agreed to stop, but still runs after {drain_s + END_GRACE_S:g} s.",
+            fix="Read its log: qnnbridge host logs. If it hangs, end the process.",
         )
     return document
 
@@ -267,8 +272,8 @@ def _show_started(document: dict[str, Any], started: bool, as_json: bool) -> Non
 
 
 def _stopped_text(figures: Figures) -> str:
-    """One sentence about the daemon that ended."""
-    others = [client for client in figures.clients if client.sessions]  # not those that only ask
+    """Return a sentence about the daemon that ended."""
+    others = [client for client in figures.clients if client.sessions]  # Others only query the status.
     ended = [f"The daemon, pid {figures.daemon.pid}, has ended"]
     if figures.host.running:
         ended.append(f"and with it the NPU host, pid {figures.host.pid}")
@@ -287,20 +292,19 @@ _BLOCK_BYTES: Final = 64 << 10
 
 
 def log_path() -> Path:
-    """The log that the running or killed daemon names: it may use other folders. Else the log of a daemon that
-    starts now."""
+    """Return the log of the running or crashed daemon (it may use other folders), else that of a new daemon."""
     from qnnbridge_daemon.main import log_file
 
     with contextlib.suppress(BridgeError):
         found = link.left_behind()
-        # The file of a killed daemon may name a log that was deleted since.
+        # The file of a crashed daemon may refer to a log that has been deleted.
         if found is not None and found.log_file and os.path.isfile(found.log_file):
             return Path(found.log_file)
     return log_file()
 
 
 def rotated_files(path: Path) -> list[Path]:
-    """The log and its predecessors (``daemon.log.1`` ...), the newest first, as far as they are there."""
+    """Return the existing files of the log and its predecessors (``daemon.log.1`` ...), the newest first."""
     numbered: list[tuple[int, Path]] = []
     try:
         names = os.listdir(path.parent)
@@ -308,16 +312,16 @@ def rotated_files(path: Path) -> list[Path]:
         names = []
     for name in names:
         number = name[len(path.name) + 1 :]
-        # `isdigit` alone also takes characters such as a superscript 2, which `int` refuses.
+        # `isdigit` alone also accepts characters such as a superscript 2, which `int` refuses.
         if name.startswith(path.name + ".") and number.isascii() and number.isdigit():
             numbered.append((int(number), path.parent / name))
-    # By number and not by name: as text `.10` comes before `.2`.
+    # By number and not by name: as text, `.10` comes before `.2`.
     found = [file for _, file in sorted(numbered)]
     return [path, *found] if path.exists() else found
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """The last `count` lines of all the files together, the oldest first."""
+    """Return the last `count` lines of all files together, the oldest first."""
     found: list[str] = []
     for file in rotated_files(path):
         wanted = count - len(found)
@@ -326,16 +330,16 @@ def last_lines(path: Path, count: int) -> list[str]:
         try:
             found = _tail(file, wanted) + found
         except FileNotFoundError:
-            continue  # rotated away meanwhile
+            continue  # Rotated meanwhile.
     return found
 
 
 def _tail(file: Path, count: int) -> list[str]:
-    """Read from the end, so that a large file costs no more than its last lines."""
+    """Return the last lines of a file, reading from its end: the cost does not depend on its size."""
     with file.open("rb") as stream:
         at = stream.seek(0, os.SEEK_END)
         data = b""
-        # One line end more than lines: the first line of a block may be cut.
+        # One more line end than lines: the first line of a block may be incomplete.
         while at > 0 and data.count(b"\n") <= count:
             size = min(_BLOCK_BYTES, at)
             at -= size
@@ -346,19 +350,20 @@ def _tail(file: Path, count: int) -> list[str]:
 
 def _lines(data: bytes) -> list[str]:
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
-    # `str.splitlines` would also cut at form feeds and at Unicode's line separators, which a message may hold.
+    # `str.splitlines` would also split at form feeds and Unicode line separators, which a message may contain.
     return text.removesuffix("\n").split("\n") if text else []
 
 
 class Follower:
-    """The lines that are added to a log from now on, also in the file that replaces it.
+    """Read the lines that are added to a log, also to the file that replaces it.
 
-    Begins at the end of the file as it is when this is made. A last line without its end is kept back.
+    Starts at the present end of the file. An incomplete last line is kept until it is complete.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # The daemon's log rotates by renaming: device and inode (on Windows the file index) go with the old file.
+        # The daemon's log is rotated by renaming: device and inode (on Windows the file index) stay with the old
+        # file.
         self._identity = _identity(path)
         self._at = _size(path)
         self._rest = b""
@@ -366,37 +371,38 @@ class Follower:
     def new_lines(self) -> list[str]:
         identity = _identity(self._path)
         data = b""
-        # Another file stands there, or the same one was emptied.
+        # The log is another file now, or was emptied.
         if identity != self._identity or _size(self._path) < self._at:
             data = self._rest_of_the_old_ones()
             self._identity, self._at = identity, 0
         data += self._read(self._path)
-        # Bytes: a read may end within a character of UTF-8, and no such character holds the byte of a line feed.
+        # Split bytes: a read may end within a UTF-8 character, and no such character contains the byte of a line
+        # feed.
         *whole, self._rest = (self._rest + data).split(b"\n")
         return [line.decode("utf-8", "replace").removesuffix("\r") for line in whole]
 
     def _rest_of_the_old_ones(self) -> bytes:
-        """The rest of the rotated file, and all of the files that were rotated since."""
+        """Return the rest of the rotated file, and all files that were rotated since."""
         newer: list[Path] = []
         for file in rotated_files(self._path)[1:]:
             if self._identity is not None and _identity(file) == self._identity:
                 data = self._read(file)
-                # Those that were rotated later, the newest first: read backwards, their lines are in order.
+                # Files that were rotated later, newest first: in reverse order their lines are in sequence.
                 for other in reversed(newer):
                     self._at = 0
                     data += self._read(other)
                 return data
             newer.append(file)
-        # The log was emptied or is new, or was rotated away too often between two looks: there is no rest to read.
+        # The log was emptied or is new, or was rotated too often between two reads: there is no rest to read.
         return b""
 
     def _read(self, path: Path) -> bytes:
         try:
-            # Opened for each read only: on Windows the daemon cannot rename a file that is open here.
+            # Open the file for each read only: on Windows the daemon cannot rename an open file.
             with path.open("rb") as stream:
                 stream.seek(self._at)
                 data = stream.read()
-        except OSError:  # being rotated at this moment; the next look finds it
+        except OSError:  # Being rotated at this moment; the next read finds the file.
             return b""
         self._at += len(data)
         return data

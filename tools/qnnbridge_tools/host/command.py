@@ -23,7 +23,7 @@ Drain = Annotated[float, typer.Option("--drain", metavar="S", min=0.0, help="Sec
 
 @app.callback(invoke_without_command=True)
 def host(context: typer.Context) -> None:
-    """Without a subcommand: the status."""
+    """Show the status if there is no subcommand."""
     if context.invoked_subcommand is None:
         status()
 
@@ -62,7 +62,7 @@ def stop(drain: Drain = DRAIN_S, as_json: AsJson = False) -> None:
 def restart(
     *,
     whole: Annotated[
-        bool, typer.Option("--daemon", help="Restart the daemon, too: for another version or other options.")
+        bool, typer.Option("--daemon", help="Also restart the daemon: for another version or other options.")
     ] = False,
     drain: Drain = DRAIN_S,
     as_json: AsJson = False,

@@ -1,8 +1,7 @@
-"""The daemon's status document as typed values, and these as text and table cells: what `host status`, `top` and
-the metrics are made of.
+"""The daemon's status document as typed values, with their texts for `host status`, `top` and metrics.
 
-A daemon of a neighbouring version may report less or more: what is missing or of another type reads as nothing
-(0, empty), what is unknown is passed over. Frozen data; pure functions.
+A daemon of a neighbouring version may report less or more: missing values and values of another type are read as 0
+or empty, unknown ones are ignored. Frozen data; pure functions.
 """
 
 from __future__ import annotations
@@ -19,7 +18,12 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DaemonFigures:
-    """idle_exit_s: ``None`` if it never leaves by itself; idle_unload_s: ``None`` if models stay loaded."""
+    """Figures of the daemon.
+
+    Args:
+        idle_exit_s: seconds without a client after which it ends; ``None`` if it never does.
+        idle_unload_s: seconds without a call after which a model is unloaded; ``None`` if models stay loaded.
+    """
 
     pid: int
     qnnbridge: str
@@ -34,7 +38,12 @@ class DaemonFigures:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostFigures:
-    """The NPU host. last_crash: its text, empty if there was none. simulator: ``None`` if that is not known."""
+    """Figures of the NPU host.
+
+    Args:
+        simulator: QNN runs on the simulator; ``None`` if unknown.
+        last_crash: report of the last crash; empty if there was none.
+    """
 
     running: bool
     pid: int
@@ -50,7 +59,7 @@ class HostFigures:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Latency:
-    """In milliseconds; all ``None`` as long as there was no call."""
+    """Quantiles in milliseconds; all ``None`` before the first call."""
 
     p50: float | None = None
     p90: float | None = None
@@ -60,7 +69,11 @@ class Latency:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClientFigures:
-    """busy: calls that were refused because of a limit."""
+    """Figures of one client.
+
+    Args:
+        busy: number of calls refused because of a limit.
+    """
 
     id: str
     pid: int
@@ -80,9 +93,15 @@ class ClientFigures:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelFigures:
-    """One shared session. runs_on: "QNN", "CPU", "QNN+CPU". clients, sessions: how many use it.
-    numbers: "agrees", "differs", or "" if no call was compared with the CPU; compared: how many calls were.
-    npu_bytes: size of what is loaded into QNN."""
+    """Figures of one shared session.
+
+    Args:
+        runs_on: "QNN", "CPU" or "QNN+CPU".
+        numbers: "agrees", "differs", or "" if no call was compared with the CPU.
+        compared: number of compared calls.
+        clients, sessions: number of clients and sessions that use it.
+        npu_bytes: size of the part that is loaded into QNN.
+    """
 
     key: str
     label: str
@@ -105,8 +124,12 @@ class ModelFigures:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Totals:
-    """Since the daemon began, also of clients that are gone. latency_buckets: upper bounds in seconds, rising, and
-    how many calls took at most so long. calls_per_s: of the last seconds; ``None`` if not reported."""
+    """Totals since the start of the daemon, including clients that have left.
+
+    Args:
+        calls_per_s: rate of the last seconds; ``None`` if not reported.
+        latency_buckets: upper bounds in seconds, ascending, with the number of calls that took at most this long.
+    """
 
     clients: int
     sessions_created: int
@@ -124,7 +147,11 @@ class Totals:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Figures:
-    """slots, running, waiting: of the calls that are inside the NPU host or on their way."""
+    """All figures of a status document.
+
+    Args:
+        slots, running, waiting: calls that may be, and are, inside the NPU host, and calls that wait.
+    """
 
     daemon: DaemonFigures
     host: HostFigures
@@ -144,8 +171,8 @@ class Figures:
         return sum(client.calls_per_s for client in self.clients) if rate is None else rate
 
     def without_client(self, pid: int) -> Figures:
-        """Without an onlooker: a client of this process that has no session."""
-        # `top` and `host status` are clients of the daemon themselves while they ask.
+        """Return the figures without clients of the process `pid` that have no session."""
+        # `top` and `host status` are clients of the daemon themselves while they query it.
         kept = tuple(client for client in self.clients if client.pid != pid or client.sessions)
         return dataclasses.replace(self, clients=kept)
 
@@ -169,7 +196,7 @@ def read_figures(document: Mapping[str, Any]) -> Figures:
 
 
 def _record(kind: type[T], document: Mapping[str, Any], **given: Any) -> T:
-    """A class of figures from the names of its fields, but for those that are given."""
+    """Create a record from the fields of a document, except for the given ones."""
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
     return kind(
         **{one.name: _READERS[str(one.type)](document, one.name) for one in fields if one.name not in given},
@@ -183,13 +210,13 @@ def _host(document: Mapping[str, Any]) -> HostFigures:
         HostFigures,
         document,
         versions={str(name): str(version) for name, version in _part(document, "versions").items() if version},
-        # null until a session on QNN has reported it, and null is not false.
+        # null until a session on QNN has reported it; null is not false.
         simulator=simulator if isinstance(simulator, bool) else None,
     )
 
 
 def _latency(document: Mapping[str, Any]) -> Latency:
-    # Zeros of a client without calls would look like very quick ones.
+    # Zeros of a client without calls would look like very fast calls.
     if not _int(document, "calls"):
         return Latency()
     part = _part(document, "latency_ms")
@@ -208,7 +235,7 @@ def _totals(document: Mapping[str, Any]) -> Totals:
 
 
 def _buckets(listed: object) -> tuple[tuple[float, int], ...]:
-    # Half of a damaged histogram would be wrong counts, so all of it is dropped.
+    # A damaged histogram is dropped completely: a part of it would have wrong counts.
     if not isinstance(listed, Sequence) or isinstance(listed, str):
         return ()
     found: list[tuple[float, int]] = []
@@ -237,7 +264,7 @@ def _list(document: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 def _number(document: Mapping[str, Any], name: str) -> float | None:
     found = document.get(name)
-    # True is an int for Python, and no figure.
+    # True is an int in Python, but not a figure.
     return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else None
 
 
@@ -254,7 +281,7 @@ def _text(document: Mapping[str, Any], name: str) -> str:
     return "" if found is None else str(found)
 
 
-# By the annotation of a field, which is text in this module.
+# By annotation of a field, which is a string in this module.
 _READERS: Final[dict[str, Callable[[Mapping[str, Any], str], object]]] = {
     "int": _int,
     "float": _float,
@@ -266,7 +293,7 @@ _READERS: Final[dict[str, Callable[[Mapping[str, Any], str], object]]] = {
 
 # --- text and table cells -------------------------------------------------------------------------------
 
-# Of `ep_source`.
+# Texts for `ep_source`.
 QNN_SOURCES = {"wheel": "its wheel", "windowsml": "the catalogue of Windows", "folder": "a folder"}
 KEY_SHOWN = 12
 _DAY_S = 24 * 3600
@@ -288,7 +315,7 @@ _CLIENT_COLUMNS: Final[tuple[tuple[str, Callable[[ClientFigures], str]], ...]] =
     ("memory", lambda one: size_text(one.shared_bytes) if one.shared_bytes else "-"),
 )
 _MODEL_COLUMNS: Final[tuple[tuple[str, Callable[[ModelFigures], str]], ...]] = (
-    # Labels come from applications and from file names: an escape sequence would reach the terminal.
+    # Labels come from applications and file names: escape sequences must not reach the terminal.
     ("model", lambda one: output.visible(one.label) or one.key[:KEY_SHOWN]),
     ("runs on", lambda one: _where(one)),
     ("numbers", lambda one: {"agrees": "agree", "differs": "DIFFER"}.get(one.numbers, "-")),
@@ -301,7 +328,7 @@ _MODEL_COLUMNS: Final[tuple[tuple[str, Callable[[ModelFigures], str]], ...]] = (
     ("p90", lambda one: milliseconds(one.latency_ms.p90)),
     ("p99", lambda one: milliseconds(one.latency_ms.p99)),
     ("errors", lambda one: str(one.errors)),
-    # A figure that is missing reads as 0, and no session opens in no time.
+    # A missing figure is read as 0, and no session opens in 0 ms.
     ("opened in", lambda one: milliseconds(one.opened_ms or None)),
 )
 CLIENT_HEADERS: Final = tuple(header for header, _ in _CLIENT_COLUMNS)
@@ -319,21 +346,21 @@ def model_row(model: ModelFigures) -> list[str]:
 def model_state(model: ModelFigures) -> str:
     if not model.loaded:
         return "unloaded"
-    # Less than a second is no idleness: a model in constant use is idle between two calls, too.
+    # Not idle below one second: a model in constant use is idle between two calls as well.
     return f"idle {duration(model.idle_s)}" if model.idle_s >= 1 else "in use"
 
 
 def host_text(host: HostFigures) -> str:
-    """The NPU host in one line."""
+    """Return the state of the NPU host in one line."""
     if not host.running:
         return "not running; starts with the first session" if not host.generation else "not running"
     return f"pid {host.pid}, memory {size_text(host.rss_bytes)}; {host_kind(host)}"
 
 
 def host_kind(host: HostFigures) -> str:
-    """Machine, what QNN computes on, versions, where QNN comes from."""
+    """Return the machine, what QNN runs on, the versions, and the source of QNN."""
     where = {True: "QNN's simulator", False: "NPU", None: ""}[host.simulator]
-    # ep_source, ep_package and ep_version are one fact in three keys, which `_provider` puts together.
+    # ep_source, ep_package and ep_version are one fact in three keys, combined by `_provider`.
     versions = (f"{name} {version}" for name, version in host.versions.items() if not name.startswith("ep_"))
     return ", ".join(part for part in (host.machine, where, *versions, _provider(host.versions)) if part)
 
@@ -342,14 +369,14 @@ def _provider(versions: Mapping[str, str]) -> str:
     source = versions.get("ep_source")
     if source is None:
         return ""
-    # A wheel's release is listed as `onnxruntime_qnn` already; one from elsewhere is not.
+    # The release of a wheel is already listed as `onnxruntime_qnn`, but not that of another source.
     named = "" if source == "wheel" else " ".join(versions.get(name, "") for name in ("ep_package", "ep_version"))
     return f"QNN from {QNN_SOURCES.get(source, source)}" + (f" ({named.strip()})" if named.strip() else "")
 
 
 def restarts_text(host: HostFigures) -> str:
     planned = _times(host.planned_restarts)
-    # Each started host has the next generation, so the latest number also counts the starts.
+    # Each new host has the next generation, so the latest number is also the number of starts.
     return f"started {_times(host.generation)}, crashed {_times(host.crashes)}, replaced in good order {planned}"
 
 
@@ -375,7 +402,7 @@ def sessions_text(figures: Figures) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration as text: 42 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
+    """Format a duration: 42 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -448,7 +475,7 @@ def _host_pairs(figures: Figures) -> list[tuple[str, str]]:
     if figures.host.generation:
         pairs.append(("history", restarts_text(figures.host)))
     if figures.host.last_crash:
-        # The summary only; the command in the next line shows evidence and stack.
+        # Only the summary; the command in the next line shows evidence and stack.
         pairs.append(("last crash", figures.host.last_crash.splitlines()[0]))
         pairs.append(("", "`qnnbridge crashes show last` shows why."))
     return pairs

@@ -1,7 +1,7 @@
-"""The way of the commands to a daemon that runs: find it, ask it, and report why it cannot be reached.
+"""Connection of the commands to a running daemon: find it, query it, and explain why it cannot be reached.
 
-What went wrong also stands in ``details["daemon_state"]``, on which the exit code of
-a command rests (`reporting`). One thread.
+``details["daemon_state"]`` of an error contains the state of the daemon, which determines the exit code of a
+command (`reporting`). Not thread-safe.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ class Link:
         self._host = host
 
     def status(self) -> dict[str, Any]:
-        """The daemon's status document."""
+        """Return the daemon's status document."""
         document = self._ask({"op": "daemon.status"}, ASK_TIMEOUT_S).get("status")
         return document if isinstance(document, dict) else {}
 
     def stop(self, drain_s: float) -> None:
-        """Ask it to end, after calls under way had so long to end. Returns when it has agreed."""
+        """Ask the daemon to end after running calls had `drain_s` seconds to finish; return when it has agreed."""
         self._ask({"op": "daemon.stop", "drain_s": drain_s}, ASK_TIMEOUT_S + drain_s)
 
     def restart_host(self, timeout_s: float) -> None:
-        """Replace the NPU host by a new one. Returns when that is done."""
+        """Replace the NPU host by a new one; return when it is replaced."""
         self._ask({"op": "daemon.restart_host"}, timeout_s)
 
     def _ask(self, header: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         try:
-            # The host of this connection is the daemon: its own operations go out as a host's do.
+            # The host of this connection is the daemon: its operations are sent like those of a host.
             return dict(self._host.call(header, timeout=timeout_s).header)
         except (HostStartFailed, HostCrashed) as error:
             raise explained(error) from None
@@ -69,14 +69,15 @@ class Link:
 def reach(
     timeout_s: float = CONNECT_TIMEOUT_S, *, any_release: bool = False, start_with: Sequence[str] | None = None
 ) -> Link:
-    """The daemon of this user.
+    """Connect to the daemon of this user.
 
     Args:
-        any_release: Also a daemon of a release that can only be ended.
-        start_with: Start one with these options where there is none, and wait for one that is just starting or
-            leaving.
+        timeout_s: time limit in seconds.
+        any_release: accept a daemon of a release that can only be ended.
+        start_with: if there is no daemon, start one with these options; wait for one that is starting or leaving.
 
-    Raises `HostStartFailed` or `VersionMismatch` with a state in its details.
+    Raises:
+        HostStartFailed, VersionMismatch: the daemon cannot be reached; the details contain its state.
     """
     from qnnbridge._daemon import DaemonAccess
     from qnnbridge._host import daemon_host
@@ -101,44 +102,44 @@ def reach(
 
 
 def reach_soon(patience_s: float, *, any_release: bool = False) -> Link:
-    """`reach`, where a daemon that is just starting is waited for, and one that is leaving until there is none."""
+    """Connect as `reach`, but wait for a daemon that is starting, or until one that is leaving has ended."""
     end = time.monotonic() + patience_s
     while True:
         try:
             return reach(any_release=any_release)
         except HostError as error:
-            # In this order: `may_change` also holds where there is none, and here that ends the wait.
+            # In this order: `may_change` is also true if there is no daemon, which ends the wait here.
             if is_none(error) or not may_change(error) or time.monotonic() >= end:
                 raise
         time.sleep(_LOOK_INTERVAL_S)
 
 
 def _be_quiet() -> None:
-    """A lost connection is an error that the command prints, not a warning of the log on top of that."""
+    """Suppress log warnings about a lost connection, which the command reports as an error."""
     logger = logging.getLogger("qnnbridge")
-    # Python prints the warnings of a logger without any handler on stderr (`logging.lastResort`).
+    # Python prints warnings of a logger without handlers on stderr (`logging.lastResort`).
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
 
 
 def explained(error: BridgeError) -> BridgeError:
-    """The error with the daemon's state: what can be said of a daemon that cannot be entered."""
+    """Return the error with the state of the daemon, as far as it is known without a connection."""
     if isinstance(error, VersionMismatch):
         error.details[STATE] = OTHER_VERSION
         return error
-    if "path" in error.details:  # the folder is not to be trusted: whether there is one is unknown
+    if "path" in error.details:  # The folder cannot be trusted, so it is unknown whether a daemon runs.
         error.details[STATE] = UNREACHABLE
         return error
     if is_running():
         error.details[STATE] = UNREACHABLE
-        error.message = "There is a qnnbridge daemon, and it cannot be reached."
-        error.fix = "See what it does: qnnbridge host logs. It may just be starting or leaving: try again."
+        error.message = "There is a qnnbridge daemon, but it cannot be reached."
+        error.fix = "Try again: it may be starting or leaving. Its log: qnnbridge host logs."
         return error
     return no_daemon(error.cause)
 
 
 def without_us(document: dict[str, Any]) -> dict[str, Any]:
-    """The daemon's document without the client that only asks for it."""
+    """Return the daemon's document without clients of this process that have no session."""
     clients = [
         client for client in document.get("clients") or () if client.get("pid") != os.getpid() or client["sessions"]
     ]
@@ -152,12 +153,12 @@ def no_daemon(cause: str | None = None) -> HostStartFailed:
 
 
 def is_none(error: BridgeError) -> bool:
-    """Whether it says that there is no daemon."""
+    """Return whether the error reports that there is no daemon."""
     return error.details.get(STATE) == NONE
 
 
 def may_change(error: BridgeError) -> bool:
-    """Whether there is no daemon, or one that may be just starting or leaving."""
+    """Return whether there is no daemon, or one that may be starting or leaving."""
     return is_none(error) or (error.details.get(STATE) == UNREACHABLE and "path" not in error.details)
 
 
@@ -165,36 +166,37 @@ def may_change(error: BridgeError) -> bool:
 
 
 def is_running() -> bool:
-    """Whether a daemon lives: it holds the lock of the folder for as long. Starts and connects to nothing."""
+    """Return whether a daemon runs, by the lock of its folder; start nothing and connect to nothing."""
     from filelock import FileLock, Timeout
 
     from qnnbridge._daemon.discovery import LOCK_NAME, runtime_folder
 
     path = runtime_folder() / LOCK_NAME
-    # `FileLock` makes its file, and a look must leave nothing behind.
+    # `FileLock` creates its file, but a check must leave nothing behind.
     if not path.exists():
         return False
-    # The operating system frees the lock of a process that ends, however it ends.
+    # The operating system releases the lock of a process, however it ends.
     lock = FileLock(path, mode=0o600)
     try:
         # Held for some microseconds. A daemon that starts meanwhile tries again (`_LOOK_PATIENCE_S`).
         lock.acquire(timeout=0)
     except Timeout:
         return True
-    except OSError:  # not ours to lock, or on a disk that cannot be written: no daemon of ours has it either
+    except OSError:  # The lock is not accessible, or the disk is read-only: no daemon of this user holds it either.
         return False
     lock.release()
     return False
 
 
 def wait_for_end(timeout_s: float, instance: str = "") -> bool:
-    """Waits until no daemon lives; False if one still does at the end.
+    """Wait until no daemon runs; return False at the timeout.
 
     Args:
-        instance: The daemon to wait for: an application that goes on working may start another one at once.
+        timeout_s: time limit in seconds.
+        instance: daemon to wait for, because a running application may start another one at once.
     """
     end = time.monotonic() + timeout_s
-    # The lock may be a successor's already: its discovery file tells it from the daemon that is to end.
+    # A successor may already hold the lock: its discovery file distinguishes it from the daemon to wait for.
     while is_running() and not replaced(instance):
         if time.monotonic() >= end:
             return False
@@ -203,7 +205,7 @@ def wait_for_end(timeout_s: float, instance: str = "") -> bool:
 
 
 def replaced(instance: str) -> bool:
-    """Whether a later daemon has said where it is: only the holder of the lock does, so that one has ended."""
+    """Return whether a later daemon has written its discovery file. Only the holder of the lock writes it."""
     try:
         found = left_behind()
     except BridgeError:
@@ -212,7 +214,7 @@ def replaced(instance: str) -> bool:
 
 
 def left_behind() -> Discovery | None:
-    """The discovery file of a running or killed daemon."""
+    """Return the discovery file of a running or crashed daemon."""
     from qnnbridge._daemon.discovery import existing_runtime_folder, read_discovery
 
     folder = existing_runtime_folder()

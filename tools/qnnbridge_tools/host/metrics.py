@@ -1,6 +1,6 @@
-"""The daemon's figures as families of Prometheus' own library, and their text in OpenMetrics.
+"""The daemon's figures as metric families of the prometheus library, and their text in OpenMetrics format.
 
-The names of the samples of a family follow from its type, so that no caller can write a text that a parser refuses.
+The names of samples are derived from the type of their family, so every text is valid for a parser.
 """
 
 from __future__ import annotations
@@ -19,34 +19,41 @@ from qnnbridge_tools.host.figures import ClientFigures, Figures, Latency, ModelF
 
 Kind = Literal["gauge", "counter", "info", "histogram", "summary"]
 Labels = Mapping[str, str]
-# What follows the family's name, with its underscore; labels; value.
+# (suffix of the family's name with its underscore, labels, value).
 Sample = tuple[str, Labels, float]
 
-# "unknown": no call was compared yet, or none could be.
+# "unknown": no call has been compared, or none can be.
 NUMBERS_STATES: Final = ("agrees", "differs", "unknown")
 _NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class Families(Collector):
-    """Families that are kept elsewhere, as they are at one moment. Those without a sample are left out."""
+    """Snapshot of families that are kept elsewhere, without families that have no samples."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
 
     def collect(self) -> Iterator[Metric]:
-        # `generate_latest` writes HELP and TYPE also for a family without samples.
+        # `generate_latest` would write HELP and TYPE for a family without samples as well.
         return (family for family in self._families if family.samples)
 
 
 def family(kind: Kind, name: str, help_text: str, samples: Iterable[Sample], unit: str = "") -> Metric:
-    """unit: empty, or what the name ends with. Half a surrogate pair in a label becomes a question mark."""
+    """Create a family.
+
+    Args:
+        unit: empty, or the suffix of the name.
+
+    Raises:
+        ValueError: the name is invalid or does not end with the unit.
+    """
     # OpenMetrics: the name of a family with a unit ends with the unit.
     if not _NAME.fullmatch(name) or (unit and not name.endswith(f"_{unit}")):
         raise ValueError(f"{name} with unit {unit}")
-    # Not the library's `Counter` and `Gauge`: these count by themselves, and here the daemon has counted.
+    # Not the library's `Counter` and `Gauge`, which count themselves: here the daemon has counted.
     made = Metric(name, help_text, kind, unit)
     for suffix, labels, value in samples:
-        # A name from a file system may hold half a surrogate pair, which UTF-8 cannot encode.
+        # A name from a file system may contain half a surrogate pair, which UTF-8 cannot encode.
         whole = {key: text.encode("utf-8", "replace").decode("utf-8") for key, text in labels.items()}
         made.add_sample(name + suffix, whole, value)
     return made
@@ -57,24 +64,24 @@ def gauge(name: str, help_text: str, values: Iterable[tuple[Labels, float]], uni
 
 
 def counter(name: str, help_text: str, values: Iterable[tuple[Labels, float]], unit: str = "") -> Metric:
-    # In OpenMetrics the samples of a counter end in `_total`, and its family does not.
+    # In OpenMetrics the samples of a counter end in `_total`, but its family does not.
     return family("counter", name, help_text, (("_total", labels, value) for labels, value in values), unit)
 
 
 def info(name: str, help_text: str, labels: Labels) -> Metric:
-    # The value of an info is always 1: its labels are what it says.
+    # The value of an info is always 1: its labels contain the information.
     return family("info", name, help_text, [("_info", labels, 1)])
 
 
 def summary(
     name: str, help_text: str, values: Iterable[tuple[Labels, Mapping[float, float | None]]], unit: str = ""
 ) -> Metric:
-    """A family of type summary.
+    """Create a family of type summary.
 
     Args:
-        values: Quantiles for each set of labels; unknown ones are left out.
+        values: quantiles for each set of labels; unknown ones are omitted.
     """
-    # Neither `_sum` nor `_count`: for a client or a model the daemon reports quantiles alone.
+    # Without `_sum` and `_count`: for a client or a model the daemon reports quantiles only.
     samples = (
         ("", {**labels, "quantile": floatToGoString(quantile)}, value)
         for labels, quantiles in values
@@ -87,12 +94,14 @@ def summary(
 def histogram(
     name: str, help_text: str, buckets: Sequence[tuple[float, int]], total: float, count: int, unit: str = ""
 ) -> Metric:
-    """A family of type histogram, with the infinite bucket added.
+    """Create a family of type histogram, with the infinite bucket added.
 
-    The format wants all of a histogram to agree, so the count is never less than the last bucket.
+    The format requires consistent counts, so the total count is at least that of the last bucket.
 
     Args:
-        buckets: Upper bounds, rising, each with the number of values at or below it.
+        buckets: upper bounds, ascending, each with the number of values at or below it.
+        total: sum of all values.
+        count: number of values.
     """
     count = max([count, *(number for _, number in buckets)])
     bounds = [*((bound, number) for bound, number in buckets if math.isfinite(bound)), (math.inf, count)]
@@ -104,7 +113,8 @@ def numbers_families(prefix: str, rows: Sequence[tuple[Labels, str, int]]) -> It
     """Yield the families of the comparison with the CPU.
 
     Args:
-        rows: labels of a model, the state of its numbers, and the number of calls that were compared.
+        prefix: prefix of the names.
+        rows: labels of a model, the state of its numbers, and the number of compared calls.
     """
     yield gauge(
         f"{prefix}_numbers",
@@ -123,13 +133,13 @@ def numbers_families(prefix: str, rows: Sequence[tuple[Labels, str, int]]) -> It
 
 
 def text_of(families: Iterable[Metric]) -> str:
-    """The whole exposition. Lines end with a line feed, on every system."""
+    """Return the complete text. Lines end with a line feed on every system."""
     text: bytes = generate_latest(Families(families))
     return text.decode("utf-8")
 
 
 Row = TypeVar("Row")
-# What a client or a model has one figure of: type, name, unit, help, figure.
+# Figures of a client or a model: type, name, unit, help, value.
 Columns = tuple[tuple[Literal["gauge", "counter"], str, str, str, Callable[[Row], float]], ...]
 
 _CLIENT_COLUMNS: Final[Columns[ClientFigures]] = (
@@ -159,10 +169,11 @@ _MODEL_COLUMNS: Final[Columns[ModelFigures]] = (
 
 
 def metrics_text(document: Mapping[str, Any], onlooker: int | None = None) -> str:
-    """The whole text for a status document, with the line that ends it.
+    """Return the metrics text for a status document, including its final line.
 
     Args:
-        onlooker: The process that only asks.
+        document: the status document.
+        onlooker: process that only queries the status.
     """
     figures = read_figures(document)
     if onlooker is not None:
@@ -175,7 +186,7 @@ def families_of(figures: Figures) -> Iterator[Metric]:
 
 
 def _one(kind: Literal["gauge", "counter"], name: str, help_text: str, value: float, unit: str = "") -> Metric:
-    """A family with one sample that has no label."""
+    """Create a family with one sample without labels."""
     return (gauge if kind == "gauge" else counter)(f"qnnbridge_{name}", help_text, [({}, value)], unit)
 
 
@@ -202,7 +213,7 @@ def _daemon(figures: Figures) -> Iterator[Metric]:
 def _host(figures: Figures) -> Iterator[Metric]:
     host = figures.host
     yield _one("gauge", "host_running", "1 if an NPU host runs, else 0.", int(host.running))
-    # While no host runs the daemon knows neither machine nor versions, and an info without labels says nothing.
+    # While no host runs, machine and versions are unknown, and an info without labels is useless.
     if host.versions or host.machine:
         yield info("qnnbridge_host", "What the NPU host is.", {"machine": host.machine, **_versions(host.versions)})
     yield _one("counter", "host_starts", "NPU hosts that were started.", host.generation)
@@ -213,7 +224,7 @@ def _host(figures: Figures) -> Iterator[Metric]:
 
 
 def _versions(versions: Mapping[str, str]) -> dict[str, str]:
-    """Versions as labels, whose names have letters, digits and underscores only."""
+    """Return versions as labels, whose names may contain only letters, digits and underscores."""
     return {"".join(c if c.isascii() and c.isalnum() else "_" for c in name): v for name, v in versions.items()}
 
 
@@ -270,5 +281,5 @@ def _models(figures: Figures) -> Iterator[Metric]:
 
 def _quantiles(latency: Latency) -> dict[float, float | None]:
     found = {0.5: latency.p50, 0.9: latency.p90, 0.99: latency.p99, 1.0: latency.max}
-    # Prometheus' base unit is the second.
+    # The base unit of Prometheus is the second.
     return {quantile: None if value is None else value / 1000 for quantile, value in found.items()}

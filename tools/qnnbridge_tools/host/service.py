@@ -1,8 +1,8 @@
-"""`qnnbridge host service`: a file that lets the system start and watch the daemon, and how to use it.
+"""`qnnbridge host service`: write a file that lets the system start and watch the daemon, with instructions.
 
-A systemd user unit, or a task for Windows Task Scheduler. As text the task is ASCII without a declared
+The file is a systemd user unit, or a task for Windows Task Scheduler. As text the task is ASCII without a declared
 encoding, so that it is well-formed in the encoding of any shell; as a file it is UTF-16 with a byte order mark,
-as Task Scheduler writes its own.
+like Task Scheduler's own files.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from qnnbridge_os.outputs import OutputFile, is_stdout
 from qnnbridge_protocol.errors import OptionError
 
 SERVICE_NAME: Final = "qnnbridge"
-# What decides where the daemon is found, what it runs and where it keeps things: a service starts without the
-# environment of a shell, and has to agree with the applications about these. XDG_RUNTIME_DIR is set by systemd.
+# Variables that determine how the daemon is found, what it runs and where it stores data. A service starts without
+# the environment of a shell, but must agree with the applications about these. systemd sets XDG_RUNTIME_DIR.
 CARRIED: Final = (
     "QNNBRIDGE_CACHE",
     "QNNBRIDGE_CACHE_DIR",
@@ -49,10 +49,10 @@ class ServiceCommand:
     """The command that a service manager runs.
 
     Args:
-        program: The interpreter that runs the daemon.
-        arguments: Arguments of the interpreter.
-        environment: Variables of qnnbridge that the service needs.
-        user: As Windows writes it, DOMAIN\\name.
+        program: interpreter that runs the daemon.
+        arguments: arguments of the interpreter.
+        environment: variables of qnnbridge that the service needs.
+        user: DOMAIN\\name, in the notation of Windows.
     """
 
     program: str
@@ -62,10 +62,11 @@ class ServiceCommand:
 
 
 def this_computer(options: Sequence[str], windows: bool) -> ServiceCommand:
-    """The command for this computer; made on another system, program and user are placeholders.
+    """Return the command for this computer; for another system, program and user are placeholders.
 
     Args:
-        windows: For Task Scheduler.
+        options: options of the daemon.
+        windows: for Task Scheduler.
     """
     if windows and not ON_WINDOWS:
         program = r"C:\path\to\pythonw.exe"
@@ -81,7 +82,7 @@ def this_computer(options: Sequence[str], windows: bool) -> ServiceCommand:
 
 
 def without_console(python: str) -> str:
-    """The interpreter beside it that opens no window: as it is, if that is missing."""
+    """Return pythonw.exe next to the interpreter, which opens no window; the interpreter if it is missing."""
     silent = Path(python).with_name("pythonw.exe")
     return str(silent) if silent.is_file() else python
 
@@ -89,11 +90,11 @@ def without_console(python: str) -> str:
 TASK_NAME: Final = "qnnbridge daemon"
 FILE_NAME: Final = "qnnbridge-daemon.xml"
 NAMESPACE: Final = "http://schemas.microsoft.com/windows/2004/02/mit/task"
-_RESTART_INTERVAL: Final = "PT1M"  # the shortest that Task Scheduler takes
-_RESTART_COUNT: Final = "255"  # the most that its schema has room for
+_RESTART_INTERVAL: Final = "PT1M"  # The shortest interval that Task Scheduler accepts.
+_RESTART_COUNT: Final = "255"  # The largest number that its schema accepts.
 # The default, PT72H, ends a task after three days.
 _NO_LIMIT: Final = "PT0S"
-# Task Scheduler's default, 7, runs a program and all that it starts below normal, with slow access to the disk.
+# Task Scheduler's default, 7, runs a program and its children below normal priority, with slow disk access.
 _NORMAL_PRIORITY: Final = "5"
 
 _SETTINGS: Final = (
@@ -115,24 +116,24 @@ _SETTINGS: Final = (
 
 
 def task_text(service: ServiceCommand) -> str:
-    """The task as ASCII text for stdout."""
+    """Return the task as ASCII text for stdout."""
     return '<?xml version="1.0"?>\n' + _body(service).encode("ascii", "xmlcharrefreplace").decode("ascii") + "\n"
 
 
 def task_file(service: ServiceCommand) -> bytes:
-    """The task as UTF-16 for a file."""
+    """Return the task as UTF-16 for a file."""
     text = '<?xml version="1.0" encoding="UTF-16"?>\n' + _body(service) + "\n"
-    # `utf-16` begins with a byte order mark, `utf-16-le` would not.
+    # `utf-16` starts with a byte order mark, `utf-16-le` would not.
     return text.replace("\n", "\r\n").encode("utf-16")
 
 
 def task_instructions(path: str = "") -> str:
-    """How to use the file.
+    """Return instructions for the file.
 
     Args:
-        path: Where the file was written; empty if it was printed.
+        path: path of the file; empty if it was printed.
     """
-    lines = ["To have Windows start the daemon when you log in, and again if it dies:"]
+    lines = ["To let Windows start the daemon when you log in, and restart it after a crash:"]
     if not path:
         lines.append(f"  qnnbridge host service --task-scheduler --output {FILE_NAME}")
     file = path or FILE_NAME
@@ -141,24 +142,24 @@ def task_instructions(path: str = "") -> str:
             *lines,
             f'  schtasks /Create /TN "{TASK_NAME}" /XML "{file}"',
             f'  schtasks /Run /TN "{TASK_NAME}"',
-            "(The file is UTF-16, as Task Scheduler wants it. If access is denied, register it as administrator.)",
-            f'To take it away: qnnbridge host stop, then schtasks /Delete /TN "{TASK_NAME}" /F',
+            "(The file is UTF-16, as Task Scheduler expects. If access is denied, register it as administrator.)",
+            f'To remove it: qnnbridge host stop, then schtasks /Delete /TN "{TASK_NAME}" /F',
         )
     )
 
 
 def variables_note(service: ServiceCommand) -> str:
-    """A task has no variables of its own; empty if none is set."""
+    """Return instructions to set variables, because a task cannot define any; empty if none is set."""
     if not service.environment:
         return ""
     lines = [f'  setx {name} "{value}"' for name, value in service.environment.items()]
     return "\n".join(
-        ("A task gets your variables only if they are set for good, not in this window alone:", *lines)
+        ("A task gets your variables only if they are set permanently, not only in this window:", *lines)
     )
 
 
 def _body(service: ServiceCommand) -> str:
-    # Version 1.2 of the schema, which Windows takes since Vista.
+    # Version 1.2 of the schema, which Windows supports since Vista.
     task = ET.Element("Task", {"version": "1.2", "xmlns": NAMESPACE})
     registration = ET.SubElement(task, "RegistrationInfo")
     _leaf(registration, "Description", "qnnbridge daemon: one NPU host for all applications.")
@@ -168,19 +169,19 @@ def _body(service: ServiceCommand) -> str:
     _leaf(trigger, "UserId", service.user)
     principal = ET.SubElement(ET.SubElement(task, "Principals"), "Principal", {"id": "Author"})
     _leaf(principal, "UserId", service.user)
-    # While the user is logged in: no password has to be stored for it.
+    # Only while the user is logged in, so no password has to be stored.
     _leaf(principal, "LogonType", "InteractiveToken")
     _leaf(principal, "RunLevel", "LeastPrivilege")
     settings = ET.SubElement(task, "Settings")
     for name, value in _SETTINGS:
         _leaf(settings, name, value)
-    # A regular end, such as `qnnbridge host stop`, is no failure and starts nothing.
+    # A regular end, such as `qnnbridge host stop`, is not a failure and causes no restart.
     again = ET.SubElement(settings, "RestartOnFailure")
     _leaf(again, "Interval", _RESTART_INTERVAL)
     _leaf(again, "Count", _RESTART_COUNT)
     program = ET.SubElement(ET.SubElement(task, "Actions", {"Context": "Author"}), "Exec")
     _leaf(program, "Command", service.program)
-    # By the rules of Microsoft's C runtime, with which Python splits its command line.
+    # By the rules of Microsoft's C runtime, which Python uses to split its command line.
     _leaf(program, "Arguments", subprocess.list2cmdline(service.arguments))
     ET.indent(task)
     return ET.tostring(task, encoding="unicode")
@@ -191,18 +192,19 @@ def _leaf(parent: ET.Element, name: str, text: str) -> None:
 
 
 UNIT_NAME: Final = f"{SERVICE_NAME}.service"
-# More than the daemon takes at most to let calls finish and to end the NPU host.
+# Longer than the daemon needs to let calls finish and to end the NPU host.
 STOP_TIMEOUT_S: Final = 45
 _PLAIN_WORD: Final = re.compile(r"[A-Za-z0-9_\-./:=+,@]+")
 
 
 def unit_text(service: ServiceCommand, another_runs_code: int) -> str:
-    """The text of the unit.
+    """Return the text of the unit.
 
     Args:
-        another_runs_code: Exit code of a daemon that found another one; a restart cannot change that.
+        service: the command.
+        another_runs_code: exit code of a daemon that found another one; a restart would not help.
     """
-    # In the arguments $ begins a variable, in the program's path it does not.
+    # In the arguments $ starts a variable, but not in the path of the program.
     command = " ".join((quoted(service.program), *(quoted(word).replace("$", "$$") for word in service.arguments)))
     lines = [
         "[Unit]",
@@ -211,18 +213,18 @@ def unit_text(service: ServiceCommand, another_runs_code: int) -> str:
         "StartLimitBurst=5",
         "",
         "[Service]",
-        # From systemd 240 on: a program that cannot be started is an error of `systemctl start`.
+        # Supported from systemd 240 on: `systemctl start` reports a program that cannot be started.
         "Type=exec",
         f"ExecStart={command}",
-        "# Else it is the home folder, and Python would take a file there for a module of its own.",
+        "# Otherwise it is the home folder, and Python would import files from there.",
         "WorkingDirectory=/",
         # Unlike in ExecStart, $ has no meaning here.
         *(f"Environment={quoted(f'{name}={value}')}" for name, value in service.environment.items()),
-        # Exit code 0 and SIGTERM are clean ends for `on-failure`, so `qnnbridge host stop` stays an end.
+        # Exit code 0 and SIGTERM are clean ends for `on-failure`, so `qnnbridge host stop` is final.
         "Restart=on-failure",
         "RestartSec=1",
         f"RestartPreventExitStatus={another_runs_code}",
-        "# SIGTERM goes to the daemon alone: it lets calls finish and ends the NPU host itself.",
+        "# SIGTERM goes to the daemon only, which lets calls finish and ends the NPU host itself.",
         "KillMode=mixed",
         f"TimeoutStopSec={STOP_TIMEOUT_S}",
         "",
@@ -233,10 +235,10 @@ def unit_text(service: ServiceCommand, another_runs_code: int) -> str:
 
 
 def unit_instructions(path: str = "") -> str:
-    """How to use the file.
+    """Return instructions for the file.
 
     Args:
-        path: Where the file was written; empty if it was printed.
+        path: path of the file; empty if it was printed.
     """
     folder = "~/.config/systemd/user"
     put = (
@@ -246,18 +248,18 @@ def unit_instructions(path: str = "") -> str:
     )
     return "\n".join(
         (
-            "To have systemd start the daemon when you log in, and again if it dies:",
+            "To let systemd start the daemon when you log in, and restart it after a crash:",
             f"  {put}",
             "  systemctl --user daemon-reload",
             f"  systemctl --user enable --now {UNIT_NAME}",
-            "To have it run without anybody logged in, also: loginctl enable-linger",
-            f"To take it away: systemctl --user disable --now {UNIT_NAME}, then delete the file.",
+            "To run it also while nobody is logged in: loginctl enable-linger",
+            f"To remove it: systemctl --user disable --now {UNIT_NAME}, then delete the file.",
         )
     )
 
 
 def quoted(word: str) -> str:
-    """A word as systemd reads it: % begins a specifier there."""
+    """Quote a word for systemd, where % starts a specifier."""
     word = word.replace("%", "%%")
     if _PLAIN_WORD.fullmatch(word.replace("%", "")):
         return word
@@ -274,10 +276,14 @@ def give_service_file(
     overwrite: bool,
     another: int,
 ) -> None:
-    """The file on stdout or in `output`, what to do with it on stderr.
+    """Print the file on stdout or write it to `output`; print instructions on stderr.
 
     Args:
-        another: Exit code of a daemon that found another one (`unit_text`).
+        options: options of the daemon.
+        systemd, task_scheduler: requested format; default: that of this system.
+        output: path of the file.
+        overwrite: replace an existing file.
+        another: exit code of a daemon that found another one (`unit_text`).
     """
     if systemd and task_scheduler:
         raise OptionError("--systemd and --task-scheduler are for different systems.", fix="Give one of them.")
@@ -288,9 +294,9 @@ def give_service_file(
         sys.stdout.write(task_text(service) if for_windows else unit_text(service, another))
         sys.stdout.flush()
     else:
-        # Bytes: text mode on Windows would give the unit \r\n.
+        # Bytes: text mode on Windows would write the unit with \r\n.
         place.write(task_file(service) if for_windows else unit_text(service, another).encode())
-    # On stderr: in `qnnbridge host service > FILE` the file holds nothing else.
+    # On stderr, so that `qnnbridge host service > FILE` contains only the service file.
     written = "" if place is None or is_stdout(place.path) else str(place.path)
     print(_instructions(service, written, for_windows), file=sys.stderr)
 
@@ -300,5 +306,5 @@ def _instructions(service: ServiceCommand, path: str, for_windows: bool) -> str:
         return unit_instructions(path)
     parts = [task_instructions(path), variables_note(service)]
     if not ON_WINDOWS:
-        parts.append("This was made on another system: put your interpreter and your user in their places.")
+        parts.append("This file was made on another system: replace the placeholders by your interpreter and user.")
     return "\n".join(part for part in parts if part)
