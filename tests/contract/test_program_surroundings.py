@@ -117,7 +117,7 @@ for wrong in ({}, {"x": np.ones(3, np.float32)}, {"z": 1}):
         pass
 session.host.ping(), session.host.stats, session.get_modelmeta(), session.get_inputs(), session.get_provider_options()
 process = session.host.supervisor.running
-process._look_at_it()
+process._check()
 os.kill(session.host.info.pid, 11)
 print(session.run(None, x)[0].tolist(), taken.tolist())
 session.close()

@@ -78,7 +78,7 @@ def test_numpy_that_is_half_there_is_found_by_both_sides(tmp_path: Path) -> None
         ("{}", "host.file-missing", "it is a folder"),
         ("no-such-program", "host.file-missing", "on the PATH"),
         ("{}/text", "host.does-not-start", "does not start"),
-        ("/bin/true", "host.does-not-start", "is no Python interpreter"),
+        ("/bin/true", "host.does-not-start", "is not a Python interpreter"),
     ],
 )
 def test_what_is_no_interpreter_is_named_as_such(python: str, code: str, word: str, tmp_path: Path) -> None:
