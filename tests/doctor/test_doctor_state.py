@@ -61,7 +61,7 @@ def test_a_crash_report_is_a_crash_with_its_cause(folders: Path) -> None:
         ("a call ran past its deadline (on_deadline='kill')", False),
         ("it was closed", False),
         ("The place in the stream was lost because Ctrl+C struck while a message was taken apart.", False),
-        ("it did not say HELLO", True),
+        ("it did not send HELLO", True),
         ("it closed its output and did not end", True),
         ("The host stopped in the middle of a message: it did not take a byte for 30 s.", True),
     ],

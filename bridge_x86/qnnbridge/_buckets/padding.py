@@ -63,10 +63,8 @@ class PaddingDifference:
     """Difference in one output, for one input and one variant.
 
     Attributes:
-        sizes: sizes of the input.
-        bucket: sizes of the variant.
-        difference: largest absolute difference; ``nan`` for values that are not numbers.
-        largest: largest absolute result without padding.
+        sizes, bucket: sizes of the input, and of the variant.
+        difference, largest: largest difference (``nan`` if not numbers) and result without padding, absolute.
         where: place and size of the difference as text; '' if there is none.
     """
 
@@ -87,12 +85,8 @@ class PaddingDifference:
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class PaddingReport(Shown):
-    """Effect of padding on the results. As text: the differences, with advice.
-
-    Attributes:
-        outputs: one entry for each output in each case.
-        masks: inputs of the model with "mask" in the name.
-    """
+    """Effect of padding on each output in each case. As text: the differences, with advice. `masks` are the inputs
+    with "mask" in the name."""
 
     outputs: tuple[PaddingDifference, ...]
     tolerance: float
@@ -127,11 +121,7 @@ def verify_padding(
     run_free: RunFree,
     tolerance: float,
 ) -> PaddingReport:
-    """Compare the results with and without padding. `samples` are checked feeds.
-
-    Raises:
-        OptionError: no sample is smaller than its bucket.
-    """
+    """Compare results with and without padding. Raise `OptionError` if no sample (checked feeds) is padded."""
     found: list[PaddingDifference] = []
     for feeds in samples:
         true = sizes_of(plan, {name: feeds[name].shape for name in plan.inputs if feeds.get(name) is not None})
@@ -261,10 +251,7 @@ Feeds = Mapping[str, Any]
 
 
 class PaddingCheck:
-    """Checks whether padding changes results. Thread-safe.
-
-    Attributes:
-        found: what padding changes, as text; '' for nothing.
+    """Checks whether padding changes results. `found`: the change as text, '' if there is none. Thread-safe.
 
     Args:
         mode: "warn" compares in a background thread; "raise" compares before `run` returns.
@@ -394,12 +381,8 @@ class FreeModel:
         return find_shapes(plan, arguments, self.model.outputs, others - {*plan.symbols}, run)
 
     def windows(self, shapes: OutputShapes, given: int | None, deadline: float | None) -> Windowing:
-        """Return the windows along the chunked symbol, with the context of the model: measured, or `given` and
-        checked.
-
-        Raises:
-            OptionError: the model cannot run in windows.
-        """
+        """Return the windows along the chunked symbol: measure the model's context, or check the `given` one. Raise
+        `OptionError` if the model cannot run in windows."""
         plan = self.variants.plan
         number = plan.chunk
         assert number is not None
@@ -462,15 +445,10 @@ class FreeModel:
     def decide(
         self, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None
     ) -> tuple[BucketArguments, str]:
-        """Choose `pad` or `chunk` so that the results do not change.
+        """Choose `pad` or `chunk` so that the results do not change. The plan must pad with zeros at the call.
 
-        Must be called while the plan pads with zeros.
-
-        Returns:
-            The arguments with the choice, and the choice as an application would write it.
-
-        Raises:
-            OptionError: every choice changes the results.
+        Return the arguments, and the choice as an application would write it. Raise `OptionError` if every choice
+        changes the results.
         """
         plan = self.variants.plan
         padded = [name for number, name in enumerate(plan.symbols) if number not in plan.unpadded]
@@ -547,11 +525,10 @@ class FreeModel:
     def _trial(
         self, shapes: OutputShapes, deadline: float | None, tolerance: float
     ) -> tuple[PaddingReport | None, str]:
-        """Compare generated inputs with and without the plan's padding.
+        """Compare generated inputs with and without the plan's padding. Return the report, or ``None`` and the
+        reason why the trial shows nothing ('' if the plan never pads)."""
 
-        Returns:
-            The report, or ``None`` and the reason why the trial shows nothing; '' if the plan never pads.
-        """
+
         plan, names = self.variants.plan, self.outputs
         if all(buckets == (1,) or number in plan.unpadded for number, buckets in enumerate(plan.buckets)):
             return None, ""
