@@ -229,5 +229,5 @@ def test_a_frozen_application_without_a_host(tmp_path: Path, process: str, compu
 def test_a_frozen_application_that_is_too_old_is_to_be_built_again() -> None:
     with pytest.raises(VersionMismatch) as caught:
         check_releases("0.2.0", "0.9.0")
-    assert "has to be built again" in str(caught.value)
+    assert "Build this application again" in str(caught.value)
     assert "pip install" not in str(caught.value)

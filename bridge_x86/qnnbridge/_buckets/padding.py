@@ -528,7 +528,6 @@ class FreeModel:
         """Compare generated inputs with and without the plan's padding. Return the report, or ``None`` and the
         reason why the trial shows nothing ('' if the plan never pads)."""
 
-
         plan, names = self.variants.plan, self.outputs
         if all(buckets == (1,) or number in plan.unpadded for number, buckets in enumerate(plan.buckets)):
             return None, ""
