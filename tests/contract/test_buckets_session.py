@@ -332,7 +332,9 @@ def test_a_deadline_holds_for_the_whole_call(host: qnnbridge.Host) -> None:
     with open_session(host) as session:
         variant = list(session._bucketed._variants)[1]
         with taken_by_another(variant.lock):
-            with pytest.raises(DeadlineExceeded, match="another thread was creating the variant for seq=8") as caught:
+            with pytest.raises(
+                DeadlineExceeded, match="another thread was creating the variant for seq=8"
+            ) as caught:
                 session.run(None, feeds_of(5), timeout=0.05)
             assert caught.value.state == "not-started"
             check(session.run(None, feeds_of(3), timeout=60), feeds_of(3))
