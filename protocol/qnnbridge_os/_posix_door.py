@@ -1,9 +1,9 @@
-"""The daemon's socket on Linux, both ends: a Unix socket, which carries descriptors; what is handed out through it,
-and the daemon's place among processes.
+"""Both ends of the daemon's Unix socket on Linux, which carries descriptors; the streams and memory that are passed
+through it, and the daemon's detachment from terminal and parent.
 
-Invariants: nothing that is opened here is inherited by programs, and descriptors that are received are closed in
-a fork (`OwnedFds`). A stream belongs to one thread, and so does `accept`; `drop` and `close` of the endpoint may be
-called by any.
+Invariants: programs inherit none of the descriptors opened here, and received descriptors are closed in a fork
+(`OwnedFds`). A stream belongs to one thread, and so does `accept`; any thread may call `drop`, and `close` of the
+endpoint.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from qnnbridge_os.sharing import open_stream  # noqa: E402 - type checkers find 
 
 SOCKET_NAME: Final = "daemon.sock"
 
-# sun_path holds 108, on other systems 104. A longer path is reached through an open descriptor of its folder.
+# sun_path has 108 bytes, on other systems 104. A longer path is reached through an open descriptor of its folder.
 _PATH_BYTES: Final = 100
 # One pipe to read from and one to write to.
 _MAX_ENDS: Final = 2
-# Between two attempts to connect.
+# Pause between two attempts to connect.
 _CROWD_PAUSE_S: Final = 0.005
 
 
 class DaemonStream:
-    """One connection of the daemon. peer_pid: as the kernel reports it, 0 if it does not."""
+    """One connection of the daemon. `peer_pid` is the process id from the kernel, 0 if it does not report one."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -47,11 +47,11 @@ class DaemonStream:
         self._received: list[int] = []
 
     def check_peer(self) -> None:
-        """Raises `PermissionError` if another user is at the other end."""
+        """Raise `PermissionError` if the other end belongs to another user."""
         check_peer(self.peer_uid, os.getuid())
 
     def receive(self, count: int, deadline: float) -> bytes:
-        """Receive this many bytes. Raises `TimeoutError`, `ConnectionError`."""
+        """Receive this many bytes. Raise `TimeoutError` or `ConnectionError`."""
         data = b""
         while len(data) < count:
             self._socket.settimeout(_left(deadline))
@@ -59,18 +59,18 @@ class DaemonStream:
         return data
 
     def receive_with_ends(self, count: int, fds: OwnedFds, deadline: float) -> bytes:
-        """`receive`; descriptors that come along are adopted by `fds`, see `ends`."""
+        """Receive bytes like `receive`; `fds` adopts descriptors that arrive with them, see `ends`."""
 
         data = b""
 
         def receive() -> list[int]:
             nonlocal data
-            # Close-on-exec in the same system call: a program that another thread starts in between would inherit
-            # them.
+            # Close-on-exec in the same system call: otherwise a program that another thread starts in between would
+            # inherit them.
             data, new, _, _ = socket.recv_fds(self._socket, count, _MAX_ENDS, socket.MSG_CMSG_CLOEXEC)
             return new
 
-        # The wait is here, since `take` holds the lock that keeps forks away.
+        # Wait here, since `take` holds the lock that prevents forks.
         if not poll_fd(self._socket.fileno(), select.POLLIN, _left(deadline)):
             raise TimeoutError("the daemon did not answer in time")
         # Linux delivers the descriptors with the first byte of the message. The rest of the record may come later.
@@ -78,7 +78,7 @@ class DaemonStream:
         return self._some(data) + (self.receive(count - len(data), deadline) if len(data) < count else b"")
 
     def ends(self, handles: tuple[int, int], fds: OwnedFds) -> tuple[int, int]:
-        """The two descriptors that came: to read from, to write to. The latter does not block."""
+        """Return the two received descriptors: (read, write). The write end does not block."""
         if len(self._received) != _MAX_ENDS:
             raise ConnectionError("the daemon sent no streams")
         read_fd, write_fd = self._received
@@ -88,21 +88,21 @@ class DaemonStream:
         return read_fd, write_fd
 
     def send(self, data: bytes, deadline: float) -> None:
-        """All of it. Raises `TimeoutError`, `ConnectionError`."""
+        """Send all bytes. Raise `TimeoutError` or `ConnectionError`."""
         self._socket.settimeout(_left(deadline))
         self._socket.sendall(data)
 
     def send_with_ends(self, data: bytes, ends: tuple[int, int], deadline: float) -> None:
-        """`send`, and two descriptors along with it."""
+        """Send bytes like `send`, together with two descriptors."""
         self._socket.settimeout(_left(deadline))
         sent = socket.send_fds(self._socket, [data], list(ends))
-        # The descriptors went with the first byte. Sent once more, the client would get two more.
+        # The descriptors were sent with the first byte. Sending them again would give the client two more.
         if sent < len(data):
             self.send(data[sent:], deadline)
 
     def drop(self) -> None:
-        """Waiting calls fail. The descriptor stays until `close`."""
-        # Not `close`: the number could become that of another file while a thread still waits in a call on it.
+        """Make waiting calls fail. The descriptor stays open until `close`."""
+        # Not `close`: the number could be reused for another file while a thread still waits in a call on it.
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -119,15 +119,15 @@ class DaemonStream:
 
 
 def check_peer(uid: int | None, own: int) -> None:
-    """Raises `PermissionError` unless both ends belong to the same user. uid: ``None`` if the system does not
-    tell."""
+    """Raise `PermissionError` unless both ends belong to the same user. `uid` is ``None`` if the system does not
+    report it."""
     if uid is not None and uid != own:
         raise PermissionError(f"the other end belongs to user {uid}, not to {own}")
 
 
 def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStream:
-    """A connection to the daemon of this folder. Raises `OSError` if there is none."""
-    # gevent and eventlet replace `socket.socket` by one that switches to another greenlet.
+    """Connect to the daemon of this folder. Raise `OSError` if there is none."""
+    # gevent and eventlet replace `socket.socket` with a class that switches to another greenlet.
     connection: socket.socket = original("socket", "socket")(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(_left(deadline))
@@ -137,7 +137,7 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
                     connection.connect(path)
                     return DaemonStream(connection)
                 except BlockingIOError:
-                    # The backlog is full: the kernel takes no more connections, and offers no way to wait.
+                    # The backlog is full: the kernel accepts no more connections, and offers no way to wait.
                     sleep(min(_CROWD_PAUSE_S, _left(deadline)))
     except BaseException:
         connection.close()
@@ -145,7 +145,7 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
 
 
 class SocketPath:
-    """The socket's path in a form that is short enough for the kernel; good inside of the ``with``."""
+    """Path of the socket in a form that is short enough for the kernel; valid inside the ``with``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -155,7 +155,7 @@ class SocketPath:
         path = str(self._folder / SOCKET_NAME)
         if len(os.fsencode(path)) <= _PATH_BYTES:
             return path
-        # Only Linux has it, and only where /proc is mounted.
+        # Only Linux has this folder, and only if /proc is mounted.
         if not os.path.isdir("/proc/self/fd"):
             raise OSError(
                 f"the path {path} is too long for a socket; set QNNBRIDGE_RUNTIME_DIR to a shorter folder"
@@ -171,10 +171,10 @@ class SocketPath:
 
 
 def _peer(connection: socket.socket) -> tuple[int, int | None]:
-    # Elsewhere the modes of the folder and the socket alone keep other users out.
+    # On other systems only the modes of the folder and the socket keep other users out.
     if sys.platform != "linux":
         return 0, None
-    # struct ucred: process, user and group, as they were when the connection was made.
+    # struct ucred: process, user and group at the time of the connection.
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", credentials)
     return pid, uid
@@ -188,13 +188,14 @@ def _left(deadline: float) -> float:
 
 
 def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
-    """Whether the other end of this pipe is closed. Waits for at most the given time for that."""
-    # No events are asked for: the end (POLLHUP) and errors are always reported, and data does not count.
+    """Return whether the other end of this pipe is closed. Wait at most this long for it."""
+    # No events are requested: the end (POLLHUP) and errors are always reported, and data is ignored.
     return poll_fd(read_fd, 0, timeout_s)
 
 
 def abandon_stream(write_fd: int) -> None:
-    """Let the other side see the end, and keep the number: another thread may be about to write to it."""
+    """Let the other side see the end of the stream, but keep the number: another thread may be about to write to
+    it."""
     null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     try:
         # One step of the kernel: a writer meets the old file or the null device, never a closed number.
@@ -204,55 +205,56 @@ def abandon_stream(write_fd: int) -> None:
 
 
 def release_stream(write_fd: int, read_fd: int) -> None:
-    """Called before they are closed. Nothing to do here: no call waits in them."""
+    """Do nothing before the descriptors are closed: no call waits in them."""
 
 
-# Connections that the kernel keeps until `accept` takes them. Linux cuts the number to net.core.somaxconn.
+# Connections that the kernel queues until `accept`. Linux limits the number to net.core.somaxconn.
 _BACKLOG: Final = 1024
 _DESCRIPTORS: Final = 65536
 
 
 def make_endpoint(folder: Path) -> str:
-    """The name of the listener that a `DaemonEndpoint` opens."""
+    """Return the name of the listener that a `DaemonEndpoint` opens."""
     return str(folder / SOCKET_NAME)
 
 
 class DaemonEndpoint:
-    """The open door. Only for the holder of the folder's lock: a socket that lies there is of a dead daemon."""
+    """The listener of the daemon. Only for the holder of the folder's lock: an existing socket belongs to a dead
+    daemon."""
 
     def __init__(self, folder: Path, endpoint: str) -> None:
-        """Raises `OSError`."""
+        """Start to listen. Raise `OSError`."""
         self._path = folder / SOCKET_NAME
-        # `bind` refuses a path that exists, also that of a socket whose process is dead.
+        # `bind` refuses an existing path, also that of a socket whose process is dead.
         self._path.unlink(missing_ok=True)
         self._identity: tuple[int, int] | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # `bind` makes the file with the mode that the umask leaves. With a chmod behind it, others could
-            # connect in between.
+            # `bind` creates the file with the mode that the umask leaves. With a later chmod, others could connect
+            # in between.
             before = os.umask(0o177)
             try:
                 with SocketPath(folder) as path:
                     self._socket.bind(path)
             finally:
                 os.umask(before)
-            # No other file gets this number while the socket is open.
+            # No other file gets this inode while the socket is open.
             self._identity = self._now_there()
             self._socket.listen(_BACKLOG)
-            # A visitor that leaves between `poll` and `accept` would make `accept` wait.
+            # If a client leaves between `poll` and `accept`, a blocking `accept` would wait.
             self._socket.setblocking(False)
             # Closing the socket does not end the `poll` of another thread. A byte in this pipe does.
             self._wake_r, self._wake_w = os.pipe()
         except BaseException:
             self._socket.close()
             raise
-        # A visitor may wake `accept` up as well: then it is released while it is being closed.
+        # A client may wake `accept`, too, so `release` may come while `close` runs.
         self._lock = threading.Lock()
         self._closed = self._released = False
 
     def accept(self) -> DaemonStream | None:
-        """The next visitor; ``None`` when the gate was closed. Raises `OSError` if there is no descriptor for
-        it."""
+        """Return the connection of the next client; ``None`` after `close`. Raise `OSError` if there is no
+        descriptor for it."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         poll.register(self._wake_r, select.POLLIN)
@@ -263,11 +265,11 @@ class DaemonEndpoint:
             try:
                 return DaemonStream(self._socket.accept()[0])
             except (BlockingIOError, ConnectionAbortedError):
-                continue  # it went away again
+                continue  # the client has disconnected
 
     @property
     def is_there(self) -> bool:
-        """Whether clients find it: its file may have been removed, or be another daemon's."""
+        """Whether clients can find the socket: its file may have been removed, or belong to another daemon."""
         return self._now_there() == self._identity
 
     def _now_there(self) -> tuple[int, int] | None:
@@ -276,25 +278,25 @@ class DaemonEndpoint:
         except FileNotFoundError:
             return None
         except OSError:
-            return self._identity  # unknown: as it was
+            return self._identity  # unknown: assume no change
         return status.st_dev, status.st_ino
 
     def close(self) -> None:
-        """No visitor comes in any more. Idempotent."""
+        """Accept no more clients. Idempotent."""
         with self._lock:
             if self._closed:
                 return
-            # In this order: `accept` looks at `_closed` after the byte has woken it.
+            # In this order: `accept` checks `_closed` after the byte has woken it.
             self._closed = True
-            # The socket of another daemon stays: nobody would find that one any more.
+            # The socket file of another daemon is kept: otherwise no client would find that daemon.
             if self.is_there:
                 self._path.unlink(missing_ok=True)
-            # After `release` the number may be that of another file.
+            # After `release` the number may belong to another file.
             if not self._released:
                 os.write(self._wake_w, b"!")
 
     def release(self) -> None:
-        """No thread is in `accept` any more."""
+        """Close the descriptors, after the last thread has left `accept`."""
         with self._lock:
             self._released = True
             self._socket.close()
@@ -303,7 +305,8 @@ class DaemonEndpoint:
 
 
 class Streams:
-    """Two one-way pipes to a client. `in_fd` and `out_fd` are ours, the others on their way to the client."""
+    """Two one-way pipes to a client. `in_fd` and `out_fd` are this side's ends, the others are sent to the
+    client."""
 
     def __init__(self) -> None:
         self.in_fd, self._their_write = os.pipe()
@@ -313,18 +316,18 @@ class Streams:
             os.close(self.in_fd)
             os.close(self._their_write)
             raise
-        # Tensors travel here where no memory can be shared.
+        # Tensors are sent here if no memory can be shared.
         enlarge_pipe(self.in_fd)
         enlarge_pipe(self.out_fd)
 
     def hand_over(self, stream: DaemonStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
-        """Give the client its ends, with the answer. Raises `OSError`; ours stay open then."""
-        # Here the descriptors travel beside the record, so the handles in it are zero.
+        """Give the client its ends, together with the answer. Raise `OSError`; this side's ends then stay open."""
+        # The descriptors are sent separately from the record, so the handles in it are zero.
         stream.send_with_ends(answer((0, 0)), (self._their_read, self._their_write), deadline)
 
     def release_theirs(self) -> None:
-        """The client has them, or never will."""
-        # The message holds copies of them until the client takes these, so closing ours takes nothing from it.
+        """Close the client's ends, which the client has received, or never will."""
+        # The message holds copies until the client receives them, so closing these takes nothing from it.
         os.close(self._their_read)
         os.close(self._their_write)
 
@@ -334,48 +337,49 @@ class Streams:
 
 
 def let_go_of_terminal() -> None:
-    """Continue in a child that needs no collecting; the started process ends here."""
-    # The process that was started ends, and is collected by the one that started it. The child is adopted by the
-    # system, which collects it later.
+    """Detach from terminal and parent: continue in a child that the system collects, and end the started
+    process."""
+    # The started process ends and is collected by its parent. The system adopts the child, and collects it later.
     if os.fork():
         os._exit(0)
 
 
 def allow_descriptors() -> None:
-    """As many as the system lets this user have. By default it is 1024, and each client takes a few."""
-    import resource  # of the daemon alone; a client loads this module, too
+    """Raise the soft limit on open files to the hard limit. The default of 1024 is too low: each client needs
+    several."""
+    import resource  # needed by the daemon only; a client loads this module, too
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
-    # Every process may raise its soft limit up to the hard one.
+    # Every process may raise its soft limit up to the hard limit.
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def on_leave(leave: Callable[[], None]) -> None:
-    """Call `leave` when the system or the user asks for the end. The main thread has to be the caller."""
-    # SIGHUP: the terminal that it was started from is closed.
+    """Call `leave` when the system or the user requests the end. Must be called in the main thread."""
+    # SIGHUP: the terminal from which the daemon was started is closed.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: leave())
 
 
 class KeptMemory:
-    """Memory of a client, kept so that the NPU host can be shown it, by a descriptor of this process. Any thread.
+    """Memory of a client, kept open so that this process can share it with the NPU host. Thread-safe.
 
-    The client closes its own as soon as the daemon has mapped the memory.
+    The client closes its own descriptor as soon as the daemon has mapped the memory.
     """
 
     def __init__(self, where: dict[str, Any]) -> None:
-        """Raises `OSError`, `ValueError`."""
-        # The entry in /proc of the client ends with the client, so the NPU host gets ours.
+        """Open the memory. Raise `OSError` or `ValueError`."""
+        # The client's entry in /proc ends with the client, so the NPU host opens this process's descriptor.
         self._fd = open_stream(where, write=False)
         # Device and inode stay those of the client's memory: it is the same file.
         self._place = {**where, "pid": os.getpid(), "fd": self._fd}
 
     def share_handle(self, _pid: int) -> dict[str, Any]:
-        """For the host with this process id. It opens it here, as the daemon did at the client."""
+        """Return a share of the client's memory that any host process can open through this process."""
         return self._place
 
     def close(self) -> None:
-        """Once. It will not be shared again."""
+        """Close the descriptor; call once. The memory cannot be shared again."""
         os.close(self._fd)

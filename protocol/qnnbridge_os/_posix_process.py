@@ -1,11 +1,12 @@
 """Child processes on Linux, and programs that outlive this one (`start_detached`).
 
-Invariants: a child is the leader of a session of its own, so that Ctrl+C in the terminal does not reach it and
+Invariants: a child is the leader of a separate session, so that Ctrl+C in the terminal does not reach it and
 everything it starts can be killed with it; it inherits three descriptors and nothing else; it is started by one
 thread that lives as long as this process, because Linux sends the parent-death signal when the *thread* that
-started the child ends. `exec` ends all threads but one, so hosts end with it, and are zombies of the new program.
+started the child ends. `exec` ends all threads but one, so hosts end with it, and become zombies of the new
+program.
 
-Threads: callers hand their order to the spawner thread and wait. A `PosixChild` may be used from any thread.
+Threads: callers pass their order to the spawner thread and wait. `PosixChild` is thread-safe.
 """
 
 from __future__ import annotations
@@ -36,27 +37,27 @@ from qnnbridge_os._posix_streams import enlarge_pipe, poll_fd  # noqa: E402 - ty
 
 _log = logging.getLogger("qnnbridge.process")
 
-# Other code collected the exit code (a SIGCHLD handler, SIGCHLD ignored). asyncio says the same.
+# Other code collected the exit code (a SIGCHLD handler, or SIGCHLD ignored). asyncio uses the same value.
 EXIT_UNKNOWN = 255
 
-# Of `_wait_by_asking`, where the pause doubles with each question.
+# Pauses of `_wait_by_polling`, doubled with each poll.
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.05
-# For a child whose caller was interrupted while it was started. It is killed then, so this is enough.
+# For a child whose caller was interrupted during its start. It is killed, so this is long enough.
 _ABANDON_TIMEOUT_S = 2.0
 # Only as long as hosts of the program before `exec` are alive.
 _REAP_INTERVAL_S = 1.0
 
 
 def native_machine() -> str:
-    """The machine's name as the kernel reports it."""
+    """Return the machine's name as the kernel reports it."""
     return os.uname().machine
 
 
 def out_of_memory_kills() -> int | None:
-    """How many processes the kernel has killed because memory ran out; ``None`` where it does not count them.
+    """Return how many processes the kernel has killed because memory ran out; ``None`` if it does not count them.
 
-    Linux counts them since 4.13, those of a container's own limit included. They show whether a SIGKILL was
-    the kernel's own.
+    Linux has counted them since 4.13, including those of a container's own limit. The count shows whether a SIGKILL
+    was the kernel's.
     """
     try:
         with open("/proc/vmstat", encoding="ascii") as file:
@@ -69,15 +70,15 @@ def out_of_memory_kills() -> int | None:
     return None
 
 
-# Children of this process whose exit codes nobody has collected, by their process ids.
+# Children of this process whose exit codes have not been collected, by process id.
 living_children: weakref.WeakValueDictionary[int, PosixChild] = weakref.WeakValueDictionary()
 
 
 class PosixChild:
-    """See `ChildProcess`.
+    """A running program on POSIX, see `ChildProcess`.
 
-    The exit code is collected here and nowhere else. Until then the process id is certain to be the child's,
-    so it is only ever signalled before.
+    The exit code is collected only here. Until then the process id certainly belongs to the child, so signals are
+    only sent before.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], fds: OwnedFds, stdio: tuple[int, int, int]) -> None:
@@ -86,11 +87,11 @@ class PosixChild:
         self._process = process
         self._fds = fds
         self._owner = os.getpid()
-        # Held for each signal and for the collecting, so that no signal is sent to a number that is no more the
-        # child's.
+        # Held for each signal and for the collection, so that no signal is sent to a number that no longer belongs
+        # to the child.
         self._lock = Lock()
         self._exit_code: int | None = None
-        # The exit code as the system gives it, once.
+        # The system's exit status, once it was collected.
         self._collected: list[tuple[int, int]] = []
         living_children[self.pid] = self
 
@@ -108,13 +109,13 @@ class PosixChild:
         code = self.poll()
         if code is not None:
             return code
-        # Under the lock: until the code is collected the number is the child's, and so the pidfd is, too.
+        # Under the lock: until the code is collected the number, and so the pidfd, belongs to the child.
         with self._lock:
             watch = None if self._exit_code is not None else _watch(self.pid)
         if watch is None:
-            return self._wait_by_asking(deadline)
+            return self._wait_by_polling(deadline)
         try:
-            # Asked again after each wait: another thread may have collected the code.
+            # Polled after each wait: another thread may have collected the code.
             while (code := self.poll()) is None:
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
@@ -139,7 +140,7 @@ class PosixChild:
     def _collect(self) -> int | None:
         if not self._collected:
             try:
-                # WNOWAIT leaves the process uncollected, so that its number stays its own.
+                # WNOWAIT leaves the process uncollected, so that its number is not reused.
                 ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 _log.warning("the exit code of process %d was collected by another part of this program", self.pid)
@@ -147,13 +148,13 @@ class PosixChild:
                 return EXIT_UNKNOWN
             if ended is None:
                 return None
-            # What the host left behind goes with it. Only now: as long as the exit code is not collected, no other
-            # process and no other group can have got this number.
+            # Kills what the host left running. Only now: until the exit code is collected, no other process or
+            # group can have this number.
             _kill_group(self.pid)
-            # Collected and kept in one step of C: it is given only once (see `shield`).
+            # Collected and stored in one step of C, because the system returns it only once (see `shield`).
             self._collected.extend(itertools.starmap(waitpid, ((self.pid, 0),)))
         code = os.waitstatus_to_exitcode(self._collected[0][1])
-        self._process.returncode = code  # or Popen would call the process a forgotten one
+        self._process.returncode = code  # otherwise Popen would keep the process in its list of uncollected ones
         return code
 
     def _signal(self, number: signal.Signals, *, group: bool) -> None:
@@ -167,8 +168,8 @@ class PosixChild:
             else:
                 os.kill(self.pid, number)
 
-    def _wait_by_asking(self, deadline: float | None) -> int | None:
-        """Without pidfd (before Linux 5.3, other systems) there is nothing to block on but waitpid itself."""
+    def _wait_by_polling(self, deadline: float | None) -> int | None:
+        """Poll: without pidfd (before Linux 5.3, other systems) only waitpid itself could block."""
         pause_s = _FIRST_WAIT_S
         while (code := self.poll()) is None:
             if deadline is not None:
@@ -183,17 +184,17 @@ class PosixChild:
         if self._owner != os.getpid():
             raise ForkedClient(
                 f"Process {self.pid} belongs to process {self._owner}, of which this process is a fork.",
-                fix="Start a host of its own in each process.",
+                fix="Start a separate host in each process.",
             )
 
 
 class PosixSpawner:
-    """See `Spawner`. One per process; in a fork of its process it refuses to work."""
+    """Starts programs, see `Spawner`. One per process; refuses to work in a fork."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._lock = Lock()
-        # Of C, so that an exception of a signal handler cannot leave it locked (`shield`).
+        # A C object, so that an exception of a signal handler cannot leave it locked (`shield`).
         self._orders: SimpleQueue[_Order] = SimpleQueue()
         self._has_thread = False
         self._has_begun = False
@@ -201,8 +202,8 @@ class PosixSpawner:
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ChildProcess:
         if self._owner != os.getpid():
             raise ForkedClient(
-                "This process is a fork of the one that starts the host.",
-                fix="Start a host of its own in each process.",
+                "This process is a fork of the process that starts the host.",
+                fix="Start a separate host in each process.",
             )
         self._start_thread()
         order = _Order(list(argv), dict(env), cwd)
@@ -210,7 +211,7 @@ class PosixSpawner:
             self._orders.put(order)
             while not order.ended.acquire(timeout=BEGIN_S):
                 self._check_thread()
-        except BaseException:  # Ctrl+C, or what a signal handler of the application raises
+        except BaseException:  # Ctrl+C, or an exception of a signal handler of the application
             order.abandon()
             raise
         if isinstance(order.error, OSError):
@@ -228,16 +229,16 @@ class PosixSpawner:
                 start_thread("qnnbridge-spawner", self._spawn_for_ever)
             except RuntimeError as error:  # the interpreter is shutting down, or the limit of threads
                 raise HostStartFailed(
-                    "No thread can be started that would start the host.", cause=str(error)
+                    "The thread that starts the host cannot be started.", cause=str(error)
                 ) from error
             self._has_thread = True
 
     def _check_thread(self) -> None:
-        """Raise `HostStartFailed` if the thread ended before it began: without memory Python tells nobody."""
+        """Raise `HostStartFailed` if the thread ended before it began: without memory Python reports no error."""
         if not self._has_begun:
             self._has_thread = False
             raise HostStartFailed(
-                "No thread can be started that would start the host.", cause="memory is too short for a thread"
+                "The thread that starts the host cannot be started.", cause="There is not enough memory for it."
             )
 
     def _spawn_for_ever(self) -> None:
@@ -245,18 +246,18 @@ class PosixSpawner:
         left = True
         while True:
             try:
-                # Once none is left there will be no more: hosts of this program are children of this thread.
+                # If none is left there will be no more: hosts of this program are children of this thread.
                 left = left and _reap_hosts_before_exec()
                 # In no variable, or the last child would live until the next order.
                 self._orders.get(timeout=_REAP_INTERVAL_S if left else None).carry_out()
             except Empty:
                 pass
             except MemoryError:
-                left = False  # only the reaping needs memory that it may not get; orders are waited for
+                left = False  # only the reaping needs memory that may be unavailable; orders are waited for
 
 
 class _Order:
-    """One program to be started. ended: held until it is started."""
+    """One program to start. `ended` is held until the start is finished."""
 
     def __init__(self, argv: list[str], env: dict[str, str], cwd: str | None) -> None:
         self.argv = argv
@@ -267,21 +268,21 @@ class _Order:
         self.ended = Lock()
         self.ended.acquire()
         self._abandoned = False
-        # Taken by the one that ends the child, and never released.
+        # Acquired by the caller that ends the child, and never released.
         self._ending = Lock()
 
     def carry_out(self) -> None:
         try:
             self.child = _spawn(self.argv, self.env, self.cwd)
-        except BaseException as error:  # noqa: BLE001 - handed to the caller; the thread must not end
+        except BaseException as error:  # noqa: BLE001 - passed to the caller; the thread must not end
             self.error = error
         self.ended.release()
-        # Whichever of this line and `abandon` comes second sees the child. `_ending` lets only one of them end it.
+        # Of this line and `abandon`, the second one sees the child. `_ending` lets only one of them end it.
         if self._abandoned:
             self._end_child()
 
     def abandon(self) -> None:
-        """The caller was interrupted. The last one ends the child."""
+        """Record that the caller was interrupted, and end the child if it has started."""
         self._abandoned = True
         self._end_child()
 
@@ -294,7 +295,7 @@ class _Order:
 
 
 def _reap_hosts_before_exec() -> bool:
-    """Collect dead hosts of the programs that this process was before it called `exec`; whether some still live.
+    """Collect dead hosts of the programs that ran in this process before `exec`; return whether some are alive.
 
     They have become children of the main thread. Those of this program are children of the spawner's thread.
     """
@@ -308,20 +309,20 @@ def _reap_hosts_before_exec() -> bool:
     for pid in map(int, children):
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
-                # The name may hold spaces and parentheses, so it ends at the last one.
+                # The name may contain spaces and parentheses, so it ends at the last parenthesis.
                 name, _, rest = file.read().partition(b"(")[2].rpartition(b")")
             state, parent, _, session = rest.split()[:4]
-            # A host leads a session of its own and has given itself this name (`parent`).
+            # A host leads a separate session and has given itself this name (`parent`).
             if (name.decode(), int(parent), int(session)) != (HOST_NAME, main, pid):
                 continue
             if state == b"Z":
-                # Before the collecting, as in `PosixChild._collect`: the group's number is certain until then.
+                # Before the collection, as in `PosixChild._collect`: the group's number is certain until then.
                 _kill_group(pid)
                 waitpid(pid, os.WNOHANG)
             else:
                 alive = True
         except (OSError, ValueError):
-            pass  # it was collected meanwhile, or has a name that is none of ours
+            pass  # it was collected meanwhile, or its name is not that of a host
     return alive
 
 
@@ -333,7 +334,7 @@ def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
         our_stderr, child_stderr = fds.pipe()
         enlarge_pipe(our_stdin)
         enlarge_pipe(our_stdout)
-        # Of this end only: the two ends of a pipe are separate open files.
+        # Only this end: the two ends of a pipe are separate open files.
         os.set_blocking(our_stdin, False)
         # A fork in between would hold the pipe for whose end `Popen` waits.
         with no_fork:
@@ -347,7 +348,7 @@ def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
                 close_fds=True,
                 start_new_session=True,
             )
-        # As long as this process holds the child's end of stdout, the child's death is not the end of the stream.
+        # While this process holds the child's end of stdout, the child's death does not end the stream.
         for fd in (child_stdin, child_stdout, child_stderr):
             fds.close(fd)
         return PosixChild(process, fds, (our_stdin, our_stdout, our_stderr))
@@ -358,14 +359,14 @@ def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
 
 def _kill_group(leader: int) -> None:
     try:
-        # A child that was started with `start_new_session` leads the group of its own number.
+        # A child that was started with `start_new_session` leads the group with its own number.
         os.killpg(leader, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         pass  # no process left; or (macOS) only zombies left
 
 
 def _watch(pid: int) -> int | None:
-    """A descriptor that becomes readable when the process ends, where the system has that."""
+    """Return a descriptor that becomes readable when the process ends; ``None`` if the system has none."""
     if sys.platform == "linux":
         try:
             return os.pidfd_open(pid)
@@ -379,7 +380,7 @@ _spawner_lock = Lock()
 
 
 def default_spawner() -> PosixSpawner:
-    """The spawner of this process. A fork gets one of its own, for hosts that it starts itself."""
+    """Return the spawner of this process. A fork gets a separate one for the hosts that it starts."""
     global _spawner
     with _spawner_lock:
         if _spawner is None:
@@ -401,10 +402,10 @@ _FORK_TIMEOUT_S: Final = 5.0
 
 
 class Detached(DetachedBase):
-    """See `DetachedBase`."""
+    """A detached program, see `DetachedBase`."""
 
     def close(self) -> None:
-        """Listen no more. Collects the process that was started, which has left the real one behind long ago."""
+        """Stop reading, and collect the started process, which has already handed over to the detached one."""
         super().close()
         deadline = time.monotonic() + _FORK_TIMEOUT_S  # `Popen.wait` sleeps with `time.sleep`
         while self._process.poll() is None and time.monotonic() < deadline:
@@ -412,8 +413,10 @@ class Detached(DetachedBase):
 
 
 def start_detached(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Detached:
-    """In a session of its own. The program forks at once and goes on in the child, so that it has no parent here
-    that would have to collect it. Raises `OSError`."""
+    """Start a program in a separate session. Raise `OSError`.
+
+    The program forks at once and continues in the child, so that no parent here has to collect it.
+    """
     fds = OwnedFds()
     ours, theirs = fds.pipe()
     try:

@@ -1,8 +1,8 @@
-"""Pipes, and the streams and memory shared with the host, on Linux. Threads: any.
+"""Pipes, and the streams and memory shared with the host, on Linux. Thread-safe.
 
-The host opens shared objects through this process' entry in /proc, so nothing has to be inherited and no socket is
-needed. The memory is a memfd: it has no name that could be left behind, and is sealed, so that neither side can
-shrink it under the other. In a fork of this process the descriptors are closed (`OwnedFds`).
+The host opens shared objects through this process' entry in /proc, so no inheritance and no socket is needed. The
+memory is a memfd: it has no name that could be left over, and is sealed, so that neither side can shrink it while
+the other uses it. In a fork of this process the descriptors are closed (`OwnedFds`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ assert sys.platform != "win32"
 
 _fstat = os.fstat
 
-# eventlet takes the one of `select` away.
+# eventlet removes this function from `select`.
 new_poll = original("select", "poll")
 
 _SIGPIPE = int(signal.SIGPIPE)
 _SIG_DFL = int(signal.SIG_DFL)
 
-# 1 MiB is what an unprivileged process may have. Past its quota of pipe pages a user gets less, or an error.
+# 1 MiB is the limit for an unprivileged process. Beyond the quota of pipe pages a user gets less, or an error.
 _PIPE_SIZES = (1 << 20, 1 << 19, 1 << 18, 1 << 17)
 
 # IOV_MAX of Linux: more in one call is an error.
@@ -41,7 +41,7 @@ _CHUNKS_MAX = 1024
 
 
 def enlarge_pipe(fd: int) -> None:
-    """Give the pipe a buffer of 1 MiB where the system allows it; the usual 64 KiB costs a fifth of the speed."""
+    """Give the pipe a buffer of 1 MiB if the system allows it; the usual 64 KiB costs a fifth of the speed."""
     if sys.platform == "linux":
         for size in _PIPE_SIZES:
             try:
@@ -52,45 +52,50 @@ def enlarge_pipe(fd: int) -> None:
 
 
 def wait_readable(fd: int, timeout_s: float | None) -> bool:
-    """Whether a read would return at once: data, end of file or an error. Waits for at most the given time."""
+    """Return whether a read would return at once: data, end of file or an error. Wait at most this long."""
     return poll_fd(fd, select.POLLIN, timeout_s)
 
 
 def let_ctrl_c_through(fd: int) -> None:
-    """To be called before a read that may block for ever. Here a signal interrupts that: nothing to do."""
+    """Do nothing before a read that may block forever: on POSIX a signal interrupts it."""
 
 
 def writer(fd: int) -> Callable[[list[memoryview]], int]:
-    """What writes to the pipe without waiting: a C function if that is safe, so that Ctrl+C can lose no count.
+    """Return a function that writes to the pipe without waiting.
 
-    Raises `BlockingIOError` if the pipe is full. Ask anew for each write: SIGPIPE may have changed.
+    It is a C function if that is safe, so that Ctrl+C cannot lose a count. It raises `BlockingIOError` if the pipe
+    is full. Request a new one for each write: the handling of SIGPIPE may have changed.
     """
-    # Python ignores SIGPIPE from its start on. Only a program that has set it back needs the detour.
+    # Python ignores SIGPIPE from its start. Only a program that has reset it needs the slower function.
     if _signal.getsignal(_SIGPIPE) != _SIG_DFL:
         return functools.partial(os.writev, fd)
     return functools.partial(_writev, fd)
 
 
 def wait_writable(fd: int, timeout_s: float | None) -> bool:
-    """Whether a write would take something at once, or fail. Waits for at most the given time."""
+    """Return whether a write would accept data at once, or fail. Wait at most this long."""
     return poll_fd(fd, select.POLLOUT, timeout_s)
 
 
 def is_writing(fd: int) -> bool:
-    """Whether a thread of this process waits in a write to the pipe; nothing here writes so."""
+    """Return whether a thread of this process waits in a write to the pipe; nothing here does."""
     return False
 
 
 def stop_writing(fd: int) -> None:
-    """The descriptor is about to be closed. Nothing to do: see `is_writing`."""
+    """Do nothing before the descriptor is closed: see `is_writing`."""
 
 
 def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -> int:
-    """Write as much as fits of the chunks, in order, and say how many bytes that was.
+    """Write as much of the chunks as fits, in order; return the number of bytes.
 
-    The descriptor must not be a blocking one (`ChildProcess.stdin_fd` is not). Raises `TimeoutError` if nothing
-    could be written in time: then nothing was. Raises `BrokenPipeError` if the reader is gone, also in a program
-    that has set SIGPIPE back to its deadly default, as command line tools do.
+    The descriptor must be non-blocking (`ChildProcess.stdin_fd` is).
+
+    Raises:
+        TimeoutError: nothing could be written in time; then nothing was.
+        BrokenPipeError: the reader is gone; also in a program that has reset SIGPIPE to its deadly default, as
+            command
+            line tools do.
     """
     batch = [chunk for chunk in chunks[:_CHUNKS_MAX] if chunk.nbytes]
     if not batch:
@@ -106,9 +111,9 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
 
 
 def poll_fd(fd: int, events: int, timeout_s: float | None) -> bool:
-    """Whether one of the events (or an error) came in time."""
+    """Return whether one of the events (or an error) occurred in time."""
     if fd < 0:
-        raise OSError(errno.EBADF, "the descriptor is closed")  # poll would ignore it, and wait for ever
+        raise OSError(errno.EBADF, "the descriptor is closed")  # poll would ignore it, and wait forever
     poll = new_poll()
     poll.register(fd, events)
     return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s * 1000)))
@@ -122,18 +127,18 @@ def _writev(fd: int, chunks: list[memoryview]) -> int:
     try:
         return os.writev(fd, chunks)
     except BrokenPipeError:
-        # If it was blocked before, a pending one is the program's own and stays.
+        # If SIGPIPE was blocked before, a pending one is the program's own and stays.
         if signal.SIGPIPE not in before and signal.SIGPIPE in signal.sigpending():
-            signal.sigwait((signal.SIGPIPE,))  # or it would strike when the mask is lifted
+            signal.sigwait((signal.SIGPIPE,))  # otherwise it would be delivered when the mask is lifted
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# Whether the host can open further streams here.
+# Whether the host can open further streams on this system.
 CHANNELS = sys.platform == "linux"
 
-# Whether memory can be shared here.
+# Whether memory can be shared on this system.
 MEMORY = sys.platform == "linux" and hasattr(os, "memfd_create")
 
 # How the host finds a shared object.
@@ -141,22 +146,22 @@ ShareHandle = dict[str, Any]
 
 
 class SharedMemory:
-    """A piece of memory that is mapped here, and what it takes to show it to another process."""
+    """A piece of memory that is mapped here and can be shared with another process."""
 
     def __init__(self, size: int, *, writable: bool) -> None:
-        """Raises `OSError`."""
+        """Create the memory. Raise `OSError`."""
         self.size = size
         self._fds = OwnedFds()
         shielded("qnnbridge memory", lambda: self._make(size, writable=writable))
 
     def _make(self, size: int, *, writable: bool) -> None:
-        from qnnbridge_os.sharing import map_shared  # ctypes, which a session's start does not need
+        from qnnbridge_os.sharing import map_shared  # ctypes, which the start of a session does not need
 
         if sys.platform != "linux":
             raise OSError("memory can be shared on Linux and Windows only")
         self._fd = self._fds.make(os.memfd_create, "qnnbridge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            # Not just a size: where there is no memory this fails, and not the first access.
+            # Not just a size: if memory is short this call fails, and not the first access.
             os.posix_fallocate(self._fd, 0, size)
             # With F_SEAL_SEAL neither side can add a seal that forbids the other to write.
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
@@ -166,24 +171,25 @@ class SharedMemory:
             raise
 
     def share_handle(self, pid: int) -> ShareHandle:
-        """For the host with this process id."""
+        """Return a share for the host with this process id."""
         return _share_handle(self._fds, self._fd)
 
     def take_view(self) -> memoryview:
-        """The memory, once: from then on it stays mapped as long as something refers to this."""
+        """Return the memory, once: from then on it stays mapped as long as the view is referenced."""
         view, self._view = self._view, None
         assert view is not None
         return view
 
     def close(self) -> None:
-        """No further process is shown it."""
+        """Close the descriptor: no further process can open the memory."""
         self._fds.close_all()
 
 
 class ChannelStreams:
-    """Our ends of a line's two pipes, and until `opened` the host's ends. The write end does not block."""
+    """This side's ends of a channel's two pipes, and until `opened` the host's ends. The write end does not
+    block."""
 
-    # Whether a read that waits for ever is ended by Ctrl+C, and by `wake_reader`.
+    # Whether Ctrl+C and `wake_reader` end a read that waits forever.
     MAY_BLOCK = True
 
     def __init__(self) -> None:
@@ -199,42 +205,43 @@ class ChannelStreams:
         self._inode, self._device = (self._fds.mark(self.write_fd) or mark_of(self.write_fd))[1:]
         poll = new_poll()
         poll.register(self.read_fd, select.POLLIN)
-        # Waits for at most this many milliseconds until there is something to read; falsy if nothing came.
+        # Waits at most this many milliseconds until data can be read; falsy if there is none.
         self.poll = poll.poll
 
     def share_handles(self, pid: int) -> tuple[ShareHandle, ShareHandle]:
-        """Of what the host reads from and of what it writes to."""
+        """Return shares of the host's ends: (read, write)."""
         return _share_handle(self._fds, self._their_read), _share_handle(self._fds, self._their_write)
 
     def opened(self) -> None:
-        """The host has its ends, so that a death on either side is the end of the streams."""
-        # Held open here, they would keep the streams from ending when the host dies.
+        """Close the host's ends after the host has opened them, so that a death on either side ends the streams."""
+        # If they stayed open here, the streams would not end when the host dies.
         self._fds.close(self._their_read)
         self._fds.close(self._their_write)
 
     def enlarge(self) -> None:
-        """Tensors will travel here."""
+        """Enlarge the pipes, because tensors will be sent on them."""
         enlarge_pipe(self.write_fd)
         enlarge_pipe(self.read_fd)
 
     def write(self, data: bytes | bytearray) -> None:
-        """Something small, into a pipe that is empty. Raises `OSError`."""
+        """Write a small message into an empty pipe. Raise `OSError`."""
         now = _fstat(self.write_fd)
         if now[1] != self._inode or now[2] != self._device:
-            raise closed_by_others()  # the number is that of somebody's file
+            raise closed_by_others()  # the number belongs to another file
         if _signal.getsignal(_SIGPIPE) == _SIG_DFL:
             write_some(self.write_fd, [memoryview(data)], None)
         else:
             os.write(self.write_fd, data)
 
     def wake_reader(self, data: bytes | bytearray) -> None:
-        """Let a thread of ours that reads find this, in between of what the host writes. Raises `OSError`."""
-        # Opened for both: the reader cannot be gone, and there is no signal. No descriptor is kept for it, or
-        # the death of the host would not be the end of the stream.
+        """Let a reading thread of this process find `data` in the stream, between the host's messages. Raise
+        `OSError`."""
+        # Opened for reading and writing: so the reader cannot be gone, and there is no signal. The descriptor is
+        # not kept, because then the death of the host would not end the stream.
         fds = OwnedFds()
         try:
             fd = fds.make(os.open, f"/proc/self/fd/{self.read_fd}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            if mark_of(fd)[1:] == (self._fds.mark(self.read_fd) or ())[1:]:  # and not what has that number now
+            if mark_of(fd)[1:] == (self._fds.mark(self.read_fd) or ())[1:]:  # the number was not reused meanwhile
                 os.write(fd, data)
         finally:
             fds.close_all()
@@ -245,7 +252,7 @@ class ChannelStreams:
 
 
 def reclaim(_share_handle: ShareHandle, _pid: int) -> None:
-    """Takes back a share that was not sent. The application still owns it: there is nothing to do."""
+    """Do nothing to take back a share that was not sent: the application still owns it."""
 
 
 def _share_handle(fds: OwnedFds, fd: int) -> ShareHandle:

@@ -1,12 +1,11 @@
-"""`os.wait` and its relatives for a program that must not see the children that it did not start. Linux.
+"""Versions of `os.wait` and its relatives that hide the bridge's child processes from the program. Linux.
 
 A host is a child of the program's process. `os.wait`, or `os.waitpid` for any child, would return its end, and a
-loop that waits until the program has no more children (`ChildProcessError`) would never end. `hide_hosts`
-replaces these functions in the module `os` by versions that leave hosts out. The exit code of a host that ends
-meanwhile is collected by the host's owner. Waits for one process or for a process group are passed on as they
-are.
+loop that waits until the program has no more children (`ChildProcessError`) would never end. `hide_hosts` replaces
+these functions in the module `os` with versions that ignore hosts. The host's owner collects the exit code of a
+host that ends meanwhile. Waits for one process or for a process group are passed on unchanged.
 
-Threads: any.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _waitid, _wait4 = os.waitid, os.wait4
 
 
 def hide_hosts() -> None:
-    """Leave hosts out of what `os.wait`, `os.waitpid`, `os.wait3`, `os.wait4` and `os.waitid` see. Idempotent."""
+    """Hide hosts from `os.wait`, `os.waitpid`, `os.wait3`, `os.wait4` and `os.waitid`. Idempotent."""
     if sys.platform != "linux" or os.waitpid is not waitpid:
         return  # replaced already: by this function, or by gevent, which waits in its own loop
     os.wait, os.waitpid, os.waitid = _wait_for_one, _wait_for_pid, _wait_for_id
@@ -82,9 +81,10 @@ def _flags(options: int) -> int:
 
 
 def _first(options: int, flags: int, take: Callable[[int], T]) -> T | None:
-    """Take the first child of the program that has changed; ``None`` if none has and `options` has WNOHANG.
+    """Take the first child of the program that has changed; return ``None`` if none has and `options` has WNOHANG.
 
-    Raises `ChildProcessError` if the program has no children.
+    Raises:
+        ChildProcessError: the program has no children.
     """
     while True:
         pid = _changed(flags)
@@ -116,13 +116,13 @@ def _changed(flags: int) -> int | None:
         child = living_children.get(found.si_pid)
         if child is None:
             return found.si_pid
-        # The end of a host hides other changes until it is collected; so does a stop, which nobody waits for.
+        # The end of a host hides other changes until it is collected; so does a stop, for which nobody waits.
         if child.poll() is None:
             _waitid(os.P_PID, child.pid, (flags & ~os.WEXITED or os.WSTOPPED) | os.WNOHANG)
 
 
 def _others() -> list[int]:
-    """Return the children of this process that are no hosts."""
+    """Return the children of this process that are not hosts."""
     found: list[int] = []
     for thread in os.listdir("/proc/self/task"):
         try:

@@ -20,11 +20,11 @@ _JOB_EXTENDED_LIMITS = 9
 _JOB_DIE_ON_UNHANDLED_EXCEPTION = 0x0400
 _JOB_KILL_ON_CLOSE = 0x2000
 
-# FilePipeLocalInformation of ntifs.h. Win32 itself has no call for the room that is left in a pipe.
+# FilePipeLocalInformation of ntifs.h. Win32 itself has no call for the free space in a pipe.
 _FILE_PIPE_LOCAL_INFORMATION = 24
 
-# Shared by the modules of Windows: the types of a function are declared once.
-# use_last_error: ctypes keeps the error of each call, which Python's own calls would overwrite.
+# Shared by the modules of Windows: the types of a function are declared once. With use_last_error ctypes keeps the
+# error of each call, which Python's own calls would overwrite.
 kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
 _ntdll = ctypes.WinDLL("ntdll")
 
@@ -87,7 +87,7 @@ kernel32.ResumeThread.restype = wintypes.DWORD
 kernel32.GetDriveTypeW.argtypes = (wintypes.LPCWSTR,)
 kernel32.GetDllDirectoryW.argtypes = (wintypes.DWORD, wintypes.LPWSTR)
 kernel32.SetDllDirectoryW.argtypes = (wintypes.LPCWSTR,)
-# The longest path of Windows, in UTF-16 units, with the zero at its end.
+# Longest path of Windows in UTF-16 units, including the terminating zero.
 _MOST_CHARACTERS = 32768
 kernel32.CreateFileW.argtypes = (
     *(wintypes.LPCWSTR, wintypes.DWORD, wintypes.DWORD, ctypes.c_void_p),
@@ -112,10 +112,10 @@ def _last_error() -> OSError:
 
 
 def open_file(path: str, access: int, share: int, how: int, flags: int, security: int = 0) -> int:
-    """A handle. security: the address of SECURITY_ATTRIBUTES, or 0. Raises `OSError`.
+    """Return a handle. `security` is the address of SECURITY_ATTRIBUTES, or 0. Raise `OSError`.
 
-    Before Python 3.11.8 and 3.12.2 `_winapi.CreateFile` opens names of the code page only, and none longer than 260
-    characters (python/cpython#114611).
+    Before Python 3.11.8 and 3.12.2 `_winapi.CreateFile` opens only names in the code page of at most 260 characters
+    (python/cpython#114611).
     """
     handle: int | None = kernel32.CreateFileW(path, access, share, security or None, how, flags, None)
     if handle is None or handle == _INVALID_HANDLE:
@@ -124,7 +124,8 @@ def open_file(path: str, access: int, share: int, how: int, flags: int, security
 
 
 def descriptor_of(handle: int, access: int) -> int:
-    """A descriptor (os.O_RDONLY, os.O_WRONLY) that owns the handle. Raises `OSError`; the handle is closed then."""
+    """Return a descriptor (os.O_RDONLY, os.O_WRONLY) that owns the handle. Raise `OSError`, and then close the
+    handle."""
     try:
         return msvcrt.open_osfhandle(handle, access | os.O_BINARY | os.O_NOINHERIT)
     except OSError:  # the C runtime has numbers for 8192 files; or there is no such handle
@@ -134,7 +135,8 @@ def descriptor_of(handle: int, access: int) -> int:
 
 
 def create_job() -> int:
-    """A job that ends all its processes when its last handle is closed, and shows no dialog when one crashes."""
+    """Create a job that ends all its processes when its last handle is closed, and shows no dialog when one
+    crashes."""
     job: int | None = kernel32.CreateJobObjectW(None, None)
     if not job:
         raise _last_error()
@@ -148,7 +150,7 @@ def create_job() -> int:
 
 
 def job_flags() -> int | None:
-    """Limits of the job that this process is in; ``None`` if it is in none. Of nested jobs, the innermost one's."""
+    """Return the limits of this process's job, the innermost of nested ones; ``None`` without a job."""
     limits = _ExtendedLimits()
     asked = kernel32.QueryInformationJobObject(
         None, _JOB_EXTENDED_LIMITS, ctypes.byref(limits), ctypes.sizeof(limits), None
@@ -157,7 +159,7 @@ def job_flags() -> int | None:
 
 
 def in_job_that_kills() -> bool:
-    """Whether this process is in a job that ends all its processes when it is closed."""
+    """Return whether this process is in a job that ends all its processes when it is closed."""
     return bool((job_flags() or 0) & _JOB_KILL_ON_CLOSE)
 
 
@@ -172,35 +174,35 @@ def terminate_job(job: int, exit_code: int) -> None:
 
 
 def resume_thread(thread: int) -> None:
-    # (DWORD)-1: the call failed. Otherwise it is the number of suspensions before.
+    # (DWORD)-1: the call failed. Otherwise the result is the previous number of suspensions.
     if kernel32.ResumeThread(thread) == 0xFFFFFFFF:
         raise _last_error()
 
 
 def dll_folder() -> str:
-    """Where DLLs are looked for before the system's folders; empty if nowhere else."""
+    """Return the folder that is searched for DLLs before the system's folders; '' if there is none."""
     buffer = ctypes.create_unicode_buffer(_MOST_CHARACTERS)
     kernel32.GetDllDirectoryW(_MOST_CHARACTERS, buffer)
     return buffer.value
 
 
 def set_dll_folder(folder: str) -> None:
-    # NULL restores the default. An empty text would take the current folder out of the search.
+    # NULL restores the default. An empty text would remove the current folder from the search.
     kernel32.SetDllDirectoryW(folder or None)
 
 
 def cancel_io(file: int) -> None:
-    """Make the system calls on this handle that threads of this process are blocked in fail."""
+    """Make blocked system calls of this process's threads on this handle fail."""
     kernel32.CancelIoEx(file, None)
 
 
 def disconnect_pipe(pipe: int) -> None:
-    """The client of this end of a named pipe is sent away."""
+    """Disconnect the client of this end of a named pipe."""
     kernel32.DisconnectNamedPipe(pipe)
 
 
 def write_quota(pipe: int) -> int:
-    """How many bytes can be written to the pipe without waiting; 0 if that is not known (Wine never knows)."""
+    """Return how many bytes can be written to the pipe without waiting; 0 if that is unknown (always on Wine)."""
     status, information = _IoStatus(), _PipeLocalInformation()
     result = _ntdll.NtQueryInformationFile(
         pipe,
@@ -217,7 +219,7 @@ _MACHINES_BY_NAME = {"X86": "x86", "AMD64": "x64", "ARM64": "ARM64"}
 
 
 def native_machine() -> str:
-    """What the computer really is. Emulation hides it from everything but this function of Windows."""
+    """Return the real machine type of the computer. Emulation hides it from all other functions."""
     try:
         is_wow64_process2 = kernel32.IsWow64Process2
     except AttributeError:  # before Windows 10 1709

@@ -1,10 +1,10 @@
 """Child processes on Windows.
 
-Invariants: a child and all that it starts are in one job, which ends them when its handle is closed, however
-this process ends; the child inherits three pipe handles and nothing else; it has no window, is out of reach of
-Ctrl+C in this process' console, and crashes without a dialog.
+Invariants: a child and everything it starts are in one job, which ends them when its handle is closed, however this
+process ends; the child inherits three pipe handles and nothing else; it has no window, cannot be reached by Ctrl+C
+in this process' console, and crashes without a dialog.
 
-Threads: any. Waiting is done on the process handle, never on a process id, and exit code 259 is an exit code.
+Thread-safe. Waiting uses the process handle, never a process id, and exit code 259 is an exit code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from qnnbridge_os._win32_streams import BUFFER_BYTES, stop_writing  # noqa: E402
 
 _log = logging.getLogger("qnnbridge.process")
 
-# What TerminateProcess gives elsewhere too (Popen.kill, taskkill).
+# The exit code that other users of TerminateProcess also set (Popen.kill, taskkill).
 KILLED_EXIT_CODE = 1
 
 _CREATE_SUSPENDED = 0x4
@@ -42,12 +42,12 @@ _CTRL_C_INTERVAL_S = 0.1
 
 
 def out_of_memory_kills() -> int | None:
-    """``None``: Windows does not kill processes for their memory."""
+    """Return ``None``: Windows does not kill processes for their memory."""
     return None
 
 
 class WindowsChild:
-    """See `ChildProcess`. Owns the handles of the process and of its job."""
+    """A running program on Windows, see `ChildProcess`. Owns the handles of the process and of its job."""
 
     def __init__(self, pid: int, process: int, job: int | None, fds: OwnedFds, stdio: tuple[int, int, int]) -> None:
         self.pid = pid
@@ -66,12 +66,12 @@ class WindowsChild:
         while True:
             # In slices: Ctrl+C does not interrupt the wait itself.
             left_s = _CTRL_C_INTERVAL_S if deadline is None else deadline - time.monotonic()
-            # One more millisecond for the fraction that is cut off: the last slice would be a wait of 0 otherwise.
+            # One more millisecond for the truncated fraction, or the last slice would be a wait of 0.
             code = self._wait_ms(int(min(max(left_s, 0.0), _CTRL_C_INTERVAL_S) * 1000) + (left_s > 0))
             if code is not None or left_s <= 0:
                 return code
             if self._process is None:
-                return None  # closed; the end was not seen
+                return None  # closed; the end was not observed
 
     def terminate(self) -> None:
         self.kill()
@@ -85,7 +85,7 @@ class WindowsChild:
         self.stdin_fd = self.stdout_fd = self.stderr_fd = -1
         with self._lock:
             if self._process is not None:
-                # Asked before the kill: afterwards the code could be ours.
+                # Read before the kill: afterwards the code could be ours.
                 if self._exit_code is None:
                     self._exit_code = _exit_code(self._process, 0)
                 self._kill()
@@ -96,8 +96,8 @@ class WindowsChild:
                 self._job = None
         if stdio[0] != -1:
             stop_writing(stdio[0])
-            # Closing a descriptor waits for the thread that reads from it; a host that hangs in a driver
-            # keeps its end of the pipe open even when it has been killed.
+            # Closing a descriptor waits for the thread that reads from it; a host that hangs in a driver keeps its
+            # end of the pipe open even after it was killed.
             for fd in stdio:
                 with contextlib.suppress(OSError):  # other code of the program has closed it
                     api.cancel_io(msvcrt.get_osfhandle(fd))
@@ -107,7 +107,7 @@ class WindowsChild:
         with self._lock:
             if self._exit_code is not None or self._process is None:
                 return self._exit_code
-            # A handle of our own: another thread may close the child meanwhile.
+            # A separate handle: another thread may close the child meanwhile.
             process = _duplicate(self._process)
         try:
             code = _exit_code(process, milliseconds)
@@ -124,7 +124,7 @@ class WindowsChild:
             elif self._process is not None and self._exit_code is None:
                 _winapi.TerminateProcess(self._process, KILLED_EXIT_CODE)
         except OSError as error:
-            # Access denied is what a process that is ending already says.
+            # A process that is ending already also reports access denied.
             _log.debug("process %d could not be killed: %s", self.pid, error)
 
     def __del__(self) -> None:
@@ -132,11 +132,11 @@ class WindowsChild:
 
 
 class WindowsSpawner:
-    """See `Spawner`."""
+    """Starts programs, see `Spawner`."""
 
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ChildProcess:
         try:
-            # Without a thread of its own: Windows does not tie a child to the thread that started it.
+            # No separate thread: Windows does not tie a child to the thread that started it.
             return _spawn(argv, env, cwd)
         except OSError as error:
             raise start_failed(argv[0], cwd, error, api.native_machine()) from error
@@ -149,7 +149,7 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Wind
     process = thread = None
     try:
         child_stdin, our_stdin = _winapi.CreatePipe(None, BUFFER_BYTES)
-        # Noted at once, so that it is closed if the next line fails.
+        # Recorded at once, so that it is closed if the next line fails.
         theirs.append(child_stdin)
         stdin_fd = fds.adopt(api.descriptor_of(our_stdin, os.O_WRONLY))
         stdout_fd, stderr_fd = (_read_pipe(fds, theirs) for _ in range(2))
@@ -168,14 +168,14 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Wind
         fds.close_all()
         raise
     finally:
-        # Also after a success: the child has its own ends, and the thread's handle was for the resume only.
+        # Also after a success: the child has its own ends, and the thread's handle was needed for the resume only.
         for handle in (*theirs, thread, process, job):
             if handle is not None:
                 _winapi.CloseHandle(handle)
 
 
 def _read_pipe(fds: OwnedFds, theirs: list[int]) -> int:
-    """Our descriptor to read from; `theirs` gets the handle that the child writes to."""
+    """Return a descriptor to read from; append the handle that the child writes to, to `theirs`."""
     ours, child = _winapi.CreatePipe(None, BUFFER_BYTES)
     theirs.append(child)
     return fds.adopt(api.descriptor_of(ours, os.O_RDONLY))
@@ -184,12 +184,13 @@ def _read_pipe(fds: OwnedFds, theirs: list[int]) -> int:
 def _create_process(
     argv: Sequence[str], env: Mapping[str, str], cwd: str | None, stdio: Sequence[int]
 ) -> tuple[int, int, int]:
-    """Handles of process and first thread, and the process id. The thread is suspended.
+    """Return the handles of the process and its first thread, and the process id. The thread is suspended.
 
     Not subprocess.Popen, which closes the thread's handle: the child has to be in its job before it runs, since a
     virtual environment's python.exe starts the real interpreter at once.
     """
-    # `handle_list` limits the inheritance to these. Other handles that are inheritable at this moment stay out.
+    # `handle_list` limits the inheritance to these. Other handles that are inheritable at this moment are not
+    # inherited.
     for handle in stdio:
         os.set_handle_inheritable(handle, True)
     startup = subprocess.STARTUPINFO(
@@ -199,7 +200,7 @@ def _create_process(
         hStdError=stdio[2],
         lpAttributeList={"handle_list": list(stdio)},
     )
-    # CREATE_NO_WINDOW gives it a console of its own, so Ctrl+C in ours does not reach it.
+    # CREATE_NO_WINDOW creates a separate console, so Ctrl+C in ours does not reach the child.
     flags = subprocess.CREATE_NO_WINDOW | _CREATE_SUSPENDED
     process, thread, pid, _ = _winapi.CreateProcess(
         None,
@@ -208,7 +209,7 @@ def _create_process(
         None,
         True,
         flags,
-        {name.upper(): value for name, value in env.items()},  # or "Path" and "PATH" would both be there
+        {name.upper(): value for name, value in env.items()},  # otherwise "Path" and "PATH" could both exist
         cwd,
         startup,
     )
@@ -219,7 +220,7 @@ def _create_job() -> int | None:
     try:
         return api.create_job()
     except OSError as error:
-        _log.warning("no job object for the host (%s): what it starts may outlive it", error)
+        _log.warning("no job object for the host (%s): processes that it starts may outlive it", error)
         return None
 
 
@@ -227,15 +228,15 @@ def _assign(job: int, process: int) -> int | None:
     try:
         api.assign_to_job(job, process)
     except OSError as error:
-        # This process is in a job that allows no nested one.
-        _log.warning("the host cannot be put in a job (%s): what it starts may outlive it", error)
+        # This process is in a job that allows no nested job.
+        _log.warning("the host cannot be put in a job (%s): processes that it starts may outlive it", error)
         _winapi.CloseHandle(job)
         return None
     return job
 
 
 def _exit_code(process: int, milliseconds: int) -> int | None:
-    # The handle decides, not the code: 259 (STILL_ACTIVE) may be a code of the program's own.
+    # The handle decides, not the code: 259 (STILL_ACTIVE) may be the program's own code.
     if _winapi.WaitForSingleObject(process, milliseconds) != _winapi.WAIT_OBJECT_0:
         return None
     return _winapi.GetExitCodeProcess(process)
@@ -252,11 +253,12 @@ _dll_folder_lock = Lock()
 
 @contextlib.contextmanager
 def _no_dialogs() -> Iterator[None]:
-    """A child inherits the error mode: without dialogs even for a DLL that is missing before its first line."""
-    # The mode belongs to the whole process. Two starts at once could restore each other's.
+    """Disable dialogs for a child, which inherits the error mode: even if a DLL is missing before its first
+    line."""
+    # The mode belongs to the whole process, so two simultaneous starts could restore each other's mode.
     with _error_mode_lock:
         before = msvcrt.SetErrorMode(api.NO_DIALOGS)
-        # The mode before is known only after the first call, so flags that were set are added by a second.
+        # The previous mode is known only after the first call, so its flags are added by a second call.
         msvcrt.SetErrorMode(before | api.NO_DIALOGS)
         try:
             yield
@@ -266,12 +268,12 @@ def _no_dialogs() -> Iterator[None]:
 
 @contextlib.contextmanager
 def plain_dll_search() -> Iterator[None]:
-    """PyInstaller's loader has DLLs looked for in the application's folder, and a child inherits that: an ARM64
-    host would find x64 ones."""
+    """Restore the default search for DLLs. PyInstaller's loader searches the application's folder first, and a
+    child inherits that: an ARM64 host would find x64 DLLs."""
     if not is_frozen():
         yield
         return
-    # It belongs to the whole process, as the error mode does.
+    # The folder belongs to the whole process, like the error mode.
     with _dll_folder_lock:
         before = api.dll_folder()
         api.set_dll_folder("")
@@ -285,7 +287,7 @@ _spawner = WindowsSpawner()
 
 
 def default_spawner() -> WindowsSpawner:
-    """The spawner of this process."""
+    """Return the spawner of this process."""
     return _spawner
 
 
@@ -295,22 +297,27 @@ _ACCESS_DENIED: Final = 5
 
 
 class Detached(DetachedBase):
-    """See `DetachedBase`."""
+    """A detached program, see `DetachedBase`."""
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop reading."""
         super().close()
         if self._process.poll() is None:
-            self._process.returncode = 0  # or Popen would call it a forgotten one; it is meant to live
+            # otherwise Popen would keep it in its list of uncollected ones; it is meant to continue
+            self._process.returncode = 0
 
 
 def start_detached(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Detached:
-    """Without a console, and outside of the job of this program where that is allowed. Raises `OSError`, and
-    `HostStartFailed` where the program would be ended together with this one."""
+    """Start a program without a console, and outside this program's job if that is allowed.
+
+    Raises:
+        OSError: the program cannot be started.
+        HostStartFailed: the program would be ended together with this one.
+    """
     try:
         return _start_without_job(argv, env, cwd, _DETACHED_FLAGS | _BREAKAWAY)
     except OSError as error:
-        # ERROR_ACCESS_DENIED: the job of this program lets none of its processes leave.
+        # ERROR_ACCESS_DENIED: the job of this program does not let its processes leave.
         if error.winerror != _ACCESS_DENIED:
             raise
     if api.in_job_that_kills():
@@ -332,7 +339,7 @@ def _start_without_job(argv: Sequence[str], env: Mapping[str, str], cwd: str, fl
         )
     assert process.stderr is not None
     fds = OwnedFds()
-    # The pipe's end is owned by `OwnedFds` from here on, and Popen's file is closed.
+    # `OwnedFds` owns the pipe's end from here on, and Popen's file is closed.
     copy = fds.adopt(os.dup(process.stderr.fileno()))
     process.stderr.close()
     return Detached(process, fds, copy)

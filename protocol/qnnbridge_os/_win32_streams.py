@@ -1,9 +1,9 @@
-"""Waiting for and writing to pipes on Windows, where a pipe can be neither polled nor written to in part.
+"""Waiting for and writing to pipes on Windows, which supports neither polling nor partial writes of pipes.
 
-A write that could block is done by a thread per pipe from a buffer of its own: a caller whose time is up then
-knows exactly which bytes are on their way. (A cancelled system call does not say.)
+A write that could block is done from a separate buffer by one thread per pipe: a caller whose time is up then knows
+exactly which bytes are on their way. (A cancelled system call does not report that.)
 
-Threads: any; one writer at a time per pipe.
+Thread-safe; one writer at a time per pipe.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ assert sys.platform == "win32"
 
 from qnnbridge_os.sharing import map_shared  # noqa: E402 - type checkers find it empty on Linux
 
-# Of a pipe, and of the buffer of its writer's thread.
+# Size of a pipe, and of the buffer of its writer's thread.
 BUFFER_BYTES = 1 << 20
-# Up to this size, copying chunks together is cheaper than a system call for each.
+# Up to this size, joining chunks is cheaper than one system call for each.
 _JOIN_BYTES = 1 << 16
 
 _SPIN_S = 0.0005
@@ -40,14 +40,14 @@ _CTRL_C_INTERVAL_S = 0.1
 
 
 def enlarge_pipe(fd: int) -> None:
-    """Nothing to do: a pipe's size is fixed when it is made, and the spawner makes them large."""
+    """Do nothing: a pipe's size is fixed when it is created, and the spawner creates large ones."""
 
 
 def wait_readable(fd: int, timeout_s: float | None) -> bool:
-    """Whether a read would return at once: data, end of file or an error. Waits for at most the given time.
+    """Return whether a read would return at once: data, end of file or an error. Wait at most this long.
 
-    A pipe can only be asked. It is asked without pause for half a millisecond (a quick answer is worth that), then
-    at growing intervals of 1 to 8 ms. Sleeping, unlike a blocking read, lets Ctrl+C through.
+    A pipe can only be polled: without pause for half a millisecond (a quick answer is worth that), then at growing
+    intervals of 1 to 8 ms. Unlike a blocking read, sleeping can be interrupted by Ctrl+C.
     """
     pipe = msvcrt.get_osfhandle(fd)
     start = time.monotonic()
@@ -70,17 +70,20 @@ def wait_readable(fd: int, timeout_s: float | None) -> bool:
 
 
 def let_ctrl_c_through(fd: int) -> None:
-    """To be called before a read that may block for ever: Ctrl+C does not interrupt that, only the main thread
-    gets it, and so only the main thread has to wait in another way."""
+    """Wait for data before a read that may block forever, which Ctrl+C does not interrupt. Only the main thread
+    gets Ctrl+C, so only the main thread has to wait in another way."""
     if is_interruptible():
         wait_readable(fd, None)
 
 
 def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -> int:
-    """Take as much as fits of the chunks, in order, and say how many bytes that was.
+    """Accept as much of the chunks as fits, in order; return the number of bytes.
 
-    Raises `TimeoutError` if nothing could be taken in time, `BrokenPipeError` if the reader is gone. Only for
-    descriptors of a `ChildProcess`, which stops the pipe's thread when it is closed.
+    Only for descriptors of a `ChildProcess`, which stops the pipe's thread when it is closed.
+
+    Raises:
+        TimeoutError: nothing could be accepted in time.
+        BrokenPipeError: the reader is gone.
     """
     with _writers_lock:
         writer = _writers.get(fd)
@@ -89,12 +92,13 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
     return writer.take(chunks, timeout_s)
 
 
-# Then the caller looks at its deadline, and Ctrl+C comes through.
+# After this time the caller checks its deadline, and Ctrl+C takes effect.
 _MOMENT_S = 0.05
 
 
 def writer(fd: int) -> Callable[[list[memoryview]], int]:
-    """What writes to the pipe and waits for a moment only. Raises `BlockingIOError` if the pipe stayed full."""
+    """Return a function that writes to the pipe and waits only briefly. It raises `BlockingIOError` if the pipe
+    stays full."""
 
     def write(chunks: list[memoryview]) -> int:
         try:
@@ -106,22 +110,23 @@ def writer(fd: int) -> Callable[[list[memoryview]], int]:
 
 
 def wait_writable(fd: int, timeout_s: float | None) -> bool:
-    """Windows does not report it: `writer` waits by itself, so there is something to try unless no time is left."""
+    """Return whether to try a write: true unless no time is left, since Windows does not report free space and
+    `writer` waits."""
     return timeout_s is None or timeout_s > 0
 
 
 def is_writing(fd: int) -> bool:
-    """Whether a thread waits in a write to the pipe.
+    """Return whether a thread waits in a write to the pipe.
 
-    Nothing may be asked of the pipe meanwhile, not even its type (`os.fstat`): Windows answers one call after the
-    other, and so would not answer as long as the other side does not read.
+    Meanwhile the pipe must not be queried, not even for its type (`os.fstat`): Windows processes one call after the
+    other, so the query would block until the other side reads.
     """
     writer = _writers.get(fd)
     return writer is not None and writer.is_busy
 
 
 def stop_writing(fd: int) -> None:
-    """The descriptor is about to be closed. Does not wait for a write that is under way."""
+    """Stop the pipe's thread before the descriptor is closed. Does not wait for a write under way."""
     with _writers_lock:
         writer = _writers.pop(fd, None)
     if writer is not None:
@@ -129,17 +134,17 @@ def stop_writing(fd: int) -> None:
 
 
 class _PipeWriter:
-    """The state of one pipe's write end. Has a descriptor of its own, closed by the thread when it ends."""
+    """State of one pipe's write end. Has a separate descriptor, which the thread closes when it ends."""
 
     def __init__(self, fd: int) -> None:
         self._fd = os.dup(fd)
         self._pipe = msvcrt.get_osfhandle(self._fd)
         self._lock = Lock()
         self._changes: Changes[bool] = Changes()
-        # How many bytes of the buffer the thread is to write; 0 ends it.
+        # Number of bytes of the buffer that the thread must write; 0 ends the thread.
         self._orders: SimpleQueue[int] = SimpleQueue()
         self._buffer: bytearray | None = None
-        self._taken = 0  # bytes in the buffer that the thread has still to write
+        self._taken = 0  # bytes in the buffer that the thread still has to write
         self._stopped = False
         self._error: OSError | None = None
 
@@ -151,8 +156,8 @@ class _PipeWriter:
         with self._lock:
             self._await_thread(deadline)
             first = _joined(flat)
-            # The number counts a read that the other side waits in as room taken, so it errs on the safe side.
-            # Room for all: the write returns at once, so the thread is not needed.
+            # The quota counts a pending read of the other side as used space, so it errs on the safe side. With
+            # enough space the write returns at once, so the thread is not needed.
             if api.write_quota(self._pipe) >= len(first):
                 return _write(self._fd, first)
             return self._hand_over(flat)
@@ -172,7 +177,7 @@ class _PipeWriter:
         self._changes.notify()
 
     def _await_thread(self, deadline: float | None) -> None:
-        """Until the thread has written what it has. In slices, because Ctrl+C does not interrupt a wait here."""
+        """Wait until the thread has written its data. In slices, because Ctrl+C does not interrupt a wait here."""
         while self._taken and not self._stopped:
             left_s = _CTRL_C_INTERVAL_S if deadline is None else deadline - time.monotonic()
             if left_s <= 0:
@@ -183,14 +188,14 @@ class _PipeWriter:
                 self._changes.wait_for(lambda: self._stopped or not self._taken, min(left_s, _CTRL_C_INTERVAL_S))
             finally:
                 self._lock.acquire()
-        # From the thread's last write, whose caller had returned by then.
+        # From the thread's last write, whose caller had already returned.
         if self._error is not None:
             raise self._error
         if self._stopped:
             raise BrokenPipeError(errno.EPIPE, "the pipe was closed")
 
     def _hand_over(self, chunks: Sequence[memoryview]) -> int:
-        # Made here, since most pipes never need the thread and its buffer.
+        # Created here, since most pipes never need the thread and its buffer.
         if self._buffer is None:
             self._buffer = bytearray(BUFFER_BYTES)
             try:
@@ -206,7 +211,7 @@ class _PipeWriter:
             taken += len(piece)
             if taken == BUFFER_BYTES:
                 break
-        # The count before the order: the thread sets it to 0 when it has written, which must not come first.
+        # The count before the order: the thread sets it to 0 after writing, which must not happen first.
         self._taken = taken
         self._orders.put(taken)
         return taken
@@ -233,7 +238,7 @@ class _PipeWriter:
 
 
 def _joined(chunks: Sequence[memoryview]) -> memoryview:
-    """The first chunks in one, if they are small; otherwise the first."""
+    """Return the first chunks joined into one if they are small; otherwise the first."""
     count = size = 0
     for chunk in chunks:
         if size + len(chunk) > _JOIN_BYTES:
@@ -246,7 +251,7 @@ def _write(fd: int, piece: memoryview) -> int:
     try:
         return os.write(fd, piece)
     except OSError as error:
-        if error.errno == errno.EINVAL:  # what the C runtime makes of ERROR_NO_DATA: the reader is gone
+        if error.errno == errno.EINVAL:  # the C runtime's error for ERROR_NO_DATA: the reader is gone
             raise BrokenPipeError(errno.EPIPE, "the reader of the pipe is gone") from error
         raise
 
@@ -255,10 +260,10 @@ _writers: dict[int, _PipeWriter] = {}
 _writers_lock = Lock()
 
 
-# Whether the host can open further streams here.
+# Whether the host can open further streams on this system.
 CHANNELS = True
 
-# Whether memory can be shared here.
+# Whether memory can be shared on this system.
 MEMORY = True
 
 # How the host finds a shared object.
@@ -276,13 +281,13 @@ api.kernel32.CreateFileMappingW.restype = wintypes.HANDLE
 
 
 class SharedMemory:
-    """A piece of memory that is mapped here, and what it takes to show it to another process."""
+    """A piece of memory that is mapped here and can be shared with another process."""
 
     def __init__(self, size: int, *, writable: bool) -> None:
-        """Raises `OSError`."""
+        """Create the memory. Raise `OSError`."""
         self.size = size
-        # The invalid handle: backed by the page file. No name: nobody else can open it, and it ends with its last
-        # user.
+        # The invalid handle means that the page file backs the memory. Without a name no other process can open it,
+        # and it ends with its last user.
         section = api.kernel32.CreateFileMappingW(
             _INVALID_HANDLE, None, _PAGE_READWRITE, size >> 32, size & 0xFFFFFFFF, None
         )
@@ -296,18 +301,18 @@ class SharedMemory:
             raise
 
     def share_handle(self, pid: int) -> ShareHandle:
-        """For the host with this process id."""
+        """Return a share for the host with this process id."""
         assert self._section is not None
         return {"handle": give_handle(self._section, pid)}
 
     def take_view(self) -> memoryview:
-        """The memory, once: from then on it stays mapped as long as something refers to this."""
+        """Return the memory, once: from then on it stays mapped as long as the view is referenced."""
         view, self._view = self._view, None
         assert view is not None
         return view
 
     def close(self) -> None:
-        """No further process is shown it."""
+        """Close the section: no further process can open the memory."""
         section, self._section = self._section, None
         if section is not None:
             _winapi.CloseHandle(section)
@@ -318,9 +323,9 @@ class SharedMemory:
 
 
 class ChannelStreams:
-    """Our ends of a line's two pipes, and until `opened` the host's ends."""
+    """This side's ends of a channel's two pipes, and until `opened` the host's ends."""
 
-    # Nothing but the host ends a read that waits: Ctrl+C has to come through.
+    # Only the host ends a read that waits, so Ctrl+C needs another way.
     MAY_BLOCK = False
 
     def __init__(self) -> None:
@@ -340,11 +345,11 @@ class ChannelStreams:
             raise
 
     def poll(self, milliseconds: float) -> bool:
-        """Waits for at most this many milliseconds until there is something to read; falsy if nothing came."""
+        """Wait at most this many milliseconds until data can be read; falsy if there is none."""
         return wait_readable(self.read_fd, milliseconds / 1000)
 
     def share_handles(self, pid: int) -> tuple[ShareHandle, ShareHandle]:
-        """Of what the host reads from and of what it writes to."""
+        """Return shares of the host's ends: (read, write)."""
         read = {"handle": give_handle(self._theirs[0], pid)}
         try:
             return read, {"handle": give_handle(self._theirs[1], pid)}
@@ -353,20 +358,20 @@ class ChannelStreams:
             raise
 
     def opened(self) -> None:
-        """The host has its ends, so that a death on either side is the end of the streams."""
+        """Close the host's ends after the host has opened them, so that a death on either side ends the streams."""
         while self._theirs:
             _winapi.CloseHandle(self._theirs.pop())
 
     def enlarge(self) -> None:
-        """Nothing to do: they are made large."""
+        """Do nothing: the pipes are created large."""
 
     def wake_reader(self, data: bytes | bytearray) -> None:
-        """Nothing to do: no thread waits in a read."""
+        """Do nothing: no thread waits in a read."""
 
     def write(self, data: bytes | bytearray) -> None:
-        """Something small, into a pipe that is empty. Raises `OSError`."""
+        """Write a small message into an empty pipe. Raise `OSError`."""
         if not self._fds.is_ours(self.write_fd):
-            raise closed_by_others()  # the number may be that of somebody's file
+            raise closed_by_others()  # the number may belong to another file
         os.write(self.write_fd, data)
 
     def close(self) -> None:
@@ -381,7 +386,7 @@ class ChannelStreams:
 
 
 def reclaim(share_handle: ShareHandle, pid: int) -> None:
-    """Takes back a share that was not sent to the host with this process id: closes the handle there."""
+    """Take back a share that was not sent to the host with this process id: close the handle there."""
     handle = share_handle.pop("handle", None)
     if handle is not None:
         with contextlib.suppress(OSError):  # the process is gone, and the handle with it
@@ -389,7 +394,8 @@ def reclaim(share_handle: ShareHandle, pid: int) -> None:
 
 
 def give_handle(handle: int, pid: int) -> int:
-    """The handle in the other process, which has to close it once its number was sent there. Raises `OSError`."""
+    """Duplicate a handle into another process, which has to close it once its number was sent there. Raise
+    `OSError`."""
     target = _winapi.OpenProcess(_PROCESS_DUP_HANDLE, False, pid)
     try:
         us = _winapi.GetCurrentProcess()
@@ -402,7 +408,7 @@ def _take_handle_back(handle: int, pid: int) -> None:
     source = _winapi.OpenProcess(_PROCESS_DUP_HANDLE, False, pid)
     try:
         us = _winapi.GetCurrentProcess()
-        # Windows has no call that closes a handle of another process. It is moved here, and closed here.
+        # Windows has no call that closes a handle of another process. The handle is moved here, and closed here.
         how = _winapi.DUPLICATE_CLOSE_SOURCE | _winapi.DUPLICATE_SAME_ACCESS
         _winapi.CloseHandle(_winapi.DuplicateHandle(source, handle, us, 0, False, how))
     finally:

@@ -1,4 +1,5 @@
-"""The daemon's socket or pipe: both ends of it, and what goes through. One module per system, chosen here."""
+"""The daemon's socket or pipe: both ends of it, and what is passed through it. One module per system, chosen
+here."""
 
 # ruff: noqa: F403, F405 - the two have the same names, which `__all__` lists once
 

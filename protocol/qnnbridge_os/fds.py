@@ -1,12 +1,12 @@
 """Descriptors that no fork of this process may keep.
 
-A fork (`os.fork`, multiprocessing's fork start method, a pre-forking server) copies every descriptor. A copy of
-our end of the host's stdin keeps the host alive after the application was killed; a copy of the host's end of
-its stdout hides the host's death from the application. So every descriptor is closed in the child of a fork.
+A fork (`os.fork`, multiprocessing's fork start method, a pre-forking server) copies every descriptor. A copy of our
+end of the host's stdin keeps the host alive after the application was killed; a copy of the host's end of its
+stdout hides the host's death from the application. So every descriptor is closed in a forked child.
 
-Threads: any. One lock, held for a few system calls, keeps a fork in one thread from falling between the
-creation and the registration of a pipe in another. It is re-entrant because a fork may come in a thread that
-holds it. The other lock keeps forks away while a program is being started.
+Thread-safe. One lock, held for a few system calls, prevents a fork in one thread between the creation and the
+registration of a pipe in another. It is re-entrant because a fork may come in a thread that holds it. The other
+lock prevents forks while a program is being started.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from qnnbridge_os.shield import when_gone
 
 _lock: contextlib.AbstractContextManager[object]
 if sys.platform == "win32":
-    # No fork, and closing a descriptor waits there for a reader of the same descriptor: no lock around that.
+    # There are no forks, and closing a descriptor waits for a reader of the same descriptor: no lock around that.
     _lock = contextlib.nullcontext()
 else:
     _lock = RLock()
 
-# Held while a program is started. `Popen` waits for the end of a pipe of its own, of which a fork that happens in
-# between would hold a copy: the start would last as long as the fork lives. Taken before the other lock.
+# Held while a program is started. `Popen` waits for the end of its own pipe, and a fork in between would hold a
+# copy: the start would last as long as the fork lives. Acquired before the other lock.
 no_fork = RLock()
 
-# How many forks lie between the first process that imported this and this one: `os.getpid` is a system call.
+# Number of forks between the first process that imported this module and this one: `os.getpid` is a system call.
 forks = 0
 
 _all: weakref.WeakSet[OwnedFds] = weakref.WeakSet()
 
 
-# What a descriptor refers to: type and rights, number of the file, device. Windows has the first alone of a pipe.
+# What a descriptor refers to: type and rights, number of the file, device. For a pipe, Windows has only the first.
 Mark = tuple[int, ...]
 
 
 def mark_of(fd: int) -> Mark:
-    """Raises `OSError` for a descriptor that is closed."""
+    """Return the mark of a descriptor. Raise `OSError` if it is closed."""
     return os.fstat(fd)[:3]
 
 
 def is_marked(fd: int, mark: Mark | None) -> bool:
-    """Whether the descriptor still refers to what it did."""
+    """Return whether the descriptor still refers to what it did."""
     try:
         return mark_of(fd) == mark
     except OSError:
@@ -61,7 +61,7 @@ def is_marked(fd: int, mark: Mark | None) -> bool:
 
 
 def is_device(fd: int) -> bool:
-    """Whether the descriptor refers to the null device, a terminal or another one."""
+    """Return whether the descriptor refers to the null device, a terminal or another device."""
     try:
         return stat.S_ISCHR(os.fstat(fd).st_mode)
     except OSError:
@@ -75,11 +75,11 @@ def closed_by_others() -> OSError:
 class OwnedFds:
     """A set of descriptors with one owner. Closed by its owner, by garbage collection, or in a forked child.
 
-    One that other code has closed (`os.closerange`, a library that makes a daemon of the program) is not closed
-    again: its number may be that of somebody's file by now.
+    A descriptor that other code has closed (`os.closerange`, a library that daemonizes the program) is not closed
+    again: its number may belong to another file by now.
 
-    What a system call gives is kept, and what is closed is forgotten, within one step of C: an exception of a
-    signal handler can neither lose a descriptor nor have it closed twice.
+    The result of a system call is stored, and a closed descriptor is removed, within one step of C: an exception of
+    a signal handler can neither lose a descriptor nor have it closed twice.
     """
 
     def __init__(self) -> None:
@@ -90,16 +90,16 @@ class OwnedFds:
             _all.add(self)
 
     def pipe(self) -> tuple[int, int]:
-        """A new pipe: its read end and its write end, neither inherited by programs that are started."""
+        """Create a pipe; return its read end and its write end. Programs that are started inherit neither."""
         read_fd, write_fd = self.take(os.pipe)
         return read_fd, write_fd
 
     def duplicate(self, fd: int) -> int:
-        """A descriptor of our own for what `fd` refers to."""
+        """Return a separate descriptor for the file of `fd`."""
         return self.make(os.dup, fd)
 
     def make(self, function: Callable[..., int], *arguments: Any) -> int:
-        """Own the descriptor that a C function makes."""
+        """Own the descriptor that a C function creates."""
         with _lock:
             self._fds.extend(itertools.starmap(function, (arguments,)))
             fd = self._fds[-1]
@@ -113,7 +113,7 @@ class OwnedFds:
         return fd
 
     def take(self, receive: Callable[[], Iterable[int]]) -> list[int]:
-        """Adopt the descriptors that `receive` makes. It must not wait: no fork can happen meanwhile."""
+        """Adopt the descriptors that `receive` creates. It must not wait: forks are prevented meanwhile."""
         with _lock:
             before = len(self._fds)
             self._fds.extend(itertools.chain.from_iterable(itertools.starmap(receive, ((),))))
@@ -123,20 +123,20 @@ class OwnedFds:
             return taken
 
     def mark(self, fd: int) -> Mark | None:
-        """What one of them referred to when it came here; ``None`` if it is closed."""
+        """Return what a descriptor referred to when it was added; ``None`` if it is closed."""
         return self._marks.get(fd)
 
     def is_ours(self, fd: int) -> bool:
-        """Whether it still refers to what it did when it came here."""
+        """Return whether a descriptor still refers to what it did when it was added."""
         return is_marked(fd, self._marks.get(fd))
 
     def mark_again(self, fd: int) -> None:
-        """One of them was made to refer to something else by its owner."""
+        """Record that the owner made a descriptor refer to something else."""
         with _lock:
             self._mark(fd)
 
     def close(self, fd: int) -> None:
-        """Close one of them; one that is closed already is left alone."""
+        """Close a descriptor, unless it is closed already."""
         with _lock:
             _close(self._fds, self._marks, fd)
 
@@ -144,7 +144,8 @@ class OwnedFds:
         _close_all(self._fds, self._marks)
 
     def _mark(self, fd: int) -> None:
-        with contextlib.suppress(OSError):  # closed behind our back, or none of this system: it has no mark
+        # closed by other code, or not a descriptor of this system: it has no mark
+        with contextlib.suppress(OSError):
             self._marks[fd] = mark_of(fd)
 
 
@@ -154,7 +155,7 @@ def _close(fds: list[int], marks: dict[int, Mark], fd: int) -> None:
         if mark is not None and not is_marked(fd, mark):
             fds.remove(fd)
         else:
-            # Found, forgotten and closed within one step of C (`OwnedFds`).
+            # Found, removed and closed within one step of C (`OwnedFds`).
             collections.deque(map(os.close, map(fds.pop, map(fds.index, (fd,)))), 0)
         marks.pop(fd, None)
 
@@ -180,7 +181,7 @@ if sys.platform != "win32":
         forks += 1
         try:
             for owned in tuple(_all):
-                with contextlib.suppress(OSError):  # closed behind its owner's back
+                with contextlib.suppress(OSError):  # closed by other code
                     owned.close_all()
         finally:
             _lock.__exit__(None, None, None)

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and that survive a loss of power. Any thread, any process."""
+"""Files that exist completely or not at all, and that survive a loss of power. Safe from any thread and process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-# How the names of files begin that are not written whole yet. A killed process leaves one behind.
+# Prefix of the names of incomplete files. A killed process leaves one behind.
 TEMPORARY: Final = ".qnnbridge-part-"
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes, *, durable: bool = False) -> None:
-    """A reader sees the old file or the new one, never a part. durable: it survives a loss of power. Raises
-    `OSError`."""
+    """Write a file atomically: a reader sees the old file or the new one, never a part. Raise `OSError`.
+
+    `durable`: the file survives a loss of power.
+    """
     folder = os.path.dirname(os.fspath(path))
     # In the same folder: `os.replace` is atomic only within a file system. Without the file's name, which may be as
     # long as the file system allows.
@@ -28,7 +30,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, durable: bool = Fa
     try:
         with open(temporary, "xb") as file:
             file.write(data)
-            # The contents before the name: after a loss of power the new name must not lead to an empty file.
+            # The contents before the name: after a loss of power the new name must not refer to an empty file.
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -42,7 +44,7 @@ def write_whole(path: str | os.PathLike[str], data: bytes, *, durable: bool = Fa
         sync_folder(folder or os.curdir)
 
 
-# In folders of ours, so that nothing is removed from a folder that only has the same name.
+# Marks folders of qnnbridge, so that nothing is removed from another folder with the same name.
 MARK_FILE: Final = ".qnnbridge-folder"
 _MARK_TEXT: Final = b"This folder belongs to qnnbridge, which removes what it does not need any more.\n"
 
@@ -53,22 +55,23 @@ _LEADING_ELSEWHERE: Final = (0xA0000003, 0xA000000C)
 
 
 class NotOurs(OSError):
-    """A folder of ours is a link, or holds what is not ours. It is neither entered nor changed."""
+    """A folder of qnnbridge is a link, or contains files of other programs. It is neither entered nor changed."""
 
 
 def enter(folder: Path) -> Path:
-    """Return the folder, which need not exist. Raise `NotOurs` if a link, or no folder, has its name."""
+    """Return the folder, which need not exist. Raise `NotOurs` if its path is a link, or not a folder."""
     try:
         status = os.lstat(folder)
     except FileNotFoundError:
         return folder
     if not stat.S_ISDIR(status.st_mode) or getattr(status, "st_reparse_tag", None) in _LEADING_ELSEWHERE:
-        raise NotOurs(errno.ENOTDIR, "It is a link or no folder, and is left alone", os.fspath(folder))
+        raise NotOurs(errno.ENOTDIR, "It is a link or not a folder, so it is not used", os.fspath(folder))
     return folder
 
 
 def is_own(folder: Path, is_ours: Callable[[str], bool]) -> bool:
-    """Return whether a folder is ours: by its mark or, as earlier versions made none, by all that is in it."""
+    """Return whether a folder is qnnbridge's: by its mark or, as earlier versions made none, by all its
+    contents."""
     try:
         enter(folder)
         return os.path.lexists(folder / MARK_FILE) or all(map(is_ours, os.listdir(folder)))
@@ -79,28 +82,30 @@ def is_own(folder: Path, is_ours: Callable[[str], bool]) -> bool:
 
 
 def make_own(folder: Path, is_ours: Callable[[str], bool]) -> None:
-    """Create a folder with the mark, or mark one of an earlier version. Raise `NotOurs` if it is another one's."""
+    """Create a folder with the mark, or mark one of an earlier version. Raise `NotOurs` for a folder of another
+    program."""
     enter(folder)
     if os.path.lexists(folder / MARK_FILE):
         return
     if not is_own(folder, is_ours):
-        raise NotOurs(errno.EEXIST, "It has files that are not qnnbridge's, and is left alone", os.fspath(folder))
+        raise NotOurs(errno.EEXIST, "It contains files of other programs, so it is not used", os.fspath(folder))
     make_folders(folder)
-    # Without it the folder is known by what is in it. On a full or read-only disk the first record reports that.
+    # Without the mark the contents identify the folder. On a full or read-only disk the first record reports the
+    # error.
     with contextlib.suppress(OSError), open(folder / MARK_FILE, "xb") as file:
         file.write(_MARK_TEXT)
 
 
 def sync_file(path: str | os.PathLike[str]) -> None:
     """Make the written data survive a loss of power."""
-    # Windows flushes through handles only that may write; elsewhere the file may be read-only.
+    # Windows flushes only through writable handles; on other systems the file may be read-only.
     with open(path, "rb+" if sys.platform == "win32" else "rb") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Make new names in the folder survive a loss of power, where the system can sync folders."""
-    # `os.open` takes no folder on Windows.
+    """Make new names in the folder survive a loss of power, if the system can sync folders."""
+    # `os.open` does not accept a folder on Windows.
     if sys.platform == "win32":
         return
     # A folder that may not be listed cannot be opened, and some network file systems refuse to sync one.
@@ -113,12 +118,12 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
 
 
 def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """A second name for a file; a copy on another volume, or on one without hard links."""
+    """Create a second name for a file; copy it to another volume, or to one without hard links."""
     try:
-        # Caches of model hubs hold links, which `os.link` would link in place of their files on Linux.
+        # Caches of model hubs contain links; on Linux `os.link` would link these instead of their files.
         os.link(os.path.realpath(source), target)
     except OSError as error:
-        # No room for a link is no room for a copy.
+        # Without space for a link there is no space for a copy.
         if error.errno == errno.ENOSPC:
             raise
         import shutil
@@ -127,20 +132,20 @@ def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str])
 
 
 def make_folders(folder: str | os.PathLike[str]) -> None:
-    """Make the folder, and those above it that are missing, for this user alone, whatever the umask.
+    """Create the folder and its missing parents, readable by this user only, whatever the umask. Raise `OSError`.
 
-    Who can write there decides what native code reads, and which models run. Folders that exist stay as they are:
-    to share one is its owner's decision. Raises `OSError`.
+    Whoever can write there decides what native code reads, and which models run. Existing folders are not changed:
+    sharing one is its owner's decision.
     """
     missing, place = [], os.path.abspath(folder)
     while not os.path.exists(place):
         missing.append(place)
         above = os.path.dirname(place)
         if above == place:
-            break  # a drive or share that is not there, which `mkdir` reports
+            break  # a drive or share that does not exist, which `mkdir` reports
         place = above
     # `os.makedirs` would give the mode to the last folder only (since Python 3.7).
     for one in reversed(missing):
-        # Another process has made it meanwhile.
+        # Another process has created it meanwhile.
         with contextlib.suppress(FileExistsError):
             os.mkdir(one, 0o700)

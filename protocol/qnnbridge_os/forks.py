@@ -1,10 +1,10 @@
-"""Objects that the child of a fork uses again: locks that a thread of the parent held, and counts of such threads.
+"""Objects that a forked child uses again: locks that a thread of the parent held, and counts of such threads.
 
-`os.fork` copies one thread only. A lock that another thread held at that moment stays locked in the child for ever.
-What outlives a call is therefore registered here (`renew_in_forks`) and made usable in each child before anything
-else runs there. Objects of a call, and those that a renewed object makes again, are not registered.
+`os.fork` copies one thread only. A lock that another thread held at that moment stays locked in the child forever.
+Objects that outlive a call are therefore registered here (`renew_in_forks`) and made usable in each child before
+anything else runs there. Objects of a call, and those that a renewed object recreates, are not registered.
 
-Threads: any. Windows has no fork, and nothing is registered there.
+Thread-safe. Windows has no fork, and nothing is registered there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import weakref
 from typing import Any, TypeVar
 
 if sys.platform != "win32":
-    # What it does in the child of a fork comes first: a host that is renewed takes the spawner of the child.
+    # Its work in the forked child comes first: a host that is renewed uses the spawner of the child.
     import qnnbridge_os._posix_process  # noqa: F401
 
 T = TypeVar("T")
@@ -24,10 +24,9 @@ _registered: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def renew_in_forks(thing: T) -> T:
-    """Call the thing's ``_at_fork_reinit()`` in the child of each fork as long as the thing lives; return the
-    thing.
+    """Call ``_at_fork_reinit()`` of an object in each forked child as long as the object lives; return the object.
 
-    Python's locks have this method: it leaves them free.
+    Python's locks have this method, which unlocks them.
     """
     if hasattr(os, "register_at_fork"):
         _registered.add(thing)

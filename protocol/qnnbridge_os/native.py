@@ -1,12 +1,13 @@
 """Locks, threads and waits of the operating system, also under gevent and eventlet.
 
-These two replace names of the standard library (`monkey.patch_all`, `monkey_patch`) by ones that switch to another
-greenlet of the same thread. The bridge's locks would then let a second greenlet in, its threads would be greenlets
-that do not run while one of them waits in C, and its deadlines would wait for a switch that never comes. So the
-bridge takes what it waits with from here. A call of a session blocks its thread, as it does in onnxruntime itself.
+Both libraries replace names of the standard library (`monkey.patch_all`, `monkey_patch`) with versions that switch
+to another greenlet of the same thread. The bridge's locks would then admit a second greenlet, its threads would be
+greenlets that do not run while one of them waits in C, and its deadlines would wait for a switch that never comes.
+So the bridge imports its waiting functions from here. A call of a session blocks its thread, as in onnxruntime
+itself.
 
-What gevent and eventlet replaced before this module was imported comes from their own record of it. What gevent
-replaces later is not looked at again; eventlet also reaches into objects that exist (`check_locks`).
+What gevent and eventlet replaced before this module was imported is restored from their own records. Later
+replacements by gevent are ignored; eventlet also replaces existing objects (`check_locks`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from qnnbridge_protocol.errors import HostStartFailed
 
 
 def original(module: str, name: str) -> Any:
-    """A name of the standard library as Python has it."""
+    """Return a name of the standard library in its original version."""
     gevent = sys.modules.get("gevent.monkey")
     if gevent is not None and hasattr(gevent, "get_original"):
         return gevent.get_original(module, name)
@@ -52,12 +53,13 @@ else:
 
 
 def threads_are_replaced() -> bool:
-    """Whether `threading` makes greenlets of threads."""
+    """Return whether `threading` creates greenlets instead of threads."""
     return _thread.start_new_thread is not start_new_thread
 
 
 def popen() -> type[subprocess.Popen[bytes]]:
-    """`subprocess.Popen`. gevent also takes away what the original needs, so that takes a copy of its module."""
+    """Return `subprocess.Popen`. gevent also removes what the original needs, so that case uses a copy of its
+    module."""
     if original("subprocess", "Popen") is subprocess.Popen:
         return subprocess.Popen
     spec = importlib.util.find_spec("subprocess")
@@ -68,23 +70,23 @@ def popen() -> type[subprocess.Popen[bytes]]:
     return cast("type[subprocess.Popen[bytes]]", module.Popen)
 
 
-# One lock to look at: eventlet replaces all of its kind at once, or none.
+# A lock for the check: eventlet replaces all locks of this kind at once, or none.
 _specimen = RLock()
 
 
 def locks_hold() -> bool:
-    """Whether the locks of objects that exist are still those that were given to them."""
+    """Return whether existing objects still have their original locks."""
     return isinstance(_specimen, RLock)
 
 
 def check_locks() -> None:
-    """Raises `HostStartFailed` if eventlet has replaced them."""
+    """Raise `HostStartFailed` if eventlet has replaced the locks."""
     if not locks_hold():
         error = HostStartFailed(
             "qnnbridge cannot work in this process: eventlet has replaced its locks.",
             cause="eventlet.monkey_patch() was called after qnnbridge had been imported, and replaces the locks of "
-            "all modules by some that do not hold between threads.",
-            fix="Call eventlet.monkey_patch() before anything else is imported, as eventlet's documentation says.",
+            "all modules with locks that do not work between threads.",
+            fix="Call eventlet.monkey_patch() before anything else is imported, see eventlet's documentation.",
         )
         error.retry = "pointless"
         raise error

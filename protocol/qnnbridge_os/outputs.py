@@ -1,11 +1,11 @@
-"""Files that a user names for results (`-o`, `--html`, `--snapshot`): one rule for every command.
+"""Files that a user chooses for results (`-o`, `--html`, `--snapshot`): the same rules for every command.
 
-- A regular file appears whole or not at all, by a rename; a failed write leaves the old file, or none.
-- A device, a pipe, a descriptor (`/dev/fd/3`) and `-` (stdout) are written through, and never replaced.
-- A link is followed: the file behind it is replaced, and the link stays.
-- A file that exists is replaced with `--overwrite` only; so is what a block device holds. A pipe loses nothing.
+- A regular file appears completely or not at all, by a rename; a failed write keeps the old file, or leaves none.
+- A device, a pipe, a descriptor (`/dev/fd/3`) and `-` (stdout) are written directly, and never replaced.
+- A link is followed: its target is replaced, and the link stays.
+- An existing file is replaced only with `--overwrite`; so are the contents of a block device. A pipe loses nothing.
 
-Any thread, any process.
+Safe from any thread and process.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _STANDARD: Final = {STDOUT: 1, "/dev/stdout": 1, "/dev/stderr": 2}
 
 
 class OutputFile:
-    """A place for one result.
+    """Destination of one result.
 
     Args:
         path: as the user wrote it.
-        overwrite: replace a file that exists.
+        overwrite: replace an existing file.
         inputs: files that the result must not replace.
 
     Raises:
-        OptionError: the result must not, or cannot, go there.
+        OptionError: the result must not, or cannot, be written there.
     """
 
     def __init__(
@@ -47,23 +47,23 @@ class OutputFile:
         self._overwrite = overwrite
         self._inputs = tuple(inputs)
         self._descriptor = _descriptor_of(os.fspath(path))
-        # The report of a command may go elsewhere while the result goes here (`reporting_beside`).
+        # The report of a command may be redirected while the result is written here (`reporting_beside`).
         self._stdout = sys.stdout if self._descriptor == 1 else None
         self.check()
 
     @property
     def written_through(self) -> bool:
-        """Whether the place is no regular file, so nothing can lie beside it."""
+        """Whether the destination is not a regular file, so no other file can be next to it."""
         kind = _kind(self.path)
         return self._descriptor is not None or (kind is not None and not stat.S_ISREG(kind))
 
     @property
     def place(self) -> Path:
-        """The file itself, behind all links."""
+        """The file itself, with all links resolved."""
         return Path(os.path.realpath(self.path))
 
     def check(self) -> None:
-        """Raise `OptionError` if the result must not go there now."""
+        """Raise `OptionError` if the result must not be written there now."""
         if self._descriptor is not None:
             return
         kind = _kind(self.path)
@@ -78,7 +78,7 @@ class OutputFile:
                     cause="The input is never overwritten.",
                     fix="Give another name for the output.",
                 )
-        # What is written to a pipe or a terminal replaces nothing.
+        # Writing to a pipe or a terminal replaces nothing.
         if (stat.S_ISREG(kind) or stat.S_ISBLK(kind)) and not self._overwrite:
             raise OptionError(
                 f"{self.path} exists already.",
@@ -88,16 +88,16 @@ class OutputFile:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[BinaryIO]:
-        """Open the place for writing. A regular file appears when the block ends without an exception."""
+        """Open the destination for writing. A regular file appears when the block ends without an exception."""
         self.check()
         if self._stdout is not None:
-            # Behind what was printed before.
+            # After everything that was printed before.
             self._stdout.flush()
             yield self._stdout.buffer
             self._stdout.buffer.flush()
         elif self.written_through:
             number = self._descriptor
-            # Neither made nor cut: only its owner does that to a device.
+            # Neither created nor truncated: only its owner does that to a device.
             opened = os.dup(number) if number is not None else os.open(self.path, os.O_WRONLY)
             with open(opened, "wb") as file:
                 yield file
@@ -106,12 +106,12 @@ class OutputFile:
                 yield file
 
     def write(self, data: bytes) -> None:
-        """Write the whole result. Raises `OSError`."""
+        """Write the whole result. Raise `OSError`."""
         with self.opened() as file:
             file.write(data)
 
     def take(self, made: Path) -> None:
-        """Move a finished file to the place, or write it through. Raises `OSError`."""
+        """Move a finished file to the destination, or write its contents there. Raise `OSError`."""
         if self.written_through:
             with self.opened() as file, made.open("rb") as source:
                 shutil.copyfileobj(source, file)
@@ -119,7 +119,7 @@ class OutputFile:
             _replace(made, self.place)
 
     def write_text(self, text: str) -> None:
-        """Write text as UTF-8 with one line end after the last line. Raises `OSError`."""
+        """Write text as UTF-8 with one line end after the last line. Raise `OSError`."""
         self.write((text if text.endswith("\n") else text + "\n").encode("utf-8", "backslashreplace"))
 
 
@@ -132,7 +132,7 @@ def _replacing(place: Path) -> Iterator[BinaryIO]:
         with part.open("xb") as file:
             yield file
             file.flush()
-            # The contents before the name: after a loss of power the new name must not lead to an empty file.
+            # The contents before the name: after a loss of power the new name must not refer to an empty file.
             os.fsync(file.fileno())
         _replace(part, place)
     except BaseException:
@@ -145,35 +145,35 @@ def _replacing(place: Path) -> Iterator[BinaryIO]:
 def _replace(made: Path, place: Path) -> None:
     mode = _kind(place)
     if mode is not None:
-        # The rights of the file that is replaced.
+        # Keep the rights of the replaced file.
         with contextlib.suppress(OSError):
             os.chmod(made, stat.S_IMODE(mode))
     os.replace(made, place)
 
 
 def is_stdout(path: str | os.PathLike[str]) -> bool:
-    """Return whether a result for `path` goes to stdout."""
+    """Return whether a result for `path` is written to stdout."""
     return _descriptor_of(os.fspath(path)) == 1
 
 
 def place_of_several(path: str) -> str:
-    """Return the file behind links for a result that has further files beside it.
+    """Return the file, with links resolved, for a result that has further files next to it.
 
     Raises:
-        OptionError: it is `-`, a device or a pipe, which have no place beside them.
+        OptionError: the path is `-`, a device or a pipe, which cannot have files next to them.
     """
     kind = _kind(Path(path))
     if _descriptor_of(path) is None and (kind is None or stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
         return os.path.realpath(path) if os.path.islink(path) else path
     raise OptionError(
-        f"{path} is no place for this result.",
-        cause="The result has several files, which lie beside each other.",
+        f"{path} cannot be the destination of this result.",
+        cause="The result has several files, which are written next to each other.",
         fix="Give the name of a file: -o model.onnx",
     )
 
 
 def _descriptor_of(path: str) -> int | None:
-    """Number of the open descriptor that a path means."""
+    """Return the number of the open descriptor that a path refers to."""
     if path in _STANDARD:
         return _STANDARD[path]
     found = _DESCRIPTOR.fullmatch(path)
@@ -181,13 +181,13 @@ def _descriptor_of(path: str) -> int | None:
 
 
 def _kind(path: Path) -> int | None:
-    """Mode of what the path leads to; ``None`` if there is nothing yet."""
+    """Return the mode of the file that the path refers to; ``None`` if there is none yet."""
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
-        # Not to be looked at, or a name that no file can have: opening it will tell.
+        # Inaccessible, or a name that no file can have: opening it will report the error.
         return None
 
 

@@ -1,4 +1,4 @@
-"""The process that a host belongs to, and crashes without dialogs."""
+"""The parent process of a host, and crashes without dialogs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if sys.platform == "win32":
     from qnnbridge_os._win32_api import NO_DIALOGS, kernel32
 
     _QUERY_LIMITED_INFORMATION = 0x1000
-    _ERROR_INVALID_PARAMETER = 87  # OpenProcess of an unused process id
+    _ERROR_INVALID_PARAMETER = 87  # error of OpenProcess for an unused process id
 
     _WRITE_ABORT_MSG, _CALL_REPORTFAULT = 1, 2
 
     kernel32.GetProcessTimes.argtypes = (wintypes.HANDLE, *[ctypes.POINTER(wintypes.FILETIME)] * 4)
 
     def error_dialogs_off() -> None:
-        """A crash ends the process at once: no dialog, and no error reporting that holds it for seconds."""
+        """Let a crash end the process at once: no dialog, and no error reporting that keeps it for seconds."""
         msvcrt.SetErrorMode(NO_DIALOGS)
         try:
             # 0 for both flags: no message box, and no Windows Error Reporting.
@@ -34,7 +34,7 @@ if sys.platform == "win32":
                 set_report_mode(kind, 0)
 
     class ParentHandle:
-        """A process to wait for. Raises `ProcessLookupError` if it is gone already."""
+        """A process to wait for. Raises `ProcessLookupError` if it has ended already."""
 
         means: tuple[str, ...] = ("handle",)
 
@@ -45,8 +45,7 @@ if sys.platform == "win32":
                 if error.winerror == _ERROR_INVALID_PARAMETER:
                     raise ProcessLookupError(f"process {pid} is gone") from None
                 raise
-            # Kept until this process ends: Windows does not give the number away while a handle of the process is
-            # open.
+            # Kept until this process ends: Windows does not reuse the number while a handle of the process is open.
             self._handle = handle
             # A process that has ended can be opened as long as others hold a handle of it.
             if _winapi.WaitForSingleObject(handle, 0) == _winapi.WAIT_OBJECT_0:
@@ -56,7 +55,7 @@ if sys.platform == "win32":
                 raise ProcessLookupError(f"process {pid} is gone and its number belongs to another one")
 
         def wait(self) -> None:
-            """Until the process has ended."""
+            """Wait until the process has ended."""
             _winapi.WaitForSingleObject(self._handle, _winapi.INFINITE)
 
     def _created(process: int) -> int:
@@ -79,26 +78,26 @@ else:
     _POLL_INTERVAL_S = 1.0
 
     def error_dialogs_off() -> None:
-        """Only Windows shows any."""
+        """Do nothing: only Windows shows dialogs."""
 
     class ParentHandle:
-        """A process to wait for. Raises `ProcessLookupError` if it is gone already.
+        """A process to wait for. Raises `ProcessLookupError` if it has ended already.
 
-        means: see `parent_watch.arm`.
+        `means` lists how its end is noticed, see `parent_watch.arm`.
         """
 
         def __init__(self, pid: int) -> None:
             self._pid = pid
             self._pidfd: int | None = None
             means: list[str] = []
-            # Only if it is the real parent: behind a wrapper the signal would come when the wrapper ends, which may
-            # be long before the application does.
+            # Only for the direct parent: with a wrapper in between, the signal would come when the wrapper ends,
+            # which may be long before the application does.
             self._is_parent = os.getppid() == pid
             if self._is_parent:
                 _name_me()
                 if _kill_me_with_my_parent():
                     means.append("pdeathsig")
-            # Before the look at the parent: a parent that was dead when the signal was armed sends none, and is
+            # Before the check of the parent: a parent that was dead when the signal was armed sends none, and is
             # noticed there.
             if self._gone():
                 raise ProcessLookupError(f"process {pid} is gone")
@@ -113,7 +112,7 @@ else:
             self.means = tuple(means)
 
         def wait(self) -> None:
-            """Until the process has ended, noticed within a second."""
+            """Wait until the process has ended, which is noticed within a second."""
             # A pidfd becomes readable when its process ends.
             if self._pidfd is not None:
                 poll = select.poll()
@@ -131,21 +130,22 @@ else:
             except ProcessLookupError:
                 return True
             except PermissionError:
-                pass  # it runs for another user
+                pass  # it runs as another user
             return False
 
     def _name_me() -> None:
-        """A program that the application becomes by `exec` finds its dead hosts by that name."""
+        """Set the process name by which a program that the application becomes by `exec` finds its dead hosts."""
         try:
             with open("/proc/self/comm", "wb", buffering=0) as file:
                 file.write(HOST_NAME.encode())
         except OSError:
-            pass  # no Linux
+            pass  # not Linux
 
     def _kill_me_with_my_parent() -> bool:
-        """By SIGKILL, when the *thread* that started this process ends; the client has one that lives for ever."""
+        """Arm SIGKILL for the end of the *thread* that started this process. That thread of the client never
+        ends."""
         try:
             prctl = ctypes.CDLL(None, use_errno=True).prctl
             return bool(prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0) == 0)
         except (OSError, AttributeError):
-            return False  # no Linux, or an emulator that does not know it
+            return False  # not Linux, or an emulator that does not support it

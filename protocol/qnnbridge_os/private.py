@@ -1,7 +1,7 @@
-"""Folders and files that only this user may use.
+"""Folders and files that only this user may access.
 
-On Linux their owner and mode decide. On Windows their access list does: a user is known by the SID, an access list
-by its text form (SDDL), and everything raises `OSError` (`ctypes.WinError`).
+On Linux their owner and mode decide, on Windows their access list: a user is identified by the SID, an access list
+is in its text form (SDDL), and functions raise `OSError` (`ctypes.WinError`).
 """
 
 from __future__ import annotations
@@ -71,14 +71,16 @@ if sys.platform == "win32":
     _advapi32.GetNamedSecurityInfoW.restype = wintypes.DWORD
 
     class OwnerOnly:
-        """Security attributes for an object that only this user and the system may use.
+        """Security attributes for an object that only this user and the system may access.
 
-        `address` is good as long as this object lives. inherit: what is made inside of a folder is the same.
+        `address` is valid as long as this object lives. `inherit`: objects created inside a folder get the same
+        attributes.
         """
 
         def __init__(self, *, inherit: bool = False) -> None:
             flags = "OICI" if inherit else ""
-            # D:P: nothing is inherited from the folder above. OICI: also for what is made inside. FA: all rights.
+            # D:P: nothing is inherited from the parent folder. OICI: also for objects created inside. FA: all
+            # rights.
             sddl = f"D:P(A;{flags};FA;;;{user_sid()})(A;{flags};FA;;;{SYSTEM})"
             self._descriptor = ctypes.c_void_p()
             if not _advapi32.ConvertStringSecurityDescriptorToSecurityDescriptorW(
@@ -94,7 +96,7 @@ if sys.platform == "win32":
                 kernel32.LocalFree(descriptor)
 
     def user_sid(pid: int | None = None) -> str:
-        """Of the user that a process runs for, default this one."""
+        """Return the SID of the user of a process, by default of this process."""
         if pid is None:
             return _token_user(_winapi.GetCurrentProcess())
         process = _winapi.OpenProcess(_QUERY_LIMITED_INFORMATION, False, pid)
@@ -104,7 +106,8 @@ if sys.platform == "win32":
             _winapi.CloseHandle(process)
 
     def access_list(where: str | int, kind: int = KERNEL_OBJECT) -> str:
-        """Owner and access list of a file (its path) or of what is open (its handle, and its kind), as SDDL."""
+        """Return owner and access list of a file (its path) or of an open object (its handle, and its kind), as
+        SDDL."""
         descriptor = ctypes.c_void_p()
         nothing = (None, None, None, None, ctypes.byref(descriptor))
         if isinstance(where, str):
@@ -124,18 +127,19 @@ if sys.platform == "win32":
             kernel32.LocalFree(descriptor)
 
     def owner_of(sddl: str) -> str:
-        """The owner's SID or its abbreviation; empty if the text names none."""
+        """Return the owner's SID or its abbreviation; '' if the text contains none."""
         found = re.match(r"O:(S-[\d-]+|[A-Z]{2})", sddl)
         return found[1] if found else ""
 
     def allowed_in(sddl: str) -> set[str] | None:
-        """The users with any right at all (SIDs or their abbreviations); ``None`` without a list: all users."""
+        """Return the users with any right at all (SIDs or their abbreviations); ``None`` without a list: all
+        users."""
         found = re.search(r"D:([A-Z]*)((?:\([^)]*\))*)", sddl)
-        # An object without a list is open to everybody. One with an empty list is open to nobody.
+        # An object without a list is open to all users, one with an empty list to none.
         if found is None or "NO_ACCESS_CONTROL" in found[1]:
             return None
         entries = [entry.split(";") for entry in re.findall(r"\(([^)]*)\)", found[2])]
-        # D and OD deny rights, so they let nobody in.
+        # D and OD deny rights, so they admit no user.
         return {
             entry[5] for entry in entries if len(entry) > 5 and entry[0] != "D" and not entry[0].startswith("OD")
         }
@@ -146,7 +150,7 @@ if sys.platform == "win32":
             raise ctypes.WinError(ctypes.get_last_error())
         try:
             size = wintypes.DWORD()
-            # The first call says only how large the answer is.
+            # The first call only returns the size of the result.
             _advapi32.GetTokenInformation(token, _TOKEN_USER, None, 0, ctypes.byref(size))
             if not size.value:
                 raise ctypes.WinError(ctypes.get_last_error())
@@ -162,7 +166,7 @@ if sys.platform == "win32":
         return _take_text(text)
 
     def _take_text(text: ctypes.c_void_p) -> str:
-        """A string that Windows has made, which is given back."""
+        """Return a string that Windows has allocated, and free it."""
         try:
             return ctypes.wstring_at(text.value or 0)
         finally:
@@ -171,27 +175,26 @@ if sys.platform == "win32":
     _GENERIC_READ = 0x80000000
     _GENERIC_WRITE = 0x40000000
     _CREATE_NEW = 1
-    # The daemon may replace the file meanwhile, which it could not with Python's own open.
+    # The daemon may replace the file meanwhile, which Python's own open would prevent.
     _SHARE_ALL = 0x1 | 0x2 | 0x4
-    # A link is opened itself, and not what it points to.
+    # Opens a link itself, and not its target.
     _OPEN_REPARSE_POINT = 0x00200000
     _ERROR_ALREADY_EXISTS = 183
 
-    # The system and administrators can do everything anyway; "owner" and "creator owner" mean its owner, in other
-    # words. LA is this computer's built-in administrator.
+    # The system and administrators can do everything anyway; "owner" and "creator owner" are other terms for the
+    # owner. LA is this computer's built-in administrator.
     _TRUSTED = {SYSTEM, ADMINISTRATORS, "LA", "S-1-5-18", "S-1-5-32-544", "OW", "CO", "S-1-3-0", "S-1-3-4"}
-    # SDDL has words for the accounts of services, and never their SIDs.
+    # SDDL has abbreviations for the accounts of services, and never their SIDs.
     _SERVICES = {"S-1-5-19": "LS", "S-1-5-20": "NS"}
     kernel32.CreateDirectoryW.argtypes = (wintypes.LPCWSTR, ctypes.c_void_p)
 
     def default_runtime_folder() -> Path:
-        """Where such things of this user belong."""
+        """Return the system's usual folder for such files of this user."""
         local = os.environ.get("LOCALAPPDATA")
         return Path(local, "qnnbridge", "run") if local else Path.home() / "AppData" / "Local" / "qnnbridge" / "run"
 
     def make_private_folder(path: Path) -> None:
-        """Make the folder for us alone, with those above it. One that exists is left as it is: `why_not_private`
-        judges."""
+        """Create the folder and its parents, readable by this user only. Do not change an existing folder."""
         path.parent.mkdir(parents=True, exist_ok=True)
         attributes = OwnerOnly(inherit=True)
         if not kernel32.CreateDirectoryW(str(path), attributes.address):
@@ -200,17 +203,17 @@ if sys.platform == "win32":
                 raise ctypes.WinError(code)
 
     def why_not_private(path: Path) -> str | None:
-        """The fault of a folder or file that only this user may use; ``None`` if there is none."""
+        """Return why a folder or file is not accessible by this user only; ``None`` if it is."""
         status = os.lstat(path)
-        # For Python a junction is no symbolic link, and it leads elsewhere all the same.
+        # Python does not treat a junction as a symbolic link, although it refers to another folder.
         if stat.S_ISLNK(status.st_mode) or status.st_reparse_tag:
             return "it is a link"
         return fault_of(access_list(str(path)), user_sid())
 
     def fault_of(sddl: str, me: str) -> str | None:
-        """Why an owner and an access list are not those of something that only the user `me` may use."""
+        """Return why an owner and an access list are not those of an object that only the user `me` may access."""
         owner, ours = owner_of(sddl), {me, _SERVICES.get(me, me), *_TRUSTED}
-        # What an elevated program makes belongs to the group of administrators.
+        # Objects created by an elevated program belong to the group of administrators.
         if owner not in ours:
             return f"it belongs to {owner}, not to you ({me})"
         allowed = allowed_in(sddl)
@@ -220,13 +223,15 @@ if sys.platform == "win32":
         return f"others may use it ({', '.join(sorted(others))})" if others else None
 
     def how_to_make_private(path: Path) -> str | None:
-        # By the SID: cmd and PowerShell write a variable differently.
+        # By the SID: cmd and PowerShell have different notations for a variable.
         inherit = "(OI)(CI)" if path.is_dir() else ""
         return f'If no other user needs it: icacls "{path}" /inheritance:r /grant:r "*{user_sid()}:{inherit}F"'
 
     def read_private_file(path: Path, limit: int) -> bytes:
-        """The beginning of a file that only this user can have written: what was opened is looked at, not its name,
-        which another file may have by now. Raises `OSError`."""
+        """Return the beginning of a file that only this user can have written. Raise `OSError`.
+
+        The opened file is checked, not its name, which may belong to another file by now.
+        """
         handle = open_file(str(path), _GENERIC_READ, _SHARE_ALL, _winapi.OPEN_EXISTING, _OPEN_REPARSE_POINT)
         with open(descriptor_of(handle, os.O_RDONLY), "rb") as file:
             status = os.fstat(file.fileno())
@@ -238,9 +243,9 @@ if sys.platform == "win32":
             return file.read(limit)
 
     def write_private_file(path: Path, data: bytes) -> None:
-        """Make a new file that only this user can read. Raises `FileExistsError`."""
+        """Create a file that only this user can read. Raise `FileExistsError`."""
         attributes = OwnerOnly()
-        # Shared with nobody until it is written whole.
+        # Not shared until it is written completely.
         handle = open_file(str(path), _GENERIC_WRITE, 0, _CREATE_NEW, 0, attributes.address)
         with open(descriptor_of(handle, os.O_WRONLY), "wb") as file:
             file.write(data)
@@ -252,26 +257,25 @@ else:
     _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
     def default_runtime_folder() -> Path:
-        """Where sockets of this user belong."""
-        # systemd makes it at login for this user alone (mode 0700).
+        """Return the system's usual folder for sockets of this user."""
+        # systemd creates it at login for this user only (mode 0700).
         runtime = os.environ.get("XDG_RUNTIME_DIR")
         if runtime and os.path.isdir(runtime):
             return Path(runtime, "qnnbridge")
-        # Another user can make this one first. `why_not_private` refuses it then.
+        # Another user can create this folder first. `why_not_private` then refuses it.
         return Path(tempfile.gettempdir(), f"qnnbridge-{os.getuid()}")
 
     def make_private_folder(path: Path) -> None:
-        """Make the folder for us alone, with those above it. One that exists is left as it is: `why_not_private`
-        judges."""
+        """Create the folder and its parents, readable by this user only. Do not change an existing folder."""
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            # With the mode in the call, no moment is left in which others could enter.
+            # With the mode in the call, there is no moment in which others could enter.
             path.mkdir(mode=0o700)
         except FileExistsError:
             pass
 
     def why_not_private(path: Path) -> str | None:
-        """The fault of a folder or file that only this user may use; ``None`` if there is none."""
+        """Return why a folder or file is not accessible by this user only; ``None`` if it is."""
         return _why_not_private(os.lstat(path))
 
     def _why_not_private(status: os.stat_result) -> str | None:
@@ -287,7 +291,7 @@ else:
         return None
 
     def how_to_make_private(path: Path) -> str | None:
-        """A command; ``None`` for a path of another user, a link, or one that is gone by now."""
+        """Return a command; ``None`` for a path of another user, a link, or a path that does not exist any more."""
         try:
             status = os.lstat(path)
         except OSError:
@@ -297,9 +301,11 @@ else:
         return f"If no other user needs it: chmod go-rwx {shlex.quote(str(path))}"
 
     def read_private_file(path: Path, limit: int) -> bytes:
-        """The beginning of a file that only this user can have written: what was opened is looked at, not its name,
-        which another file may have by now. Raises `OSError`."""
-        # Without O_NONBLOCK a pipe in its place would be waited for.
+        """Return the beginning of a file that only this user can have written. Raise `OSError`.
+
+        The opened file is checked, not its name, which may belong to another file by now.
+        """
+        # Without O_NONBLOCK the call would wait if the path is a pipe.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:
             problem = _why_not_private(os.fstat(fd))
@@ -308,8 +314,8 @@ else:
             return file.read(limit)
 
     def write_private_file(path: Path, data: bytes) -> None:
-        """Make a new file that only this user can read. Raises `FileExistsError`."""
-        # O_EXCL also refuses a link, even one that leads nowhere.
+        """Create a file that only this user can read. Raise `FileExistsError`."""
+        # O_EXCL also refuses a link, even a dangling one.
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "wb") as file:
             file.write(data)

@@ -1,8 +1,8 @@
-"""Programs: the machine of a file, why one did not start, registered Pythons, and child processes.
+"""Programs: the machine type of a file, why a program did not start, registered Pythons, and child processes.
 
-The machine is read from the PE or ELF header: pure Python and a few small reads, for files of any machine on any
-machine, without loading them. Installed Pythons come from the Windows registry (PEP 514); other systems have no
-such list. `ChildProcess` and `Spawner` are what each system implements.
+The machine type is read from the PE or ELF header: pure Python and a few small reads, for files of any machine type
+on any machine, without loading them. Installed Pythons come from the Windows registry (PEP 514); other systems have
+no such list. `ChildProcess` and `Spawner` are the interfaces that each system implements.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _MAX_SECTIONS = 96  # the Windows loader's own limit
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Executable:
-    """What the header says.
+    """Contents of a program's header.
 
-    machine: "ARM64", "x64", "x86" (PE), "aarch64", "x86_64" ... (ELF), or the number in hexadecimal.
-    hybrid: holds code for two machines (CHPE metadata): x64 is then ARM64EC, ARM64 is then ARM64X.
+    Attributes:
+        machine: "ARM64", "x64", "x86" (PE), "aarch64", "x86_64" ... (ELF), or the number in hexadecimal.
+        hybrid: has code for two machine types (CHPE metadata): x64 then means ARM64EC, and ARM64 means ARM64X.
     """
 
     format: Literal["PE", "ELF"]
@@ -45,7 +46,7 @@ class Executable:
 
 
 def read_executable(path: str | os.PathLike[str]) -> Executable | None:
-    """The file's header, or ``None`` if it is neither PE nor ELF (a script, say). A missing file is an OSError."""
+    """Return the file's header; ``None`` if it is neither PE nor ELF (for example a script). Raise `OSError`."""
     with open(path, "rb") as file:
         magic = file.read(4)
         try:
@@ -54,14 +55,16 @@ def read_executable(path: str | os.PathLike[str]) -> Executable | None:
             if magic[:2] == b"MZ":
                 return _read_pe(file)
         except (struct.error, ValueError):
-            return None  # cut off or nonsense: no loader takes it either
+            return None  # truncated or invalid: no loader accepts it either
     return None
 
 
 def executable_machine(path: str | os.PathLike[str]) -> str | None:
-    """ "ARM64", "x64", "x86", "ARM64EC" for a Windows program, "aarch64", "x86_64" for a Linux one, else ``None``.
+    """Return the machine type of a program: "ARM64", "x64", "x86", "ARM64EC" on Windows, "aarch64", "x86_64" on
+    Linux.
 
-    ARM64X (one file for ARM64 and ARM64EC processes) is reported as "ARM64", which is what starting it gives.
+    Return ``None`` for any other file, and "ARM64" for ARM64X (one file for ARM64 and ARM64EC processes), since
+    that is what a started process is.
     """
     executable = read_executable(path)
     if executable is None:
@@ -87,15 +90,15 @@ def _read_elf(file: BinaryIO) -> Executable:
 
 
 def _read_pe(file: BinaryIO) -> Executable | None:
-    # Where the PE header begins (e_lfanew).
+    # Start of the PE header (e_lfanew).
     (start,) = _unpack(file, 0x3C, "<I")
-    # The signature, then of the file header: Machine, NumberOfSections, SizeOfOptionalHeader.
+    # The signature, then from the file header: Machine, NumberOfSections, SizeOfOptionalHeader.
     signature, number, sections, optional_size = _unpack(file, start, "<IHH12xH2x")
     if signature != 0x4550:  # "PE", 0, 0
         return None  # a DOS program
     hybrid = False
     if number in (0x8664, 0xAA64):
-        # Behind signature and file header, 24 bytes.
+        # After signature and file header, 24 bytes.
         hybrid = _has_chpe_metadata(file, start + 24, optional_size, min(sections, _MAX_SECTIONS))
     return Executable("PE", PE_MACHINES.get(number, hex(number)), hybrid)
 
@@ -115,7 +118,7 @@ def _has_chpe_metadata(file: BinaryIO, optional: int, optional_size: int, sectio
         )
         if virtual_address <= address < virtual_address + max(virtual_size, raw_size):
             config = raw_start + address - virtual_address
-            # The structure's own size counts: the directory's size is wrong in files of some linkers.
+            # The structure's own size counts: some linkers write a wrong size of the directory.
             (config_size,) = _unpack(file, config, "<I")
             if max(config_size, size) < _CHPE_METADATA + 8:
                 return False
@@ -123,12 +126,12 @@ def _has_chpe_metadata(file: BinaryIO, optional: int, optional_size: int, sectio
     return False
 
 
-# Win32 error numbers (`OSError.winerror`); a restart does not cure any of them.
+# Win32 error numbers (`OSError.winerror`); a restart fixes none of them.
 _WIN_NOT_FOUND = (2, 3)
 _WIN_ACCESS_DENIED = 5
 _WIN_BAD_FORMAT = (193, 216)
 _WIN_BLOCKED = {
-    225: "an antivirus program holds the file for harmful",
+    225: "an antivirus program considers the file harmful",
     740: "the program asks for administrator rights",
     1260: "a policy of the administrator forbids the program",
     4551: "Windows' application control policy forbids the program",
@@ -151,7 +154,7 @@ _WIN_OUT_OF = {
 
 
 def start_failed(program: str, cwd: str | None, error: OSError, computer: str) -> HostStartFailed:
-    """The error to raise when `program` could not be started on a computer of machine type `computer`."""
+    """Return the error for a `program` that could not be started on a computer of machine type `computer`."""
     number: int | None = getattr(error, "winerror", None)
     windows = number is not None
     evidence = [f"WinError {number}: {error.strerror}" if windows else f"errno {error.errno}: {error.strerror}"]
@@ -160,26 +163,26 @@ def start_failed(program: str, cwd: str | None, error: OSError, computer: str) -
     def final(cause: str, fix: str) -> HostNotFound:
         return HostNotFound(_message(program), cause=cause, fix=fix, evidence=evidence, details=details)
 
-    # First: Linux reports a missing working folder as ENOENT, as if the program were missing.
+    # First, since Linux reports a missing working folder as ENOENT, as if the program were missing.
     if cwd is not None and not os.path.isdir(cwd):
-        return final(f"Its working folder {cwd} does not exist.", "Name a folder that exists.")
+        return final(f"Its working folder {cwd} does not exist.", "Give a folder that exists.")
     if number in _WIN_NOT_FOUND or (not windows and error.errno in (errno.ENOENT, errno.ENOTDIR)):
         if os.path.exists(program):
             return final(_missing_interpreter(program), "Reinstall it for this computer.")
-        return final("There is no such file.", "Name the interpreter's full path.")
+        return final("There is no such file.", "Give the interpreter's full path.")
     if number in _WIN_BAD_FORMAT or (not windows and error.errno == errno.ENOEXEC):
         return final(_wrong_machine(program, computer), f"Use an interpreter that is built for {computer}.")
     if number in _WIN_ALIAS_BROKEN:
         return final(
-            "It is an alias of the Microsoft Store without a program behind it.",
-            "Install Python from python.org and name its python.exe.",
+            "It is an alias of the Microsoft Store without a program.",
+            "Install Python from python.org and give the path of its python.exe.",
         )
     if number in _WIN_BLOCKED:
-        return final(f"Windows says: {_WIN_BLOCKED[number]}.", "Allow the program, or use another interpreter.")
+        return final(f"Windows reports: {_WIN_BLOCKED[number]}.", "Allow the program, or use another interpreter.")
     if number == _WIN_ACCESS_DENIED or (not windows and error.errno in (errno.EACCES, errno.EPERM)):
         return final(
             "It is not executable for this user, or it lies on a disk that is mounted without that right.",
-            "Name the interpreter itself (not a folder or a text file) and check its permissions.",
+            "Give the interpreter itself (not a folder or a text file) and check its permissions.",
         )
     if windows:
         shortage = _WIN_OUT_OF.get(number) if number is not None else None
@@ -206,12 +209,12 @@ def _wrong_machine(program: str, computer: str) -> str:
     if machine is None:
         return "The file is not a program: it has neither a known header nor an interpreter line."
     if machine == computer:
-        return f"The file is a {machine} program and this computer is {computer}: the file is damaged."
+        return f"The file is a {machine} program for this computer ({computer}), so it is damaged."
     return f"The file is a program for {machine}, this computer is {computer}."
 
 
 def _missing_interpreter(program: str) -> str:
-    """The file is there and "no such file" is the answer: the system means the program that has to run it."""
+    """Explain "no such file" for an existing file: the system means the program that has to run it."""
     try:
         with open(program, "rb") as file:
             first = file.readline(512)
@@ -219,9 +222,9 @@ def _missing_interpreter(program: str) -> str:
         first = b""
     if first.startswith(b"#!"):
         runner = first[2:].strip().decode(errors="replace")
-        return f"The file is a script and its first line asks for {runner}, which does not exist."
+        return f"The file is a script and its first line requires {runner}, which does not exist."
     machine = executable_machine(program) if first else None
-    return f"The file exists ({machine or 'not a program'}), the loader that it asks for does not."
+    return f"The file exists ({machine or 'not a program'}), but the loader that it requires does not."
 
 
 _PYTHONS = r"Software\Python"
@@ -231,7 +234,12 @@ _NOT_AN_INSTALLATION = "PyLauncher"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RegisteredPython:
-    """company: "PythonCore" for python.org's. tag: what ``py -V:tag`` takes, such as "3.13-arm64"."""
+    """A Python in the registry.
+
+    Attributes:
+        company: "PythonCore" for python.org's.
+        tag: argument of ``py -V:tag``, such as "3.13-arm64".
+    """
 
     company: str
     tag: str
@@ -247,7 +255,8 @@ class RegisteredPython:
 def registered_python(
     company: str, tag: str, values: Mapping[str, str], install: Mapping[str, str]
 ) -> RegisteredPython | None:
-    """Make sense of one registry key: its own values and those of its InstallPath (the default one named "")."""
+    """Interpret one registry key: its own values and those of its InstallPath (the default value has the name
+    "")."""
     prefix = install.get("", "").strip().strip('"')
     executable = install.get("ExecutablePath", "").strip().strip('"')
     if not executable:
@@ -262,12 +271,13 @@ def registered_python(
     return None
 
 
-# The user's own first; of the computer's, those that programs of 64 and of 32 bits see (KEY_WOW64_64KEY, _32KEY).
+# The user's own first; then the computer's, as 64-bit and 32-bit programs see them (KEY_WOW64_64KEY, _32KEY).
 _VIEWS = (("HKCU", 0), ("HKLM", 0x0100), ("HKLM", 0x0200))
 
 
 def registered_pythons() -> list[RegisteredPython]:
-    """All that Windows knows, of any machine type, each executable once; other systems have no such list."""
+    """Return all Pythons in Windows' registry, of any machine type, without duplicates; other systems have no such
+    list."""
     found: dict[str, RegisteredPython] = {}
     if sys.platform == "win32":
         from qnnbridge_os.windows_facts import subkeys, texts
@@ -287,52 +297,55 @@ def registered_pythons() -> list[RegisteredPython]:
 
 
 class ChildProcess(Protocol):
-    """A running program and our ends of its three standard streams.
+    """A running program and this side's ends of its three standard streams.
 
-    The descriptors belong to this object; after `close` they read -1. Any thread may call any method.
-    In a fork of the owning process the descriptors are closed, `kill`, `terminate` and `close` do nothing, and
-    `poll` and `wait` raise `ForkedClient`.
+    The descriptors belong to this object; after `close` they read -1. Thread-safe. In a fork of the owning process
+    the descriptors are closed, `kill`, `terminate` and `close` do nothing, and `poll` and `wait` raise
+    `ForkedClient`.
     """
 
-    # As the operating system reported it. With a virtual environment on Windows this is the redirector's.
+    # Process id from the operating system. With a virtual environment on Windows it is the redirector's.
     pid: int
 
-    # To write to with `write_some`; never blocks on POSIX.
+    # Written to with `write_some`; never blocks on POSIX.
     stdin_fd: int
 
     stdout_fd: int
     stderr_fd: int
 
     def poll(self) -> int | None:
-        """The exit code, or ``None`` while it runs. Unsigned 32 bit on Windows; code or -signal on POSIX."""
+        """Return the exit code; ``None`` while the program runs. Unsigned 32 bit on Windows; code or -signal on
+        POSIX."""
 
     def wait(self, timeout_s: float | None) -> int | None:
-        """`poll` after the end of the process or of the time."""
+        """Wait for the end of the process or the timeout, and return `poll`."""
 
     def terminate(self) -> None:
-        """Ask it to end (SIGTERM). Windows knows no such thing for a process without a window: `kill`."""
+        """Ask the process to end (SIGTERM). Windows has no equivalent for a process without a window: `kill`."""
 
     def kill(self) -> None:
-        """End it and everything that it started, at once. Does not wait."""
+        """End the process and everything that it started, at once. Does not wait."""
 
     def close(self) -> None:
-        """Give up descriptors and handles; twice does no harm. Never blocks, never waits for the child.
+        """Release descriptors and handles. Idempotent. Never blocks, never waits for the child.
 
-        A POSIX child that is still alive goes on and sees the end of its input; a Windows child dies with the
-        job that holds it.
+        A POSIX child that is still alive continues and sees the end of its input; a Windows child is ended with its
+        job.
         """
 
 
 class Spawner(Protocol):
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ChildProcess:
-        """Start a program without a shell, inheriting nothing but its three standard streams.
+        """Start a program without a shell, inheriting only its three standard streams.
 
-        Raises `HostStartFailed`, or `HostNotFound` where trying again is pointless.
+        Raises:
+            HostNotFound: the program cannot be started, and trying again is pointless.
+            HostStartFailed: the program cannot be started now.
         """
 
 
 class DetachedBase:
-    """A program that leads a life of its own. stderr_fd: to read its words until it closes its end."""
+    """A program that is independent of this one. `stderr_fd` reads its output until it closes its end."""
 
     def __init__(self, process: subprocess.Popen[bytes], fds: OwnedFds, stderr_fd: int) -> None:
         self._process = process

@@ -1,12 +1,12 @@
 """Streams and memory of another process, opened here.
 
-On Linux through the application's entry in /proc. That needs no socket and no inherited descriptor, only that the
-two processes belong to the same user. The application says which file it means (device and inode), so a descriptor
-that was closed and given away meanwhile is noticed.
+On Linux through the application's entry in /proc. That needs no socket and no inherited descriptor, only that both
+processes belong to the same user. The application identifies the file (device and inode), so a descriptor that was
+closed and reused meanwhile is noticed.
 
-On Windows by handles that the application has duplicated into this process, which owns a handle from the moment it
-has read the request that names it, also if the request fails. Opening a share takes the handle out of the share; a
-handle left in there when the request is answered is closed (`drop`), so each is closed once.
+On Windows by handles that the application has duplicated into this process, which owns a handle as soon as it has
+read the request that contains it, even if the request fails. Opening a share removes the handle from the share; a
+handle that is still there when the request is answered is closed (`drop`), so each is closed once.
 """
 
 from __future__ import annotations
@@ -29,31 +29,32 @@ if sys.platform == "win32":
     _INVALID_HANDLE = 2**64 - 1
 
     def open_stream(where: dict[str, Any], *, write: bool) -> int:
-        """A descriptor for one end of a pipe of the application. Raises `OSError`, `ValueError`."""
+        """Return a descriptor for one end of a pipe of the application. Raise `OSError` or `ValueError`."""
         return descriptor_of(_take_handle(where), os.O_WRONLY if write else os.O_RDONLY)
 
     def map_memory(where: dict[str, Any], size: int, *, write: bool) -> memoryview:
-        """Shared memory of the application, mapped and touched. Unmapped when nothing refers to it any more."""
+        """Map and touch shared memory of the application. It is unmapped when the view is not referenced any
+        more."""
         section = _take_handle(where)
         try:
             return map_shared(section, size, writable=write)
         finally:
-            # The view keeps the section. Its handle is not needed any more.
+            # The view keeps the section alive. Its handle is not needed any more.
             _close(section)
 
     def drop(where: dict[str, Any]) -> None:
-        """Close the handle if it is still in there."""
+        """Close the handle if the share still contains it."""
         with contextlib.suppress(ValueError):
             _close(_take_handle(where))
 
     def _take_handle(where: dict[str, Any]) -> int:
         handle = where.pop("handle", None)
         if type(handle) is not int or not 0 < handle < _INVALID_HANDLE:
-            raise ValueError("a shared object is named by its handle in this process")
+            raise ValueError("a shared object must be given by its handle in this process")
         return handle
 
     def _close(handle: int) -> None:
-        with contextlib.suppress(OSError):  # the application has named something that there is not
+        with contextlib.suppress(OSError):  # the application sent an invalid handle
             _winapi.CloseHandle(handle)
 
     _FILE_MAP_WRITE = 0x2
@@ -67,7 +68,8 @@ if sys.platform == "win32":
     kernel32.UnmapViewOfFile.argtypes = (ctypes.c_void_p,)
 
     def map_shared(section: int, size: int, *, writable: bool) -> memoryview:
-        """All of it, and touched. It is unmapped when nothing refers to the view any more. Raises `OSError`."""
+        """Map and touch the whole section. It is unmapped when the view is not referenced any more. Raise
+        `OSError`."""
         # FILE_MAP_WRITE includes reading.
         address = kernel32.MapViewOfFile(section, _FILE_MAP_WRITE if writable else _FILE_MAP_READ, 0, 0, size)
         if not address:
@@ -76,8 +78,8 @@ if sys.platform == "win32":
         # Not at the end of the program: arrays may still be read then, and Windows unmaps the memory.
         weakref.finalize(memory, kernel32.UnmapViewOfFile, address).atexit = False
         view = memoryview(memory).cast("B")
-        # Touched now: a page that is missing costs a microsecond when it is met in a call.
-        # A page of Windows on x86, x64 and ARM64.
+        # Touched now, because each missing page costs a microsecond when a call meets it. 4096 is the page size of
+        # Windows on x86, x64 and ARM64.
         for offset in range(0, size, 4096):
             view[offset]
         return view if writable else view.toreadonly()
@@ -92,27 +94,32 @@ else:
     AVAILABLE = sys.platform == "linux"
 
     def open_stream(where: Mapping[str, Any], *, write: bool) -> int:
-        """A descriptor of our own for one end of a pipe of the application. Raises `OSError`, `ValueError`."""
+        """Return a separate descriptor for one end of a pipe of the application. Raise `OSError` or
+        `ValueError`."""
         return _open(where, os.O_WRONLY if write else os.O_RDONLY)
 
     def map_memory(where: Mapping[str, Any], size: int, *, write: bool) -> memoryview:
-        """Shared memory of the application, mapped and touched. Unmapped when nothing refers to it any more."""
+        """Map and touch shared memory of the application. It is unmapped when the view is not referenced any
+        more."""
         fd = _open(where, os.O_RDWR if write else os.O_RDONLY)
         try:
-            # An access behind the end of the file would be fatal (SIGBUS).
+            # An access beyond the end of the file would be fatal (SIGBUS).
             if os.fstat(fd).st_size != size:
                 raise ValueError(f"the memory has {os.fstat(fd).st_size} bytes, not {size}")
             return map_shared(fd, size, writable=write)
         finally:
-            # The mapping stays without the descriptor.
+            # The mapping does not need the descriptor.
             os.close(fd)
 
     def drop(_where: dict[str, Any]) -> None:
-        """Release an unopened share: it names an object of the application, so nothing is to be closed here."""
+        """Release an unopened share: it refers to an object of the application, so there is nothing to close
+        here."""
 
     def check_sealed(where: Mapping[str, Any]) -> None:
-        """Raises `OSError`, `ValueError` for memory that can be shrunk: an access to a removed page is fatal to
-        look at. For a process that serves several applications (and not in an emulated one, which cannot ask)."""
+        """Raise `OSError`, or `ValueError` for memory that can be shrunk: access to a removed page is fatal.
+
+        For a process that serves several applications (but not in an emulated one, where the check is impossible).
+        """
         fd = _open(where, os.O_RDONLY)
         try:
             if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
@@ -123,17 +130,17 @@ else:
     def _open(where: Mapping[str, Any], access: int) -> int:
         pid, number, device, inode = (where.get(key) for key in ("pid", "fd", "device", "inode"))
         if not all(type(value) is int for value in (pid, number, device, inode)):
-            raise ValueError("a shared file is named by pid, fd, device and inode")
-        # This makes an open file of its own: O_NONBLOCK of the application's descriptor does not apply here.
+            raise ValueError("a shared file must be given by pid, fd, device and inode")
+        # This creates a separate open file: O_NONBLOCK of the application's descriptor does not apply here.
         fd = os.open(f"/proc/{pid}/fd/{number}", access | os.O_CLOEXEC)
         status = os.fstat(fd)
-        # The number may have been closed and given to another file since the application sent it.
+        # The number may have been closed and reused for another file since the application sent it.
         if (status.st_dev, status.st_ino) != (device, inode):
             os.close(fd)
             raise ValueError(f"descriptor {number} of process {pid} is not the file that was meant")
         return fd
 
-    # Mapped without keeping a descriptor for it, as `mmap.mmap` does: there may be hundreds.
+    # Mapped without keeping a descriptor, which `mmap.mmap` does: there may be hundreds.
     _FAILED = ctypes.c_void_p(-1).value
     _libc = ctypes.CDLL(None, use_errno=True)
     _libc.mmap.argtypes = (
@@ -151,31 +158,31 @@ else:
         writable: bool,
         when_gone: Callable[[object, Callable[[], object]], object] = weakref.finalize,
     ) -> memoryview:
-        """All of it, and touched. It is unmapped when nothing refers to the view any more. Raises `OSError`.
+        """Map and touch the whole file. It is unmapped when the view is not referenced any more. Raise `OSError`.
 
-        when_gone: calls its second argument when its first is gone.
+        `when_gone` calls its second argument when its first is gone.
         """
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        # Touched now: a page that is missing costs a microsecond when it is met in a call.
+        # Touched now, because each missing page costs a microsecond when a call meets it.
         flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
         address = _libc.mmap(None, size, access, flags, fd, 0)
         if address == _FAILED:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
         memory = (ctypes.c_ubyte * size).from_address(address)
-        # Every view and array over the memory refers to this object, so it goes last.
+        # Every view and array over the memory refers to this object, so it is freed last.
         ended = when_gone(memory, functools.partial(_libc.munmap, address, size))
         if isinstance(ended, weakref.finalize):
-            # Arrays may be read until the very end of the program, and the kernel unmaps the memory then.
+            # Arrays may be read until the very end of the program, when the kernel unmaps the memory.
             ended.atexit = False
         view = memoryview(memory).cast("B")
         return view if writable else view.toreadonly()
 
-    # Of mmap(2) on Linux; the module `mmap` lacks it.
+    # From mmap(2) on Linux; the module `mmap` lacks it.
     _MAP_FIXED = 0x10
 
     def unshare(address: int, size: int) -> None:
-        """Replace a shared mapping by memory of this process with the same contents. Raises `OSError`."""
+        """Replace a shared mapping with memory of this process that has the same contents. Raise `OSError`."""
         contents = ctypes.string_at(address, size)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
         if _libc.mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) == _FAILED:

@@ -1,23 +1,23 @@
-"""What no exception of a signal handler can leave half done.
+"""Operations that no exception of a signal handler can leave half done.
 
 A signal handler of the application may raise: `KeyboardInterrupt`, the limit of `signal.alarm`, pytest-timeout.
-CPython runs handlers in the main thread only: at the entry of a function of Python, behind a call, at a jump
-backwards, and in a C function that waits. So in the main thread
+CPython runs handlers in the main thread only: at the entry of a Python function, after a call, at a backward jump,
+and in a C function that waits. So in the main thread
 
-- ``x = f()`` may lose what a C function `f` has made or taken: the handler runs before the assignment;
-- ``lock.acquire()`` before a ``try`` may leave the lock taken for ever;
+- ``x = f()`` may lose what a C function `f` has created or taken: the handler runs before the assignment;
+- ``lock.acquire()`` before a ``try`` may leave the lock locked forever;
 - an ``__enter__`` or ``__exit__`` in Python may be skipped: `threading.Condition`, `Event`, `Semaphore`,
   `concurrent.futures.Future`, and with an `Event` also `threading.Thread.start`.
 
-What the bridge uses instead:
+The bridge uses instead:
 
-- ``with lock:`` for a lock of C: nothing comes between taking it and the block; `in_turn` where there is a timeout;
+- ``with lock:`` for a C lock: nothing comes between acquiring it and the block; `in_turn` if there is a timeout;
 - single steps of C: `SimpleQueue`, `deque.append`, ``dict[key] = value``, ``dict.pop(key, None)``;
-  ``list.extend(map(f, ...))`` keeps what `f` made within the same step;
-- counts that are computed: the length of a dict from which each user takes itself away;
-- a callback of a weak reference that is a C function, in place of ``__del__``;
-- for what is rare and long (starting, explaining and ending a host) another thread: `shielded`. The main thread
-  only waits there. Interrupted, it leaves, and the work goes on to its end.
+  ``list.extend(map(f, ...))`` stores the results of `f` within the same step;
+- computed counts: the length of a dict from which each user removes itself;
+- a callback of a weak reference that is a C function, instead of ``__del__``;
+- another thread for rare and long work (starting, explaining and ending a host): `shielded`. The main thread only
+  waits. If it is interrupted, it leaves, and the work continues to its end.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class TooLate(Exception):
 
 
 def in_turn(lock: RLock, timeout_s: float, work: Callable[[], T]) -> T:
-    """`work`, while this thread has the lock. timeout_s: -1 waits for ever. Raises `TooLate`.
+    """Run `work` while this thread holds the lock. `timeout_s` -1 waits forever. Raise `TooLate` after the timeout.
 
-    The lock is taken inside of the ``try``, and a re-entrant one knows whether this thread has it.
+    The lock is acquired inside the ``try``; a re-entrant lock knows whether this thread holds it.
     """
     try:
         if not lock.acquire(timeout=timeout_s):
@@ -60,18 +60,18 @@ def in_turn(lock: RLock, timeout_s: float, work: Callable[[], T]) -> T:
         try:
             lock.release()
         except RuntimeError:
-            # This thread does not have it: its time was over, or the exception came first.
+            # This thread does not hold it: the timeout expired, or the exception came first.
             pass
 
 
 def is_interruptible() -> bool:
-    """Whether signal handlers run in this thread."""
-    # With greenlets the main thread has another number. What is done elsewhere without need does no harm.
+    """Return whether signal handlers run in this thread."""
+    # With greenlets the main thread has another number. An unnecessary shield does no harm.
     return threads_are_replaced() or get_ident() == threading.main_thread().ident
 
 
 class _Once:
-    """The work of a thread: done by the first thread that comes to it."""
+    """Work of a thread, done by the first thread that calls it."""
 
     def __init__(self, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         self._work = work
@@ -84,7 +84,7 @@ class _Once:
 
 
 def start_thread(name: str, work: Callable[..., object], *arguments: Any) -> None:
-    """Start a daemon thread, in one step of C. Raises `RuntimeError` if there can be no more threads."""
+    """Start a daemon thread, in one step of C. Raise `RuntimeError` if no more threads are possible."""
     _start_thread(name, _Once(work, arguments))
 
 
@@ -99,21 +99,22 @@ def _start(name: str, once: _Once) -> None:
     if threads_are_replaced():
         once()  # a `Thread` would be a greenlet
         return
-    # Here nothing interrupts `Thread.start`.
+    # Nothing interrupts `Thread.start` in this thread.
     try:
         threading.Thread(target=once, name=name, daemon=True).start()
     except (RuntimeError, MemoryError):
-        once()  # this thread is the last one
+        once()  # no further thread is possible, so this one does the work
 
 
 def shielded(name: str, work: Callable[[], T]) -> T:
-    """The result of `work`, which is done in another thread if a signal handler could raise in the midst of it.
+    """Return the result of `work`, which runs in another thread if a signal handler could interrupt it in this one.
 
-    It must end by itself if the caller is interrupted, and keep what it makes where the next caller finds it.
+    `work` must end by itself if the caller is interrupted, and store its result where the next caller finds it.
     """
     if not is_interruptible():
         return work()
-    # Nothing from here to the end of the wait may need memory: a thread that cannot report its end is waited for.
+    # Nothing from here to the end of the wait may need memory: the caller waits for a thread that must report its
+    # end.
     results: list[T | None] = [None]
     errors: list[BaseException | None] = [None]
     ended = Lock()
@@ -130,43 +131,43 @@ def shielded(name: str, work: Callable[[], T]) -> T:
     once = _Once(do, ())
     try:
         _start_thread(name, once)
-    except RuntimeError:  # the interpreter is ending, or there can be no more threads
+    except RuntimeError:  # the interpreter is ending, or no more threads are possible
         once()
     patience_s = BEGIN_S
     while not ended.acquire(timeout=_SLICE_S):
         patience_s -= _SLICE_S
         if patience_s <= 0:
-            once()  # nothing, unless the thread has had no memory to begin
+            once()  # does nothing, unless the thread had no memory to begin
     error = errors[0]
     if error is None:
         return results[0]  # type: ignore[return-value]
     try:
         raise error
     finally:
-        error = errors[0] = None  # else it and this frame would keep each other
+        error = errors[0] = None  # otherwise the error and this frame would keep each other alive
 
 
 class Changes(Generic[T]):
-    """Wakes the threads that wait for a change of something; in place of a `Condition`. Any thread."""
+    """Wakes threads that wait for a change, like a `Condition`. Thread-safe."""
 
     def __init__(self) -> None:
         self._waiting: dict[SimpleQueue[None], None] = {}
 
     def notify(self) -> None:
-        """Something has changed."""
+        """Wake the waiting threads after a change."""
         # The copy is one step of C. Threads come and go meanwhile.
         for one in list(self._waiting):
             one.put(None)
 
     def wait_for(self, held: Callable[[], T], timeout_s: float | None) -> T:
-        """What `held` says last: something true, or when the time is over."""
+        """Wait until `held()` is true or the timeout expires; return its last result."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         woken: SimpleQueue[None] = SimpleQueue()
-        # Before the first look at `held`, so that no change in between is missed.
+        # Before the first call of `held`, so that no change in between is missed.
         self._waiting[woken] = None
         try:
             while not (value := held()):
-                # In slices: who changed it may have been interrupted before it could notify.
+                # In slices: the thread that made the change may have been interrupted before it could notify.
                 left_s = _SLICE_S if until is None else min(_SLICE_S, until - time.monotonic())
                 if left_s <= 0:
                     break
@@ -178,18 +179,18 @@ class Changes(Generic[T]):
 
 
 class _Watch(weakref.ref[Any]):
-    """clean: what is to be done when the object is gone."""
+    """Weak reference with the function to call when the object is gone."""
 
     __slots__ = ("clean",)
     clean: Callable[[], object]
 
 
 class _Watched:
-    """Of this process: a fork has none of its threads."""
+    """Watched objects of this process: a fork has none of its threads."""
 
     def __init__(self) -> None:
         self.gone: SimpleQueue[_Watch] = SimpleQueue()
-        # By their `id`: a weak reference is as little to be hashed as its object.
+        # By `id`, because a weak reference is hashable only if its object is.
         self.watches: dict[int, _Watch] = {}
         self.cleaner = False
 
@@ -198,17 +199,20 @@ _watched = _Watched()
 
 
 def when_gone(thing: object, clean: Callable[[], object]) -> Callable[[], object]:
-    """`clean` in a thread of ours when nothing refers to the thing any more; in place of ``__del__``, which an
-    exception could cut in two. What it refers to must not keep the thing. Not at the end of the program.
+    """Call `clean` in a background thread when the object is not referenced any more. Not at the end of the
+    program.
 
-    Returns what calls it off.
+    Replaces ``__del__``, which an exception could interrupt. `clean` must not refer to the object.
+
+    Returns:
+        A function that cancels the call.
     """
     watched = _watched
-    # Two threads may come here at once. Two cleaners do no harm: both take from one queue.
+    # Two threads may come here at once. Two cleaners do no harm: both read from one queue.
     if not watched.cleaner:
         start_thread("qnnbridge cleaner", _clean_for_ever, watched)
         watched.cleaner = True
-    # The callback is a method of C, and gets the weak reference itself.
+    # The callback is a C method, and gets the weak reference itself.
     watch = _Watch(thing, watched.gone.put)
     watch.clean = clean
     watched.watches[id(watch)] = watch

@@ -1,5 +1,5 @@
-"""Questions that only Windows answers: registry, processor, devices, drives, libraries, and of files the time of
-the last change and the short path. A failed question gives an empty answer."""
+"""Facts that only Windows provides: registry, processor, devices, drives, libraries, and for files the time of the
+last change and the short path. If a query fails, the result is empty."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _VersionInfo(ctypes.Structure):
 
 
 class _FixedFileInfo(ctypes.Structure):
-    """VS_FIXEDFILEINFO, its beginning."""
+    """Beginning of VS_FIXEDFILEINFO."""
 
     _fields_ = (
         ("signature", wintypes.DWORD),
@@ -47,13 +47,14 @@ class _FixedFileInfo(ctypes.Structure):
 
 
 def build() -> int | None:
-    """From the kernel: `sys.getwindowsversion` says 9200 (Windows 8) in a program without a newer manifest."""
+    """Return the build from the kernel: `sys.getwindowsversion` returns 9200 (Windows 8) without a newer
+    manifest."""
     info = _VersionInfo(size=ctypes.sizeof(_VersionInfo))
     return None if ctypes.WinDLL("ntdll").RtlGetVersion(ctypes.byref(info)) else int(info.build)
 
 
 def value(root: str, key: str, name: str) -> str | int | bytes | None:
-    """Of the 64-bit view, also for a 32-bit process: drivers and devices are described there."""
+    """Return a value of the 64-bit view, also for a 32-bit process: it describes drivers and devices."""
     try:
         with _opened(root, key, winreg.KEY_WOW64_64KEY) as opened:
             found = winreg.QueryValueEx(opened, name)[0]
@@ -71,7 +72,7 @@ def subkeys(root: str, key: str, view: int = winreg.KEY_WOW64_64KEY) -> tuple[st
 
 
 def texts(root: str, key: str, view: int) -> dict[str, str]:
-    """All values of a key that are texts."""
+    """Return all values of a key that are texts."""
     try:
         with _opened(root, key, view) as opened:
             found = [winreg.EnumValue(opened, index) for index in range(winreg.QueryInfoKey(opened)[1])]
@@ -85,13 +86,14 @@ def _opened(root: str, key: str, view: int) -> winreg.HKEYType:
 
 
 def processor_name() -> str | None:
-    """As Windows names it: the same under emulation, where the environment and `platform` name another."""
+    """Return the processor from Windows: the same under emulation, where the environment and `platform` report
+    another."""
     found = value("HKLM", _PROCESSOR, "ProcessorNameString")
     return found if isinstance(found, str) else None
 
 
 def wine_version() -> str | None:
-    """``None`` on Windows itself."""
+    """Return Wine's version; ``None`` on Windows itself."""
     try:
         ask = ctypes.WinDLL("ntdll").wine_get_version
     except (AttributeError, OSError):
@@ -112,7 +114,7 @@ def is_network(path: str) -> bool:
 
 
 def device_problem(instance: str) -> int | None:
-    """Number of the problem that the device manager shows for a device; ``None`` if it cannot be asked."""
+    """Return the number of the problem that the device manager shows for a device; ``None`` if the query fails."""
     try:
         manager = ctypes.WinDLL("cfgmgr32")
         node, status, problem = wintypes.DWORD(), wintypes.ULONG(), wintypes.ULONG()
@@ -128,10 +130,10 @@ def device_problem(instance: str) -> int | None:
 
 
 def file_version(path: str) -> str | None:
-    """The version that a library says of itself, from its resource."""
+    """Return the version in a library's resource."""
     library = ctypes.WinDLL("version")
     size = library.GetFileVersionInfoSizeW(ctypes.c_wchar_p(path), None)
-    # The size comes from the file, so it is limited before memory is made for it.
+    # The size comes from the file, so it is limited before memory is allocated for it.
     if not 0 < size <= _MAX_RESOURCE_BYTES:
         return None
     resource = ctypes.create_string_buffer(size)
@@ -147,9 +149,9 @@ def file_version(path: str) -> str | None:
     return f"{high >> 16}.{high & 0xFFFF}.{low >> 16}.{low & 0xFFFF}"
 
 
-# --- files ----------------------------------------------------------------------------------------------
-# Python's ``st_ctime`` is the time of creation there. The short path is the other name that Windows keeps for
-# a path: of characters that every program can open.
+# --- files ---------------------------------------------------------------------------------------------- Python's
+# ``st_ctime`` is the time of creation on Windows. The short path is an alternative name that Windows keeps for a
+# path: it consists of characters that every program can open.
 
 _FILE_READ_ATTRIBUTES = 0x0080
 _SHARE_ALL = 0x1 | 0x2 | 0x4
@@ -179,7 +181,7 @@ _get_short_path.restype = wintypes.DWORD
 
 
 def change_time_ns(path: str, status: os.stat_result) -> int:
-    """Nanoseconds since 1970. The time of the last write where the file system keeps no other (FAT)."""
+    """Return nanoseconds since 1970; the time of the last write if the file system keeps no other (FAT)."""
     try:
         # Without BACKUP_SEMANTICS Windows opens no folder.
         handle = open_file(path, _FILE_READ_ATTRIBUTES, _SHARE_ALL, _winapi.OPEN_EXISTING, _BACKUP_SEMANTICS)
@@ -195,7 +197,7 @@ def change_time_ns(path: str, status: os.stat_result) -> int:
 
 
 def short_path(path: str) -> str:
-    """The short name of an existing path; the path itself where the volume keeps no short names."""
+    """Return the short name of an existing path; the path itself if the volume keeps no short names."""
     length = _get_short_path(path, None, 0)
     buffer = ctypes.create_unicode_buffer(length + 1)
     written = _get_short_path(path, buffer, length + 1)

@@ -12,7 +12,7 @@ _STD_HANDLES = {0: -10, 1: -11, 2: -12}
 
 
 def make_binary(*fds: int) -> None:
-    """No translation of line ends."""
+    """Disable the translation of line ends."""
     for fd in fds:
         msvcrt.setmode(fd, os.O_BINARY)
 
@@ -20,13 +20,13 @@ def make_binary(*fds: int) -> None:
 def set_standard_handles() -> None:
     """Set the standard handles of Windows to those of the descriptors 0, 1 and 2.
 
-    Libraries with a C runtime of their own take their standard streams from there when they are loaded.
+    Libraries with a separate C runtime read their standard streams from there when they are loaded.
     """
     us = _winapi.GetCurrentProcess()
     set_std_handle = ctypes.WinDLL("kernel32").SetStdHandle
     set_std_handle.argtypes = (ctypes.c_uint32, ctypes.c_void_p)
     for fd, name in _STD_HANDLES.items():
-        # A duplicate that is never closed: the descriptor's own handle may be closed and its number used again.
+        # A duplicate that is never closed: the descriptor's own handle may be closed and its number reused.
         handle = _winapi.DuplicateHandle(us, msvcrt.get_osfhandle(fd), us, 0, False, _winapi.DUPLICATE_SAME_ACCESS)
-        # Windows defines the names as (DWORD)-10 to (DWORD)-12.
+        # Windows defines these constants as (DWORD)-10 to (DWORD)-12.
         set_std_handle(name & 0xFFFFFFFF, handle)

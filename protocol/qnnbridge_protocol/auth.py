@@ -1,4 +1,4 @@
-"""Authentication between a daemon and its clients, without any I/O: three records that prove the token both ways.
+"""Authentication between a daemon and its clients, without I/O: three records prove the token in both directions.
 
 ::
 
@@ -7,8 +7,8 @@
     daemon  ANSWER     magic, verdict, two handles,    HMAC-SHA256(token, "server" | CHALLENGE | PROOF | ANSWER so
     far)
 
-Always holds: no byte of a record can be changed without being refused; a PROOF is good for the one connection whose
-nonce it answers; the token itself never travels. A client that has not proved itself gets no answer.
+Invariants: a record with any changed byte is refused; a PROOF is valid only for the connection whose nonce it
+answers; the token itself is never sent. A client that has not proved the token gets no answer.
 
 One object belongs to one connection and one thread.
 """
@@ -37,7 +37,7 @@ _CHALLENGE: Final = struct.Struct(f"<8sHH{INSTANCE_BYTES}s{NONCE_BYTES}s")
 _PROOF: Final = struct.Struct(f"<8s{NONCE_BYTES}sIB3s{NAME_BYTES}s")
 _ANSWER: Final = struct.Struct("<8sI4sQQ")
 
-# The first byte is no text, so that a program that prints or speaks another protocol is not taken for a daemon.
+# The first byte is not text, so a program that prints text or uses another protocol is not taken for a daemon.
 _CHALLENGE_MAGIC: Final = b"\x89QNBASK\n"
 _PROOF_MAGIC: Final = b"\x89QNBPRF\n"
 _ANSWER_MAGIC: Final = b"\x89QNBANS\n"
@@ -48,11 +48,11 @@ ANSWER_BYTES: Final = _ANSWER.size + _MAC_BYTES
 
 
 class NotProven(Exception):
-    """The other side does not know the token, is another daemon, or does not speak this dialogue."""
+    """The other side does not know the token, is another daemon, or does not use this dialogue."""
 
 
 class AdmissionCode(enum.IntEnum):
-    """The daemon's answer to a client that has proved itself."""
+    """The daemon's answer to a client that has proved the token."""
 
     WELCOME = 0
     LEAVING = 1
@@ -61,7 +61,7 @@ class AdmissionCode(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClientIdentity:
-    """A client's own description, after its proof."""
+    """Process id and name of a client, from its proof."""
 
     pid: int
     name: str
@@ -69,14 +69,15 @@ class ClientIdentity:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DaemonAnswer:
-    """handles: in the client's process, to read from and to write to; 0 where they do not travel as numbers."""
+    """The daemon's answer. `handles` (read, write) are handles in the client's process; 0 if they are not sent as
+    numbers."""
 
     verdict: AdmissionCode
     handles: tuple[int, int] = (0, 0)
 
 
 class DaemonSide:
-    """The daemon's part of one dialogue."""
+    """The daemon's side of one dialogue."""
 
     def __init__(self, token: bytes, instance: bytes) -> None:
         self._token = token
@@ -86,7 +87,7 @@ class DaemonSide:
         self._proof = b""
 
     def check(self, proof: bytes) -> ClientIdentity:
-        """The client's identity. Raises `NotProven`."""
+        """Return the client's identity. Raise `NotProven` if the proof is wrong."""
         body, mac = proof[: _PROOF.size], proof[_PROOF.size :]
         if not hmac.compare_digest(_mac(self._token, b"client", self.challenge, body), mac):
             raise NotProven("the proof is wrong")
@@ -97,14 +98,14 @@ class DaemonSide:
         return ClientIdentity(pid, _readable(name[:length]))
 
     def answer(self, answer: DaemonAnswer) -> bytes:
-        """The record for a client that `check` admitted."""
+        """Return the ANSWER for a client that `check` accepted."""
         assert self._proof
         body = _ANSWER.pack(_ANSWER_MAGIC, int(answer.verdict), bytes(4), *answer.handles)
         return body + _mac(self._token, b"server", self.challenge, self._proof, body)
 
 
 class ClientSide:
-    """The application's part of one dialogue."""
+    """The application's side of one dialogue."""
 
     def __init__(self, token: bytes, instance: bytes, identity: ClientIdentity) -> None:
         self._token = token
@@ -114,18 +115,18 @@ class ClientSide:
         self._proof = b""
 
     def prove(self, challenge: bytes) -> bytes:
-        """The record that answers the challenge. Raises `NotProven`, `VersionMismatch`."""
+        """Return the PROOF for a challenge. Raise `NotProven` or `VersionMismatch`."""
         if len(challenge) != CHALLENGE_BYTES:
             raise NotProven("not a challenge")
         magic, version, reserved, instance, _ = _CHALLENGE.unpack(challenge)
         if magic != _CHALLENGE_MAGIC:
             raise NotProven("not a challenge")
         if (version, reserved) != (AUTH_VERSION, 0):
-            # Not at the top: only this message needs it.
+            # Needed only for this message.
             from qnnbridge_protocol.installing import install_command
 
             raise VersionMismatch(
-                f"The daemon's opening dialogue has version {version}, this side knows version {AUTH_VERSION}.",
+                f"The daemon's opening dialogue has version {version}, this side has version {AUTH_VERSION}.",
                 fix="Build the application again with the daemon's qnnbridge, or upgrade the daemon."
                 if is_frozen()
                 else f"Upgrade the older one: {install_command(options='--upgrade')}   Then restart the daemon: "
@@ -147,7 +148,7 @@ class ClientSide:
         return self._proof
 
     def check(self, answer: bytes) -> DaemonAnswer:
-        """What the daemon says. Raises `NotProven`."""
+        """Return the daemon's answer. Raise `NotProven` if it is not authentic."""
         body, mac = answer[: _ANSWER.size], answer[_ANSWER.size :]
         if not hmac.compare_digest(_mac(self._token, b"server", self._challenge, self._proof, body), mac):
             raise NotProven("the daemon does not know the token")
@@ -162,11 +163,12 @@ def _mac(token: bytes, side: bytes, *parts: bytes) -> bytes:
 
 
 def _cut(name: str) -> bytes:
-    """At most `NAME_BYTES`, and no half character at the end."""
+    """Cut to at most `NAME_BYTES`, without half a character at the end."""
     raw = name.encode("utf-8", "replace")[:NAME_BYTES]
     return raw.decode("utf-8", "ignore").encode()
 
 
 def _readable(name: bytes) -> str:
-    """It is shown in terminals: nothing in it may steer one."""
+    """Return the name with unprintable characters replaced: it is shown in terminals, which interpret control
+    characters."""
     return "".join(c if c.isprintable() else "?" for c in name.decode("utf-8", "replace"))

@@ -1,7 +1,7 @@
-"""The configuration keys that ONNX Runtime knows, for sessions and for runs.
+"""The configuration keys of ONNX Runtime, for sessions and for runs.
 
-Both sides need them: the host finds misspelt keys by them, the application's side reads the entries of a real
-onnxruntime's options, which ONNX Runtime cannot list. Constant data; any thread.
+Both sides need them: the host detects misspelt keys, the application's side reads the entries of a real
+onnxruntime's options, which ONNX Runtime cannot list. Constant data; thread-safe.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-# Read from the text of onnxruntime 1.32.0's library and from its public headers since 1.20.
+# From the text of onnxruntime 1.32.0's library, and its public headers since 1.20.
 SESSION_KEYS: Final[frozenset[str]] = frozenset(
     (
         "ep.context_embed_mode",
@@ -153,7 +153,7 @@ SESSION_KEYS: Final[frozenset[str]] = frozenset(
     )
 )
 
-# Run keys that are not about QNN.
+# Run keys that do not concern QNN.
 RUN_KEYS: Final[frozenset[str]] = frozenset(
     ("disable_synchronize_execution_providers", "gpu_graph_id", "memory.enable_memory_arena_shrinkage")
 )
@@ -170,6 +170,6 @@ QNN_RUN_KEYS: Final[frozenset[str]] = frozenset(
 
 
 BACKENDS_WITHOUT_RESULTS: Final[Mapping[str, str]] = {
-    "saver": "The saver backend only records what it is asked to do: its outputs are not results.",
+    "saver": "The saver backend only records its calls: its outputs are not results.",
     "ir": "The IR backend only writes the graph to a file: it cannot compute.",
 }

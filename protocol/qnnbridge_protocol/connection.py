@@ -1,15 +1,15 @@
-"""One connection without any I/O: HELLO and what the two sides agree on, bytes in, frames out, and the rules which
-side may send which frame in which state.
+"""One connection without I/O: HELLO and the agreement of both sides, conversion of bytes to frames, and the rules
+which side may send which frame in which state.
 
 Nothing heavy is imported before HELLO, so that a version conflict costs a tenth of a second.
 
 The rules are the tables above `Connection`. A state lists the kinds that may be sent and received in it, and the
-state that follows. What is not listed is forbidden: sending it is a bug of ours (`RuntimeError`), receiving it is
-the peer's (`ProtocolDesync`).
+state that follows. Anything else is forbidden: sending it is a bug of this side (`RuntimeError`), receiving it is a
+bug of the peer (`ProtocolDesync`).
 
 A client numbers its requests, cancels and pings 1, 2, 3 ... and never reuses a number. Each gets exactly one
-answer: REQUEST a REPLY or ERROR, CANCEL a REPLY, PING a PONG. PHASE and EVENT may come in between, and CALL_BACK,
-which asks the other way round: one at a time within a request, answered by RETURN.
+answer: REQUEST a REPLY or ERROR, CANCEL a REPLY, PING a PONG. PHASE and EVENT may come in between, and CALL_BACK, a
+request in the other direction: one at a time within a request, answered by RETURN.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.specs import HostInfo
 
 
-# --- HELLO: what each side says of itself first -----------------------------------------------------------
+# --- HELLO: the introduction of each side ----------------------------------------------------------------
 
-# Lowest and highest version of the operations that this build speaks. Only additions inside a version.
+# Lowest and highest supported version of the operations. Within a version there are only additions.
 API_VERSIONS = (2, 2)
 
-# Further streams beside the connection, and memory that both sides have mapped: not on every system.
+# Further streams besides the connection, and memory that both sides have mapped: not available on every system.
 SHARING_FEATURES: frozenset[str] = frozenset({"fast1", "shm1"})
 
-# The host calls functions of the application. A daemon does not: one that hangs would keep others waiting.
+# The host calls functions of the application. A daemon does not: a function that hangs would keep others waiting.
 CALL_BACK_FEATURE = "callback"
 
-# Named abilities. What both sides have is used; an unknown name is ignored.
+# Optional features. Features that both sides have are used; an unknown feature is ignored.
 FEATURES: frozenset[str] = frozenset({"phase", "cancel", CALL_BACK_FEATURE}) | SHARING_FEATURES
 
-# Named by a daemon and its clients only: releases that are far apart do not meet there.
+# Used by a daemon and its clients only: releases that are far apart refuse each other.
 DAEMON_FEATURE = "daemon"
 
-# What a client asks of a daemon whose version does not match its own: to end if it serves nobody and is the older
-# one, since the client starts another in its place; to end in any case. If it does, `LEAVING` in the details of the
-# error is the feature.
+# Requests of a client to a daemon with an incompatible version: to end if the daemon is older and has no client,
+# since the client starts another one; to end in any case. If the daemon ends, `LEAVING` in the error's details is
+# the feature.
 MAKE_WAY_FEATURE = "make-way"
 LEAVE_FEATURE = "leave"
 LEAVING = "leaving"
@@ -61,13 +61,14 @@ _MAX_VERSION_CHARACTERS = 64
 
 
 class Hello(NamedTuple):
-    """One side's introduction.
+    """Introduction of one side.
 
-    wire: version of the frames, which stands in the prefix of the HELLO.
-    machine: of the process, from its own executable (``platform.machine()`` lies under emulation).
-    pid: the real one; a virtual environment's launcher on Windows has another.
-    system: whose process numbers it sees (`qnnbridge_os.processes`); empty if it does not say.
-    versions: of onnxruntime, onnxruntime_qnn, qnn_sdk and so on, as far as known without importing them.
+    Attributes:
+        wire: version of the frames, from the prefix of the HELLO.
+        machine: machine type from the process's executable (``platform.machine()`` is wrong under emulation).
+        pid: id of the process itself; a virtual environment's launcher on Windows has another.
+        system: system to which process ids refer (`qnnbridge_os.processes`); '' if unknown.
+        versions: of onnxruntime, onnxruntime_qnn, qnn_sdk and so on, as far as known without importing them.
     """
 
     api: tuple[int, int] = API_VERSIONS
@@ -85,7 +86,7 @@ class Hello(NamedTuple):
 
     def to_wire(self) -> dict[str, Any]:
         plain: dict[str, Any] = self._asdict()
-        del plain["wire"]  # it stands in the prefix
+        del plain["wire"]  # it is in the prefix
         return {
             **plain,
             "api": list(self.api),
@@ -95,7 +96,7 @@ class Hello(NamedTuple):
         }
 
     def info(self, answer: Mapping[str, Any], generation: int = 0, startup_seconds: float = 0.0) -> HostInfo:
-        """What the application sees of a host: its HELLO with its answer to ``host.info``."""
+        """Return the description of a host for the application: its HELLO with its answer to ``host.info``."""
         from qnnbridge_protocol.specs import HostInfo  # not needed for HELLO itself
 
         return HostInfo(
@@ -119,9 +120,9 @@ class Hello(NamedTuple):
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any], wire: int = WIRE_VERSION) -> Hello:
-        """A peer's HELLO. Raises `ProtocolDesync` when it is none.
+        """Convert a peer's HELLO. Raise `ProtocolDesync` if it is invalid.
 
-        Of one with another wire version only what names the side is read, which every version keeps.
+        Of a HELLO with another wire version, read only the identification of the side, which every version keeps.
         """
         if wire != WIRE_VERSION:
             named = data.get("features")
@@ -157,7 +158,7 @@ class Hello(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """What both sides keep to from HELLO on."""
+    """What both sides comply with from HELLO on."""
 
     api: int
     features: frozenset[str]
@@ -165,12 +166,13 @@ class Agreement(NamedTuple):
 
 
 def negotiate(client: Hello, host: Hello) -> Agreement:
-    """Highest common version, common features, smaller limits.
+    """Return the highest common version, the common features and the smaller limits.
 
     Raises:
-        VersionMismatch: naming both sides.
-        HandshakeFailed: a limit of one side is so small that no error could be sent to it, or a side of a
-            daemon's connection names no release.
+        VersionMismatch: no common version; contains the versions of both sides.
+        HandshakeFailed: a limit of one side is too small to send an error to it, or a side of a daemon's connection
+            has
+            no valid release.
     """
     if client.wire != host.wire:
         raise _mismatch(client, host, "wire version {}", (client.wire, host.wire), client.wire < host.wire)
@@ -187,29 +189,29 @@ def negotiate(client: Hello, host: Hello) -> Agreement:
     if limits.max_header < MIN_HEADER_BYTES:
         side = "application side" if client.limits.max_header == limits.max_header else "host"
         raise HandshakeFailed(
-            f"The {side} takes headers of at most {limits.max_header} bytes; {MIN_HEADER_BYTES} are the least with "
-            "which errors can be sent.",
+            f"The {side} accepts headers of at most {limits.max_header} bytes; at least {MIN_HEADER_BYTES} are "
+            "needed to send errors.",
             fix=f"Set max_header to {MIN_HEADER_BYTES} or more, or leave it at its default.",
             details={"max_header": limits.max_header, "least": MIN_HEADER_BYTES},
         )
     features = client.features & host.features
-    # What is shared is named by the number of a process.
+    # Shared resources are identified by a process id.
     return Agreement(high, features - SHARING_FEATURES if elsewhere(client, host) else features, limits)
 
 
 def elsewhere(one: Hello, other: Hello) -> bool:
-    """Whether process numbers of one side mean nothing to the other: Wine, a container, another machine."""
+    """Return whether process ids of one side are invalid on the other: Wine, a container, another machine."""
     return bool(one.system and other.system and one.system != other.system)
 
 
 def refusal(header: Mapping[str, Any]) -> HostStartFailed:
-    """The error in a HELLO_ERR; `HandshakeFailed` for one that says nothing of the kind."""
+    """Return the error in a HELLO_ERR; `HandshakeFailed` if it contains no such error."""
     described = header.get("error")
     error = from_wire(described) if isinstance(described, Mapping) else None
     if isinstance(error, HostStartFailed):
         return error
     return HandshakeFailed(
-        "The host refuses this application and gives no reason that could be read.",
+        "The host refuses this application and gives no readable reason.",
         cause=error.message if error is not None and error.message else None,
         fix="Install the same qnnbridge version on both sides.",
     )
@@ -234,7 +236,7 @@ def _mismatch(
 
 
 def _upgrade(name: str, client_is_older: bool, python: str) -> str:
-    # Not at the top: the host imports this module before it says HELLO.
+    # Not at the top: the host imports this module before it sends HELLO.
     from qnnbridge_protocol.installing import install_command
 
     daemon = name == "daemon"
@@ -243,7 +245,7 @@ def _upgrade(name: str, client_is_older: bool, python: str) -> str:
     )
     if client_is_older:
         if is_frozen():
-            return f"This application has to be built again with the qnnbridge of the {name}."
+            return f"Build this application again with the qnnbridge of the {name}."
         return f"Upgrade the application side, with its own Python: {upgrade}"
     if daemon:
         return f"Upgrade the daemon: {upgrade}   Then: qnnbridge host restart --daemon"
@@ -252,14 +254,18 @@ def _upgrade(name: str, client_is_older: bool, python: str) -> str:
     return f"Upgrade the host: qnnbridge setup --upgrade. By hand, with the host's own Python: {upgrade}"
 
 
-# A daemon serves applications with environments of their own, each upgraded on a day of its own: the rule is
-# simple, and both sides apply it.
+# A daemon serves applications with separate environments, each upgraded at another time: the rule is simple, and
+# both sides apply it.
 MINORS_APART = 1
 
 
 def check_releases(client: str, daemon: str, daemon_python: str = "") -> None:
-    """Raises `VersionMismatch` naming both releases and what to upgrade, `HandshakeFailed` for a text that is no
-    release."""
+    """Check that the releases are compatible.
+
+    Raises:
+        VersionMismatch: they are too far apart; the error contains both, and what to upgrade.
+        HandshakeFailed: a text is not a release.
+    """
     ours, theirs = _release("application side", client), _release("daemon", daemon)
     if ours[0] == theirs[0] and abs(ours[1] - theirs[1]) <= MINORS_APART:
         return
@@ -277,14 +283,14 @@ def check_releases(client: str, daemon: str, daemon_python: str = "") -> None:
 
 
 def _version_text(version: object) -> str:
-    """The version of a peer, as it may be shown in a terminal."""
+    """Return the version of a peer in a form that is safe to show in a terminal."""
     text = version if type(version) is str else f"<{type(version).__name__}>"
     short = text[:_MAX_VERSION_CHARACTERS]
     return text if short == text and text.isprintable() else f"{short!r} ..."
 
 
 def _release(name: str, version: str) -> tuple[int, int]:
-    # Without `re`: the host imports this before it says HELLO.
+    # Without `re`: the host imports this before it sends HELLO.
     major, _, rest = version.partition(".")
     minor = rest[: len(rest) - len(rest.lstrip("0123456789"))]  # 0 of 0rc1
     shown = len(version) <= _MAX_VERSION_CHARACTERS and version.isascii() and version.isprintable()
@@ -293,7 +299,7 @@ def _release(name: str, version: str) -> tuple[int, int]:
     from qnnbridge_protocol.installing import install_command
 
     raise HandshakeFailed(
-        f"The {name} says that its version of qnnbridge is {version!r}, which is none.",
+        f"The {name} reports {version!r} as its version of qnnbridge, which is not a version.",
         cause="It is not qnnbridge, or its installation is damaged.",
         fix=f"Install qnnbridge again on the {name}: {install_command(options='--force-reinstall')}",
     )
@@ -325,7 +331,7 @@ def _stay(state: State, kinds: set[Kind]) -> dict[Kind, State]:
     return dict.fromkeys(kinds, state)
 
 
-# (role, state) -> what it may send, and the state after it.
+# (role, state) -> kinds that may be sent, and the state after each.
 _SENDS: dict[tuple[Role, State], dict[Kind, State]] = {
     (Role.CLIENT, State.START): {Kind.HELLO: State.GREETING},
     (Role.CLIENT, State.READY): _stay(State.READY, _ASKING | {Kind.RETURN}) | {Kind.GOODBYE: State.CLOSING},
@@ -334,11 +340,11 @@ _SENDS: dict[tuple[Role, State], dict[Kind, State]] = {
     (Role.HOST, State.CLOSING): _stay(State.CLOSING, _ANSWERING | _TELLING) | {Kind.GOODBYE: State.CLOSED},
 }
 
-# (role, state) -> what it may receive, and the state after it.
+# (role, state) -> kinds that may be received, and the state after each.
 _RECEIVES: dict[tuple[Role, State], dict[Kind, State]] = {
     (Role.CLIENT, State.GREETING): {Kind.HELLO_OK: State.READY, Kind.HELLO_ERR: State.CLOSED},
     (Role.CLIENT, State.READY): _stay(State.READY, _ANSWERING | _TELLING | _CALLING),
-    # One that crosses a GOODBYE is dropped.
+    # A CALL_BACK that crosses a GOODBYE is dropped.
     (Role.CLIENT, State.CLOSING): _stay(State.CLOSING, _ANSWERING | _TELLING | _CALLING)
     | {Kind.GOODBYE: State.CLOSED},
     (Role.HOST, State.START): {Kind.HELLO: State.GREETING},
@@ -349,7 +355,7 @@ _ANSWERS = {Kind.REQUEST: {Kind.REPLY, Kind.ERROR}, Kind.CANCEL: {Kind.REPLY}, K
 
 
 class Connection:
-    """The state of one connection. Sending and receiving may be done by two threads at a time, one each."""
+    """State of one connection. Two threads may use it at a time, one for sending and one for receiving."""
 
     def __init__(self, role: Role, hello: Hello) -> None:
         self.role = role
@@ -357,13 +363,13 @@ class Connection:
         self.hello = hello
         self.peer: Hello | None = None
         self.agreement: Agreement | None = None
-        # Answers to requests that were given up; they are dropped.
+        # Number of answers to abandoned requests, which are dropped.
         self.unclaimed_answers = 0
         self._limits: Limits = hello.limits
         self._reader = FrameReader(hello.limits, allow_preamble=role is Role.CLIENT)
         self._last_id = 0
         self._open: dict[int, Kind] = {}
-        # The answers still come and have to be matched, or they would be answers to nothing.
+        # Abandoned requests: their answers still come, and would otherwise be answers without a request.
         self._given_up: set[int] = set()
         # Requests in which the host waits for a function of the client.
         self._called_back: set[int] = set()
@@ -377,19 +383,20 @@ class Connection:
 
     @property
     def mid_frame(self) -> bool:
-        """Whether a frame has begun to arrive and is not complete."""
+        """Whether a frame has begun to arrive and is incomplete."""
         return self._reader.mid_frame
 
     def get_buffer(self) -> memoryview:
-        """Where to put the next bytes."""
+        """Return the memory for the next bytes."""
         return self._reader.get_buffer()
 
     def received(self, count: int) -> list[Frame]:
-        """`count` bytes are in the last buffer. Returns complete, legal frames; raises `ProtocolDesync`."""
+        """Process `count` bytes in the last buffer. Return complete, legal frames; raise `ProtocolDesync`."""
         return [frame for frame in self._reader.advance(count) if self._accept(frame)]
 
     def received_eof(self) -> bool:
-        """The stream ended. True if it could end here: between frames, after GOODBYE or HELLO_ERR."""
+        """Record the end of the stream. Return True if it was expected: between frames, after GOODBYE or
+        HELLO_ERR."""
         clean = self.state in (State.CLOSING, State.CLOSED) and not self._reader.mid_frame
         self.state = State.CLOSED
         return clean
@@ -403,7 +410,7 @@ class Connection:
         if frame.kind is Kind.CALL_BACK and not self._open_call(frame):
             return False
         if self.role is Role.HOST and frame.kind in _ASKING:
-            # Numbers only rise, so a repeated or old frame is noticed with one comparison.
+            # Numbers only increase, so one comparison detects a repeated or old frame.
             if frame.request_id <= self._last_id:
                 raise desync(f"request id {frame.request_id} after {self._last_id}")
             self._last_id = frame.request_id
@@ -415,7 +422,7 @@ class Connection:
         return True
 
     def _close_request(self, frame: Frame) -> bool:
-        """Whether a caller waits for this answer."""
+        """Return whether a caller waits for this answer."""
         asked = self._open.pop(frame.request_id, None)
         if asked is None:
             raise desync(f"{frame.kind.name} to request {frame.request_id}, which is not open")
@@ -429,7 +436,7 @@ class Connection:
         return True
 
     def _open_call(self, frame: Frame) -> bool:
-        """Whether there may be a caller whose function is called."""
+        """Return whether there may be a caller whose function is called."""
         number = frame.request_id
         if self._open.get(number) is not Kind.REQUEST:
             raise desync(f"CALL_BACK of request {number}, which is not open")
@@ -443,29 +450,29 @@ class Connection:
     # --- sending ---
 
     def send_hello(self) -> list[memoryview]:
-        """Client: open the conversation."""
+        """Client: start the conversation."""
         return self.send(Frame(Kind.HELLO, 0, self.hello.to_wire()))
 
     def accept_hello(self) -> list[memoryview]:
-        """Host: answer the client's HELLO. Raises `VersionMismatch` and `HandshakeFailed`, which belong into
+        """Host: answer the client's HELLO. Raise `VersionMismatch` or `HandshakeFailed`, which are for
         `refuse_hello`."""
         assert self.peer is not None
-        # Before anything is sent: if they do not fit, the answer is HELLO_ERR.
+        # Checked before anything is sent: if the sides are incompatible, the answer is HELLO_ERR.
         agreement = negotiate(self.peer, self.hello)
         chunks = self.send(Frame(Kind.HELLO_OK, 0, self.hello.to_wire()))
         self._agree(agreement)
         return chunks
 
     def refuse_hello(self, error: dict[str, Any]) -> list[memoryview]:
-        """Host: say why not. The connection is over."""
+        """Host: refuse the client with the reason. The connection ends."""
         return self.send(Frame(Kind.HELLO_ERR, 0, {"error": error}))
 
     def ask(
         self, kind: Kind, header: dict[str, Any], buffers: tuple[Any, ...] = ()
     ) -> tuple[int, list[memoryview]]:
-        """Client: the next request, cancel or ping. Returns its id and the bytes to write."""
+        """Client: send the next request, cancel or ping. Return its id and the bytes to write."""
         request_id = self._last_id + 1
-        # First: a frame that is too large uses up no number and opens nothing.
+        # First, because a frame that is too large must neither use up a number nor open a request.
         chunks = self.send(Frame(kind, request_id, header, buffers))
         self._last_id = request_id
         self._open[request_id] = kind
@@ -474,10 +481,10 @@ class Connection:
     def give_back(
         self, request_id: int, header: dict[str, Any], buffers: tuple[Any, ...] = ()
     ) -> list[memoryview] | None:
-        """Client: the RETURN to the open CALL_BACK of a request; ``None`` if the host does not wait any more."""
+        """Client: return the RETURN to the open CALL_BACK of a request; ``None`` if the host no longer waits."""
         if request_id not in self._called_back or self.state is not State.READY:
             return None
-        # First: the next CALL_BACK may be read before this returns.
+        # First, because the next CALL_BACK may be read before this method returns.
         self._called_back.discard(request_id)
         try:
             return self.send(Frame(Kind.RETURN, request_id, header, buffers))
@@ -486,12 +493,12 @@ class Connection:
             raise
 
     def give_up(self, request_id: int) -> None:
-        """Client: the caller has given up this answer."""
+        """Client: record that the caller abandoned this answer."""
         if request_id in self._open:
             self._given_up.add(request_id)
 
     def send(self, frame: Frame) -> list[memoryview]:
-        """The bytes of a frame. Raises `TooLarge`, and `RuntimeError` for a frame that is not allowed now."""
+        """Return the bytes of a frame. Raise `TooLarge`, or `RuntimeError` for a frame that is not allowed now."""
         after = _SENDS.get((self.role, self.state), {}).get(frame.kind)
         if after is None:
             raise RuntimeError(f"{self.role.value} may not send {frame.kind.name} in state {self.state.value}")
@@ -500,7 +507,7 @@ class Connection:
         return chunks
 
     def _move(self, after: State) -> None:
-        # Only a true change is written: the other direction's thread may just have moved on to CLOSING.
+        # Written only if it changes: the thread of the other direction may just have set CLOSING.
         if (after is not self.state and self.state is not State.CLOSING) or after is State.CLOSED:
             self.state = after
 

@@ -1,4 +1,4 @@
-"""The numbers of the ONNX element types. Loads no numpy: a model's types can be read without it."""
+"""Numbers of the ONNX element types. Does not load numpy: a model's types can be read without it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class ElementType(enum.IntEnum):
-    """The element type of a tensor, by its number in ONNX."""
+    """Element type of a tensor, by its number in ONNX."""
 
     FLOAT = 1
     UINT8 = 2
@@ -39,7 +39,7 @@ class ElementType(enum.IntEnum):
 
     @property
     def text(self) -> str:
-        """The name in ONNX Runtime's type texts: ``float`` in ``tensor(float)``."""
+        """Name in ONNX Runtime's type texts: ``float`` in ``tensor(float)``."""
         return self.name.lower()
 
 
@@ -47,5 +47,5 @@ _TEXTS = {element.value: element.text for element in ElementType}
 
 
 def text_of(number: int | None) -> str:
-    """The name of an element type by its number; "" for a number that is none."""
+    """Return the name of an element type by its number; '' for a number without an element type."""
     return "" if number is None else _TEXTS.get(number, "")

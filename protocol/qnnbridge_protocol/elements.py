@@ -1,15 +1,16 @@
 """The ONNX type system as far as values need it: element types, their layout in memory, and type texts.
 
-Owns the table of element types (`LAYOUTS`), the byte count of a tensor (`measure`, `nbytes`) and the parser of
-ONNX Runtime's type texts (`from_ort_type`). Everything here is a pure function or an immutable table, so any
-thread may use it.
+Contains the table of element types (`LAYOUTS`), the byte count of a tensor (`measure`, `nbytes`) and the parser of
+ONNX Runtime's type texts (`from_ort_type`). Everything is a pure function or an immutable table, so it is
+thread-safe.
 
-What always holds:
+Invariants:
 
 - numbers are those of ``onnx.TensorProto.DataType``;
 - byte counts are Python integers, so nothing overflows, and nothing over `MAX_TENSOR_BYTES` is accepted;
-- importing this module loads numpy and nothing else. Arrays of ml_dtypes are recognised by the name of their
-  dtype: such an array can only exist where ml_dtypes is already loaded.
+- importing this module loads only numpy. Arrays of ml_dtypes are recognised by the name of their dtype: such an
+  array
+  can only exist where ml_dtypes is already loaded.
 """
 
 from __future__ import annotations
@@ -26,24 +27,26 @@ from qnnbridge_protocol import errors
 from qnnbridge_protocol.element_types import ElementType as ElementType
 from qnnbridge_protocol.records import NamedTuple
 
-# Most dimensions a tensor may have (numpy's own limit; before numpy 2 it is 32).
+# Largest number of dimensions of a tensor (numpy's own limit; before numpy 2 it is 32).
 MAX_RANK = 64
 
-# Most bytes, and most elements, of one tensor. Below numpy's limit, so numpy refuses no shape that passes.
+# Largest number of bytes, and of elements, of one tensor. Below numpy's limit, so numpy accepts every shape that
+# passes.
 MAX_TENSOR_BYTES = 2**62
 
-# How deep values and types may be nested. ONNX Runtime has no value deeper than 3; a descriptor of this depth and
-# the levels of the header around it stay below the nesting that a header may have (16).
+# Maximum nesting of values and types. ONNX Runtime has no value deeper than 3; a descriptor of this depth and the
+# levels of the header around it stay below the maximum nesting of a header (16).
 MAX_DEPTH = 8
 
 
 class Layout(NamedTuple):
-    """How elements lie in memory.
+    """Layout of elements in memory.
 
-    bits: per element in a dense buffer; for strings the size of a pointer, which bounds the count only.
-    storage: dtype of the array that holds the bytes, little-endian. One byte for all packed types.
-    named: numpy itself has the type, so a plain array says it all.
-    ml_name: its name in ml_dtypes, where numpy has none.
+    Attributes:
+        bits: per element in a dense buffer; for strings the size of a pointer, which only bounds the count.
+        storage: dtype of the array that holds the bytes, little-endian. One byte for all packed types.
+        named: numpy itself has the type, so a plain array is sufficient.
+        ml_name: name in ml_dtypes, for a type that numpy does not have.
     """
 
     bits: int
@@ -53,7 +56,7 @@ class Layout(NamedTuple):
 
     @property
     def packed(self) -> bool:
-        """Several elements share a byte."""
+        """Whether several elements share a byte."""
         return self.bits < 8
 
 
@@ -109,12 +112,13 @@ _BY_ML_NAME: Mapping[str, ElementType] = {
 
 
 def numpy_dtype(element: ElementType) -> np.dtype[Any]:
-    """The dtype of the array that holds such a tensor: numpy's own, or that of the raw bytes (`Typed.data`)."""
+    """Return the dtype of the array that holds such a tensor: numpy's own, or that of the raw bytes
+    (`Typed.data`)."""
     return LAYOUTS[element].storage
 
 
 def element_of(dtype: np.dtype[Any]) -> ElementType | None:
-    """The ONNX type that a dtype means, or ``None``. Any byte order; also dtypes of ml_dtypes."""
+    """Return the ONNX type of a dtype, or ``None``. Accept any byte order, and dtypes of ml_dtypes."""
     found = _BY_DTYPE.get(dtype)
     if found is not None:
         return found
@@ -126,9 +130,10 @@ def element_of(dtype: np.dtype[Any]) -> ElementType | None:
 
 
 def measure(bits: int, shape: Sequence[int]) -> tuple[int, int]:
-    """Elements and bytes of a dense tensor; `ValueError` for what no array can be.
+    """Return elements and bytes of a dense tensor. Raise `ValueError` for a shape that no array can have.
 
-    Dimensions of zero do not excuse the others: numpy refuses a shape whose other dimensions overflow.
+    Also with a dimension of 0 the other dimensions are checked: numpy refuses a shape whose other dimensions
+    overflow.
     """
     if len(shape) > MAX_RANK:
         raise ValueError(f"{len(shape)} dimensions, at most {MAX_RANK} are possible")
@@ -141,14 +146,14 @@ def measure(bits: int, shape: Sequence[int]) -> tuple[int, int]:
         else:
             raise ValueError(f"a dimension is negative: {dim}")
     size = (count * bits + 7) >> 3
-    # Below a byte a tensor has more elements than bytes, so both have the limit.
+    # With less than a byte per element a tensor has more elements than bytes, so the limit applies to both.
     if count > MAX_TENSOR_BYTES or size > MAX_TENSOR_BYTES:
         raise ValueError("more than 2**62 bytes")
     return (0, 0) if empty else (count, size)
 
 
 def nbytes(element: ElementType, shape: Sequence[int]) -> int:
-    """Bytes of the dense buffer of such a tensor. Strings have no such number."""
+    """Return the bytes of the dense buffer of such a tensor. Strings have no such number."""
     if element is ElementType.STRING:
         raise errors.InvalidArgument("A string tensor has no byte count that follows from its shape.")
     try:
@@ -164,9 +169,12 @@ def nbytes(element: ElementType, shape: Sequence[int]) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ValueType:
-    """A type as a model declares it. ``str()`` gives ONNX Runtime's text back.
+    """A type as a model declares it. ``str()`` returns ONNX Runtime's text.
 
-    element: of a tensor or sparse tensor. key: of a map. item: what a sequence, an optional or a map holds.
+    Attributes:
+        element: element type of a tensor or sparse tensor.
+        key: key type of a map.
+        item: type of the contents of a sequence, an optional or a map.
     """
 
     kind: Literal["tensor", "sparse", "sequence", "map", "optional"]
@@ -197,7 +205,8 @@ _ELEMENTS_BY_TEXT = {element.text: element for element in ElementType}
 def from_ort_type(text: str) -> ValueType:
     """Parse ``NodeArg.type``: ``tensor(float)``, ``seq(map(int64,tensor(float)))``, ``optional(...)``.
 
-    Raises `errors.NotImplemented` for a type that this version does not know (an opaque type, for one).
+    Raises:
+        errors.NotImplemented: this version does not support the type (for example an opaque type).
     """
     return _parse(text, text, MAX_DEPTH)
 
@@ -216,7 +225,7 @@ def _parse(text: str, whole: str, depth: int) -> ValueType:
     if name == "optional":
         return ValueType("optional", item=_parse(inner, whole, depth - 1))
     if name == "map":
-        # The key is an element type, so the first comma ends it, also where the item is a map.
+        # The key is an element type, so the first comma ends it, even if the item is a map.
         key, _, item = inner.partition(",")
         return ValueType("map", key=_element(key, whole), item=_parse(item, whole, depth - 1))
     raise _unknown_type(whole)
@@ -232,6 +241,6 @@ def _element(text: str, whole: str) -> ElementType:
 def _unknown_type(text: str) -> errors.NotImplemented:
     return errors.NotImplemented(
         f"The type {text!r:.200} cannot be carried between the application and the host.",
-        cause="qnnbridge knows dense and sparse tensors of ONNX element types, sequences, maps and optionals.",
+        cause="qnnbridge supports dense and sparse tensors of ONNX element types, sequences, maps and optionals.",
         fix="Change the model so that this input or output has one of those types, or update qnnbridge.",
     )

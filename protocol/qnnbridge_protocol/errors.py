@@ -1,40 +1,40 @@
-"""Every error that either side raises, on stable codes.
+"""Every error that either side raises, with stable codes.
 
 ::
 
     BridgeError
     ├── HostError                    the host process
-    │   ├── HostStartFailed          it did not come up
+    │   ├── HostStartFailed          it did not start
     │   │   ├── HostNotFound         no interpreter that could be the host
-    │   │   ├── HandshakeFailed      it came up and did not say HELLO
+    │   │   ├── HandshakeFailed      it started and did not send HELLO
     │   │   └── VersionMismatch      no common protocol version
     │   ├── HostCrashed              it ended while work was under way
     │   ├── WorkerDied               the process that compiles for the host ended while it was needed
     │   ├── HostHung                 it neither ended nor answered
     │   ├── BreakerOpen              it keeps dying; no new start for now
-    │   ├── StateLost                what lived in it is gone and cannot be made again
-    │   ├── ForkedClient             this process is a fork of the one that owns it
+    │   ├── StateLost                objects in it are gone and cannot be created again
+    │   ├── ForkedClient             this process is a fork of the owner of the host
     │   └── Closed                   the host or the session was closed by its owner
     ├── WireError                    the byte stream
     │   ├── ProtocolDesync           the peer sent what the protocol forbids
     │   └── TooLarge                 a message over the agreed limits (nothing was sent)
     ├── CallError                    one call
-    │   ├── DeadlineExceeded         also a TimeoutError; ``state`` says what became of the work
+    │   ├── DeadlineExceeded         also a TimeoutError; ``state`` is the state of the work
     │   ├── Cancelled
     │   ├── Busy                     more calls in flight than agreed
-    │   ├── CallBackFailed           a function of the application that the host called gave no usable answer
+    │   ├── CallBackFailed           a function of the application that the host called returned no usable value
     │   └── UnknownOperation         the host is older than this client
     ├── OptionError                  also a ValueError: an unknown or ill-valued option
     ├── ModelError                   one model
     │   ├── PlacementRefused         nodes would run on the CPU and the session is strict
     │   ├── ProviderUnavailable      the requested provider cannot be used on this host
-    │   ├── ModelChanged             the file is no longer what the session was made from
-    │   ├── ModelQuarantined         the model killed the host too often
-    │   ├── CompiledModelRefused     a compiled model where only an original one can be worked on
-    │   ├── ContextUnusable          a compiled model that cannot run here, or whose files are not whole
+    │   ├── ModelChanged             the file has changed since the session was created
+    │   ├── ModelQuarantined         the model crashed the host too often
+    │   ├── CompiledModelRefused     a compiled model where only an original one is possible
+    │   ├── ContextUnusable          a compiled model that cannot run here, or whose files are incomplete
     │   ├── PullFailed               a model could not be downloaded from a model hub
     │   ├── CompileFailed            compiling for QNN gave no usable result
-    │   ├── NumbersDiffer            the numbers are not those of the CPU
+    │   ├── NumbersDiffer            the numbers differ from those of the CPU
     │   └── GenerationError          generation of text; also a RuntimeError
     │       ├── GenerationFolderInvalid  the model's folder lacks a file, or one is damaged
     │       ├── NativeCodeRefused        a file of the folder would load native code or write files
@@ -50,8 +50,8 @@
         └── RemoteOSError
             └── RemoteFileNotFoundError
 
-An error travels as a map (`to_wire`) and comes back through a closed table (`from_wire`): no class named by
-the wire is ever imported. This module imports nothing heavy, so that it works in a half-broken installation.
+An error is sent as a map (`to_wire`) and restored through a closed table (`from_wire`): a class name from the wire
+is never imported. This module imports nothing heavy, so that it works in a partly broken installation.
 """
 
 from __future__ import annotations
@@ -73,18 +73,18 @@ class BridgeError(Exception):
 
     Attributes:
         message: what happened, one sentence.
-        cause: why, as far as known; ``None`` if the message says it all.
+        cause: why, as far as known; ``None`` if the message is sufficient.
         fix: what to do about it.
-        evidence: lines that prove the cause (log lines, exit codes), for a person to read.
+        evidence: lines that prove the cause (log lines, exit codes), for people.
         details: facts for programs (numbers, names, paths); only msgpack types.
         retry: whether the same call may succeed when it is repeated.
     """
 
-    # Stable: programs, the wire and pickled errors know a class by its code and never by its name.
+    # Stable: programs, the wire and pickled errors identify a class by its code, never by its name.
     code: ClassVar[str] = "bridge.Error"
-    # Of the class. An instance may have another (a death that no restart cures is "pointless").
+    # Default of the class. An instance may have another (a death that no restart can fix is "pointless").
     retry: Retry = "unsafe"
-    # The text is the message alone, see `speak_like_onnxruntime`.
+    # The text is only the message, see `speak_like_onnxruntime`.
     _brief: ClassVar[bool] = False
 
     def __init__(
@@ -107,12 +107,12 @@ class BridgeError(Exception):
         if self._brief:
             return self.message
         if not (self.cause or self.evidence or self.fix):
-            # Programs compare ONNX Runtime's own texts, which have line feeds.
+            # Programs compare ONNX Runtime's own texts, which contain line feeds.
             return visible_lines(self.message)
         return self.shown()
 
     def shown(self) -> str:
-        """Return the text for a terminal or a log: no name in it can pass for a line of the report."""
+        """Return the text for a terminal or a log: no name in it can look like a line of the report."""
         lines = [quoted(self.message)]
         if self.cause:
             lines.append(f"  Cause: {quoted(self.cause)}")
@@ -122,7 +122,7 @@ class BridgeError(Exception):
         return "\n".join(lines)
 
     def _render_traceback_(self) -> list[str]:
-        """Return the lines of the traceback; IPython asks an error for them."""
+        """Return the lines of the traceback for IPython, which calls this method."""
         from qnnbridge_protocol.shown import notebook_traceback
 
         return notebook_traceback(self)
@@ -132,11 +132,11 @@ class BridgeError(Exception):
         return (from_wire, (self.to_wire(),))
 
     def copy(self) -> BridgeError:
-        """The same error, without the traceback that keeps the frames of the first raise alive."""
+        """Return the same error without the traceback, which keeps the frames of the first raise alive."""
         return from_wire(self.to_wire())
 
     def to_wire(self) -> dict[str, Any]:
-        """The error as a map of msgpack types."""
+        """Return the error as a map of msgpack types."""
         return {
             "code": self.code,
             "message": self.message,
@@ -144,7 +144,7 @@ class BridgeError(Exception):
             "fix": self.fix,
             "evidence": list(self.evidence),
             "details": self.details,
-            # Else the code says it, and so does it to a peer that does not know the field.
+            # Omitted if the code implies it, also for a peer that does not know the field.
             **({} if self.retry == type(self).retry else {"retry": self.retry}),
         }
 
@@ -177,7 +177,7 @@ class VersionMismatch(HostStartFailed):
 
 
 class HostCrashed(HostError):
-    """The host process ended while it was needed. ``details`` holds the crash record (see `docs/errors.md`)."""
+    """The host process ended while it was needed. ``details`` is the crash record (see `docs/errors.md`)."""
 
     code = "host.Crashed"
     retry: Retry = "safe"
@@ -231,11 +231,11 @@ class ProtocolDesync(WireError):
 
 
 def desync(reason: str, data: bytes | bytearray | memoryview = b"") -> ProtocolDesync:
-    """The error for a stream that breaks the rules, with the bytes that show it."""
+    """Return the error for a stream that breaks the rules, with the bytes that show it."""
     head = bytes(data[:EVIDENCE_BYTES])
     return ProtocolDesync(
         f"The other side broke the protocol: {reason}.",
-        cause="The two sides are of different builds, or something else writes to the same pipe.",
+        cause="The two sides are different builds, or another program writes to the same pipe.",
         fix="Install the same qnnbridge version on both sides; see the evidence for foreign output.",
         evidence=[f"next bytes: {head.hex(' ', 4)}", f"as text: {_printable(head)}"] if head else (),
         details={"bytes": head},
@@ -259,13 +259,13 @@ class CallError(BridgeError):
 
 
 class DeadlineExceeded(CallError, TimeoutError):
-    """``details["state"]`` is what became of the work: not-started, stopped, finished or still-running."""
+    """The deadline passed. ``details["state"]`` of the work: not-started, stopped, finished or still-running."""
 
     code = "call.DeadlineExceeded"
 
     @property
     def state(self) -> str:
-        # Without the field nothing is known of the work, so it counts as running.
+        # Without the field the state is unknown, so the work counts as running.
         return str(self.details.get("state", "still-running"))
 
 
@@ -279,7 +279,8 @@ class Busy(CallError):
 
 
 class CallBackFailed(CallError):
-    """``details["reason"]``: raised, nonsense, late, reentered, unavailable."""
+    """A function of the application failed. ``details["reason"]``: raised, nonsense, late, reentered,
+    unavailable."""
 
     code = "call.CallBackFailed"
     retry: Retry = "pointless"
@@ -323,42 +324,43 @@ class ModelQuarantined(ModelError):
 
 
 class CompiledModelRefused(ModelError):
-    """The input is an EPContext artifact: its weights are inside of an opaque blob."""
+    """The input is an EPContext model: its weights are inside an opaque blob."""
 
     code = "model.CompiledRefused"
     retry: Retry = "pointless"
 
 
 class ContextUnusable(ModelError):
-    """A compiled model that is not loaded: blob missing, damaged, of another model, of another chip or SDK."""
+    """A compiled model that is not loaded: its blob is missing, damaged, or of another model, chip or SDK."""
 
     code = "model.ContextUnusable"
     retry: Retry = "pointless"
 
 
 class PullFailed(ModelError):
-    """``details["reason"]``: network, offline, gated, refused, limited, damaged, disk, rights, busy or packages."""
+    """A download failed. ``details["reason"]``: network, offline, gated, refused, limited, damaged, disk, rights,
+    busy or packages."""
 
     code = "model.PullFailed"
     retry: Retry = "safe"
 
 
 class CompileFailed(ModelError):
-    """Compiling ended without a usable compiled model: nothing on QNN, wrong numbers, or the compiler gave up."""
+    """Compilation ended without a usable model: nothing on QNN, wrong numbers, or the compiler failed."""
 
     code = "model.CompileFailed"
     retry: Retry = "unsafe"
 
 
 class NumbersDiffer(ModelError):
-    """A session computes other numbers than the CPU. ``details["numbers"]`` has the report."""
+    """A session computes other numbers than the CPU. ``details["numbers"]`` is the report."""
 
     code = "model.NumbersDiffer"
     retry: Retry = "pointless"
 
 
 class GenerationError(ModelError, RuntimeError):
-    """What onnxruntime-genai reported; it raises RuntimeError itself."""
+    """An error of onnxruntime-genai, which raises RuntimeError itself."""
 
     code = "generation.Error"
 
@@ -389,7 +391,7 @@ class PromptRefused(GenerationError):
 
 
 class OrtError(BridgeError):
-    """An error of ONNX Runtime. The subclass carries the name of ONNX Runtime's own class."""
+    """An error of ONNX Runtime. The subclass has the name of ONNX Runtime's class."""
 
     code = "ort.Error"
 
@@ -466,7 +468,7 @@ class RuntimeException(OrtError):
 
 
 class RemoteError(BridgeError):
-    """A Python exception in the host that has no class of its own here. ``details["type"]`` names it."""
+    """A Python exception in the host without a separate class here. ``details["type"]`` is its class."""
 
     code = "py.Exception"
 
@@ -483,7 +485,7 @@ class RemoteRuntimeError(RemoteError, RuntimeError):
     code = "py.RuntimeError"
 
 
-# Our class comes first in the bases: `KeyError.__str__` is the repr of its argument, without cause and fix.
+# BridgeError is the first base: `KeyError.__str__` is the repr of its argument, without cause and fix.
 class RemoteKeyError(RemoteError, KeyError):
     code = "py.KeyError"
 
@@ -508,26 +510,26 @@ def _tree(root: type[BridgeError]) -> list[type[BridgeError]]:
     return [root] + [cls for child in root.__subclasses__() for cls in _tree(child)]
 
 
-# The closed table of what may come over the wire.
-# Made below the last class. One that another module derives later is never made from the wire.
+# The closed table of errors that may come over the wire. Built after the last class, so a class that another module
+# derives later is never created from the wire.
 BY_CODE: Mapping[str, type[BridgeError]] = {cls.code: cls for cls in _tree(BridgeError)}
 
-# ONNX Runtime's exception class name -> ours.
+# Name of ONNX Runtime's exception class -> class here.
 ORT_ERRORS: Mapping[str, type[OrtError]] = {
     cls.__name__: cls for cls in _tree(OrtError) if issubclass(cls, OrtError) and cls is not OrtError
 }
 
 
 def speak_like_onnxruntime() -> None:
-    """From now on, in this process, the text of what ONNX Runtime raises is ONNX Runtime's text alone."""
+    """Reduce the text of ONNX Runtime's errors to ONNX Runtime's own text, in this process from now on."""
     OrtError._brief = RemoteError._brief = True
 
 
 def from_wire(data: Mapping[str, Any]) -> BridgeError:
-    """The error that `to_wire` described. An unknown code becomes a plain `BridgeError` that keeps the code."""
+    """Return the error that `to_wire` described. An unknown code becomes a `BridgeError` that keeps the code."""
     code = str(data.get("code", ""))
     details, evidence = data.get("details"), data.get("evidence")
-    # Fields are converted and not checked: an error that cannot be read would hide the one that it reports.
+    # Fields are converted and not checked: an unreadable error would hide the failure that it reports.
     cls = BY_CODE.get(code)
     error = (cls or BridgeError)(
         str(data.get("message", "")),

@@ -1,4 +1,4 @@
-"""Fast channels: further pairs of one-way streams beside the connection, for repeated calls.
+"""Fast channels: additional pairs of one-way streams for repeated calls.
 
 A channel carries one call at a time. A message is a head of 32 bytes and an optional tail::
 
@@ -14,9 +14,9 @@ A channel carries one call at a time. A message is a head of 32 bytes and an opt
 
 All numbers are little-endian. The tail of ASK, ANSWER, ERROR and VALUES is one frame as on the connection
 (REQUEST, REPLY, ERROR, REPLY), so rare messages follow the strict rules of frames. The tail of CALL and
-RESULT is the tensors of an inline plan, one behind the other without gaps.
+RESULT is the tensors of an inline plan, one after the other without gaps.
 
-Pure functions and constants; any thread.
+Pure functions and constants; thread-safe.
 """
 
 from __future__ import annotations
@@ -37,21 +37,20 @@ LAST_NUMBER = 2**32 - 1
 # Channels of one connection, including those of abandoned calls.
 MAX_CHANNELS = 64
 
-# Plans of one channel. The client drops the ones it used longest ago.
-# Twice what the client keeps (`qnnbridge._fastpath.channel`): it may make new plans before it has dropped the
-# old ones.
+# Plans of one channel: twice what the client keeps (`qnnbridge._fastpath.channel`), because it may create new plans
+# before it has dropped the old ones.
 MAX_PLANS = 256
 
 # Pieces of shared memory of one connection.
 MAX_SLABS = 4096
 
-# A call's request id is ``channel << 32 | number``: no id of the connection itself gets that far.
-# So a CANCEL, which goes over the connection, can name a call of any channel.
+# A call's request id is ``channel << 32 | number``: no id of the connection itself gets that large. So a CANCEL,
+# which is sent over the connection, can refer to a call on any channel.
 CALL_SHIFT = 32
 
 
 class ChannelKind(enum.IntEnum):
-    """Kinds of messages on a channel. The client sends CALL, ASK and PING, the host the rest."""
+    """Kinds of messages on a channel. The client sends CALL, ASK and PING, the host the others."""
 
     CALL = 1
     ASK = 2
@@ -86,16 +85,16 @@ def pack_head(kind: ChannelKind, number: int, plan: int = 0, tail_bytes: int = 0
 
 
 def parse_head(data: bytes | bytearray | memoryview, limits: Limits, *, from_client: bool) -> Head:
-    """Raises `ProtocolDesync`."""
+    """Parse and check a head. Raise `ProtocolDesync`."""
     magic, kind_number, phase, zero, number, plan, tail_bytes, zeros = HEAD.unpack_from(data)
     if magic != CHANNEL_MAGIC:
-        raise desync("a channel does not go on with a head", data)
+        raise desync("a channel does not continue with a head", data)
     kind = _KINDS.get(kind_number)
     if kind is None or (kind in _FROM_CLIENT) is not from_client:
         raise desync(f"a channel does not carry kind {kind_number} in this direction", data)
     if zero or zeros or not number or (phase and kind is not ChannelKind.PHASE) or phase >= len(PHASES):
         raise desync("reserved bytes of a channel's head are not zero, or its call has no number", data)
-    # A tail is one frame: its prefix and the padding behind the header are less than two alignments.
+    # A tail is one frame: its prefix and the padding after the header are less than two alignments.
     most = limits.max_body + limits.max_header + 2 * ALIGNMENT
     if tail_bytes > most:
         raise desync(f"tail of {tail_bytes} bytes, allowed are {most}", data)
@@ -105,7 +104,7 @@ def parse_head(data: bytes | bytearray | memoryview, limits: Limits, *, from_cli
 
 
 def tail_of(frame: Frame, limits: Limits) -> tuple[list[memoryview], int]:
-    """A frame as the chunks of a tail, and their size. Raises `TooLarge`."""
+    """Return a frame as the chunks of a tail, and their size. Raise `TooLarge`."""
     chunks = write_frame(frame, limits)
     return chunks, sum(chunk.nbytes for chunk in chunks)
 
@@ -119,12 +118,12 @@ class TailReader:
         self.frame: Frame | None = None
 
     def buffer(self) -> memoryview:
-        """Memory for the next bytes, never beyond the tail."""
+        """Return memory for the next bytes, never beyond the tail."""
         # Cut at the tail's end: bytes of the next message must not be read as part of this one.
         return self._reader.get_buffer()[: self._left]
 
     def received(self, count: int) -> None:
-        """Raises `ProtocolDesync` if the tail is not exactly one frame."""
+        """Process `count` bytes. Raise `ProtocolDesync` if the tail is not exactly one frame."""
         self._left -= count
         frames = self._reader.advance(count)
         if frames:
@@ -134,7 +133,7 @@ class TailReader:
 
 
 def layout(sizes: list[int]) -> tuple[list[int], int]:
-    """Offsets of tensors of these sizes in a slab (multiples of 64), and the size of all."""
+    """Return the offsets of tensors of these sizes in a slab (multiples of 64), and the total size."""
     offsets, end = [], 0
     for size in sizes:
         offsets.append(end)
@@ -143,25 +142,25 @@ def layout(sizes: list[int]) -> tuple[list[int], int]:
 
 
 def next_number(number: int) -> int:
-    """The number of the next call on a channel."""
+    """Return the number of the next call on a channel."""
     return 1 if number >= LAST_NUMBER else number + 1
 
 
 def is_behind(number: int, other: int) -> bool:
-    """Whether call `number` comes after call `other` on a channel; the numbers wrap around."""
-    # As TCP compares sequence numbers: the nearer way round decides.
+    """Return whether call `number` comes after call `other` on a channel; the numbers wrap around."""
+    # As TCP compares sequence numbers: the shorter distance decides.
     return 0 < (number - other) % LAST_NUMBER <= LAST_NUMBER // 2
 
 
 def call_id(channel: int, number: int) -> int:
-    """The request id by which a call on a channel is cancelled."""
+    """Return the request id by which a call on a channel is cancelled."""
     return channel << CALL_SHIFT | number
 
 
-# In the phase slab, at 64 times the channel's slot: the call's number, and the phase that the host entered for it.
+# Record in the phase slab, at 64 times the channel's slot: number of the call, and the phase that the host entered.
 PHASE_RECORD = struct.Struct("<IB")
 
-# A cache line for each channel: two channels that write their phase do not slow each other down.
+# One cache line per channel, so that two channels that write their phase do not slow each other down.
 PHASE_RECORD_BYTES = 64
-# Room for the records of `MAX_CHANNELS` channels, and to spare.
+# Enough for the records of `MAX_CHANNELS` channels, with a reserve.
 PHASE_SLAB_BYTES = 8192

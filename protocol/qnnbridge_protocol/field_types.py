@@ -1,8 +1,8 @@
-"""Reads a value from the wire or from a document as the type that a dataclass declares for the field, and refuses
-anything else.
+"""Conversion of a value from the wire or a document to the type that a dataclass declares for the field; anything
+else is refused.
 
-The declaration is the annotation's text: importing `typing`'s resolution would cost the host a part of its start.
-Pure functions; any thread.
+The declaration is the text of the annotation: importing `typing`'s resolution would cost the host a part of its
+start time. Pure functions; thread-safe.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qnnbridge_protocol.errors import ProtocolDesync, desync
 
 T = TypeVar("T")
 
-# Given the value and the name of its field; gives the value that the record keeps.
+# Takes the value and the name of its field; returns the value that the record stores.
 Reader = Callable[[Any, str], Any]
 
 _SCALARS: Mapping[str, tuple[type, ...]] = {
@@ -31,7 +31,7 @@ _SCALARS: Mapping[str, tuple[type, ...]] = {
 
 
 def reader(declared: str, names: Mapping[str, Any]) -> Reader:
-    """A reader for the type that is written as `declared`; `names` has the classes and aliases in it."""
+    """Return a reader for the type `declared`; `names` has the classes and aliases that occur in it."""
     declared = declared.strip()
     choices = _split(declared, "|")
     if len(choices) > 1:
@@ -49,16 +49,18 @@ def reader(declared: str, names: Mapping[str, Any]) -> Reader:
     known = names[base]
     if isinstance(known, types.GenericAlias):
         return reader(repr(known), names)
-    if hasattr(known, "__args__"):  # a Literal: the reader of the field handles the words of a newer peer
+    if hasattr(known, "__args__"):  # a Literal: the user of the field handles values of a newer peer
         return _scalar(declared, tuple({type(word) for word in known.__args__}))
     return getattr(known, "read", None) or functools.partial(read_record, known)
 
 
 def read_record(kind: type[T], data: Any, field: str) -> T:
-    """The dataclass of a map that is the value of `field`.
+    """Convert a map, the value of `field`, to the dataclass `kind`.
 
-    Names that it does not have are passed over: a newer peer may send more. Raises `ProtocolDesync`, with the
-    field's name, for anything else.
+    Unknown keys are ignored: a newer peer may send more.
+
+    Raises:
+        ProtocolDesync: the map does not have the declared fields and types; contains the name of the field.
     """
     if isinstance(data, kind):
         return data
@@ -72,11 +74,11 @@ def read_record(kind: type[T], data: Any, field: str) -> T:
     try:
         return kind(**given)
     except (TypeError, ValueError) as error:
-        raise desync(f"{field} is no {kind.__name__}: {error}") from None
+        raise desync(f"{field} is not a valid {kind.__name__}: {error}") from None
 
 
 def read_document(kind: type[T], data: Any, field: str) -> T:
-    """`read_record` for what a file holds. Raises `ValueError`, which says what is wrong."""
+    """Convert the contents of a file like `read_record`. Raise `ValueError` with the fault."""
     try:
         return read_record(kind, data, field)
     except ProtocolDesync as error:
@@ -87,7 +89,7 @@ _known_records: dict[type, dict[str, tuple[Reader, bool]]] = {}
 
 
 def _record_readers(kind: type) -> dict[str, tuple[Reader, bool]]:
-    """Of each field: what reads it, and whether it is required."""
+    """Return each field's reader, and whether the field is required."""
     found = _known_records.get(kind)
     if found is None:
         names = vars(sys.modules[kind.__module__])
@@ -106,7 +108,7 @@ _readers: dict[str, Reader] = {}
 
 
 def field(header: Mapping[str, Any], name: str, declared: str, missing: Any = ...) -> Any:
-    """A field of a request, as the type that its table declares. missing: its default, if it has one."""
+    """Return a field of a request, in the declared type. `missing` is its default, if it has one."""
     if name not in header:
         if missing is ...:
             raise desync(f"{header.get('op', 'a header')} without {name}")
@@ -118,13 +120,13 @@ def field(header: Mapping[str, Any], name: str, declared: str, missing: Any = ..
 
 
 def type_error(field: str, value: Any, declared: str) -> Exception:
-    """The error for a field that has another type than its table says."""
+    """Return the error for a field with another type than declared."""
     return desync(f"{field} is {_kind(value)}, not {declared}")
 
 
 def _scalar(declared: str, kinds: tuple[type, ...]) -> Reader:
     def read(value: Any, field: str) -> Any:
-        # By the exact type: a boolean is no number.
+        # By the exact type: a boolean is not a number.
         if type(value) not in kinds:
             raise type_error(field, value, declared)
         return value
@@ -172,7 +174,7 @@ def _sequence(declared: str, readers: list[Reader], endless: bool) -> Reader:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Parts of the text between separators that are not inside of brackets."""
+    """Split the text at separators that are not inside brackets."""
     parts, depth, begin = [], 0, 0
     for at, char in enumerate(text):
         depth += (char == "[") - (char == "]")

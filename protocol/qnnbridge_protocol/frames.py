@@ -14,9 +14,9 @@
     32     4     CRC-32 of prefix[0:32] and header
     36     4     zero
 
-All numbers are little-endian. The prefix never changes, in no version, so that two strangers can at least find out
-each other why they cannot talk. If there are buffers, zero bytes pad the header so that the first buffer starts
-at a multiple of 64 from the start of the frame; each further one starts at a multiple of 64 from the first.
+All numbers are little-endian. The prefix is the same in every version, so that two incompatible sides can at least
+report to each other why. If there are buffers, zero bytes pad the header so that the first buffer starts at a
+multiple of 64 from the start of the frame; each further one starts at a multiple of 64 from the first.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[np.uint8]
 
 
-# As PNG's: 0x89 shows at once where a stream is treated as 7-bit or as text.
+# Like PNG's: 0x89 shows at once if a stream is treated as 7-bit or as text.
 MAGIC = b"\x89NPB"
 WIRE_VERSION = 1
 ALIGNMENT = 64
@@ -52,7 +52,7 @@ _CHECKED_BYTES = 32
 
 
 class Kind(enum.IntEnum):
-    """The kinds of frames. `connection.py` has the rules which side may send which, and when."""
+    """Kinds of frames. `connection.py` contains the rules which side may send which kind, and when."""
 
     HELLO = 1
     HELLO_OK = 2
@@ -75,7 +75,7 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 
 class Prefix(NamedTuple):
-    """A prefix whose every number has been checked against the limits."""
+    """A prefix whose numbers have all been checked against the limits."""
 
     wire_version: int
     kind: Kind
@@ -87,7 +87,7 @@ class Prefix(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One message. ``buffers`` are C-contiguous and travel outside of the header."""
+    """One message. ``buffers`` are C-contiguous and are sent outside the header."""
 
     kind: Kind
     request_id: int
@@ -96,12 +96,12 @@ class Frame(NamedTuple):
 
 
 def aligned(offset: int) -> int:
-    """The next multiple of `ALIGNMENT`."""
+    """Return the next multiple of `ALIGNMENT`."""
     return (offset + ALIGNMENT - 1) & -ALIGNMENT
 
 
 def pack_prefix(kind: Kind, request_id: int, header: bytes, buffer_count: int, body_bytes: int) -> bytes:
-    """The 40 bytes that announce a frame."""
+    """Return the 40 bytes at the start of a frame."""
     # Packed once with a checksum of 0 to compute the checksum over the first 32 bytes.
     draft = PREFIX.pack(MAGIC, WIRE_VERSION, kind, 0, request_id, len(header), buffer_count, body_bytes, 0, 0)
     crc = zlib.crc32(header, zlib.crc32(draft[:_CHECKED_BYTES]))
@@ -109,7 +109,7 @@ def pack_prefix(kind: Kind, request_id: int, header: bytes, buffer_count: int, b
 
 
 def parse_prefix(data: bytes | bytearray | memoryview, limits: Limits) -> Prefix:
-    """Check the first 40 bytes of `data`. Raises `ProtocolDesync`; nothing has been allocated by then."""
+    """Check the first 40 bytes of `data`. Raise `ProtocolDesync`; nothing has been allocated by then."""
     magic, version, kind_number, flags, request_id, header_bytes, count, body_bytes, crc, zero = PREFIX.unpack_from(
         data
     )
@@ -118,7 +118,7 @@ def parse_prefix(data: bytes | bytearray | memoryview, limits: Limits) -> Prefix
     kind = _KINDS.get(kind_number)
     if kind is None:
         raise desync(f"frame of unknown kind {kind_number}", data)
-    # HELLO of any version is read, so that both can say why they do not fit.
+    # A HELLO of any version is read, so that both sides can report why they are incompatible.
     if version != WIRE_VERSION and kind not in HELLO_KINDS:
         raise desync(f"frame of wire version {version}, agreed was {WIRE_VERSION}", data)
     if flags or zero:
@@ -132,33 +132,34 @@ def parse_prefix(data: bytes | bytearray | memoryview, limits: Limits) -> Prefix
         raise desync(f"{count} buffers, allowed are {limits.max_buffers}", data)
     if body_bytes > limits.max_body:
         raise desync(f"body of {body_bytes} bytes, allowed are {limits.max_body}", data)
-    # Bytes that belong to no buffer would have nowhere to go.
+    # Bytes outside any buffer would have no place.
     if body_bytes and not count:
         raise desync(f"body of {body_bytes} bytes without a buffer", data)
     return Prefix(version, kind, request_id, header_bytes, count, body_bytes, crc)
 
 
 def check_crc(prefix: bytes | bytearray | memoryview, header: bytes | bytearray | memoryview, crc: int) -> None:
-    """Raises `ProtocolDesync` if prefix and header are not what was written."""
+    """Raise `ProtocolDesync` if prefix and header differ from what was written."""
     if zlib.crc32(header, zlib.crc32(bytes(prefix[:_CHECKED_BYTES]))) != crc:
         raise desync("checksum of prefix and header is wrong", prefix)
 
 
-# --- the header ------------------------------------------------------------------------------------------
-# One msgpack map, strictly: no extension types, no timestamps, no duplicate keys, text keys only, bounded depth.
-# Never pickle.
+# --- the header ------------------------------------------------------------------------------------------ One
+# msgpack map, strictly: no extension types, no timestamps, no duplicate keys, text keys only, bounded depth. Never
+# pickle.
 
 _PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 
 
 def encode_header(header: dict[str, Any]) -> bytes:
-    """The header as bytes. Raises `TypeError` for what msgpack cannot carry: a bug on this side."""
+    """Return the header as bytes. Raise `TypeError` for a value that msgpack cannot represent: a bug on this
+    side."""
     packed: bytes = msgpack.packb(header, use_bin_type=True, strict_types=False)
     return packed
 
 
 def decode_header(data: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """The header that `data` holds. Raises `ProtocolDesync` for anything that `encode_header` does not make."""
+    """Return the header in `data`. Raise `ProtocolDesync` for anything that `encode_header` does not produce."""
     try:
         header = msgpack.unpackb(
             data,
@@ -178,7 +179,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> dict[str, Any]:
 
 
 def too_large(what: str, size: int, limit: int) -> TooLarge:
-    """The error for a message of our own that the peer would refuse."""
+    """Return the error for a message of this side that the peer would refuse."""
     return TooLarge(
         f"{what} of {size} bytes is over the limit of {limit}; nothing was sent.",
         fix="Split the batch, or raise the limit on both sides (`Host(limits=...)`).",
@@ -190,7 +191,7 @@ def _unique(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
     out = dict(pairs)
     if len(out) != len(pairs):
         raise ValueError("duplicate key")
-    "".join(out)  # TypeError for a key of bytes, which msgpack's strict_map_key lets through
+    "".join(out)  # TypeError for a key of bytes, which msgpack's strict_map_key accepts
     return out
 
 
@@ -215,20 +216,20 @@ def _check_depth(header: dict[str, Any]) -> None:
     raise desync(f"the header is nested deeper than {MAX_DEPTH}")
 
 
-# --- frames to bytes and back ----------------------------------------------------------------------------
-# Writing copies no buffer. The reader says where the next bytes belong (`get_buffer`); `advance` says how
-# many came. It reads a small frame whole into a staging buffer. It receives a large tensor straight into an
-# array of its own, so the kernel makes the only copy. On every frame: prefix, check of all its numbers,
-# header, check of its sizes against the prefix, and only then memory for the body.
+# --- frames to bytes and back ---------------------------------------------------------------------------- Writing
+# copies no buffer. The reader provides memory for the next bytes (`get_buffer`); `advance` gets their number. A
+# small frame is read completely into a staging buffer. A large tensor is received directly into a separate array,
+# so the kernel makes the only copy. Order for every frame: prefix, check of its numbers, header, check of its sizes
+# against the prefix, and only then memory for the body.
 
 _ZEROS = bytes(64)
 
 
 def write_frame(frame: Frame, limits: Limits) -> list[memoryview]:
-    """The chunks of bytes that make the frame, in order, for a gathering write.
+    """Return the chunks of bytes of the frame, in order, for a gathering write.
 
-    A frame with buffers gets ``bufs``, the sizes of its buffers in bytes, into its header.
-    Raises `TooLarge` if the peer would refuse it.
+    Add ``bufs``, the sizes of the buffers in bytes, to the header of a frame with buffers. Raise `TooLarge` if the
+    peer would refuse the frame.
     """
     fields: dict[str, Any] = frame.header
     # `cast` refuses views with a zero in their shape.
@@ -246,12 +247,12 @@ def write_frame(frame: Frame, limits: Limits) -> list[memoryview]:
         raise too_large("A message header", len(header), max_header)
     body = 0
     for view in views:
-        # Each buffer begins at a multiple of 64, so that a received tensor can be used where it lies.
+        # Each buffer begins at a multiple of 64, so that a received tensor can be used in place.
         body = aligned(body) + view.nbytes
     if body > limits.max_body:
         raise too_large("A message body", body, limits.max_body)
     head = pack_prefix(frame.kind, frame.request_id, header, len(views), body) + header
-    # Most frames: one write of a few hundred bytes.
+    # Most frames are one write of a few hundred bytes.
     if not views:
         return [memoryview(head)]
     chunks = [memoryview(head + _ZEROS[: aligned(len(head)) - len(head)])]
@@ -269,10 +270,10 @@ def _bytes(buffer: Any) -> int:
     return memoryview(buffer).nbytes
 
 
-# One read of this size takes a frame with a few small tensors whole.
+# One read of this size takes a complete frame with a few small tensors.
 STAGING_BYTES = 16 * 1024
 
-# A buffer from this size on gets memory of its own; smaller neighbours share a block.
+# Buffers of at least this size get separate memory; smaller neighbours share a block.
 OWN_ARRAY_BYTES = 64 * 1024
 
 
@@ -284,11 +285,11 @@ def _empty(size: int) -> Array:
 
 
 class FrameReader:
-    """Not thread-safe: one thread at a time reads a connection."""
+    """Reads the frames of a connection. Not thread-safe."""
 
     def __init__(self, limits: Limits, *, allow_preamble: bool = False) -> None:
         self.limits = limits
-        # Stray text that came before the first frame.
+        # Stray text before the first frame.
         self.preamble = b""
         # Wire version of the last HELLO.
         self.hello_version = WIRE_VERSION
@@ -308,17 +309,18 @@ class FrameReader:
 
     @property
     def mid_frame(self) -> bool:
-        """Whether the stream may not end here."""
+        """Whether the stream must not end here."""
         return self._prefix is not None or self._end > self._start
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes of the stream belong. Never empty."""
-        # Everything staged is used up: the kernel writes the rest of the body where it belongs.
+        """Return the memory for the next bytes of the stream. Never empty."""
+        # Everything staged is consumed: the kernel writes the rest of the body directly to its memory.
         if self._body is not None and self._start == self._end and not self._skip:
             return self._body.target()
         if self._start == self._end:
             self._start = self._end = 0
-        # Full, with an unread rest: it is moved to the front. `bytes` first, since the two areas may overlap.
+        # If the buffer is full with an unread rest, the rest is moved to the front. `bytes` first, since the areas
+        # may overlap.
         elif self._end == STAGING_BYTES:
             rest = bytes(self._view[self._start : self._end])
             self._start, self._end = 0, len(rest)
@@ -326,9 +328,9 @@ class FrameReader:
         return self._view[self._end :]
 
     def advance(self, count: int) -> list[Frame]:
-        """`count` bytes were put into the last buffer: the frames that are complete now.
+        """Process `count` bytes in the last buffer; return the frames that are complete now.
 
-        Raises `ProtocolDesync`; the reader cannot be used afterwards.
+        Raise `ProtocolDesync`; the reader cannot be used afterwards.
         """
         if self._body is not None and self._start == self._end and not self._skip:
             self._body.filled(count)
@@ -361,7 +363,7 @@ class FrameReader:
                 self._check_magic(available)
             return False
         self._preamble_allowed = False
-        # A copy: the staging buffer is filled again while the header is still to come.
+        # A copy: the staging buffer is filled again before the header is complete.
         self._prefix_raw = bytes(self._view[self._start : self._start + PREFIX_BYTES])
         self._prefix = prefix = parse_prefix(self._view[self._start : self._end], self.limits)
         if prefix.kind in HELLO_KINDS:
@@ -371,18 +373,18 @@ class FrameReader:
         return True
 
     def _check_magic(self, available: int) -> None:
-        # Text shorter than a prefix would otherwise be waited upon for ever.
+        # Otherwise the reader would wait forever for the rest of a text shorter than a prefix.
         head = bytes(self._view[self._start : self._start + min(available, len(MAGIC))])
         if not MAGIC.startswith(head):
             raise desync("the stream does not continue with a frame", self._view[self._start : self._end])
 
     def _drop_preamble(self) -> None:
         data = bytes(self._view[self._start : self._end])
-        # A host's interpreter may print before HELLO (site hooks, banners). The first byte of the magic is
-        # not ASCII.
+        # A host's interpreter may print before HELLO (site hooks, banners). The first byte of the magic is not
+        # ASCII.
         found = data.find(MAGIC)
         if found < 0:
-            # The magic may be cut at the end of what came so far.
+            # The magic may be cut at the end of the data received so far.
             found = max(0, len(data) - len(MAGIC) + 1)
             while found < len(data) and not MAGIC.startswith(data[found:]):
                 found += 1
@@ -407,7 +409,7 @@ class FrameReader:
             self._header_filled += taken
         if taken < wanted:
             return False
-        # Before msgpack sees the header: what was damaged on the way is never interpreted.
+        # Before msgpack parses the header: damaged data is never interpreted.
         check_crc(self._prefix_raw, self._header, prefix.crc)
         self._fields = decode_header(self._header)
         self._body = _Body(_sizes(self._fields, prefix))
@@ -443,8 +445,7 @@ class _Body:
         run: list[tuple[int, int]] = []  # (offset in block, size) of small neighbours
         run_bytes = 0
         for size in sizes:
-            # A large tensor gets memory of its own, so that it is freed alone; small neighbours live and die
-            # together.
+            # A large tensor gets separate memory, so that it is freed alone; small neighbours are freed together.
             if size >= OWN_ARRAY_BYTES:
                 self._close_run(run, run_bytes, blocks, buffers)
                 run, run_bytes = [], 0
@@ -469,14 +470,14 @@ class _Body:
 
     @staticmethod
     def _with_gaps(blocks: list[Array]) -> list[memoryview]:
-        """The blocks, last first, with scratch for the padding between them."""
+        """Return the blocks, last first, with scratch memory for the padding between them."""
         targets: list[memoryview] = []
         for index, block in enumerate(blocks):
             if block.nbytes:
                 targets.append(block.data)
             gap = aligned(block.nbytes) - block.nbytes
             if gap and index + 1 < len(blocks):
-                # Padding has to be read as well; it is thrown away.
+                # Padding has to be read as well, and is discarded.
                 targets.append(memoryview(bytearray(gap)))
         return targets[::-1]
 
@@ -495,7 +496,7 @@ class _Body:
 
 
 def _sizes(fields: dict[str, Any], prefix: Prefix) -> list[int]:
-    """Buffer sizes from the header, held against the prefix. Takes ``bufs`` out of `fields`."""
+    """Return the buffer sizes from the header, checked against the prefix. Remove ``bufs`` from `fields`."""
     sizes = fields.pop("bufs", [])
     if type(sizes) is not list or len(sizes) != prefix.buffer_count:
         raise desync(f"the header describes other than the {prefix.buffer_count} buffers of the prefix")

@@ -1,7 +1,7 @@
-"""Values that inputs of a model get for good: numbers and small tensors, as `fix=` and `--constant` take them.
+"""Constant values for inputs of a model: numbers and small tensors, as `fix=` and `--constant` accept them.
 
-A constant is a number, or lists of numbers of equal lengths, which travel as they are. `plain` makes one of what an
-application gives; `input_tensors` makes the tensor of an input. Pure functions without numpy.
+A constant is a number, or lists of numbers of equal lengths, which are sent unchanged. `plain` converts a value of
+an application; `input_tensors` makes the tensor of an input. Pure functions without numpy.
 """
 
 from __future__ import annotations
@@ -13,33 +13,35 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Of all constants of a model together. A header of 1 MiB has room for twenty times as many.
+# Limit for all constants of a model together. A header of 1 MiB has room for twenty times as many.
 MOST_NUMBERS = 4096
-# Elements of an input that may hold sizes. An image or a sentence holds none.
+# Largest number of elements of an input that may hold sizes. An image or a sentence does not.
 MOST_SIZES = 16
-# Tried as all elements of such an input, one after the other. The first with which the model runs is the example.
+# Values that are tried for all elements of such an input, in this order. The first one that works is the example.
 EXAMPLE_SIZES = (64, 8, 2, 1)
-# Dimensions of one constant: as deep as headers may be nested, with room for what is around it.
+# Dimensions of one constant: below the maximum nesting of headers, with room for the levels around it.
 _MOST_DIMENSIONS = 6
-# Numbers of a constant that a message shows.
+# Number of a constant's values that a message shows.
 MOST_SHOWN = 8
-# Integers up to here are floats exactly, and longer ones read badly.
+# Integers up to this limit are exact floats, and longer ones are hard to read.
 _DIGITS_OF_FLOATS = 1e15
-# What msgpack carries.
+# Integers that msgpack can represent.
 _INTEGERS = range(-(2**63), 2**64)
 
 
 def plain(value: Any) -> Any:
-    """Return a constant as it travels: a number, or nested lists of numbers, equally long in each dimension.
+    """Return a constant in the form for the wire: a number, or nested lists of numbers, equally long in each
+    dimension.
 
-    value: a number, a list, a tuple, or anything with `tolist`, such as an array.
+    Args:
+        value: a number, a list, a tuple, or an object with `tolist`, such as an array.
 
     Raises:
-        TypeError: something in it is no number.
+        TypeError: an element is not a number.
         ValueError: the lists differ in length, are nested too deep, or hold more than `MOST_NUMBERS`.
     """
     if hasattr(value, "tolist"):
-        # Before `tolist`, which would make a list of a whole image.
+        # Before `tolist`, which would convert a whole image to a list.
         _check_count(math.prod(getattr(value, "shape", ())))
         value = value.tolist()
     made = _plain(value, _MOST_DIMENSIONS)
@@ -49,7 +51,7 @@ def plain(value: Any) -> Any:
 
 
 def plain_constants(constants: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the constants of a model by input, as they travel. Raises `TypeError` and `ValueError` as `plain`."""
+    """Return the constants of a model by input, as for `plain`. Raise `TypeError` and `ValueError` like `plain`."""
     made = {str(name): plain(value) for name, value in constants.items()}
     _check_count(sum(map(count_of, made.values())))
     return made
@@ -61,8 +63,8 @@ def _plain(value: Any, depth: int) -> Any:
             raise ValueError(f"a constant has at most {_MOST_DIMENSIONS} dimensions and {MOST_NUMBERS:,} numbers")
         return [_plain(one, depth - 1) for one in value]
     if not isinstance(value, (int, float)):
-        raise TypeError(f"{type(value).__name__} is no number")
-    # As a float where that is exact: options with such numbers keep the hashes that they have had.
+        raise TypeError(f"{type(value).__name__} is not a number")
+    # A float if that is exact: options with such numbers keep their previous hashes.
     try:
         exact = float(value)
     except OverflowError:
@@ -94,7 +96,7 @@ def count_of(constant: Any) -> int:
 
 
 def shape_of(constant: Any) -> tuple[int, ...]:
-    """Return the sizes of a constant. Raises `ValueError` where its lists differ in length."""
+    """Return the sizes of a constant. Raise `ValueError` if its lists differ in length."""
     if not isinstance(constant, list):
         return ()
     inner = {shape_of(one) for one in constant}
@@ -104,12 +106,13 @@ def shape_of(constant: Any) -> tuple[int, ...]:
 
 
 def text_of(constant: Any) -> str:
-    """Return a constant as `--constant` takes it: `480,640`. The numbers are exact, the dimensions are left out."""
+    """Return a constant in the format of `--constant`: `480,640`. The numbers are exact, the dimensions are
+    omitted."""
     return ",".join(map(number_text, numbers_in(constant)))
 
 
 def shown(constant: Any) -> str:
-    """Return a constant for a message, which shows the first numbers of a long one."""
+    """Return a constant for a message, which shows only the first numbers of a long one."""
     numbers = [number_text(one) for _, one in zip(range(MOST_SHOWN), numbers_in(constant), strict=False)]
     more = count_of(constant) - len(numbers)
     return ",".join(numbers) + (f",... ({more} more)" if more else "")

@@ -1,4 +1,4 @@
-"""The tensors that constants for inputs of a model mean, and the options of a command that give them."""
+"""Tensors for constant inputs of a model, and the command options that set such constants."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from qnnbridge_protocol.shell import shell_word
 
 
 def options_text(constants: Mapping[str, Any]) -> str:
-    """Return the options of a command for these constants, each behind a space."""
+    """Return the options of a command for these constants, each preceded by a space."""
     return "".join(f" --constant {shell_word(f'{name}={text_of(one)}')}" for name, one in constants.items())
 
 
 def resolved(constant: Any, dims: Sequence[int | str | None] | None, sizes: Mapping[str, int]) -> list[int]:
     """Return the shape of an input with these dimensions.
 
-    Free dimensions get their size in `sizes`, else that of a constant with as many dimensions, else 1.
+    A free dimension gets its size from `sizes`, else from a constant with as many dimensions, else 1.
     """
     known, own = dims or (), shape_of(constant)
     free = own if len(own) == len(known) else [1] * len(known)
@@ -33,15 +33,15 @@ def resolved(constant: Any, dims: Sequence[int | str | None] | None, sizes: Mapp
 
 
 def array_of(constant: Any, name: str, type_text: str, shape: Sequence[int]) -> Any:
-    """Return the tensor that an input is from now on.
+    """Return the tensor of a constant input.
 
-    A number is repeated for all elements. A list of numbers gives them in the order of the tensor. Nested lists
-    need the shape of the input.
+    A number is repeated for all elements. A flat list has the elements in the order of the tensor. Nested lists
+    must have the shape of the input.
 
     Args:
         constant: as `plain` returns it.
-        type_text: of the input, as ONNX Runtime writes it: `tensor(int64)`.
-        shape: of the input.
+        type_text: type of the input in ONNX Runtime's notation: `tensor(int64)`.
+        shape: shape of the input.
 
     Raises:
         OptionError: the constant does not fit the input.
@@ -67,7 +67,7 @@ def _shape_text(shape: Sequence[int]) -> str:
 
 
 def _form(name: str, count: int) -> str:
-    """Return how the numbers of an input are given, as a text with an example."""
+    """Return the format of an input's numbers, as a text with an example."""
     if count == 1:
         return f"one number: --constant {name}=V"
     if count > MOST_SHOWN:
@@ -86,7 +86,7 @@ def _element(name: str, type_text: str) -> ElementType:
         raise OptionError(
             f'Input "{name}" cannot become a constant: it is {type_text}.',
             cause="Constants are numbers and tensors of numbers.",
-            fix="Leave it out of the constants.",
+            fix="Remove it from the constants.",
         )
     assert element is not None
     return element
@@ -109,7 +109,7 @@ def _dtype(name: str, element: ElementType) -> Any:
 
 
 def _converted(name: str, element: ElementType, dtype: Any, number: float) -> Any:
-    """Return the element for a number. Raises `OptionError` for a number that its type does not have."""
+    """Return the element for a number. Raise `OptionError` if its type cannot represent the number."""
     whole = element.text == "bool" or element.text.lstrip("u").startswith("int")
     finite = math.isfinite(number)
     given = int(number) if whole and finite and number == int(number) else number
@@ -117,7 +117,7 @@ def _converted(name: str, element: ElementType, dtype: Any, number: float) -> An
         with np.errstate(all="ignore"):
             made = np.asarray(given).astype(dtype)
         back = float(made) if not whole else int(made)
-        # Integers as they are; floats are rounded, and must not become infinite by it.
+        # Integers must be exact; floats are rounded, but must not become infinite.
         good = finite and back == given if whole else math.isfinite(back) or not finite
     except (OverflowError, ValueError, TypeError):
         good = False

@@ -1,6 +1,6 @@
-"""The command that installs qnnbridge. Errors, the doctor and `qnnbridge setup` all ask here.
+"""The command that installs qnnbridge. Errors, the doctor and `qnnbridge setup` all use this module.
 
-Nothing is read at import; `installed_from` reads the record that pip keeps of an installation.
+Nothing is read at import; `installed_from` reads pip's record of the installation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from qnnbridge_protocol.process_names import is_frozen
 from qnnbridge_protocol.shell import command_line, shell_word
 
 PACKAGE: Final = "qnnbridge"
-# Whether a package index has qnnbridge. As long as it has not, commands install from a checkout or a wheel.
+# Whether a package index has qnnbridge. Until then, commands install from a checkout or a wheel.
 ON_INDEX: Final = False
 
 _PLAIN: Final = re.compile(r"[\w.:/\\\[\],=~ -]+")
@@ -24,14 +24,14 @@ _DRIVE: Final = re.compile(r"/[A-Za-z]:(?:/|$)")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Origin:
-    """The checkout or wheel that qnnbridge was installed from. editable: pip linked the checkout."""
+    """The checkout or wheel from which qnnbridge was installed. `editable`: pip linked the checkout."""
 
     path: str
     editable: bool = False
 
 
 def read_origin(record: str | None) -> Origin | None:
-    """Return the origin that a `direct_url.json` (PEP 610) records, also for one of Windows on another system.
+    """Return the origin that a `direct_url.json` (PEP 610) records, also for a record of Windows on another system.
 
     Return ``None`` for an installation from an index, from another machine, or with a damaged record.
     """
@@ -52,7 +52,7 @@ def read_origin(record: str | None) -> Origin | None:
 
 
 def installed_from() -> Origin | None:
-    """Return the origin of this very qnnbridge, if it still exists."""
+    """Return the origin of the running qnnbridge, if it still exists."""
     # Not at the top: it takes 30 ms, and only messages need it.
     import importlib.metadata
 
@@ -64,7 +64,7 @@ def installed_from() -> Origin | None:
 
 
 def requirement(extras: str = "", version: str = "", origin: Origin | None = None) -> str:
-    """Return what pip installs: the origin, else the release on an index, else ``.`` (the current folder)."""
+    """Return the requirement for pip: the origin, else the release on an index, else ``.`` (the current folder)."""
     extra = f"[{extras}]" if extras else ""
     if origin is not None:
         return f"{origin.path}{extra}"
@@ -74,25 +74,25 @@ def requirement(extras: str = "", version: str = "", origin: Origin | None = Non
 
 
 def extra_fix(extra: str) -> str:
-    """Return how this program gets the packages of an extra. A frozen application has nowhere to install them."""
+    """Return how this program gets the packages of an extra. A frozen application cannot install them."""
     if is_frozen():
         return f"Build this application again in an environment with the extra [{extra}] of {PACKAGE}."
     return install_command(extra)
 
 
 def install_command(extras: str = "", *, python: str = "python", options: str = "") -> str:
-    """Return the command that installs qnnbridge with these extras, as cmd.exe, PowerShell and sh read it.
+    """Return the command that installs qnnbridge with these extras, quoted for cmd.exe, PowerShell and sh.
 
-    Without a known origin the command is for the folder of a checkout, which the text adds.
+    Without a known origin the command is for the folder of a checkout, which the text mentions.
 
     Args:
         extras: names of extras, such as ``host,genai``.
         python: the interpreter to install into.
-        options: of `pip install`, such as ``--upgrade``.
+        options: options of `pip install`, such as ``--upgrade``.
     """
     origin = None if "--upgrade" in options.split() else installed_from()
     what = requirement(extras, "", origin)
-    # The field's own form, where all shells read it as it stands.
+    # The common notation, where all shells read it unchanged.
     quoted = f'"{what}"' if _PLAIN.fullmatch(what) else shell_word(what)
     command = f"{command_line((python, '-m', 'pip', 'install', *options.split()))} {quoted}"
     if origin is not None or ON_INDEX:

@@ -1,4 +1,4 @@
-"""What the host says of models, of its cache and of compilations, and what the application sends it about them.
+"""Records about models, the cache and compilations that the host and the application exchange.
 
 Also the check of a model's path, before anything is started for it.
 """
@@ -31,13 +31,16 @@ NumbersState = Literal["agrees", "differs", "unknown", "pending", "off"]
 
 @record(frozen=True, repr=False, eq=False)
 class CacheSettings(Record):
-    """Where the cache is and what a session wants of it, as the application's environment says.
+    """Settings of the cache for a session, from the application's environment.
 
-    folder: absolute path of the whole cache. wanted: the application's word for this session, ``None`` leaves it to
-    the cache. enabled: unless the environment forbids it. max_bytes: of all entries together.
-    min_model_bytes: smaller models are not cached unless `wanted` is true.
-    problems: variables that say nothing usable, as text; their defaults are used.
-    load_only: nothing is compiled; a session that has no entry is made from its model.
+    Attributes:
+        folder: absolute path of the whole cache.
+        wanted: the application's choice for this session; ``None`` lets the cache decide.
+        enabled: False if the environment disables the cache.
+        max_bytes: limit of all entries together.
+        min_model_bytes: smaller models are not cached unless `wanted` is true.
+        problems: variables without a usable value, as text; their defaults are used.
+        load_only: compile nothing; create a session without an entry from its model.
     """
 
     folder: str
@@ -57,9 +60,13 @@ class CacheSettings(Record):
 class CacheStatus(Shown, Record):
     """What the cache did for a session.
 
-    state: "hit", loaded a compiled model of the cache; "miss", compiled into the cache, then loaded from there;
-    "off", made from the model itself. reason: why, as text. key: of the entry. compile_seconds: what compiling
-    took, now or then.
+    Attributes:
+        state: "hit": loaded a compiled model from the cache; "miss": compiled into the cache, then loaded from
+            there;
+            "off": created from the model itself.
+        reason: why, as text.
+        key: key of the entry.
+        compile_seconds: duration of the compilation, now or earlier.
     """
 
     state: CacheState
@@ -78,10 +85,12 @@ class CacheStatus(Shown, Record):
 
 @record(frozen=True, repr=False, eq=False)
 class CacheReply(CacheStatus):
-    """A `CacheStatus` as it travels, with what the application keeps beside it.
+    """A `CacheStatus` with the data that the application needs besides.
 
-    id: of the entry that was loaded. set_aside: number of entries that were set aside on the way.
-    problem: why the cache as a whole cannot be used, ``None`` if it can.
+    Attributes:
+        id: id of the entry that was loaded.
+        set_aside: number of entries that were set aside meanwhile.
+        problem: why the cache as a whole is unusable; ``None`` if it is usable.
     """
 
     id: str | None = None
@@ -95,9 +104,11 @@ class CacheReply(CacheStatus):
 
 @record(frozen=True, repr=False, eq=False)
 class EntryFault(Record):
-    """A cache entry that the application saw kill a host: the host sets it aside.
+    """An entry of the cache that crashed a host: the host sets it aside.
 
-    key, id: of the entry, as PHASE named it. reason: the message of the crash.
+    Attributes:
+        key, id: of the entry, from the PHASE frame.
+        reason: message of the crash.
     """
 
     key: str
@@ -106,15 +117,15 @@ class EntryFault(Record):
     reason: str
 
     def __post_init__(self) -> None:
-        # `field_types` lets any text pass for a Literal, since a newer peer may have more words. The host
-        # acts on this one, so a word that it does not know is refused.
+        # `field_types` accepts any text for a Literal, since a newer peer may have more values. The host acts on
+        # this value, so an unknown one is refused.
         if self.fault not in ("crashed", "damaged", "differs", "foreign", "unloadable"):
-            raise TypeError(f"no fault of an entry: {self.fault!r}")
+            raise TypeError(f"not a fault of an entry: {self.fault!r}")
 
 
 @record(frozen=True, repr=False, eq=False)
 class Notice(Record):
-    """A sentence for a person. kind: "cache" (a warning) and "once" are said once in a process; "done" is no
+    """A sentence for people. `kind`: "cache" (a warning) and "once" are shown once per process; "done" is not a
     warning."""
 
     kind: NoticeKind
@@ -126,15 +137,20 @@ class Notice(Record):
 
 @record(frozen=True, repr=False, eq=False)
 class JudgedNumbers(Record):
-    """An output beside the CPU's, judged.
+    """Comparison of an output with the CPU's, and the verdict.
 
-    state: "agrees", "differs", or "unknown". values: the number of values that were compared. snr_db: of all
-    values, at most 200; ``None`` if nothing was compared. max_abs: largest difference. max_relative: the same,
-    relative to the largest magnitude on the CPU. off: the share of values that differ by more than 5 % of the
-    range; of integers, that differ. decisions: the share of decisions that are the same (the class with the
-    largest value, the side of 0.5 of probabilities, objects, detections); ``None`` for none. lost: values that are
-    NaN or infinite, and finite on the CPU. reason: as text, for what does not agree, and for what agrees by its
-    decisions alone. part: of an output that mixes scales, the columns whose SNR it is; empty for all values.
+    Attributes:
+        state: "agrees", "differs", or "unknown".
+        values: number of compared values.
+        snr_db: signal-to-noise ratio of all values, at most 200; ``None`` if nothing was compared.
+        max_abs, max_relative: largest difference, and the same relative to the largest magnitude on the CPU.
+        off: share of values that differ by more than 5 % of the range; for integers, that differ.
+        decisions: share of equal decisions (the class with the largest value, the side of 0.5 of probabilities,
+            objects,
+            detections); ``None`` for none.
+        lost: number of values that are NaN or infinite but finite on the CPU.
+        reason: text for an output that does not agree, or agrees only by its decisions.
+        part: columns to which the SNR applies, in an output that mixes scales; '' for all values.
     """
 
     state: NumbersState
@@ -151,7 +167,7 @@ class JudgedNumbers(Record):
 
 @record(frozen=True, repr=False, eq=False)
 class OutputNumbers(Shown, JudgedNumbers):
-    """The numbers of one output of a session. output: its name."""
+    """Comparison of one output of a session. `output` is its name."""
 
     output: str = ""
 
@@ -166,24 +182,30 @@ class OutputNumbers(Shown, JudgedNumbers):
         yield str(self), "problem" if self.state == "differs" else ""
 
 
-# The states of several reports of a model: the first of these that any report has is the state of the model.
+# States of several reports of a model: the first of these that any report has is the state of the model.
 WORST_FIRST: Final = ("differs", "unknown", "pending", "agrees", "off")
-# The inputs of a comparison that no call asked for, as text.
+# Inputs of a comparison that was not made for a call, as text.
 MADE_UP: Final = "made-up inputs"
-# Beyond this number nothing is compared any more, and no number grows beyond what JSON and msgpack can hold.
+# From this number on nothing is compared any more, and no number exceeds what JSON and msgpack can represent.
 MOST_COMPARED: Final = 40
 MOST_CALLS: Final = 2**53
 
 
 @record(frozen=True, repr=False, eq=False)
 class NumbersReport(Shown, Record):
-    """Whether a session computes what the CPU computes.
+    """Whether a session computes the same numbers as the CPU.
 
-    state: "agrees"; "differs"; "unknown", it could not be shown, `reason` says why; "pending", it is not known
-    yet; "off", it was not asked for. outputs: the worst first. inputs: on which it was compared. when: seconds
-    since 1970. kept: it was found before, with the same model, options, chip and versions. cause: operators
-    that are known to be computed wrong, as text. calls: number of calls, as far as they were counted, of all
-    sessions of the compiled model. compared: number of those calls that were compared.
+    Attributes:
+        state: "agrees"; "differs"; "unknown": impossible to decide, see `reason`; "pending": not known yet; "off":
+            not
+            requested.
+        outputs: the worst first.
+        inputs: inputs of the comparison.
+        when: seconds since 1970.
+        kept: found earlier, for the same model, options, chip and versions.
+        cause: operators with known wrong results, as text.
+        calls: number of counted calls in all sessions of the compiled model.
+        compared: number of those calls that were compared.
     """
 
     state: NumbersState
@@ -202,14 +224,14 @@ class NumbersReport(Shown, Record):
 
     @property
     def next_call(self) -> int:
-        """The number of the call that is compared next: the first, 2nd, 4th, 8th and so on."""
+        """Number of the call that is compared next: the first, 2nd, 4th, 8th and so on."""
         return 2**self.compared if self.compared < MOST_COMPARED else MOST_CALLS
 
     def after(self, earlier: NumbersReport) -> NumbersReport:
-        """Return what this comparison and all earlier ones show together.
+        """Return the result of this comparison and all earlier ones together.
 
-        A difference stays a difference, unless only made-up inputs had shown it and a call agrees. Of several that
-        agree, the worst numbers count. Counts are the larger ones of both; time and date are those of this one.
+        A difference stays a difference, unless only made-up inputs had shown it and a call agrees. If several
+        agree, the worst numbers count. Counts are the larger ones; time and date are those of this comparison.
         """
         shown = self
         if earlier.state == "differs" and self.state != "differs":
@@ -233,17 +255,17 @@ class NumbersReport(Shown, Record):
 
     @property
     def snr_db(self) -> float | None:
-        """Of the worst output."""
+        """SNR of the worst output."""
         return self.outputs[0].snr_db if self.outputs else None
 
     @property
     def max_abs(self) -> float:
-        """The largest difference of all outputs."""
+        """Largest difference of all outputs."""
         return max((one.max_abs for one in self.outputs), default=0.0)
 
     @property
     def summary(self) -> str:
-        """The state, with the number of calls that it rests on: ``agrees on 3 of 7 calls``."""
+        """State with the number of compared calls: ``agrees on 3 of 7 calls``."""
         if self.state == "agrees" and self.compared:
             return f"agrees on {self.compared} of {self.calls:,} call{'' if self.calls == 1 else 's'}"
         return self.state
@@ -254,7 +276,7 @@ class NumbersReport(Shown, Record):
 
     @property
     def verdict(self) -> str:
-        """The verdict of the numbers, for a person: ``agree on 3 of 7 calls``, ``differ``, ``not compared``."""
+        """Verdict as a phrase for people: ``agree on 3 of 7 calls``, ``differ``, ``not compared``."""
         words = {"agrees": self.summary.replace("agrees", "agree"), "differs": "differ", "off": "not compared"}
         return words.get(self.state, self.state)
 
@@ -276,11 +298,13 @@ def is_compared(report: NumbersReport) -> bool:
 
 @record(frozen=True, repr=False, eq=False)
 class ModelIdentity(Record):
-    """Which model a session was made from.
+    """The model from which a session was created.
 
-    fingerprint: SHA-256 of the model with the files it names. label: what messages call it.
-    files: path, size in bytes and date in nanoseconds of each file, the model's own first.
-    compiled: it is an EPContext model.
+    Attributes:
+        fingerprint: SHA-256 of the model with the files that it refers to.
+        label: name of the model in messages.
+        files: path, size in bytes and date in nanoseconds of each file, the model's own first.
+        compiled: whether it is an EPContext model.
     """
 
     fingerprint: str
@@ -291,11 +315,14 @@ class ModelIdentity(Record):
 
 @record(frozen=True, repr=False, eq=False)
 class ModelDescription(Record):
-    """What a model file says without being loaded.
+    """Contents of a model file that can be read without loading the model.
 
-    readable: it is an ONNX model that could be read; else the rest is empty. inputs: without initializers.
-    external: names of the files beside the model. operators: names of its operators, with their domain if that is
-    not ONNX's own. metadata: what it says of itself, by ONNX Runtime's names, and its custom metadata.
+    Attributes:
+        readable: the file is a readable ONNX model; otherwise the other fields are empty.
+        inputs: without initializers.
+        external: names of the files next to the model.
+        operators: operators of the model, with their domain if it is not ONNX's own.
+        metadata: descriptive fields by ONNX Runtime's names, and custom metadata.
     """
 
     model: ModelIdentity
@@ -311,17 +338,21 @@ class ModelDescription(Record):
 # --- compiling -------------------------------------------------------------------------------------------
 
 
-# How the remark on an output begins of which the inputs prove nothing.
+# Beginning of the remark on an output about which the inputs prove nothing.
 NOT_SHOWN: Final = "not shown by these inputs"
 
 
 @record(frozen=True, repr=False, eq=False)
 class Difference(Record):
-    """Of one output over all inputs that were tried.
+    """Difference in one output over all tried inputs.
 
-    max_abs: largest difference. max_rel: the same divided by the largest magnitude of the reference; for integers
-    the fraction that differs. cosine: of both as vectors; ``None`` if one of them is all zeros. inputs: those with
-    the largest difference. remark: what is unusual or wrong, as text.
+    Attributes:
+        max_abs: largest difference.
+        max_rel: `max_abs` divided by the largest magnitude of the reference; for integers the fraction that
+            differs.
+        cosine: of both outputs as vectors; ``None`` if one of them is all zeros.
+        inputs: inputs with the largest difference.
+        remark: what is unusual or wrong, as text.
     """
 
     output: str
@@ -334,15 +365,18 @@ class Difference(Record):
 
     @property
     def is_not_shown(self) -> bool:
-        """The inputs prove nothing of this output."""
+        """Whether the inputs prove nothing about this output."""
         return self.level == "unusual" and (self.remark or "").startswith(NOT_SHOWN)
 
 
 @record(frozen=True, repr=False, eq=False)
 class Validation(Shown, Record):
-    """The comparison of a compiled model with the original on the CPU.
+    """Comparison of a compiled model with the original on the CPU.
 
-    skipped: why it was not done, ``None`` if it was. tolerance: as text. seconds: it took.
+    Attributes:
+        skipped: why it was not done; ``None`` if it was.
+        tolerance: as text.
+        seconds: its duration.
     """
 
     differences: tuple[Difference, ...] = ()
@@ -352,12 +386,13 @@ class Validation(Shown, Record):
 
     @property
     def worst(self) -> Difference | None:
-        """Of the output that differs most, measured against its own values."""
+        """Difference in the output that differs most, relative to its own values."""
         return max(self.differences, key=lambda one: (one.max_rel, one.max_abs), default=None)
 
     @property
     def max_abs(self) -> float:
-        """Of the `worst` output, as is `max_rel`: outputs of other sizes are not compared with each other."""
+        """Largest difference of the `worst` output, as is `max_rel`: outputs of different magnitudes are not
+        comparable."""
         return self.worst.max_abs if self.worst is not None else 0.0
 
     @property
@@ -366,17 +401,18 @@ class Validation(Shown, Record):
 
     @property
     def cosine(self) -> float | None:
-        """The worst one."""
+        """Worst value of all outputs."""
         return min((one.cosine for one in self.differences if one.cosine is not None), default=None)
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The unusual differences, as text."""
+        """Unusual differences, as text."""
         return tuple(f"{one.output} ({one.inputs}): {one.remark}" for one in self.differences if one.remark)
 
     def numbers(self, inputs: str) -> NumbersReport | None:
-        """The same as the report of a session; ``None`` if nothing was compared. inputs: whose comparison it is."""
-        # "unusual" deserves a remark and is within the tolerance, so it agrees, unless the inputs prove nothing.
+        """Return the comparison as a session's report; ``None`` if nothing was compared. `inputs` describes its
+        inputs."""
+        # "unusual" gets a remark but is within the tolerance, so it agrees, unless the inputs prove nothing.
         states: dict[str, NumbersState] = {"ok": "agrees", "wrong": "differs"}
         outputs = [
             OutputNumbers(
@@ -420,14 +456,19 @@ class Validation(Shown, Record):
 
 @record(frozen=True, repr=False, eq=False)
 class CompileResult(Shown, Record):
-    """A compiled model in its place.
+    """A compiled model that was written.
 
-    path: of the .onnx file, which a session opens. blob: of the context binary, ``None`` if embedded.
-    manifest: of the file that says what belongs together. source: name of the original.
-    placement: of the original's nodes; ``None`` if the compiler died before it reported it.
-    soc_model: what it was compiled for, ``None``: the chip of the host. versions: of what compiled it.
-    compile_seconds: inside of the compiler. seconds: all of it, with the starts of processes and the validation.
-    warnings: what one should know, in sentences.
+    Attributes:
+        path: path of the .onnx file, which a session opens.
+        blob: path of the context binary; ``None`` if embedded.
+        manifest: path of the file that records which files belong together.
+        source: name of the original.
+        placement: placement of the original's nodes; ``None`` if the compiler died before it reported them.
+        soc_model: chip for which it was compiled; ``None``: the host's chip.
+        versions: versions of the compiler.
+        compile_seconds: time inside the compiler.
+        seconds: total time, including the start of processes and the validation.
+        warnings: sentences for people.
     """
 
     path: str
@@ -466,7 +507,7 @@ class CompileResult(Shown, Record):
         }
 
 
-# Of a folder that `qnnbridge prepare` made, and of one that it has not finished.
+# Files in a folder that `qnnbridge prepare` made, and in an unfinished one.
 PREPARED_MANIFEST: Final = "manifest.json"
 PREPARE_JOURNAL: Final = ".qnnbridge-prepare.json"
 
@@ -476,20 +517,20 @@ def absolute_model_path(given: str | os.PathLike[str], *, prepared: bool = False
 
     Args:
         given: the path as the application gave it.
-        prepared: whether a folder that `qnnbridge prepare` made is a model, too.
+        prepared: accept a folder that `qnnbridge prepare` made.
 
     Raises:
-        InvalidArgument: the path is no valid Unicode, so it cannot travel.
-        InvalidProtobuf: it is a folder.
-        NoSuchFile: it cannot be looked at.
+        InvalidArgument: the path is not valid Unicode, so it cannot be sent.
+        InvalidProtobuf: the path is a folder.
+        NoSuchFile: the file cannot be accessed.
         ContextUnusable: `qnnbridge prepare` has not finished the folder.
     """
     shown = os.fsdecode(given)
     path = os.path.abspath(shown)
-    # After `abspath`: the name of the working folder may be what cannot travel.
+    # After `abspath`: the name of the working folder may be the part that cannot be sent.
     check_travels(path)
     try:
-        os.stat(path)  # says why, if there is none
+        os.stat(path)  # raises an error with the reason if there is no file
     # ValueError: there is a NUL in the path, or the locale has no bytes for it (UnicodeEncodeError).
     except (OSError, ValueError) as error:
         raise unreadable(shown, path, error) from None
@@ -507,9 +548,9 @@ def absolute_model_path(given: str | os.PathLike[str], *, prepared: bool = False
 
 
 def folder_refused(shown: str, path: str) -> InvalidProtobuf | ContextUnusable:
-    """Return the error for a folder without the manifest of `qnnbridge prepare`, where a prepared one is a model.
+    """Return the error for a folder without a manifest, where a folder of `qnnbridge prepare` is accepted.
 
-    shown: the path as the application gave it.
+    `shown` is the path as the application gave it.
     """
     if os.path.isfile(os.path.join(path, PREPARE_JOURNAL)):
         return ContextUnusable(
@@ -526,23 +567,23 @@ def folder_refused(shown: str, path: str) -> InvalidProtobuf | ContextUnusable:
 
 
 def check_travels(path: str) -> None:
-    """Raises `InvalidArgument` for a path that is no valid Unicode."""
+    """Raise `InvalidArgument` for a path that is not valid Unicode."""
     try:
         path.encode("utf-8")
     except UnicodeEncodeError:
-        # Python keeps bytes that its encoding cannot decode as lone surrogates, which UTF-8 has no form for.
+        # Python keeps bytes that its encoding cannot decode as lone surrogates, which UTF-8 cannot represent.
         named = _name_in_utf8(path)
         if named is not None:
             raise InvalidArgument(
                 f"The path {named!a} cannot be used in this locale.",
-                cause=f"Its bytes are UTF-8, and this Python reads {sys.getfilesystemencoding()}: {_locale()}.",
+                cause=f"Its bytes are UTF-8, but this Python uses {sys.getfilesystemencoding()}: {_locale()}.",
                 fix=_USE_UTF8,
                 details={"path": named},
             ) from None
         shown = path.encode("utf-8", "backslashreplace").decode()
         raise InvalidArgument(
             f"The path {shown} is not valid Unicode.",
-            cause="It has bytes that are no UTF-8 (or half of a UTF-16 pair), so it cannot be sent to the host.",
+            cause="It has bytes that are not UTF-8 (or half of a UTF-16 pair), so it cannot be sent to the host.",
             fix="Rename the file or the folder, or give the model as bytes.",
             details={"path": shown},
         ) from None
@@ -552,9 +593,9 @@ _USE_UTF8 = "Start the application with PYTHONUTF8=1, or in a locale of UTF-8 (L
 
 
 def _name_in_utf8(path: str) -> str | None:
-    """What the bytes of the path mean in UTF-8, if this Python reads them in another way."""
+    """Return the path with its bytes decoded as UTF-8; ``None`` if that fails or gives the same path."""
     try:
-        # `fsencode` gives the bytes of the disk back, whatever the locale made of them.
+        # `fsencode` returns the bytes on the disk, whatever the locale.
         name = os.fsencode(path).decode("utf-8")
     except UnicodeError:
         return None
@@ -562,13 +603,13 @@ def _name_in_utf8(path: str) -> str | None:
 
 
 def _locale() -> str:
-    """The variables of the locale, the strongest first."""
+    """Return the variables of the locale, the one with the highest precedence first."""
     named = [f"{name}={os.environ[name]}" for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)]
     return ", ".join(named) or "no locale is set"
 
 
 def unreadable(shown: str, path: str, error: OSError | ValueError) -> NoSuchFile:
-    """The error for a model that cannot be read. shown: the path as the application gave it."""
+    """Return the error for a model that cannot be read. `shown` is the path as the application gave it."""
     if isinstance(error, UnicodeEncodeError):
         return NoSuchFile(
             f"The model {shown!a} cannot be read in this locale.",

@@ -1,8 +1,8 @@
-"""`NamedTuple` for what the host imports on the way to its first session.
+"""`NamedTuple` for classes that the host imports before its first session.
 
-To type checkers it is `typing.NamedTuple`, and so it is to every user of such a class. `typing` compiles each
-annotation of a field, which takes 0.1 to 0.2 ms a class; `dataclasses` writes methods, which takes 0.5 ms. Neither
-module is imported before HELLO.
+Type checkers and users of such a class see `typing.NamedTuple`. `typing` compiles each annotation of a field, which
+takes 0.1 to 0.2 ms per class; `dataclasses` generates methods, which takes 0.5 ms. Neither module is imported
+before HELLO.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
 
     class _NamedTupleMeta(type):
-        """Makes a tuple's class of the annotations in the body of a class."""
+        """Creates a tuple class from the annotations in the body of a class."""
 
         def __new__(cls, name, bases, body):
             if not bases:
@@ -27,4 +27,4 @@ else:
             return type(name, (base,), body)
 
     class NamedTuple(metaclass=_NamedTupleMeta):
-        """As in `typing`: fields with their types in the body, defaults last, and methods."""
+        """Base class like that of `typing`: fields with their types in the body, defaults last, and methods."""

@@ -1,8 +1,8 @@
-"""What the environment says: which QNN a host takes; where the cache of compiled models is, and its largest size.
+"""Settings in the environment: the QNN that a host uses; the folder of the cache of compiled models, and its size.
 
-The application says the engine to the host by environment variables. Of the cache it reads its own environment for
-each session, and sends that to the host; the tools read theirs. The host imports this before HELLO, and so without
-`typing`, `re` and `pathlib`.
+The application passes the engine to the host by environment variables. For the cache it reads its own environment
+for each session, and sends the settings to the host; the tools read theirs. The host imports this before HELLO, and
+so without `typing`, `re` and `pathlib`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 ENGINE_VARIABLE: Final = "QNNBRIDGE_ENGINE"
 EP_PATH_VARIABLE: Final = "QNNBRIDGE_EP_PATH"
 
-# auto: the host chooses. wheel: onnxruntime-qnn. windowsml: the catalogue of Windows. folder: one that is named.
+# auto: the host chooses. wheel: onnxruntime-qnn. windowsml: the catalogue of Windows. folder: a given folder.
 ENGINES: Final[tuple[EngineName, ...]] = ("auto", "wheel", "windowsml", "folder")
 
 
 def engine_of(environ: Mapping[str, str]) -> tuple[EngineName, str | None]:
-    """The engine and the folder (or file) of the provider that an environment names. A path alone means "folder".
+    """Return the engine and the folder (or file) of the provider in an environment. A path alone means "folder".
 
-    Raises `OptionError` for a name that does not exist, and for two settings that exclude each other.
+    Raises:
+        OptionError: the engine does not exist, or the two settings exclude each other.
     """
     name = environ.get(ENGINE_VARIABLE) or ""
     path = environ.get(EP_PATH_VARIABLE) or None
@@ -39,33 +40,33 @@ def engine_of(environ: Mapping[str, str]) -> tuple[EngineName, str | None]:
 
 
 def checked_engine(name: str, path: str | None) -> tuple[EngineName, str | None]:
-    """The same for values from elsewhere; "" is no name."""
+    """Check values from elsewhere like `engine_of`; '' means not set."""
     known = next((engine for engine in ENGINES if engine == (name or "auto").strip().lower()), None)
     if known is None:
         raise OptionError(
             f"There is no engine {name!r}.",
-            cause="The engine says where the host takes QNN from.",
+            cause="The engine is the source from which the host loads QNN.",
             fix=f"One of {', '.join(ENGINES)} (engine=, {ENGINE_VARIABLE}, or [host] engine in the file).",
             details={"option": "engine", "value": name},
         )
     if path is None and known == "folder":
         raise OptionError(
-            "The engine is 'folder', and no folder is named.",
-            fix=f"Name the folder of the provider's library: ep_path=, {EP_PATH_VARIABLE}, or [host] ep_path.",
+            "The engine is 'folder', but no folder is given.",
+            fix=f"Give the folder of the provider's library: ep_path=, {EP_PATH_VARIABLE}, or [host] ep_path.",
             details={"option": "ep_path"},
         )
     if path is not None and known in ("wheel", "windowsml"):
         raise OptionError(
-            f"The engine is {known!r}, and a folder of a provider is named as well: {path}.",
-            cause="Only the engine 'folder' takes QNN from a folder.",
-            fix=f"Leave out the engine to use the folder, or the folder (ep_path, {EP_PATH_VARIABLE}).",
+            f"The engine is {known!r}, but a folder of a provider is given as well: {path}.",
+            cause="Only the engine 'folder' loads QNN from a folder.",
+            fix=f"Remove the engine to use the folder, or remove the folder (ep_path, {EP_PATH_VARIABLE}).",
             details={"option": "ep_path", "value": path},
         )
     return ("folder" if path is not None else known), path
 
 
 def engine_variables(name: str | None, path: str | os.PathLike[str] | None) -> dict[str, str]:
-    """The variables for a host with this setting. An empty text takes a setting of the environment away."""
+    """Return the variables for a host with this setting. An empty text overrides a setting of the environment."""
     if name is None and path is None:
         return {}
     absolute = None if path is None else os.path.abspath(os.path.expanduser(path))
@@ -83,7 +84,7 @@ MAX_BYTES_VARIABLE: Final = "QNNBRIDGE_CACHE_MAX_BYTES"
 MIN_MODEL_BYTES_VARIABLE: Final = "QNNBRIDGE_CACHE_MIN_MODEL_BYTES"
 
 MAX_BYTES: Final = 10 * 1024**3
-# Compiling a smaller one takes less than the process that would do it for the cache, as a rule.
+# As a rule, compiling a smaller model takes less time than the process that compiles it for the cache.
 MIN_MODEL_BYTES: Final = 16 * 1024
 
 _OFF: Final = frozenset(("0", "off", "no", "false"))
@@ -92,7 +93,7 @@ _FACTORS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
 def cache_settings(environ: Mapping[str, str] | None = None, wanted: bool | None = None) -> CacheSettings:
-    """As the environment is now. Variables without a usable value are named in `problems`."""
+    """Return the settings in the environment. Variables without a usable value are listed in `problems`."""
     from qnnbridge_protocol.model_records import CacheSettings
 
     env = os.environ if environ is None else environ
@@ -108,19 +109,19 @@ def cache_settings(environ: Mapping[str, str] | None = None, wanted: bool | None
 
 
 def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """The folder; it may not exist yet. ``QNNBRIDGE_CACHE_DIR`` overrides the system's place for it."""
+    """Return the folder; it need not exist. ``QNNBRIDGE_CACHE_DIR`` overrides the system's default."""
     return _own_folder("cache", FOLDER_VARIABLE, os.environ if environ is None else environ)
 
 
 def state_dir() -> Path:
-    """Of quarantine, crash reports and logs; as `cache_dir`, with ``QNNBRIDGE_STATE_DIR``."""
+    """Return the folder of quarantine, crash reports and logs; ``QNNBRIDGE_STATE_DIR`` overrides it."""
     return _own_folder("state", STATE_DIR_VARIABLE, os.environ)
 
 
 def models_dir() -> Path:
     """Return the folder of the models that `qnnbridge pull` downloads; ``QNNBRIDGE_MODELS_DIR`` overrides it."""
     folder = _own_folder("data", MODELS_DIR_VARIABLE, os.environ)
-    # The system's folder for data is that for caches and state on Windows.
+    # On Windows the system's folder for data is also that for caches and state.
     return folder if os.environ.get(MODELS_DIR_VARIABLE) else folder / "models"
 
 
@@ -141,15 +142,15 @@ def _own_folder(kind: Literal["cache", "state", "data"], variable: str, environ:
         folder = Path(system("qnnbridge", appauthor=False))
     except RuntimeError:
         return _folder_without_home(kind)
-    # Older releases of platformdirs leave a "~" that cannot be replaced.
+    # Older releases of platformdirs keep a "~" that cannot be resolved.
     return folder if folder.is_absolute() else _folder_without_home(kind)
 
 
 def _folder_without_home(kind: str) -> Path:
-    """Return a folder for a user without a home folder, as services and containers have them.
+    """Return a folder for a user without a home folder, as in services and containers.
 
-    It is in the folder for temporary files, unless another user has made one of the same name there. Then it is a
-    path that cannot be used, and nothing is kept.
+    The folder is in that for temporary files, unless another user has created one of the same name. Then the result
+    is an unusable path, and nothing is stored.
     """
     import tempfile
     from pathlib import Path
@@ -166,7 +167,8 @@ def _folder_without_home(kind: str) -> Path:
 
 
 def parse_size(text: str) -> int | None:
-    """Bytes of ``500M``, ``10 GiB`` or ``123``; ``None`` for anything else. Units are powers of 1024."""
+    """Return the bytes of ``500M``, ``10 GiB`` or ``123``; ``None`` for any other text. Units are powers of
+    1024."""
     import re
 
     found = re.fullmatch(_SIZE, text, re.IGNORECASE)
@@ -179,6 +181,6 @@ def _size(env: Mapping[str, str], name: str, default: int, problems: list[str]) 
         return default
     size = parse_size(text)
     if size is None:
-        problems.append(f"{name}={text!r} is no size (write bytes, or 500M, 10G); {default} is used.")
+        problems.append(f"{name}={text!r} is not a size (write bytes, or 500M, 10G); {default} is used.")
         return default
     return size

@@ -1,9 +1,9 @@
-"""Quote words and lines of suggested commands, so that a pasted command does what it shows. Pure functions.
+"""Quoting of words and lines of suggested commands, so that a pasted command does what it shows. Pure functions.
 
-Words come from strangers, too: names in a model and in a repository. On Windows the reader may paste into the
-Command Prompt or into PowerShell. Both take a word in double quotes as text, with two exceptions: the Command
-Prompt expands ``%NAME%`` there and has no way to prevent it, and PowerShell expands ``$``, so it gets its escape
-character. A word with ``$`` then has another value in the Command Prompt, and still starts nothing.
+Some words come from untrusted sources: names in a model or a repository. On Windows the reader may paste into the
+Command Prompt or into PowerShell. Both treat a word in double quotes as text, with two exceptions: the Command
+Prompt expands ``%NAME%``, which cannot be prevented, and PowerShell expands ``$``, which gets PowerShell's escape
+character. A word with ``$`` then has another value in the Command Prompt, but still starts nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 
 def shell_word(text: str | os.PathLike[str]) -> str:
-    """Return a word of a command line, quoted for the shells of this system where it needs that."""
+    """Return a word of a command line, quoted for the shells of this system if needed."""
     word = os.fspath(text)
     if os.name != "nt":
         import shlex
@@ -23,17 +23,17 @@ def shell_word(text: str | os.PathLike[str]) -> str:
 
     if _is_plain(word):
         return word
-    # PowerShell takes typographic double quotes for plain ones.
+    # PowerShell treats typographic double quotes like plain ones.
     return '"' + re.sub("[$`\u201c-\u201e]", r"`\g<0>", _for_program(word)) + '"'
 
 
 def model_command(command: str, model: str | os.PathLike[str] | None, *options: str) -> str:
-    """Return the line that runs a command of qnnbridge on a model, to be pasted.
+    """Return the line that runs a qnnbridge command on a model, for pasting.
 
     Args:
         command: such as "verify".
         model: path of the file; None or "" for a model that the application has as bytes.
-        options: quoted where they need it; empty ones are left out.
+        options: already quoted; empty ones are omitted.
     """
     file = shell_word(model) if model else "MODEL"
     line = " ".join(["qnnbridge", command, file, *filter(None, options)])
@@ -41,7 +41,7 @@ def model_command(command: str, model: str | os.PathLike[str] | None, *options: 
 
 
 def fix_command(model: str | os.PathLike[str] | None, *options: str) -> str:
-    """Return the `qnnbridge fix` line for a model, as `model_command` does. It writes `fixed_file`."""
+    """Return the `qnnbridge fix` line for a model, like `model_command`. The command writes `fixed_file`."""
     return model_command("fix", model, f"-o {fixed_file(model)}", *options)
 
 
@@ -54,7 +54,7 @@ def fixed_file(model: str | os.PathLike[str] | None) -> str:
 def command_line(words: Sequence[str | os.PathLike[str]]) -> str:
     """Return a command whose program is a path.
 
-    On Windows a path that needs quotes is written for PowerShell, which runs it only after ``&``.
+    On Windows a path that needs quotes is quoted for PowerShell, which runs it only after ``&``.
     """
     texts = [os.fspath(word) for word in words]
     if os.name == "nt":
@@ -76,7 +76,7 @@ def powershell_line(words: Sequence[str]) -> str:
     """Return a command for PowerShell, which runs a quoted program only after ``&``."""
     import re
 
-    # A typographic quote ends the text, too; of two quotes in a row the second one is text.
+    # A typographic quote also ends the text; the second of two consecutive quotes is text.
     doubled = [re.sub("['\u2018-\u201b]", r"\g<0>\g<0>", word) for word in words]
     quoted = [word if _is_plain(word) else f"'{text}'" for word, text in zip(words, doubled, strict=True)]
     return " ".join(["&", *quoted] if quoted[0].startswith("'") else quoted)
@@ -86,12 +86,12 @@ def _is_plain(word: str) -> bool:
     """Return whether no shell of Windows interprets any character of the word."""
     import re
 
-    # `~` is the home folder at the beginning only; short names of Windows have it in the middle.
+    # `~` is the home folder only at the beginning; short names of Windows have it in the middle.
     return re.fullmatch(r"(?!~)[\w.:=/\\+~-]+", word) is not None
 
 
 def _for_program(word: str) -> str:
-    """Return the word as programs of Windows read it between double quotes.
+    """Return the word as programs of Windows parse it between double quotes.
 
     Quotes are doubled, and so are backslashes before a quote and at the end.
     """

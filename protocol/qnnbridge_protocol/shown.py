@@ -1,8 +1,8 @@
-"""How objects and errors show themselves: `repr` for a terminal, `_repr_html_` and short tracebacks for a notebook.
+"""Presentation of objects and errors: `repr` for a terminal, `_repr_html_` and short tracebacks for a notebook.
 
-Text and HTML are made of one list of facts. A class lists its facts in `_shown_facts`, from what it already has: it
-asks no host, waits for no lock and starts nothing. Showing never raises. A text contains no folder of a person, and
-HTML escapes every character of it. Imports nothing heavy.
+Text and HTML are made from one list of facts. A class lists its facts in `_shown_facts`, from existing data:
+without requests to a host, waiting for a lock or starting anything. Presentation never raises. A text contains no
+folder of a user, and HTML escapes every character of it. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Shown:
-    """Base class of objects that show themselves."""
+    """Base class of objects with a presentation of their facts."""
 
     __slots__ = ()
 
@@ -49,7 +49,7 @@ def _facts_of(one: Shown) -> tuple[str, list[Fact]]:
         name = one._shown_name()
         head = f"{head} {without_folders(name)}" if name else head
         return visible(head), [(visible(without_folders(text)), weight) for text, weight in one._shown_facts()]
-    except Exception as error:  # noqa: BLE001 - a debugger and a traceback show objects that are half made
+    except Exception as error:  # noqa: BLE001 - debuggers and tracebacks also show partly initialised objects
         return visible(head), [(f"facts cannot be read ({type(error).__name__})", "problem")]
 
 
@@ -90,18 +90,19 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-# Where people's files lie. Names of nodes look like paths, too: `/model.0/conv/Conv` is none of these.
+# Folders that contain users' files. Names of nodes such as `/model.0/conv/Conv` look like paths, too, but not like
+# these.
 _ROOTS = (
     r"(?:[A-Za-z]:[\\/]+|\\\\[\w.$-]+\\+"
     r"|[\\/](?:home|[Uu]sers|root|tmp|mnt|media|opt|var|srv|usr|private|[Vv]olumes)[\\/]+)"
 )
-# A folder of several words ends at a separator, so that a sentence after a path is not part of it.
+# A folder of several words ends at a separator, so that a sentence after a path is not part of the path.
 _FOLDER = r"[^\s\\/\"'<>|:*?,;()]+(?: [^\s\\/\"'<>|:*?,;()]+){0,3}[\\/]+"
 
 
 def without_folders(text: str) -> str:
     """Return the text with each absolute path shortened to the name of its file."""
-    # Most texts have no path, and an import of `re` costs an application that shows nothing more.
+    # Most texts have no path, and importing `re` costs time in an application that shows nothing else.
     if "/" not in text and "\\" not in text:
         return text
     import re
@@ -118,7 +119,7 @@ _PACKAGES = frozenset(
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Return whether a frame is of qnnbridge, and not of the application or of another library."""
+    """Return whether a frame belongs to qnnbridge, and not to the application or another library."""
     if str(frame.f_globals.get("__name__")).partition(".")[0] in _PACKAGES:
         return True
     # `qnnbridge.dropin` gives modules of the package onnxruntime's names.
@@ -130,8 +131,8 @@ def is_ours(frame: FrameType) -> bool:
 def notebook_traceback(error: BaseException) -> list[str]:
     """Return the traceback of an error for IPython, without the frames of the bridge.
 
-    IPython hides frames with a true local `__tracebackhide__`, but always shows the innermost one. So the frames at
-    the end are cut off, and those between frames of the application are marked.
+    IPython hides frames with a true local `__tracebackhide__`, but always shows the innermost frame. So the frames
+    at the end are cut off, and those between frames of the application are marked.
     """
     from IPython.core.getipython import get_ipython
 
@@ -140,13 +141,14 @@ def notebook_traceback(error: BaseException) -> list[str]:
     while trace is not None:
         frames.append(trace)
         trace = trace.tb_next
-    # The innermost frame of the application: what it called is the bridge's affair.
+    # The innermost frame of the application; deeper frames belong to the bridge.
     last = max((at for at, one in enumerate(frames) if not _is_inner(one.tb_frame)), default=len(frames) - 1)
     shown: TracebackType | None = None
     for one in reversed(frames[: last + 1]):
         if is_ours(one.tb_frame):
             one.tb_frame.f_locals["__tracebackhide__"] = True
-        # A new chain: the error's own traceback stays whole, for %debug and for a caller that raises it again.
+        # A new chain, so that the error's own traceback stays complete for %debug and for a caller that raises it
+        # again.
         shown = type(one)(shown, one.tb_frame, one.tb_lasti, one.tb_lineno)
     shell: Any = get_ipython()
     lines: list[str] = shell.InteractiveTB.structured_traceback(type(error), error, shown)

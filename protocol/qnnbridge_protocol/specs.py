@@ -1,8 +1,8 @@
-"""What a session is made from, and what is known of it: the shapes shared by the application and the host.
+"""Specification of a session and facts about it: the records shared by the application and the host.
 
-Names of fields are those of ONNX Runtime. `Record` is the base of all records that travel: frozen dataclasses that
-turn into a map of msgpack types and back. Unknown keys are ignored (a newer peer), wrong types are refused with the
-field's name (`field_types`).
+Names of fields are those of ONNX Runtime. `Record` is the base of all records that are sent: frozen dataclasses
+that convert to a map of msgpack types and back. Unknown keys are ignored (a newer peer), wrong types are refused
+with the field's name (`field_types`).
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ T = TypeVar("T", bound="Record")
 if not TYPE_CHECKING:
 
     def record(**_declared: bool) -> Callable[[type], type]:
-        """A dataclass that writes no code of its own: `Record` has it."""
+        """Decorate a dataclass without generating methods, which `Record` has."""
         return dataclasses.dataclass(init=False, repr=False, eq=False)
 
 
 @record(frozen=True, repr=False, eq=False)
 class Record:
-    """What `dataclasses` would write for each class is here once: writing it takes the host 10 ms of its start."""
+    """Methods that `dataclasses` would generate for each class, written once: generating them costs 10 ms of a
+    host's start."""
 
     if not TYPE_CHECKING:
 
         def __init__(self, *values: Any, **named: Any) -> None:
             fields = dataclasses.fields(self)
             given = dict(zip((field.name for field in fields), values, strict=False)) | named
-            # Fewer keys than values: a field is given twice, or there are more positions than fields.
+            # Fewer keys than values: a field was given twice, or there are more positions than fields.
             wrong = len(given) < len(values) + len(named) or not given.keys() <= self.__dataclass_fields__.keys()
             for field in fields:
                 if field.name in given:
@@ -48,7 +49,7 @@ class Record:
                 else:
                     value = field.default
                 wrong |= value is dataclasses.MISSING
-                # Of any iterable that is given. A record is compared and hashed by its values.
+                # Any iterable is accepted. A record is compared and hashed by its values.
                 if str(field.type).startswith("tuple[") and value is not None and value is not dataclasses.MISSING:
                     value = tuple(value)
                 object.__setattr__(self, field.name, value)
@@ -58,7 +59,7 @@ class Record:
             self.__post_init__()
 
         def __post_init__(self) -> None:
-            """For classes that check or convert what they are given."""
+            """Check or convert the given values; for subclasses."""
 
         def __setattr__(self, name: str, value: object) -> None:
             raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
@@ -73,7 +74,7 @@ class Record:
     def __eq__(self, other: object) -> bool:
         if other.__class__ is not self.__class__:
             return NotImplemented
-        # Classes must be the same: a record of another class with equal fields is another thing.
+        # Classes must be the same: a record of another class with equal fields is different.
         return self._values() == other._values()
 
     def __hash__(self) -> int:
@@ -92,12 +93,12 @@ class Record:
 
     @classmethod
     def from_wire(cls: type[T], data: Mapping[str, Any]) -> T:
-        """The record of a map. Raises `ProtocolDesync`, with the field's name, for anything else."""
+        """Convert a map. Raise `ProtocolDesync`, with the field's name, for wrong types."""
         return cls.read(data, cls.__name__)
 
     @classmethod
     def read(cls: type[T], data: Any, field: str) -> T:
-        """`from_wire`, for a map that is the value of `field`."""
+        """Convert a map that is the value of `field`, like `from_wire`."""
         return read_record(cls, data, field)
 
 
@@ -115,9 +116,9 @@ Fallback = Literal["error", "cpu"]
 FixWhen = Literal["always", "refused", "never"]
 ShareWeights = Literal["no", "more", "last"]
 
-# Environment variable of the host, set by the application: sizes of ONNX Runtime's global thread pools, within and
-# across nodes, with a comma.
-# ONNX Runtime makes these pools once per process, before its first session: a change takes a new host.
+# Environment variable of the host, set by the application: sizes of ONNX Runtime's global thread pools within and
+# across nodes, separated by a comma. ONNX Runtime creates these pools once per process, before its first session,
+# so a change needs a new host.
 GLOBAL_THREADS_VARIABLE: Final = "QNNBRIDGE_GLOBAL_THREADS"
 
 QNN: Final = "QNNExecutionProvider"
@@ -126,23 +127,25 @@ CPU: Final = "CPUExecutionProvider"
 
 @record(frozen=True, repr=False, eq=False)
 class ProviderSpec(Record):
-    """One execution provider by its ONNX Runtime name, with its options as text."""
+    """An execution provider by its ONNX Runtime name, with its options as text."""
 
     name: str
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def in_memory(file: str) -> str:
-    """The name of a file's bytes among the values; no initializer has it."""
+    """Return the name of a file's bytes among the values; no initializer has this name."""
     return f"\0{file}"
 
 
 @record(frozen=True, repr=False, eq=False)
 class FixSpec(Record):
-    """What is rewritten in a model before it is used.
+    """Rewrites of a model before it is used.
 
-    constants: inputs that become a number or a small tensor (`input_constants`). only, skip: names of rewrites.
-    when: "always"; "refused": where QNN refuses the model or is known to compute it wrong; "never".
+    Attributes:
+        constants: inputs that become a number or a small tensor (`input_constants`).
+        only, skip: names of rewrites.
+        when: "always"; "refused": if QNN refuses the model or is known to compute it wrong; "never".
     """
 
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -159,16 +162,19 @@ class FixSpec(Record):
 
 @record(frozen=True, repr=False, eq=False)
 class SessionSpec(Record):
-    """Everything that makes a session, apart from the model's bytes and initializer tensors.
+    """Everything that defines a session, apart from the model's bytes and initializer tensors.
 
-    model_path: absolute path on this machine, or ``None`` when the model travels as a buffer.
-    providers: in order of preference.
-    fallback: "error" refuses a session of which any node would run on the CPU though QNN was asked for.
-    options: attributes of ``onnxruntime.SessionOptions`` that the application set, by name; enums as numbers.
-    config_entries: ``SessionOptions.add_session_config_entry`` pairs.
-    initializers: names of the initializers that travel as values; `external_initializers` likewise.
-    fix: the session is made from a rewritten copy of the model; ``None``: where QNN is known to compute it wrong.
-    files_in_memory: names of external data files whose bytes travel as values of uint8, instead of files on a disk.
+    Attributes:
+        model_path: absolute path on this machine, or ``None`` if the model is sent as a buffer.
+        providers: in order of preference.
+        fallback: "error" refuses a session if any node would run on the CPU although QNN was requested.
+        options: attributes of ``onnxruntime.SessionOptions`` that the application set, by name; enums as numbers.
+        config_entries: ``SessionOptions.add_session_config_entry`` pairs.
+        initializers, external_initializers: names of initializers that are sent as values.
+        fix: create the session from a rewritten copy of the model; ``None``: only if QNN is known to compute it
+            wrong.
+        files_in_memory: names of external data files whose bytes are sent as values of uint8, instead of files on a
+            disk.
     """
 
     model_path: str | None
@@ -187,29 +193,30 @@ class SessionSpec(Record):
 
     @property
     def value_names(self) -> tuple[str, ...]:
-        """What the values that travel with it are, in their order."""
+        """Names of the values that are sent with the record, in their order."""
         files = (in_memory(name) for name in self.files_in_memory)
         return (*self.initializers, *self.external_initializers, *files)
 
     @property
     def again(self) -> SessionSpec:
-        """To make the session once more: its compiled model is there, and ONNX Runtime overwrites none."""
+        """Specification for recreating the session: its compiled model exists, and ONNX Runtime does not overwrite
+        it."""
         if self.config_entries.get("ep.context_enable", "0") in ("", "0"):
             return self
         entries = {key: text for key, text in self.config_entries.items() if key != "ep.context_enable"}
-        # What writes a compiled model is not rewritten unasked, and is not from now on.
+        # A session that writes a compiled model is not rewritten without a request, nor when it is recreated.
         return dataclasses.replace(self, config_entries=entries, fix=self.fix or FixSpec(when="never"))
 
     @property
     def options_hash(self) -> str:
-        """Of everything but the model: quarantines and manifests recognise equal options by it."""
+        """Hash of everything but the model, by which quarantines and manifests recognise equal options."""
         import hashlib
         import json
 
-        # `model_files` was a field of 0.1.0, empty in these hashes; with it they stay what they were.
-        # Quarantine files and manifests of earlier releases hold these hashes, so they may never change.
+        # `model_files` was a field of 0.1.0, empty in these hashes; including it keeps the hashes unchanged.
+        # Quarantine files and manifests of earlier releases contain these hashes, so they must never change.
         plain = {**self.to_wire(), "model_path": None, "model_files": []}
-        # Younger than those hashes.
+        # Fields that are younger than those hashes.
         if self.fix is None:
             plain.pop("fix")
         if not self.files_in_memory:
@@ -219,12 +226,15 @@ class SessionSpec(Record):
 
 @record(frozen=True, repr=False, eq=False)
 class CompileSpec(Record):
-    """A session, and where its compiled (EPContext) model goes.
+    """A session, and where to write its compiled (EPContext) model.
 
-    output: absolute path of the .onnx file to write, which must not exist; the context binary is put beside it, as
-    ``<stem>_qnn.bin``. embed: the context binary goes into the .onnx file.
-    share: "more" and "last" keep the weights of several models of one process in one context binary, which is
-    written with the last one and named after the first.
+    Attributes:
+        output: absolute path of the .onnx file to write, which must not exist; the context binary is written next
+            to it,
+            as ``<stem>_qnn.bin``.
+        embed: put the context binary into the .onnx file.
+        share: "more" and "last" keep the weights of several models of one process in one context binary, which is
+            written with the last model and named after the first.
     """
 
     session: SessionSpec
@@ -234,21 +244,21 @@ class CompileSpec(Record):
 
     def __post_init__(self) -> None:
         if not self.output or self.share not in ("no", "more", "last"):
-            raise TypeError("no proper description of a compilation")
+            raise TypeError("not a valid description of a compilation")
 
 
 @record(frozen=True, repr=False, eq=False)
 class RunSpec(Record):
-    """What ``onnxruntime.RunOptions`` carries: attributes that were set, and config entries."""
+    """Contents of ``onnxruntime.RunOptions``: attributes that were set, and config entries."""
 
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     config_entries: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def asks_to_terminate(header: Mapping[str, Any]) -> bool:
-    """Whether a `session.run` has ``terminate`` set in its options.
+    """Return whether a `session.run` has ``terminate`` set in its options.
 
-    ONNX Runtime ends such a run before its first node. It has nothing to wait for, so it waits in no queue.
+    ONNX Runtime ends such a run before its first node. It has nothing to wait for, so it does not wait in a queue.
     """
     spec = header.get("options")
     options = spec.get("options") if isinstance(spec, Mapping) else None
@@ -264,30 +274,33 @@ class NodeInfo(Record):
     shape: tuple[int | str | None, ...] | None = ()
 
 
-# The two counts of nodes, in the words of all messages. In the file: `qnnbridge_host.model.node_count`. After
+# Terms for the two counts of nodes in all messages. In the file: `qnnbridge_host.model.node_count`. After
 # optimisation: `Placement`.
 IN_FILE: Final = "in the file"
 AFTER_OPTIMISATION: Final = "after optimisation"
-# Names of nodes on the CPU that a text has at most.
+# Largest number of CPU nodes in a text.
 SHOWN_CPU_NODES: Final = 5
-# How the cause of a placement begins that fixed sizes do not change.
+# Beginning of the cause of a placement that fixed sizes do not change.
 NO_OPERATOR: Final = "QNN has no operator"
 
 
 @record(frozen=True, repr=False, eq=False)
 class Placement(Shown, Record):
-    """Where the nodes run that are left after optimisation, from ONNX Runtime's own graph assignment.
+    """Where the nodes after optimisation run, from ONNX Runtime's own graph assignment.
 
-    Nodes inside of an If, Loop or Scan on the CPU count. Nodes that ONNX Runtime computes beforehand do not.
+    Nodes inside an If, Loop or Scan on the CPU count. Nodes that ONNX Runtime computes beforehand do not.
 
-    known: False where this ONNX Runtime does not report it (before 1.24); the counts are then 0.
-    partitions: number of QNN subgraphs. cpu_list: ``[name, op_type]`` of each CPU node, at most 200.
-    simulator: the QNN device is the x86 HTP simulator, not an NPU. soc_model: the target it computes for.
-    cause: why nodes are on the CPU, one sentence, as far as known.
-    source: where QNN comes from: ``onnxruntime-qnn 2.7.0, QNN 2.51.0``; empty for a session without QNN.
-    npu_bytes: size of what was loaded into QNN (the compiled model, else the model's files), 0 if nothing was.
-    npu_memory: what it took to load it, where the NPU's memory was not enough at first.
-    variant: the file of a prepared folder that the session was made from, and why; empty for any other model.
+    Attributes:
+        known: False if this ONNX Runtime does not report the assignment (before 1.24); the counts are then 0.
+        partitions: number of QNN subgraphs.
+        cpu_list: ``[name, op_type]`` of each CPU node, at most 200.
+        simulator: the QNN device is the x86 HTP simulator, not an NPU.
+        soc_model: chip for which it computes.
+        cause: why nodes are on the CPU, one sentence, as far as known.
+        source: source of QNN: ``onnxruntime-qnn 2.7.0, QNN 2.51.0``; empty for a session without QNN.
+        npu_bytes: size of what was loaded into QNN (the compiled model, else the model's files), 0 if nothing was.
+        npu_memory: what was done to load it, if the NPU's memory was not sufficient at first.
+        variant: file of a prepared folder from which the session was created, and why; empty for any other model.
     """
 
     known: bool = True
@@ -306,7 +319,7 @@ class Placement(Shown, Record):
     variant: str = ""
 
     def nodes_text(self) -> str:
-        """Return the counts for a person: "38 nodes on QNN, 0 on the CPU, after optimisation"."""
+        """Return the counts for people: "38 nodes on QNN, 0 on the CPU, after optimisation"."""
         text = f"{self.qnn_nodes} {'node' if self.qnn_nodes == 1 else 'nodes'} on QNN"
         if self.partitions > 1:
             text += f" in {self.partitions} parts"
@@ -330,7 +343,7 @@ class Placement(Shown, Record):
         text += " (simulator)" if self.simulator and self.qnn_nodes else ""
         text += f", {self.cpu_nodes} on the CPU" if self.cpu_nodes else ""
         text += f", {self.other_nodes} elsewhere" if self.other_nodes else ""
-        # Without a backend the session has not asked for QNN.
+        # Without a backend the session has not requested QNN.
         yield text, "problem" if self.backend and self.qnn_nodes < nodes else ""
         if self.qnn_nodes and self.cpu_nodes:
             yield f"on the CPU: {self.cpu_names_text()}", "more"
@@ -340,7 +353,7 @@ class Placement(Shown, Record):
 
 @record(frozen=True, repr=False, eq=False)
 class SessionInfo(Record):
-    """What the host reports of a session that it created. Durations in seconds."""
+    """Report of the host about a session that it created. Durations in seconds."""
 
     inputs: tuple[NodeInfo, ...]
     outputs: tuple[NodeInfo, ...]
@@ -355,15 +368,19 @@ class SessionInfo(Record):
 
 @record(frozen=True, repr=False, eq=False)
 class HostInfo(Shown, Record):
-    """What the host says of itself.
+    """Description of a host.
 
-    machine: architecture of the host's process. startup_seconds: from its start to its HELLO.
-    versions: of onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, as far as installed.
-    providers: execution providers that ONNX Runtime has there. devices: QNN devices, as ONNX Runtime lists them.
-    simulator: whether QNN computes on the x86 simulator; ``None`` without QNN.
-    build: ONNX Runtime's own words on how it was built. ort_folder: where its package is installed.
-    library_folder: where the QNN libraries are; ``None`` without QNN.
-    qnn_source: where QNN comes from: engine, library, name, version, package, sdk, reason; empty without QNN.
+    Attributes:
+        machine: architecture of the host's process.
+        startup_seconds: from its start to its HELLO.
+        versions: of onnxruntime, onnxruntime_qnn, qnn_sdk, numpy, as far as installed.
+        providers: execution providers of its ONNX Runtime.
+        devices: QNN devices, as ONNX Runtime lists them.
+        simulator: whether QNN computes on the x86 simulator; ``None`` without QNN.
+        build: ONNX Runtime's description of its build.
+        ort_folder: folder of its ONNX Runtime package.
+        library_folder: folder of the QNN libraries; ``None`` without QNN.
+        qnn_source: source of QNN: engine, library, name, version, package, sdk, reason; empty without QNN.
     """
 
     pid: int
@@ -406,8 +423,11 @@ class HostInfo(Shown, Record):
 class StagePlacement(Shown, Record):
     """Where one stage of a model runs.
 
-    stage: its name in genai_config.json. wanted: whether the config asks for QNN. by_design: nothing computes on
-    the CPU that belongs on the NPU. placement: of its nodes, as a session of the stage alone has them.
+    Attributes:
+        stage: its name in genai_config.json.
+        wanted: whether the config requests QNN.
+        by_design: no computation on the CPU belongs on the NPU.
+        placement: of its nodes, as in a session of this stage alone.
     """
 
     stage: str
@@ -424,13 +444,21 @@ class StagePlacement(Shown, Record):
 
 @record(frozen=True, repr=False, eq=False)
 class GenerationModelInfo(Shown, Record):
-    """A model that is loaded.
+    """A loaded model for generation.
 
-    type: of the model, in genai's words. device_type: likewise. layout: "dynamic"; "window": fixed windows, the
-    graph has the KV cache; "sliding": fixed windows, genai slides the KV cache. window: tokens in one, or ``None``.
-    eos, pad: special tokens. search: the config's defaults of search options. fingerprint: of config and files.
-    label: name in messages. genai: version of onnxruntime-genai. stages: one for each file of the model.
-    notes: warnings for the application.
+    Attributes:
+        type, device_type: of the model, in genai's notation.
+        layout: "dynamic"; "window": fixed windows, the graph has the KV cache; "sliding": fixed windows, genai
+            slides
+            the KV cache.
+        window: tokens in a window, or ``None``.
+        eos, pad: special tokens.
+        search: the config's defaults of search options.
+        fingerprint: of config and files.
+        label: name in messages.
+        genai: version of onnxruntime-genai.
+        stages: one for each file of the model.
+        notes: warnings for the application.
     """
 
     type: str

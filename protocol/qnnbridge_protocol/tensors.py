@@ -1,6 +1,6 @@
-"""Values that a plain numpy array does not hold: `Typed` and `Sparse` tensors, string tensors, and maps.
+"""Values that a plain numpy array cannot represent: `Typed` and `Sparse` tensors, string tensors, and maps.
 
-Pure functions and immutable classes; any thread.
+Pure functions and immutable classes; thread-safe.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Typed:
-    """A dense tensor as raw bytes.
+    """A dense tensor as raw bytes. `equal_bits` compares two of them; ``==`` is identity.
 
-    data: ``uint16`` for bfloat16 and ``uint8`` for float8, in the tensor's shape; ``uint8`` of one dimension for
-        types below a byte, packed from the lowest bit up (the first of two int4 is the low nibble).
-    element_type: a type that numpy cannot name; all others are plain arrays.
-    shape: of the tensor, in elements.
-
-    Two of them are compared with `equal_bits`; ``==`` is identity.
+    Attributes:
+        data: ``uint16`` for bfloat16 and ``uint8`` for float8, in the tensor's shape; ``uint8`` of one dimension
+            for
+            types below a byte, packed from the lowest bit up (the first of two int4 is the low nibble).
+        element_type: a type that numpy does not have; all others are plain arrays.
+        shape: of the tensor, in elements.
     """
 
     data: Array
@@ -48,7 +48,7 @@ class Typed:
         layout = LAYOUTS[element]
         if layout.named:
             raise errors.InvalidArgument(
-                f"Typed is for types that numpy cannot name; {element.text} is not one of them.",
+                f"Typed is for types that numpy does not have; {element.text} is not one of them.",
                 fix=f"Pass a plain numpy array of dtype {layout.storage}.",
             )
         data, size = np.asarray(self.data), nbytes(element, shape)
@@ -73,32 +73,32 @@ class Typed:
 
     @classmethod
     def of(cls, array: Array) -> Typed:
-        """The raw form of an ml_dtypes array."""
+        """Return the raw form of an ml_dtypes array."""
         element = element_of(array.dtype)
         layout = None if element is None else LAYOUTS[element]
         if element is None or layout is None or layout.named:
-            raise errors.InvalidArgument(f"{array.dtype} is not a type of ml_dtypes that ONNX knows.")
+            raise errors.InvalidArgument(f"{array.dtype} is not a type of ml_dtypes that ONNX has.")
         raw = np.asarray(array, order="C").view(layout.storage)
-        # ml_dtypes gives each int4 a byte of its own, ONNX puts two into one.
+        # ml_dtypes stores each int4 in a separate byte, ONNX stores two in one.
         return cls(pack(raw, layout.bits) if layout.packed else raw, element, array.shape)
 
     def numpy(self) -> Array:
-        """An ml_dtypes array with one element per item, or `data` itself where ml_dtypes (or the type in it) is
-        not installed."""
+        """Return an ml_dtypes array, one element per item; `data` itself without ml_dtypes, or without this type in
+        it."""
         layout = LAYOUTS[self.element_type]
         dtype = ml_dtype(self.element_type)
         if dtype is None:
             return self.data
         if layout.packed:
             return unpack(self.data, layout.bits, self.size).view(dtype).reshape(self.shape)
-        # No copy on little-endian machines, whose order the wire has.
+        # No copy on little-endian machines, which have the byte order of the wire.
         native = self.data.astype(self.data.dtype.newbyteorder("="), copy=False)
-        # The last `reshape` is for scalars: `ascontiguousarray` gives them a dimension.
+        # The last `reshape` is for scalars: `ascontiguousarray` adds a dimension to them.
         return np.ascontiguousarray(native).view(dtype).reshape(self.shape)
 
 
 def ml_dtype(element: ElementType) -> np.dtype[Any] | None:
-    """The ml_dtypes dtype of an element type, or ``None`` without ml_dtypes, or with one that is too old."""
+    """Return the ml_dtypes dtype of an element type; ``None`` without ml_dtypes, or if it is too old."""
     name = LAYOUTS[element].ml_name
     if name is None:
         return None
@@ -111,20 +111,20 @@ def ml_dtype(element: ElementType) -> np.dtype[Any] | None:
 
 
 def pack(codes: Array, bits: int) -> Array:
-    """Pack one code per byte into a stream of `bits` each, lowest bit first; unused bits of the end are zero."""
+    """Pack one code per byte into a stream of `bits` each, lowest bit first; unused bits at the end are zero."""
     # By single bits, since an element of 6 bits crosses the border of a byte.
     spread = np.unpackbits(codes.reshape(-1, 1), axis=1, bitorder="little")
     return np.packbits(spread[:, :bits].reshape(-1), bitorder="little")
 
 
 def unpack(data: Array, bits: int, count: int) -> Array:
-    """The inverse of `pack`: `count` codes, one per byte, upper bits zero."""
+    """Unpack `count` codes into one byte each, upper bits zero. Inverse of `pack`."""
     spread = np.unpackbits(data, count=count * bits, bitorder="little").reshape(count, bits)
     return np.packbits(spread, axis=1, bitorder="little").reshape(-1)
 
 
 def unused_bits(size: int, bits: int, count: int) -> int:
-    """Mask of the bits in the last of `size` bytes that belong to no element."""
+    """Return the mask of the bits in the last of `size` bytes that belong to no element."""
     used = count * bits - 8 * (size - 1) if size else 8
     return 0xFF & ~((1 << used) - 1)
 
@@ -134,15 +134,15 @@ Format = Literal["coo", "csr", "block"]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Sparse:
-    """A sparse tensor.
+    """A sparse tensor. `equal_bits` compares two of them; ``==`` is identity.
 
-    values: the elements that are stored, one dimension (blocks: three or more).
-    dense_shape: of the tensor that it stands for.
-    format: ``coo`` with one ``int64`` index array, of shape (n,) (positions in the flattened tensor) or (n, rank);
-        ``csr`` with two, the columns (n,) and the row starts (rows + 1,), or (0,) when nothing is stored;
-        ``block`` with one ``int32`` array of shape (2, n), where `values` is (n, height, width).
-
-    Two of them are compared with `equal_bits`; ``==`` is identity.
+    Attributes:
+        values: the stored elements, one dimension (blocks: three or more).
+        dense_shape: shape of the dense tensor.
+        format: ``coo`` with one ``int64`` index array, of shape (n,) (positions in the flattened tensor) or (n,
+            rank);
+            ``csr`` with two, the columns (n,) and the row starts (rows + 1,), or (0,) if nothing is stored;
+            ``block`` with one ``int32`` array of shape (2, n), where `values` is (n, height, width).
     """
 
     values: Array
@@ -162,7 +162,7 @@ class Sparse:
 
 def _check_sparse(tensor: Sparse) -> None:
     shape, values, parts = tensor.dense_shape, tensor.values, tensor.indices
-    # Any width does: the dense tensor is never made, only its elements are counted.
+    # The width is arbitrary: the dense tensor is never created, only its elements are counted.
     count, _ = measure(8, shape)
     if tensor.format == "block":
         _check_blocks(shape, values, parts)
@@ -195,8 +195,8 @@ def _check_blocks(shape: tuple[int, ...], values: Array, parts: tuple[Array, ...
         raise ValueError("blocks need one array of int32 indices")
     if parts[0].shape != (2, len(values)):
         raise ValueError(f"indices of shape {parts[0].shape} for {len(values)} blocks")
-    # An index counts blocks, and the last block of an axis may reach over its end.
-    # `max` keeps a block without extent from a division by zero.
+    # An index counts blocks, and the last block of an axis may exceed its end. `max` prevents a division by zero
+    # for a block without extent.
     for axis, block in enumerate(values.shape[1:3]):
         _in_range(parts[0][axis], -(-shape[axis] // max(1, block)) if axis < len(shape) else 0)
 
@@ -207,7 +207,7 @@ def _check_csr(shape: tuple[int, ...], stored: int, columns: Array, starts: Arra
     if columns.shape != (stored,):
         raise ValueError(f"columns of shape {columns.shape} for {stored} values")
     _in_range(columns, shape[1])
-    # ONNX Runtime gives an empty matrix without row starts.
+    # ONNX Runtime returns an empty matrix without row starts.
     if stored == 0 and starts.shape == (0,):
         return
     if starts.shape != (shape[0] + 1,) or starts[0] != 0 or starts[-1] != stored:
@@ -226,15 +226,15 @@ MAX_TEXT_BYTES = 2**32 - 1
 
 _OFFSET = np.dtype("<u4")
 
-# Bytes of a text from which making a view of it does not count.
+# Size of a text in bytes from which the cost of a view of it is negligible.
 _LONG_TEXT = 1024
 
 
 def encode_strings(array: Array) -> tuple[Array, Array]:
-    """The two buffers of an array of ``str`` (dtype object, U or T) or of UTF-8 bytes (dtype S)."""
+    """Return the two buffers of an array of ``str`` (dtype object, U or T) or of UTF-8 bytes (dtype S)."""
     texts = _texts(array)
     try:
-        # The quick way does not say which element is wrong; `_refused` looks for it after a failure.
+        # The fast path does not show which element is wrong; `_refused` searches for it after a failure.
         joined = "".join(texts)
         # One encoding for all texts: for ASCII the lengths of the texts are those of their bytes.
         blob = joined.encode()
@@ -268,7 +268,8 @@ def _texts(array: Array) -> list[Any]:
     try:
         # A U array pads with zeros, which `tolist` removes.
         texts: list[Any] = array.reshape(-1).tolist()
-    except (ValueError, SystemError) as error:  # a U array may hold numbers beyond Unicode; numpy's class varies
+    # a U array may hold numbers beyond Unicode; numpy's error class varies
+    except (ValueError, SystemError) as error:
         raise errors.InvalidArgument("The array holds text that is not Unicode.", cause=str(error)) from None
     return texts
 
@@ -293,17 +294,17 @@ def _refused(texts: list[Any]) -> errors.InvalidArgument:
 
 
 def decode_strings(offsets: Array, blob: Array, count: int) -> list[str]:
-    """The strings; `ValueError` (also as `UnicodeDecodeError`) where the buffers are not what they should be."""
+    """Return the strings. Raise `ValueError` (or its subclass `UnicodeDecodeError`) if the buffers are invalid."""
     if offsets.nbytes != (count + 1) * _OFFSET.itemsize:
         raise ValueError(f"{offsets.nbytes} bytes of offsets for {count} strings")
     ends = np.ndarray((count + 1,), _OFFSET, offsets)
-    # Checked in numpy first: slices of Python would take wrong offsets and give shorter texts.
+    # Checked in numpy first: Python's slices would accept wrong offsets and return shorter texts.
     if ends[0] != 0 or ends[-1] != blob.nbytes or bool((ends[1:] < ends[:-1]).any()):
         raise ValueError("string offsets do not rise from 0 to the size of the text")
     edges = ends.tolist()
     pairs = itertools.pairwise(edges)
-    # Long texts are decoded from a view each; for short ones that view costs more than a copy of the whole.
-    if blob.nbytes > _LONG_TEXT * count:  # each copy of all takes as long as the texts themselves
+    # Long texts are decoded from one view each; for short texts a view costs more than a copy of the whole.
+    if blob.nbytes > _LONG_TEXT * count:  # each copy of everything takes as long as the texts themselves
         view = blob.data
         return [str(view[start:end], "utf-8") for start, end in pairs]
     raw = bytes(blob)
@@ -321,9 +322,10 @@ KEY_ELEMENTS = frozenset({ElementType.INT64, ElementType.STRING})
 
 
 def keys_array(keys: Iterable[Any], declared: ElementType | None) -> Array:
-    """Keys as an ``int64`` or object array of one dimension. `declared` decides only for no keys at all."""
+    """Return keys as an ``int64`` or object array of one dimension. `declared` decides only if there are no
+    keys."""
     listed = list(keys)
-    # There are few types and many keys: each type is looked at once.
+    # There are few types and many keys, so each type is checked once.
     kinds = {_kind(cls) for cls in set(map(type, listed))}
     if kinds == {"int"}:
         return _integers(listed)
@@ -338,15 +340,15 @@ def keys_array(keys: Iterable[Any], declared: ElementType | None) -> Array:
 
 
 def scalars_array(values: Iterable[Any], declared: ElementType | None) -> Array | None:
-    """Scalar values as an array of one dimension; ``None`` if they are not scalars but values of their own.
+    """Return scalar values as an array of one dimension; ``None`` if they are not scalars but tensors or maps.
 
-    `declared` settles what Python's types leave open: ``float`` is `DOUBLE` unless `FLOAT` is declared, and an
-    ``int`` among floats or for a declared float is taken as a float, as ONNX Runtime does.
+    `declared` decides what Python's types leave open: ``float`` is `DOUBLE` unless `FLOAT` is declared, and an
+    ``int`` among floats or for a declared float is converted to a float, as in ONNX Runtime.
     """
     listed = list(values)
     kinds = {_kind(cls) for cls in set(map(type, listed))}
     if "other" in kinds:
-        # Only values of their own (tensors, maps). A mixture with scalars goes on to the refusal.
+        # Only tensors or maps. A mixture with scalars is refused below.
         if len(kinds) == 1:
             return None
     elif kinds == {"str"} or (not kinds and declared is ElementType.STRING):
@@ -361,13 +363,13 @@ def scalars_array(values: Iterable[Any], declared: ElementType | None) -> Array 
             return np.empty(0, np.int64 if declared is ElementType.INT64 else np.float64)
     raise errors.InvalidArgument(
         f"The values of a map must be all int, all float or all str, not {_class_names(listed)}.",
-        cause="These are the scalars that ONNX Runtime takes in a map, and a map holds one type.",
+        cause="These are the scalars that ONNX Runtime accepts in a map, and a map holds one type.",
         fix="Convert the values, for example with float().",
     )
 
 
 def one_key_list(rows: Rows) -> bool:
-    """All maps have the same keys in the same order, and at least one."""
+    """Return whether all maps have the same keys in the same order, and at least one."""
     first = list(rows[0])
     return bool(first) and all(list(row) == first for row in rows)
 

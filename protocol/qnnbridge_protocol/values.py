@@ -1,10 +1,10 @@
-"""Values on the wire: what a model takes and gives, as a descriptor (msgpack) and buffers (raw bytes).
+"""Values on the wire: inputs and outputs of a model, as a descriptor (msgpack) and buffers (raw bytes).
 
-This is the module to import; `tensors` has the values that a plain numpy array does not hold.
+This is the module to import; `tensors` has the values that a plain numpy array cannot represent.
 
 In Python a *value* is one of these, on both sides:
 
-- a dense tensor: a numpy array where the dtype says the ONNX type (strings: dtype object, holding ``str``), else
+- a dense tensor: a numpy array if its dtype determines the ONNX type (strings: dtype object, holding ``str``), else
   `Typed`;
 - a sequence: a ``list`` of values; a map: a ``dict``; an empty optional: ``None`` (a full one is its content);
 - a sparse tensor: `Sparse`.
@@ -34,7 +34,7 @@ Every descriptor is an array of msgpack whose first member is a tag of one lette
     table    = tensor             [rows, number of keys], of a scalar type; at least one key
     lengths  = tensor             one dimension, int64: how many of the keys and scalars belong to each map
 
-Values are nested at most 8 deep (a tensor counts as one level). Nothing follows the members that are listed.
+Values are nested at most 8 deep (a tensor counts as one level). A descriptor has no other members.
 
 Buffers
 -------
@@ -55,8 +55,8 @@ one still count against the limit of 2**62 elements and bytes.
   ``row_starts`` [rows + 1] (or [0] for n = 0). ``block`` has values [n, height, width] and int32 indices [2, n],
   which count blocks. All indices lie inside ``dense_shape``.
 
-Maps come out with Python scalars, as ONNX Runtime's own do: ``int``, ``float`` (also for float32) and ``str``.
-All bits of a tensor arrive unchanged, NaN payloads included. Anything that breaks a rule is a `ProtocolDesync`.
+Decoded maps contain Python scalars, like ONNX Runtime's: ``int``, ``float`` (also for float32) and ``str``. All
+bits of a tensor arrive unchanged, NaN payloads included. A violation of a rule raises `ProtocolDesync`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ from qnnbridge_protocol.tensors import (
     unused_bits,
 )
 
-# What travels. The members of lists and dicts are values again (or scalars, in a dict).
+# Values that can be sent. The members of lists and dicts are values again (or scalars, in a dict).
 Value = np.ndarray[Any, np.dtype[Any]] | Typed | Sparse | list[Any] | dict[Any, Any] | None
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -110,13 +110,13 @@ _PYTHON_SCALARS = (bool, int, float, complex, str)
 
 
 class Encoder:
-    """Collects the buffers of one message; used by one thread. These hold always:
+    """Collects the buffers of one message; used by one thread. Invariants:
 
     - every entry of `buffers` is a ``uint8`` array of one dimension, C order, little-endian;
     - a contiguous native array is not copied: its buffer *is* the caller's memory until the message has been sent;
-    - nothing is converted silently. A declared type only decides for values without a type of their own (lists,
-      Python scalars, empty maps); an array of another dtype goes as it is, and the check of names and types
-      reports it.
+    - nothing is converted silently. A declared type only decides for values without a type (lists, Python scalars,
+      empty
+      maps); an array of another dtype is sent unchanged, and the check of names and types reports it.
     """
 
     __slots__ = ("buffers",)
@@ -125,12 +125,16 @@ class Encoder:
         self.buffers: list[Array] = []
 
     def add(self, value: Any, type: ValueType | None = None) -> Descriptor:  # noqa: A002 - the contract's name
-        """The descriptor of `value`; its bytes are appended to `buffers`.
+        """Return the descriptor of `value`, and append its bytes to `buffers`.
 
-        `type` is what the model declares, if known. Raises `errors.InvalidArgument`; the encoder is then no
-        longer usable, because a part of the value may be in `buffers`.
+        `type` is the type that the model declares, if known.
+
+        Raises:
+            errors.InvalidArgument: the value cannot be sent. The encoder is then unusable, because a part of the
+                value may
+                be in `buffers`.
         """
-        # The usual case first. Subclasses go the general way, which makes plain arrays of them.
+        # The usual case first. Subclasses are handled by the general path, which makes plain arrays of them.
         if value.__class__ is np.ndarray:
             return self._dense(value)
         return self._value(value, type, 1)
@@ -177,7 +181,7 @@ class Encoder:
             return self._typed(Typed.of(array))
         raw = _bytes(array)
         if element is ElementType.BOOL and raw.size and raw.max() > 1:
-            raw = (raw != 0).view(_UINT8)  # numpy takes any byte for true, the wire only 1
+            raw = (raw != 0).view(_UINT8)  # numpy treats any byte as true, the wire only 1
         return ["t", int(element), list(array.shape), self._put(raw)]
 
     def _typed(self, tensor: Typed) -> Descriptor:
@@ -200,7 +204,7 @@ class Encoder:
         item_type = declared
         if declared is not None and declared.kind == "sequence":
             item_type = declared.item
-        # Classic machine learning gives one map for each row: by columns they are two tensors in place of
+        # Classic machine learning returns one map per row: stored by columns, they are two tensors instead of
         # thousands.
         if items and all(isinstance(item, dict) for item in items):
             rows = self._rows(list(items), item_type)
@@ -212,12 +216,12 @@ class Encoder:
         return out
 
     def _rows(self, rows: list[dict[Any, Any]], declared: ValueType | None) -> Descriptor | None:
-        """Maps of scalars, by columns; ``None`` if they hold something else."""
+        """Return the descriptor of maps of scalars, by columns; ``None`` if they contain something else."""
         key, element = _map_elements(declared)
         scalars = scalars_array(flat_values(rows), element)
         if scalars is None:
             return None
-        # All rows with the same keys, as classifiers give them: the keys travel once.
+        # All rows have the same keys, as classifiers return them: the keys are sent once.
         if one_key_list(rows):
             keys = self._dense(keys_array(rows[0], key))
             return ["r", keys, self._dense(scalars.reshape(len(rows), -1))]
@@ -240,7 +244,7 @@ class Encoder:
 
 
 def _bytes(array: Array) -> Array:
-    """The elements in C order and little-endian as bytes, without a copy where that is possible."""
+    """Return the elements in C order and little-endian as bytes, without a copy if possible."""
     if array.dtype.isnative is not _NATIVE_IS_LITTLE and array.dtype.itemsize > 1:
         array = array.astype(array.dtype.newbyteorder("<"), order="C")
     elif not array.flags.c_contiguous:
@@ -257,13 +261,13 @@ def _map_elements(declared: ValueType | None) -> tuple[ElementType | None, Eleme
 
 
 def _converted(value: Any, element: ElementType) -> Array:
-    """What ONNX Runtime makes of a list for a tensor input: numpy's conversion to the declared type."""
+    """Convert a list to a tensor as ONNX Runtime does: numpy's conversion to the declared type."""
     layout = LAYOUTS[element]
     dtype = layout.storage if layout.named else ml_dtype(element)
     if dtype is None:
         raise errors.InvalidArgument(
             f"A Python list cannot become a tensor of {element.text} here.",
-            cause="numpy has no such type and ml_dtypes, which has, is not installed.",
+            cause="numpy has no such type, and ml_dtypes, which has it, is not installed.",
             fix="Install ml_dtypes, or pass qnnbridge's Typed with the raw bytes.",
         )
     try:
@@ -297,10 +301,10 @@ _LAYOUTS_BY_NUMBER: dict[int, tuple[ElementType, Layout]] = {int(e): (e, layout)
 class Decoder:
     """Reads the values of one message; each buffer belongs to at most one of them. Used by one thread.
 
-    A descriptor comes from another process and is believed in nothing: tags, types, shapes, buffer numbers and
-    sizes, offsets, indices and depth are checked before anything is allocated, and any fault is a `ProtocolDesync`.
+    A descriptor comes from another process and is not trusted: tags, types, shapes, buffer numbers and sizes,
+    offsets, indices and depth are checked before anything is allocated, and any fault is a `ProtocolDesync`.
     Allocations are bounded by a small multiple of the size of the buffers and the descriptor: numeric tensors are
-    views, and each string or map entry has bytes of its own.
+    views, and each string or map entry has separate bytes.
 
     Numeric arrays are views of `buffers` (a copy if the address does not suit the type, or with `copy`) and as
     writable as these are.
@@ -311,20 +315,20 @@ class Decoder:
     def __init__(self, buffers: Sequence[Array], *, copy: bool = False) -> None:
         self._buffers = buffers
         self._copy = copy
-        # A buffer that two values shared would let a peer describe gigabytes with one buffer.
+        # If two values could share a buffer, a peer could describe gigabytes with one buffer.
         self._taken: set[int] = set()
 
     def value(self, descriptor: Any) -> Any:
-        """The value; `errors.ProtocolDesync` if the descriptor or a buffer is not what the protocol allows."""
+        """Return the value. Raise `errors.ProtocolDesync` if the descriptor or a buffer violates the protocol."""
         try:
             return self._value(descriptor, 1)
-        # What numpy and the value classes raise for nonsense, too: any of it is the peer's fault here.
+        # Includes errors that numpy and the value classes raise for invalid data: here the peer caused them all.
         except (ValueError, OverflowError, errors.InvalidArgument) as error:
             cause = error.cause if isinstance(error, errors.InvalidArgument) else str(error)
             raise _desync(descriptor, cause or str(error)) from None
 
     def finish(self) -> None:
-        """Call after the last value: `errors.ProtocolDesync` if a buffer belongs to none."""
+        """Check, after the last value, that each buffer belongs to a value. Raise `errors.ProtocolDesync`."""
         if len(self._taken) != len(self._buffers):
             raise errors.ProtocolDesync(
                 "The message carries buffers that no value refers to.",
@@ -334,7 +338,7 @@ class Decoder:
     def _value(self, node: Any, depth: int) -> Any:
         if depth > MAX_DEPTH:
             raise ValueError(f"nested more than {MAX_DEPTH} deep")
-        # Exact classes: msgpack makes no others, and a bool must not pass as an int.
+        # Exact classes: msgpack creates no others, and a bool must not pass as an int.
         if node.__class__ is not list or not node or node[0].__class__ is not str:
             raise ValueError("a descriptor is a list that starts with a tag")
         tag = node[0]
@@ -417,7 +421,7 @@ class Decoder:
     def _rows(self, key_node: Any, value_node: Any) -> list[dict[Any, Any]]:
         keys = self._listed(key_node, KEY_ELEMENTS, 1)
         if not keys:
-            raise ValueError("rows without keys")  # their number would cost the sender nothing
+            raise ValueError("rows without keys")  # the sender could describe any number of such rows at no cost
         rows = self._listed(value_node, SCALAR_ELEMENTS, 2)
         if rows and len(rows[0]) != len(keys):
             raise ValueError(f"rows of {len(rows[0])} values for {len(keys)} keys")
@@ -438,23 +442,23 @@ class Decoder:
         return rows
 
     def _listed(self, node: Any, allowed: frozenset[ElementType], rank: int) -> list[Any]:
-        """A tensor of one of a few types, as a list of Python scalars, or of such lists."""
+        """Return a tensor of one of a few types as a list of Python scalars, or of such lists."""
         if node.__class__ is not list or len(node) < 3 or node[1].__class__ is not int or node[1] not in allowed:
             raise ValueError("not a tensor of a type that maps have")
         if node[2].__class__ is not list or len(node[2]) != rank:
             raise ValueError(f"not a tensor of rank {rank}")
-        # Python scalars, as onnxruntime gives them in maps.
+        # Python scalars, as onnxruntime returns them in maps.
         listed: list[Any] = self._tensor(node).tolist()  # type: ignore[union-attr]  # none of these is Typed
         return listed
 
 
 def decode(descriptor: Any, buffers: Sequence[Array], *, copy: bool = False) -> Any:
-    """The one value of a message. For several values over the same buffers use one `Decoder`."""
+    """Return the only value of a message. For several values over the same buffers use one `Decoder`."""
     return Decoder(buffers, copy=copy).value(descriptor)
 
 
 def decode_all(descriptors: Iterable[Any], buffers: Sequence[Array]) -> list[Any]:
-    """All values of one message, in which each buffer belongs to one."""
+    """Return all values of one message, in which each buffer belongs to one value."""
     decoder = Decoder(buffers)
     values = [decoder.value(descriptor) for descriptor in descriptors]
     decoder.finish()
@@ -489,7 +493,7 @@ def _desync(descriptor: Any, cause: str) -> errors.ProtocolDesync:
 
 
 def _head(descriptor: Any) -> str:
-    """The start of a descriptor as text, whatever it is."""
+    """Return the start of a descriptor as text, whatever it is."""
     if descriptor.__class__ is not list:
         return _brief(descriptor)
     inner = ", ".join(map(_brief, descriptor[:8]))
@@ -497,7 +501,7 @@ def _head(descriptor: Any) -> str:
 
 
 def _brief(item: Any) -> str:
-    """Short text of something hostile: containers, long texts and huge numbers are only named."""
+    """Return a short text of untrusted data: only the type of containers, long texts and huge numbers."""
     if item.__class__ is int and item.bit_length() <= 64:
         return str(item)
     if item.__class__ is str:
@@ -506,11 +510,13 @@ def _brief(item: Any) -> str:
 
 
 def equal_bits(left: Any, right: Any) -> bool:
-    """Whether two values are the same to the last bit: structure, ONNX types, shapes, contents.
+    """Return whether two values are equal to the last bit: structure, ONNX types, shapes, contents.
 
-    NaNs are equal if their bits are, 0.0 and -0.0 differ. Byte order, memory layout and the order of a map's keys
-    do not count; an ml_dtypes array equals its `Typed` form. Something that is no value raises
-    `errors.InvalidArgument`.
+    NaNs are equal if their bits are; 0.0 and -0.0 differ. Byte order, memory layout and the order of a map's keys
+    do not count; an ml_dtypes array equals its `Typed` form.
+
+    Raises:
+        errors.InvalidArgument: an argument is not a value.
     """
     if isinstance(left, dict) and isinstance(right, dict):
         return (
@@ -531,7 +537,8 @@ def equal_bits(left: Any, right: Any) -> bool:
 
 
 def check_sum(results: Sequence[Any]) -> int:
-    """Of every bit of the arrays; of all else (text, maps, sequences) by how it is written."""
+    """Return a checksum over every bit of arrays, and over the text form of all other results (text, maps,
+    sequences)."""
     number = 0
     for result in results:
         if isinstance(result, np.ndarray) and result.dtype != object:

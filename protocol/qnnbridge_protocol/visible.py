@@ -1,7 +1,7 @@
-"""Text of strangers, safe to show: names come from model files, requests and other programs.
+"""Safe presentation of untrusted text: names come from model files, requests and other programs.
 
-A terminal obeys control sequences (it sets titles and clipboards, clears the screen), and a line feed or a
-bidirectional control lets a name pass for words of ours. Imports nothing heavy.
+A terminal interprets control sequences (which set titles and clipboards, or clear the screen), and a line feed or a
+bidirectional control lets a name look like text of qnnbridge. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 
 def visible(text: object) -> str:
-    """Return the text on one line, with everything escaped that is not a printable character."""
+    """Return the text on one line, with each unprintable character escaped."""
     plain = str(text)
-    # Nearly every text is printable as it is.
+    # Nearly every text is printable.
     if plain.isprintable():
         return plain
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in plain)
 
 
 def visible_lines(text: str) -> str:
-    """Return the text with its lines and tabs, and everything else escaped that is not a printable character."""
+    """Return the text with its lines and tabs, and each other unprintable character escaped."""
     return "".join(c if c.isprintable() or c in "\n\t" else visible(c) for c in text)
 
 
 def quoted(text: str) -> str:
-    """Return a part of a report. Its further lines are marked, so that no name passes for a part of its own."""
+    """Return a part of a report. Its further lines are marked, so that no name looks like a separate part."""
     return "\n  | ".join(visible(line) for line in text.rstrip().split("\n"))
 
 
@@ -41,7 +41,7 @@ def log_of(name: str) -> logging.Logger:
 
 
 def _show_arguments(record: logging.LogRecord) -> bool:
-    """Escape what a record was given."""
+    """Escape the arguments of a record."""
     if isinstance(record.args, tuple):
         record.args = tuple(_shown(one) for one in record.args)
     return True
@@ -50,6 +50,6 @@ def _show_arguments(record: logging.LogRecord) -> bool:
 def _shown(value: object) -> object:
     if isinstance(value, str):
         return visible(value)
-    # Of a `BridgeError`, whose module imports this one.
+    # A `BridgeError`, whose module imports this one.
     shown = getattr(value, "shown", None) if isinstance(value, Exception) else None
     return shown() if callable(shown) else value

@@ -156,7 +156,7 @@ def test_a_call_that_is_too_large_runs_on_the_cpu_where_that_is_allowed_and_it_s
 ) -> None:
     with open_session(host, overflow="cpu") as session:
         before = host.stats.cpu_fallbacks
-        with pytest.warns(qnnbridge.CpuFallbackWarning, match="seq=17 fits into no bucket") as told:
+        with pytest.warns(qnnbridge.CpuFallbackWarning, match="seq=17 does not fit into any bucket") as told:
             check(session.run(None, feeds_of(17)), feeds_of(17))
         assert told[0].filename == __file__
         check(session.run(None, feeds_of(99)), feeds_of(99))  # said once
@@ -191,7 +191,7 @@ def test_several_dimensions_have_a_variant_for_each_combination_made_when_needed
             {"seq": 8, "batch": 3},
         ]
         assert [v.runs for v in status.variants] == [2, 0, 0, 2]
-        assert "seq=4, batch=3: not made yet" in str(status)
+        assert "seq=4, batch=3: not created yet" in str(status)
 
 
 @pytest.mark.parametrize("batch", [0, 1, 2, 3, 4, 5, 9])
@@ -219,7 +219,7 @@ def test_a_sequence_can_be_done_in_parts_where_its_outputs_allow_that(host: qnnb
     with open_session(host, split="seq") as session:
         feeds = feeds_of(37)
         assert np.array_equal(session.run(["y"], feeds)[0], feeds["x"] + SCALE)
-        with pytest.raises(InvalidArgument, match="output 'total' cannot be put together from parts"):
+        with pytest.raises(InvalidArgument, match="output 'total' cannot be joined from parts"):
             session.run(None, feeds)
 
 
@@ -282,7 +282,7 @@ def test_warm_makes_only_what_is_asked_for(host: qnnbridge.Host) -> None:
     with open_session(host) as session:
         session.warm([{"seq": 16}])
         assert [variant.made for variant in session.buckets.variants] == [True, False, True]
-        with pytest.raises(OptionError, match="17 is none of the buckets of 'seq'"):
+        with pytest.raises(OptionError, match="17 is not a bucket of 'seq'"):
             session.warm([{"seq": 17}])
         with pytest.raises(OptionError, match="workers=0"):
             session.warm(workers=0)
@@ -332,7 +332,9 @@ def test_a_deadline_holds_for_the_whole_call(host: qnnbridge.Host) -> None:
     with open_session(host) as session:
         variant = list(session._runner._variants)[1]
         with taken_by_another(variant.lock):
-            with pytest.raises(DeadlineExceeded, match="another thread was making the variant for seq=8") as caught:
+            with pytest.raises(
+                DeadlineExceeded, match="another thread was creating the variant for seq=8"
+            ) as caught:
                 session.run(None, feeds_of(5), timeout=0.05)
             assert caught.value.state == "not-started"
             check(session.run(None, feeds_of(3), timeout=60), feeds_of(3))
@@ -472,7 +474,7 @@ def test_options_by_which_all_variants_would_write_one_file_are_refused(
         options.add_session_config_entry(option, "1")
     else:
         options.optimized_model_filepath = str(tmp_path / "o.onnx")
-    with pytest.raises(OptionError, match=f"{re.escape(option)} does not go together with buckets"):
+    with pytest.raises(OptionError, match=f"{re.escape(option)} cannot be combined with buckets"):
         open_session(host, sess_options=options)
 
 
@@ -483,7 +485,7 @@ def test_the_cpu_is_free_for_what_is_too_large_even_if_the_options_forbid_it_to_
     keywords = {"sess_options": options, "providers": providers, "overflow": "cpu"}
     with open_session(host, buckets={"batch": 1, "seq": [4]}, **keywords) as session:
         assert session.placement.cpu_nodes == 0
-        with pytest.warns(qnnbridge.CpuFallbackWarning, match="fits into no bucket"):
+        with pytest.warns(qnnbridge.CpuFallbackWarning, match="does not fit into any bucket"):
             check(session.run(None, feeds_of(9)), feeds_of(9))
 
 

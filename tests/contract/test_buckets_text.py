@@ -128,7 +128,7 @@ def test_without_warm_a_variant_is_compiled_by_the_first_call_that_needs_it(
             assert_close(session.run(None, feeds), cpu.run(None, feeds))
         second = session.buckets.variants[1]
         assert (second.made, second.made_at_call, second.runs) == (True, True, 2)
-        assert caplog.text.count("making the variant for seq=16, batch=1 at its first call") == 1
+        assert caplog.text.count("creating the variant for seq=16, batch=1 at its first call") == 1
 
 
 def test_batches_are_done_one_by_one_and_put_together(

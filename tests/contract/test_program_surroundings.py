@@ -117,7 +117,7 @@ for wrong in ({}, {"x": np.ones(3, np.float32)}, {"z": 1}):
         pass
 session.host.ping(), session.host.stats, session.get_modelmeta(), session.get_inputs(), session.get_provider_options()
 process = session.host.supervisor.running
-process._look_at_it()
+process._check()
 os.kill(session.host.info.pid, 11)
 print(session.run(None, x)[0].tolist(), taken.tolist())
 session.close()
@@ -229,5 +229,5 @@ def test_a_frozen_application_without_a_host(tmp_path: Path, process: str, compu
 def test_a_frozen_application_that_is_too_old_is_to_be_built_again() -> None:
     with pytest.raises(VersionMismatch) as caught:
         check_releases("0.2.0", "0.9.0")
-    assert "has to be built again" in str(caught.value)
+    assert "Build this application again" in str(caught.value)
     assert "pip install" not in str(caught.value)

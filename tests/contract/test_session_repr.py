@@ -109,14 +109,14 @@ def test_a_session_with_buckets_shows_itself_while_its_locks_are_taken(host: qnn
     data = free.SerializeToString()
     with qnnbridge.InferenceSession(data, host=host, buckets={"n": [2, 4]}, pad=0) as session:
         text = repr(session)
-        assert "1 of 2 buckets made" in text
-        assert repr(session.buckets).startswith("<BucketStatus: 1 of 2 buckets made, ")
+        assert "1 of 2 buckets created" in text
+        assert repr(session.buckets).startswith("<BucketStatus: 1 of 2 buckets created, ")
         runner = session._runner
         assert isinstance(runner, BucketedRunner)
         with runner._counting:
             assert repr(session) == text
     assert "closed" in repr(session)
-    assert "1 of 2 buckets made" in repr(session)
+    assert "1 of 2 buckets created" in repr(session)
 
 
 def test_a_compilation_shows_its_result_without_folders(host: qnnbridge.Host, tmp_path: Path) -> None:

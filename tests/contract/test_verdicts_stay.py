@@ -177,7 +177,7 @@ VERDICTS = {
         convolution,
         {**BUCKETS, "pad": 0},
         "padding changes results",
-        lambda facts: DIFFERS(facts) and "beside the padding" in facts["buckets"][0],
+        lambda facts: DIFFERS(facts) and "next to the padding" in facts["buckets"][0],
     ),
     "padding that changes results, refused": Verdict(
         convolution,

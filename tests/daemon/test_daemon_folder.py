@@ -93,7 +93,7 @@ def test_a_file_in_the_place_of_the_folder_is_called_that_and_nobody_is_told_to_
     runtime_folder().parent.mkdir(parents=True, exist_ok=True)
     runtime_folder().write_text("")
     runtime_folder().chmod(mode)
-    with pytest.raises(HostStartFailed, match="it is no folder") as caught:
+    with pytest.raises(HostStartFailed, match="it is not a folder") as caught:
         qnnbridge.connect(start=start)
     assert caught.value.fix == "Set QNNBRIDGE_RUNTIME_DIR to a folder of your own."
 

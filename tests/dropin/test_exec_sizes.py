@@ -211,7 +211,7 @@ def test_a_batch_of_one_size_is_not_done_in_parts(tmp_path: Path) -> None:
     """Rows that depend on each other give other results in parts; only --bucket asks for that."""
     write(tmp_path)
     said, _ = ran(tmp_path, "\n    call(2, 4)\n", "--dim", "batch=1", "--dim", "time=4")
-    assert "runs on the CPU, as overflow='cpu' allows: batch=2, time=4 fits into no bucket" in said
+    assert "runs on the CPU, as overflow='cpu' allows: batch=2, time=4 does not fit into any bucket" in said
     said, _ = ran(tmp_path, "\n    call(2, 4)\n", "--bucket", "batch=1", "--dim", "time=4")
     assert "runs on the CPU" not in said
 

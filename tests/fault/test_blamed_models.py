@@ -58,7 +58,7 @@ def test_a_poison_model_is_refused_after_its_second_kill_at_once_and_without_a_h
     with capsys.disabled():
         print(f"\nrefused in {sorted(times)[10] * 1000:.2f} ms (median), {max(times) * 1000:.2f} ms (worst)")
     assert sorted(times)[10] < REFUSAL_S, times
-    assert "killed the host 2 times" in str(caught.value)
+    assert "crashed the host 2 times" in str(caught.value)
     assert Path(caught.value.details["report"]).is_file()
     assert np.array_equal(innocent.run(None, {"x": X})[0], X * 3)
 

@@ -265,7 +265,7 @@ def test_a_program_that_is_no_host_is_named_as_such_and_no_crash(no_leaks):
     with qnnbridge.Host(python=program) as host:
         with pytest.raises(errors.HostStartFailed) as caught:
             host.start()
-        assert "is no Python interpreter" in str(caught.value.cause)
+        assert "is not a Python interpreter" in str(caught.value.cause)
         assert (CrashReports().summaries(), host.stats.crashes) == ([], 0)
         (ended,) = CrashReports().ended.summaries()
         assert caught.value.details["report"] == str(ended.path)

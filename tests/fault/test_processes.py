@@ -358,7 +358,7 @@ def test_a_thread_that_never_begins_is_a_typed_error_and_the_next_call_starts_an
     monkeypatch.setattr(_posix_process, "BEGIN_S", 0.2)
     with monkeypatch.context() as without_memory:
         without_memory.setattr(_posix_process, "start_thread", lambda name, work: None)
-        with pytest.raises(HostStartFailed, match="No thread can be started"):
+        with pytest.raises(HostStartFailed, match="The thread that starts the host"):
             spawner.spawn(["true"], dict(os.environ), None)
     child = spawner.spawn(["true"], dict(os.environ), None)
     assert child.wait(TIMEOUT_S) == 0

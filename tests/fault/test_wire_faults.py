@@ -56,7 +56,7 @@ def test_text_before_hello_is_skipped_and_told_to_the_log(count: int, no_leaks, 
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
         assert host.supervisor.running.channel.preamble == b"x" * count
-        assert "printed before its HELLO" in caplog.text
+        assert "printed text before its HELLO" in caplog.text
 
 
 def test_more_text_than_a_host_may_print_is_a_failed_handshake_that_shows_it(no_leaks):

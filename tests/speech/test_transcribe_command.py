@@ -211,7 +211,7 @@ BAD = {
     "empty": (["empty.wav"], [], 2, "is empty"),
     "only a header": (["header.wav"], [], 2, "has no samples"),
     "a text": (["text.wav"], [], 2, "cannot be read as audio"),
-    "a rate": (["odd.wav"], [], 2, "100 samples in a second"),
+    "a rate": (["odd.wav"], [], 2, "100 samples per second"),
     "a folder": (["nothing"], [], 2, "There is no audio file"),
     "second file": (["a.wav", "empty.wav"], [], 2, "empty.wav is empty"),
     "no tokenizer": (["a.wav"], ["--model", "bare"], 2, "has no tokenizer.json"),

@@ -45,28 +45,28 @@ def plan_of(buckets: Any, *inputs: NodeInfo, scan: ModelDescription | None = Non
 @pytest.mark.parametrize(
     ("keywords", "words"),
     [
-        ({"buckets": {}}, "names no dimension"),
-        ({"buckets": [16, 32]}, "names no dimension"),
-        ({"buckets": {3: [16]}}, "3 is no name"),
-        ({"buckets": {"": [16]}}, "'' is no name"),
+        ({"buckets": {}}, "contains no dimension"),
+        ({"buckets": [16, 32]}, "contains no dimension"),
+        ({"buckets": {3: [16]}}, "3 is not the name"),
+        ({"buckets": {"": [16]}}, "'' is not the name"),
         ({"buckets": {"seq": []}}, "'seq' has no size"),
-        ({"buckets": {"seq": [16, 32.0]}}, "32.0 is no size for the dimension 'seq'"),
-        ({"buckets": {"seq": "16"}}, "'16' is no size"),
-        ({"buckets": {"seq": ["16"]}}, "'16' is no size"),
-        ({"buckets": {"seq": [True]}}, "True is no size"),
-        ({"buckets": {"seq": [0]}}, "0 is no size"),
-        ({"buckets": {"seq": [-1]}}, "-1 is no size"),
-        ({"buckets": {"seq": None}}, "None is no size"),
-        ({"buckets": {"seq": 2**40}}, "is no size"),
+        ({"buckets": {"seq": [16, 32.0]}}, "32.0 is not a size for the dimension 'seq'"),
+        ({"buckets": {"seq": "16"}}, "'16' is not a size"),
+        ({"buckets": {"seq": ["16"]}}, "'16' is not a size"),
+        ({"buckets": {"seq": [True]}}, "True is not a size"),
+        ({"buckets": {"seq": [0]}}, "0 is not a size"),
+        ({"buckets": {"seq": [-1]}}, "-1 is not a size"),
+        ({"buckets": {"seq": None}}, "None is not a size"),
+        ({"buckets": {"seq": 2**40}}, "is not a size"),
         ({"buckets": {"a": range(1, 99), "b": range(1, 99)}}, "9604 variants"),
-        ({"buckets": {"seq": [16]}, "overflow": "clip"}, "overflow='clip' is not known"),
+        ({"buckets": {"seq": [16]}, "overflow": "clip"}, "overflow='clip' is not a valid value"),
         ({"buckets": {"seq": [16]}, "split": "batch"}, "split: 'batch' has no buckets"),
         ({"buckets": {"seq": [16]}, "split": 3}, "split: 3 has no buckets"),
-        ({"buckets": {"seq": [16]}, "pad": ["input_ids"]}, "neither a value nor values"),
-        ({"buckets": {"seq": [16]}, "cut": ["logits"]}, "names no output"),
+        ({"buckets": {"seq": [16]}, "pad": ["input_ids"]}, "neither a padding value nor a map"),
+        ({"buckets": {"seq": [16]}, "cut": ["logits"]}, "contains no output"),
         ({"buckets": {"seq": [16]}, "cut": {"logits": "seq"}}, "not a list of the dimensions"),
-        ({"buckets": {"seq": [16]}, "cut": {"logits": [None, "a*b"]}}, "does not say how"),
-        ({"buckets": {"seq": [16]}, "cut": {"logits": [None, 1.5]}}, "1.5 is no dimension"),
+        ({"buckets": {"seq": [16]}, "cut": {"logits": [None, "a*b"]}}, "is not a relation"),
+        ({"buckets": {"seq": [16]}, "cut": {"logits": [None, 1.5]}}, "1.5 is not a dimension"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_the_way_out(keywords: dict[str, Any], words: str) -> None:
@@ -133,16 +133,16 @@ def test_dimensions_without_names_and_models_of_fixed_sizes_are_told_apart() -> 
 @pytest.mark.parametrize(
     ("pad", "words", "fix"),
     [
-        (None, "nothing is said of what input 'input_ids' is padded with", "verify_padding"),
-        ({"input_ids": 0}, "'attention_mask' is padded with along 'seq'", "pad={'attention_mask': 0, ...}"),
+        (None, "no value is given for padding input 'input_ids'", "verify_padding"),
+        ({"input_ids": 0}, "'attention_mask' along 'seq'", "pad={'attention_mask': 0, ...}"),
         ({"input_id": 0, "attention_mask": 0}, "no input 'input_id'", "Did you mean 'input_ids'?"),
-        ({"input_ids": 0.5, "attention_mask": 0}, "0.5 is no value for input 'input_ids'", "hold exactly"),
-        ({"input_ids": float("nan"), "attention_mask": 0}, "nan is no value", "hold exactly"),
-        ({"input_ids": 2**70, "attention_mask": 0}, "is no value", "hold exactly"),
-        ({"input_ids": "0", "attention_mask": 0}, "'0' is no value", "hold exactly"),
-        ({"input_ids": [0], "attention_mask": 0}, "[0] is no value", "hold exactly"),
-        ({"input_ids": 0, "attention_mask": 1e40}, "1e+40 is no value", "hold exactly"),
-        ({"input_ids": 0, "attention_mask": True}, "True is no value", "hold exactly"),
+        ({"input_ids": 0.5, "attention_mask": 0}, "0.5 is not a value for input 'input_ids'", "hold exactly"),
+        ({"input_ids": float("nan"), "attention_mask": 0}, "nan is not a value", "hold exactly"),
+        ({"input_ids": 2**70, "attention_mask": 0}, "is not a value", "hold exactly"),
+        ({"input_ids": "0", "attention_mask": 0}, "'0' is not a value", "hold exactly"),
+        ({"input_ids": [0], "attention_mask": 0}, "[0] is not a value", "hold exactly"),
+        ({"input_ids": 0, "attention_mask": 1e40}, "1e+40 is not a value", "hold exactly"),
+        ({"input_ids": 0, "attention_mask": True}, "True is not a value", "hold exactly"),
     ],
 )
 def test_what_an_input_is_padded_with_must_be_said_and_must_fit(pad: Any, words: str, fix: str) -> None:
@@ -249,9 +249,9 @@ def test_variants_to_warm_are_named_by_their_sizes() -> None:
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
-        ([32], "32 is no size"),
+        ([32], "32 is not a map of sizes"),
         ([{"sec": 16}], "'sec' has no buckets"),
-        ([{"seq": 17}], "17 is none of the buckets of 'seq'"),
+        ([{"seq": 17}], "17 is not a bucket of 'seq'"),
         ([{}], "'seq' is missing"),
     ],
 )
@@ -300,7 +300,7 @@ def test_an_expression_means_what_python_would_compute(text: str, size: int, exp
     ],
 )
 def test_what_is_no_such_expression_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(OptionError, match="does not say how a dimension") as caught:
+    with pytest.raises(OptionError, match="is not a relation between a dimension") as caught:
         parse(text)
     assert "'seq'" in str(caught.value.fix)
 

@@ -175,7 +175,7 @@ def test_where_nothing_moves_there_is_no_window() -> None:
     run = of_ids(np.zeros(40), 3)
     with pytest.raises(OptionError, match="do not show how far") as told:
         measure(plan_of_ids(8), 0, IDS_END, zero_ids, run, {"ids": 31})
-    assert "No change of an input moved output number 0" in str(told.value)
+    assert "No change of an input changed output number 0" in str(told.value)
     with pytest.raises(OptionError, match="do not show whether windows"):
         check_exact(plan_of_ids(9), 0, IDS_END, Context(1, 1), zero_ids, run, {"ids": 31})
 

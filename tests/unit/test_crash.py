@@ -47,7 +47,7 @@ REAL_DEATHS = [
     # stderr, phase, exit code, words of the cause, words of the fix
     ("zero_size_dimension", "compiling", -8, "dimension of size 0", "give it a size"),
     ("zero_size_dimension", "creating", 136, "dimension of size 0", "give it a size"),
-    ("run_option_not_a_number", "running", -6, "must be a number is none (stoul failed)", "Correct the option"),
+    ("run_option_not_a_number", "running", -6, "must be a number is not one (stoul failed)", "Correct the option"),
     ("bin_of_another_model", "creating", -6, "does not belong to this .onnx file", "Compile the model again"),
     ("damaged_bin_out_of_range", "creating", -6, "context binary is damaged (std::out_of_range)", "Compile"),
     ("damaged_bin_at_create", "compiling", -11, "context binary is damaged or was made", "compile it again"),
@@ -64,11 +64,11 @@ REAL_DEATHS = [
     ("host_package_missing", "starting", 1, "qnnbridge is not installed", "qnnbridge setup"),
     ("module_missing", "starting", 1, "lacks the package nosuchmodule", "qnnbridge setup"),
     ("pythonhome", "starting", 1, "PYTHONHOME", "Unset PYTHONHOME"),
-    (None, "compiling", -9, "out-of-memory killer ended it, or another process", "kernel log"),
-    (None, "running", 137, "out-of-memory killer ended it, or another process", "kernel log"),
-    (None, "idle", -9, "Another process (SIGKILL) or the kernel", "kernel log"),
-    (None, "idle", -15, "asked it to end (SIGTERM)", "Find out which program"),
-    (None, "idle", 0, "as if it had been asked to", "sys.exit()"),
+    (None, "compiling", -9, "out-of-memory killer or another process ended the host", "kernel log"),
+    (None, "running", 137, "out-of-memory killer or another process ended the host", "kernel log"),
+    (None, "idle", -9, "Another process or the kernel", "kernel log"),
+    (None, "idle", -15, "asked the host to end (SIGTERM)", "Find out which program"),
+    (None, "idle", 0, "as if on request", "sys.exit()"),
     (None, "starting", 127, "command or library not found", "by hand"),
     (None, "starting", 126, "not executable", "one machine type"),
 ]
@@ -88,9 +88,9 @@ def test_a_real_death_is_explained(log: str | None, phase: str, code: int, cause
 @pytest.mark.parametrize(
     ("ran_out", "says"),
     [
-        (True, "out-of-memory killer struck while it lived"),
-        (False, "Another process killed it (SIGKILL); the kernel's out-of-memory killer has not struck"),
-        (None, "nothing here shows which"),
+        (True, "out-of-memory killer was active while the host ran"),
+        (False, "Another process killed the host (SIGKILL); the kernel's out-of-memory killer was not active"),
+        (None, "it is unknown which"),
     ],
 )
 @pytest.mark.parametrize("phase", ["running", "idle", "starting"])
@@ -111,7 +111,7 @@ def test_a_compiler_that_dies_is_not_explained_by_files_that_it_did_not_read(log
     for died in diagnose(record(log, "compiling", code, platform, op="worker.compile"))[:2]:
         assert not re.search(r"Windows|\.bin|EPContext|compile[^.]* again", f"{died.cause} {died.fix}"), died
     best = diagnose(record(log, "compiling", code, platform, op="worker.compile"))[0]
-    assert "`qnnbridge verify` of the model names the operator" in best.fix
+    assert "`qnnbridge verify` of the model finds the operator" in best.fix
 
 
 @pytest.mark.parametrize("op", ["session.create", "worker.compile"])
@@ -134,10 +134,10 @@ WINDOWS_DEATHS = [
     (None, "starting", 0xC000007B, "another machine type"),
     (None, "starting", 0xC0000139, "two versions are mixed"),
     (None, "starting", 106, "pyvenv.cfg"),
-    (None, "idle", 0xC000013A, "asked it to end (STATUS_CONTROL_C_EXIT)"),
+    (None, "idle", 0xC000013A, "asked the host to end (STATUS_CONTROL_C_EXIT)"),
     (None, "running", 1, "Nothing on stderr: another program ended the process"),
     (None, "idle", 259, "STILL_ACTIVE"),
-    (None, "idle", 0xC0ABCDEF, "this table does not name"),
+    (None, "idle", 0xC0ABCDEF, "is not in this table"),
 ]
 
 
@@ -210,7 +210,7 @@ def test_no_rule_speaks_of_a_fault_or_a_phase_that_does_not_exist() -> None:
 def test_what_we_did_ourselves_is_no_riddle(because: str) -> None:
     died = record("damaged_bin_at_run", "running", -9, killed_because=because)
     (only,) = diagnose(died)
-    assert only.cause == "qnnbridge ended it: a call ran past its deadline."
+    assert only.cause == "qnnbridge ended the host: a call ran past its deadline."
 
 
 def test_a_log_line_of_an_earlier_failure_does_not_outdo_what_the_death_itself_says() -> None:
@@ -218,7 +218,7 @@ def test_a_log_line_of_an_earlier_failure_does_not_outdo_what_the_death_itself_s
     died = record(both, "compiling", -8)
     causes = [d.cause for d in diagnose(died)]
     assert "dimension of size 0" in causes[0]
-    assert any("libQnnHtp.so is not there" in cause for cause in causes[1:])
+    assert any("libQnnHtp.so does not exist" in cause for cause in causes[1:])
 
 
 def test_a_stderr_full_of_long_lines_is_read_in_a_moment() -> None:
@@ -441,10 +441,10 @@ PYTHON_2 = (
 @pytest.mark.parametrize(
     ("stderr", "code", "cause"),
     [
-        ("", 0, "is no Python interpreter"),
-        ("", 2, "is no Python interpreter"),
-        (WRONG_PROGRAM, 1, "is no Python interpreter"),
-        ("/bin/ls: unrecognized option '--parent'\nTry '/bin/ls --help'\n", 2, "is no Python interpreter"),
+        ("", 0, "is not a Python interpreter"),
+        ("", 2, "is not a Python interpreter"),
+        (WRONG_PROGRAM, 1, "is not a Python interpreter"),
+        ("/bin/ls: unrecognized option '--parent'\nTry '/bin/ls --help'\n", 2, "is not a Python interpreter"),
         (PYTHON_2, 2, "too old for qnnbridge"),
     ],
 )

@@ -38,7 +38,7 @@ def test_the_environment_names_the_engine(environ: dict[str, str], engine: tuple
     ("environ", "words"),
     [
         ({"QNNBRIDGE_ENGINE": "winml"}, "There is no engine 'winml'"),
-        ({"QNNBRIDGE_ENGINE": "folder"}, "no folder is named"),
+        ({"QNNBRIDGE_ENGINE": "folder"}, "no folder is given"),
         ({"QNNBRIDGE_ENGINE": "wheel", "QNNBRIDGE_EP_PATH": "/p"}, "as well: /p"),
         ({"QNNBRIDGE_ENGINE": "windowsml", "QNNBRIDGE_EP_PATH": "/p"}, "as well: /p"),
     ],

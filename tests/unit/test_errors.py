@@ -113,7 +113,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_classes() -> None:
     stack: list[tuple[int, str]] = []
     block = inspect.getdoc(errors)
     assert block is not None
-    picture = block.split("::\n", 1)[1].split("\nAn error travels", 1)[0]
+    picture = block.split("::\n", 1)[1].split("\nAn error is sent", 1)[0]
     for line in picture.splitlines():
         match = re.match(r"^([ │├└─]*)([A-Z]\w+(?:, *[A-Z]\w+)*),?(?:\s{2,}.*)?$", line)
         if match is None:

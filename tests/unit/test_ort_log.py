@@ -115,7 +115,7 @@ def test_a_long_line_is_cut_in_the_middle_so_that_its_end_stays() -> None:
 @pytest.mark.parametrize(
     ("name", "rule", "words"),
     [
-        ("backend_missing", "backend.file-missing", "/nonexistent/libQnnHtp.so is not there"),
+        ("backend_missing", "backend.file-missing", "/nonexistent/libQnnHtp.so does not exist"),
         ("libcxx_missing", "backend.library-of-wheel", "libc++-71bc274c.so.1.0 is missing"),
         ("backend_of_other_version", "backend.other-version", "/opt/qnn-2.6.0/libQnnHtp.so is of another"),
         ("unknown_soc_model", "backend.device-config", "QNN_DEVICE_ERROR_INVALID_CONFIG (14001)"),
@@ -130,8 +130,8 @@ def test_a_long_line_is_cut_in_the_middle_so_that_its_end_stays() -> None:
         ("finalize_1002_verbose", "finalize.operator", "the operator Transpose"),
         ("bad_vtcm", "graph.create", "QNN_GRAPH_ERROR_INVALID_NAME (6003)"),
         ("extended_udma", "graph.tensor", "Transpose_token_29"),
-        ("bin_missing", "context.no-bin", "not beside it"),
-        ("bin_cut_off", "context.damaged", "cut off"),
+        ("bin_missing", "context.no-bin", "not next to it"),
+        ("bin_cut_off", "context.damaged", "truncated"),
         ("bin_for_other_chip", "context.refused", "QNN_CONTEXT_ERROR_CREATE_FROM_BINARY (5005)"),
         ("name_with_dots", "context.dots", "'..'"),
         ("context_on_cpu", "context.no-provider", "compiled for QNNExecutionProvider"),
@@ -139,7 +139,7 @@ def test_a_long_line_is_cut_in_the_middle_so_that_its_end_stays() -> None:
         ("output_exists", "context.exists", "never overwrites"),
         ("disk_full", "disk.full", "disk is full"),
         ("disk_full_embedded", "disk.full", "disk is full"),
-        ("output_folder_missing", "disk.no-folder", "not there"),
+        ("output_folder_missing", "disk.no-folder", "does not exist"),
         ("no_device", "install.no-device", "No QNN device"),
         ("refused_nodes_severity2", "graph.unsupported", "name: det, type: Det"),
         ("refused_rank_severity2", "graph.validation", "QNN_OP_PACKAGE_ERROR_VALIDATION_FAILURE (3110)"),
@@ -173,7 +173,7 @@ NPU_LINES = [
         "[W:onnxruntime:, qnn_ep.cc:1 WarnIfHnrdPathActive] QNN EP fell back to HTP user-driver (HNRD) path; "
         "QnnHtpPrepare/Stub/Skel libs missing from backend lib dir.",
         "backend.user-driver",
-        "missing beside the backend",
+        "missing next to the backend",
     ),
     (
         "libatomic.so.1: cannot open shared object file: No such file or directory",
@@ -194,7 +194,7 @@ NPU_LINES = [
     (
         "QNN graph execute error. Error: QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL: x, Code: 1011",
         "reset.fatal",
-        "gone for good",
+        "lost the NPU permanently",
     ),
     ("WARNING: Compatible cache not found.", "context.other-chip", "another chip"),
     ("Dynamic shape is not supported yet, for input: tokens", "graph.dynamic", "input tokens"),

@@ -26,7 +26,7 @@ def test_the_number_of_a_process_elsewhere_means_nothing_here(name: str) -> None
 
 @pytest.mark.parametrize("name", ["", "@", "-1", "1.5", "x", "\u0661", f"x@{this_system()}", "@linux"])
 def test_what_names_no_process_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="names no process"):
+    with pytest.raises(ValueError, match="is not the name of a process"):
         number_here(name)
 
 

@@ -104,7 +104,7 @@ def test_the_error_names_the_model_its_deaths_the_report_and_the_way_out(quarant
     with pytest.raises(ModelQuarantined) as caught:
         quarantine.check(POISON.fingerprint, POISON.options_hash)
     error = caught.value
-    assert error.message == "poison.onnx is in quarantine: it killed the host 2 times while running."
+    assert error.message == "poison.onnx is in quarantine: it crashed the host 2 times while running."
     assert "-11 (SIGSEGV)" in str(error.cause)
     assert error.evidence == ("crash report: /reports/1.txt",)
     assert f"qnnbridge quarantine clear {error.details['id']}" in str(error.fix)

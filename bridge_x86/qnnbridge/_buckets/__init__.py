@@ -1,27 +1,28 @@
 """Shape buckets: a model with free dimensions, compiled for a few fixed sizes, used as if it took any size.
 
-Theory of operation. When the session is made, the model's description becomes a `BucketPlan`: which input axes are
-free, by which name, and which sizes each gets. The smallest variant is made at once, all others with the first
-call that needs them. How the outputs' sizes follow from those of the inputs is what the model declares, else what
-the model gives when it is run on the CPU with its sizes left free. Such runs also find which padding leaves the
-results as they are, where the application says nothing of it.
+Theory of operation. When the session is created, the model's description becomes a `BucketPlan`: which input axes
+are free, how each is called, and its sizes. The smallest variant is created at once, each other variant with the
+first call that needs it. How the sizes of the outputs follow from those of the inputs is taken from the model's
+declarations; where those are missing, the model runs on the CPU with free sizes and its outputs are observed. If
+the application does not specify padding, such runs also find a padding that does not change the results.
 
-A call takes one of these ways:
+A call takes one of these paths:
 
     sizes of the inputs --> fit a variant     --> pad, run, cut the outputs back
-                        --> windows (chunk=)  --> windows that overlap, not padded along that axis, joined
+                        --> windows (chunk=)  --> overlapping windows, not padded along that axis, joined
                         --> too large, split= --> parts along one axis, each a call, joined
                         --> too large         --> refused, or the model on the CPU (overflow="cpu")
 
-Invariant: an output is cut only where its size is known to follow from the inputs, and every result is compared
-with that expectation; another size is an error, never a wrong cut. Padding is another matter: whether it changes
-the values depends on the model, so it is tried against the CPU and what it changes is reported (`PaddingCheck`).
+Invariant: an output is cut only where its size is known to follow from the inputs, and the shape of every result is
+compared with the expected shape; a different size is an error, never a wrong cut. Whether padding changes the
+values depends on the model, so padded results are compared with the CPU and differences reported (`PaddingCheck`).
 
-Each variant is an ordinary session: deaths, repetition and the cache are its own business.
+Each variant is an ordinary session, which handles crashes, retries and the cache by itself.
 
-`session.BucketedSession` puts the parts together: the arguments, the `plan` of free dimensions, one call cut
-into parts or windows (`batches`), one session per bucket (`variants`), and what padding changes (`padding`).
-`InferenceSession` makes one if it is given ``buckets=``. Imports the root modules of the bridge and the protocol.
+`session.BucketedSession` combines the parts: the arguments, the `plan` of free dimensions, splitting one call into
+parts or windows (`batches`), one session per bucket (`variants`), and the effect of padding (`padding`).
+`InferenceSession` creates a `BucketedSession` for ``buckets=``. Imports the root modules of the bridge and the
+protocol.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ from qnnbridge_protocol.errors import OptionError
 
 # --- the arguments of a session with buckets, checked without the model ------------------------------------
 
-# The stride of most models for pictures: that many sizes in a row show all of its rounding.
+# Largest divisor of a relation to try first: the stride of most image models. As many consecutive sizes show every
+# rounding.
 MAX_DENOMINATOR: Final = 32
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Relation:
-    """``(factor * symbol + offset) // divisor``."""
+    """Size of an output dimension: ``(factor * symbol + offset) // divisor``."""
 
     symbol: str
     factor: int = 1
@@ -55,7 +57,7 @@ class Relation:
         return (self.factor, self.offset, self.divisor) == (1, 0, 1)
 
     def size(self, of_symbol: int) -> int:
-        """The dimension; never below 0."""
+        """Return the dimension for a size of the symbol; never below 0."""
         return max(0, (self.factor * of_symbol + self.offset) // self.divisor)
 
     def __str__(self) -> str:
@@ -68,15 +70,15 @@ class Relation:
 
 
 def parse(text: str) -> Relation:
-    """A relation as an application writes it. Raises `OptionError` for anything else."""
+    """Parse a relation as an application writes it. Raise `OptionError` if the text has another form."""
     try:
         relation = _as_relation(ast.parse(text.strip(), mode="eval").body)
-    # `ast.parse` raises ValueError for a NUL, and the last two for deep nesting.
+    # `ast.parse` raises ValueError for a NUL character, and RecursionError or MemoryError for deep nesting.
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         relation = None
     if relation is None or relation.factor < 1:
         raise OptionError(
-            f"{text!r} does not say how a dimension of an output follows from a size.",
+            f"{text!r} is not a relation between a dimension of an output and a size.",
             fix="Write the name of the dimension, alone or with whole numbers: 'seq', '2 * seq', 'seq + 1', "
             "'(seq + 3) // 4'.",
         )
@@ -86,9 +88,12 @@ def parse(text: str) -> Relation:
 def fit(
     symbol: str, observed: Mapping[int, int], divisors: Iterable[int] = range(1, MAX_DENOMINATOR + 1)
 ) -> Relation | None:
-    """The simplest relation that gives each observed dimension for its size; ``None`` if there is none.
+    """Return the simplest relation that fits all observations, or ``None``.
 
-    Simplest: the first of `divisors`, then the offset nearest to 0. A constant is none.
+    Simplest means the first of `divisors`, then the offset nearest to 0. A constant is not a relation.
+
+    Args:
+        observed: size of the symbol -> dimension of the output.
     """
     sizes = sorted(observed)
     if len(sizes) < 2:
@@ -98,7 +103,7 @@ def fit(
     if rise <= 0:
         return None
     for divisor in divisors:
-        # Rounding down moves each of both ends by less than one.
+        # Rounding down changes each end by less than 1, so the factor differs by at most 1 from this quotient.
         nearest = round(rise * divisor / run)
         for factor in (nearest, nearest - 1, nearest + 1):
             offsets = offsets_of(factor, divisor, observed)
@@ -108,10 +113,10 @@ def fit(
 
 
 def offsets_of(factor: int, divisor: int, observed: Mapping[int, int]) -> range:
-    """The offsets with which all of it is right."""
+    """Return the offsets with which the relation fits all observations."""
     # out == (factor * size + offset) // divisor means
     #     divisor * out <= factor * size + offset <= divisor * out + divisor - 1
-    # so each observation allows `divisor` offsets in a row. What all of them allow is left.
+    # so each observation allows `divisor` consecutive offsets. The result is their intersection.
     least = max(divisor * out - factor * size for size, out in observed.items())
     most = min(divisor * out - factor * size for size, out in observed.items()) + divisor - 1
     return range(least, most + 1)
@@ -151,12 +156,12 @@ Buckets = Mapping[str, "int | Iterable[int]"] | Sequence[Mapping[str, int]]
 Pad = Mapping[str, Any]
 Cut = Mapping[str, Sequence["int | str | None"]]
 
-# QNN's sizes have 32 bits.
+# QNN stores sizes in 32 bits.
 MAX_SIZE: Final = 2**31 - 1
-# A larger number is a mistake: each is compiled for itself.
+# More variants are a mistake of the caller: each is compiled separately.
 MAX_VARIANTS: Final = 1024
 
-# In the name of a dimension whose rows are independent of each other.
+# Part of the name of a dimension whose rows are independent of each other.
 _BATCH: Final = "batch"
 
 _EXAMPLE: Final = "buckets={'seq': [16, 32, 64, 128]}"
@@ -165,12 +170,16 @@ _EXAMPLE_PAIRS: Final = "buckets=[{'text': 16, 'frames': 64}, {'text': 32, 'fram
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BucketArguments:
-    """sizes: of each symbol, in rising order. split: symbols of which a larger size is done in several parts.
+    """Checked arguments of a session with buckets.
 
-    pad: input -> what it is padded with, or one value for all (`pad_all`). cut: output -> a relation per
-    dimension, ``None`` for one that is left as it is. chunk: the symbol that is done in overlapping windows, with
-    how far the model looks (``None``: it is measured). only: the combinations of sizes that count; default all.
-    decided: `pad` is what the session decided, so that nothing of it was said by the application.
+    Attributes:
+        sizes: symbol -> its sizes, in ascending order.
+        split: symbols along which a call that is too large is divided into parts.
+        pad: input -> padding value. `pad_all` is the value for all other inputs.
+        cut: output -> one relation per dimension; ``None`` for a dimension that is not cut.
+        chunk: symbol that is processed in overlapping windows -> context in steps; ``None``: measure the context.
+        only: combinations of sizes that become variants; ``None`` for all.
+        decided: the session chose the padding because the application did not specify any.
     """
 
     sizes: Mapping[str, tuple[int, ...]]
@@ -192,19 +201,19 @@ def make_arguments(
     overflow: Any = "error",
     chunk: Any = None,
 ) -> BucketArguments:
-    """Raises `OptionError` for what cannot be meant, with what to do."""
+    """Check the arguments of the application. Raise `OptionError` for an argument without a valid meaning."""
     buckets, only = _listed(buckets)
     if not isinstance(buckets, Mapping) or not buckets:
-        raise OptionError(f"buckets={buckets!r} names no dimension.", fix=f"Give names and sizes: {_EXAMPLE}.")
+        raise OptionError(f"buckets={buckets!r} contains no dimension.", fix=f"Give names and sizes: {_EXAMPLE}.")
     sizes = {_symbol(name): _sizes(name, given) for name, given in buckets.items()}
     count = math.prod(map(len, sizes.values())) if only is None else len(only)
     if count > MAX_VARIANTS:
         raise OptionError(
-            f"These buckets make {count} variants of the model, each of which is compiled for itself.",
-            fix=f"Give fewer sizes; {MAX_VARIANTS} variants are the most.",
+            f"These buckets make {count} variants of the model, and each is compiled separately.",
+            fix=f"Give fewer sizes; at most {MAX_VARIANTS} variants are allowed.",
         )
     if overflow not in ("error", "cpu"):
-        raise OptionError(f"overflow={overflow!r} is not known.", fix="Give 'error' or 'cpu'.")
+        raise OptionError(f"overflow={overflow!r} is not a valid value.", fix="Give 'error' or 'cpu'.")
     values, for_all = _pad(pad)
     chunked = _chunk(chunk, sizes)
     return BucketArguments(
@@ -213,14 +222,22 @@ def make_arguments(
 
 
 def _listed(buckets: Any) -> tuple[Any, frozenset[tuple[int, ...]] | None]:
-    """Chosen combinations, ``[{"text": 16, "frames": 64}, ...]``: sizes of each name, and which of them count."""
+    """Convert a list of combinations, ``[{"text": 16, "frames": 64}, ...]``, to sizes by name and the combinations.
+
+    Return any other value of `buckets` unchanged, with ``None``: all combinations.
+    """
     if not isinstance(buckets, (list, tuple)):
         return buckets, None
     if not buckets or not all(isinstance(one, Mapping) and one for one in buckets):
-        raise OptionError(f"buckets={buckets!r:.100} names no dimension.", fix=f"{_EXAMPLE}, or {_EXAMPLE_PAIRS}.")
+        raise OptionError(
+            f"buckets={buckets!r:.100} contains no dimension.", fix=f"Give {_EXAMPLE}, or {_EXAMPLE_PAIRS}."
+        )
     names = list(buckets[0])
     if any(set(one) != set(names) for one in buckets):
-        raise OptionError("buckets: the maps of the list name different dimensions.", fix=f"Like {_EXAMPLE_PAIRS}.")
+        raise OptionError(
+            "buckets: the maps of the list have different dimensions.",
+            fix=f"Give the same names in each: {_EXAMPLE_PAIRS}.",
+        )
     only = frozenset(tuple(_size(name, one[name]) for name in names) for one in buckets)
     return {name: [one[name] for one in buckets] for name in names}, only
 
@@ -231,14 +248,14 @@ def _chunk(chunk: Any, sizes: Mapping[str, Any]) -> dict[str, int | None]:
     given = {chunk: None} if isinstance(chunk, str) else chunk
     if not isinstance(given, Mapping) or len(given) != 1:
         raise OptionError(
-            f"chunk={chunk!r:.100} does not name one dimension.",
-            fix="Give its name: chunk='frames'; or with how far the model looks: chunk={'frames': 32}.",
+            f"chunk={chunk!r:.100} is not one dimension.",
+            fix="Give its name: chunk='frames'; or its name and the model's context: chunk={'frames': 32}.",
         )
     ((name, context),) = given.items()
     _check_known("chunk", name, sizes)
     if context is not None and (isinstance(context, bool) or not isinstance(context, int) or context < 0):
         raise OptionError(
-            f"chunk: {context!r:.60} is no number of steps.", fix="Give 0 or more, or the name alone."
+            f"chunk: {context!r:.60} is not a number of steps.", fix="Give 0 or more, or the name alone."
         )
     return {name: context}
 
@@ -246,20 +263,20 @@ def _chunk(chunk: Any, sizes: Mapping[str, Any]) -> dict[str, int | None]:
 def _check_known(option: str, name: object, sizes: Mapping[str, Any]) -> None:
     if name not in sizes:
         raise OptionError(
-            f"{option}: {name!r} has no buckets.", fix=f"Give a name out of buckets: {', '.join(sizes)}."
+            f"{option}: {name!r} has no buckets.", fix=f"Give a dimension of buckets: {', '.join(sizes)}."
         )
 
 
 def _symbol(name: object) -> str:
     if not isinstance(name, str) or not name:
         raise OptionError(
-            f"buckets: {name!r} is no name of a dimension.", fix=f"Give names as the model has them: {_EXAMPLE}."
+            f"buckets: {name!r} is not the name of a dimension.", fix=f"Give names of the model: {_EXAMPLE}."
         )
     return name
 
 
 def _sizes(name: str, given: object) -> tuple[int, ...]:
-    # These can be iterated as well, over characters and keys.
+    # These are iterable too, over characters or keys, but are not lists of sizes.
     if isinstance(given, (str, bytes, Mapping)):
         raise _no_size(name, given)
     if isinstance(given, Iterable):
@@ -283,20 +300,22 @@ def _size(name: str, given: Any) -> int:
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
-    """How messages call a variant."""
+    """Return the sizes of a variant as messages show them: ``seq=16, batch=1``."""
     return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def _no_size(name: str, given: object) -> OptionError:
     return OptionError(
-        f"buckets: {given!r:.100} is no size for the dimension {name!r}.",
-        fix=f"Give whole numbers from 1 on: {_EXAMPLE}.",
+        f"buckets: {given!r:.100} is not a size for the dimension {name!r}.",
+        fix=f"Give positive whole numbers: {_EXAMPLE}.",
     )
 
 
 def _split(split: Any, sizes: Mapping[str, tuple[int, ...]], chunk: Mapping[str, Any]) -> frozenset[str]:
-    """Unless the application says it: what is called a batch. Parts of anything else give other answers than the
-    whole, without any error, so a guess must not be bolder than that."""
+    """Return the symbols to split; by default those whose name contains "batch".
+
+    Splitting along any other dimension can change the results without an error, so no other default is safe.
+    """
     if split is None:
         return frozenset(name for name in sizes if _BATCH in name.lower() and name not in chunk)
     names = [split] if isinstance(split, str) else list(split) if isinstance(split, Iterable) else [split]
@@ -313,8 +332,8 @@ def _pad(pad: Any) -> tuple[dict[str, Any], Any]:
     if isinstance(pad, (bool, int, float, str)) or getattr(pad, "shape", None) == ():
         return {}, pad
     raise OptionError(
-        f"pad={pad!r:.100} is neither a value nor values for inputs.",
-        fix="Give what the inputs are padded with: pad={'input_ids': 0, 'attention_mask': 0}, or pad=0 for all.",
+        f"pad={pad!r:.100} is neither a padding value nor a map from inputs to padding values.",
+        fix="Give the values: pad={'input_ids': 0, 'attention_mask': 0}, or pad=0 for all inputs.",
     )
 
 
@@ -322,7 +341,7 @@ def _cut(cut: Any) -> dict[str, tuple[Relation | None, ...]]:
     if cut is None:
         return {}
     if not isinstance(cut, Mapping):
-        raise OptionError(f"cut={cut!r:.100} names no output.", fix="Give cut={'logits': [None, 'seq', None]}.")
+        raise OptionError(f"cut={cut!r:.100} contains no output.", fix="Give cut={'logits': [None, 'seq', None]}.")
     found: dict[str, tuple[Relation | None, ...]] = {}
     for name, dims in cut.items():
         if isinstance(dims, (str, bytes)) or not isinstance(dims, Iterable):
@@ -336,10 +355,10 @@ def _cut(cut: Any) -> dict[str, tuple[Relation | None, ...]]:
 
 def _dimension(name: str, dim: Any) -> Relation | None:
     if dim is None or (isinstance(dim, int) and not isinstance(dim, bool)):
-        return None  # a fixed size is left as it is, too
+        return None  # a fixed size is not cut either
     if isinstance(dim, str):
         return parse(dim)
     raise OptionError(
-        f"cut: {dim!r:.100} is no dimension of the output {name!r}.",
-        fix="Give a name ('seq'), an expression ('2 * seq'), or None for one that is left as it is.",
+        f"cut: {dim!r:.100} is not a dimension of the output {name!r}.",
+        fix="Give a name ('seq'), an expression ('2 * seq'), or None for a dimension that is not cut.",
     )

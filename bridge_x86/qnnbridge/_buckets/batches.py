@@ -1,7 +1,7 @@
-"""One call: its sizes, inputs grown to a bucket, outputs cut back, calls in several parts, and the shapes shown.
+"""Functions for one call: its sizes, padding, cutting, parts and windows, and the shapes that the session shows.
 
 Pure functions. An input that needs no padding is passed on, not copied. The model's outputs are compared with
-`OutputShapes` at each call: a dimension that is not as expected is an error, not a wrong cut.
+`OutputShapes` at each call: a dimension of an unexpected size is an error, not a wrong cut.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from qnnbridge_protocol.tensors import Typed
 
 
 def sizes_of(plan: BucketPlan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
-    """Of each symbol. Inputs that are not fed (optional ones) say nothing. Raises `InvalidArgument` if they differ.
+    """Return the size of each symbol in the fed inputs. Raise `InvalidArgument` if inputs disagree.
 
-    ONNX Runtime does not look whether dimensions of one name agree; here they are padded together, so they must.
+    ONNX Runtime does not check whether dimensions with the same name agree. Here they are padded to the same size,
+    so they must. Optional inputs that are not fed are ignored.
     """
     found: list[int | None] = [None] * len(plan.symbols)
     first: list[str] = [""] * len(plan.symbols)
@@ -47,31 +48,32 @@ def sizes_of(plan: BucketPlan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
                     fix="Give inputs that agree. If they need not, the model has to name the dimensions apart.",
                     details={"symbol": symbol},
                 )
-    # A symbol that no fed input has takes its smallest bucket, which computes least.
+    # A symbol of none of the fed inputs takes its smallest bucket, which needs the least computation.
     return tuple(buckets[0] if size is None else size for size, buckets in zip(found, plan.buckets, strict=True))
 
 
 def bucket_for(plan: BucketPlan, number: int, size: int) -> int | None:
-    """The smallest bucket that is large enough; ``None`` if none is."""
+    """Return the smallest bucket of at least this size, or ``None``."""
     buckets = plan.buckets[number]
     at = bisect.bisect_left(buckets, size)
     return buckets[at] if at < len(buckets) else None
 
 
 def variant_for(plan: BucketPlan, sizes: Sizes) -> Sizes | None:
-    """The variant that a call of these sizes fits into; ``None`` if there is none."""
+    """Return the variant with the least computation that a call of these sizes fits into, or ``None``."""
     if any(sizes[number] != plan.buckets[number][0] for number in plan.fixed):
         return None
     if plan.only is not None:
         fitting = (one for one in plan.variants() if all(a >= b for a, b in zip(one, sizes, strict=True)))
-        # `variants` begins with the one that computes least.
+        # `variants` is sorted by computation, ascending.
         return next(fitting, None)
     found = tuple(bucket_for(plan, number, size) for number, size in enumerate(sizes))
     return None if None in found else tuple(size for size in found if size is not None)
 
 
 def too_large(plan: BucketPlan, sizes: Sizes) -> tuple[int, ...]:
-    """Numbers of the symbols that are larger than their largest bucket, or not of the only size that is taken."""
+    """Return the numbers of the symbols whose size exceeds the largest bucket, or differs from the only permitted
+    size."""
     return tuple(
         number
         for number, size in enumerate(sizes)
@@ -84,22 +86,22 @@ def refuse_too_large(plan: BucketPlan, sizes: Sizes, number: int) -> InvalidArgu
     if number in plan.fixed:
         return InvalidArgument(
             f"{INVALID_ARGUMENT}The dimension {name!r} is {sizes[number]}, and the session takes {largest} only.",
-            cause="It has a single size, and nothing is said of padding.",
+            cause="The dimension has a single size, and no padding was specified.",
             fix=f"Give the session this size, too (buckets={{{name!r}: {sorted((largest, sizes[number]))}}}), with "
-            "pad= if sizes between them come; or let such calls run on the CPU (overflow='cpu').",
+            "pad= if sizes between them occur; or let such calls run on the CPU (overflow='cpu').",
             details={"symbol": name, "size": sizes[number], "largest": largest},
         )
     return InvalidArgument(
         f"{INVALID_ARGUMENT}The dimension {name!r} is {sizes[number]}, the largest bucket for it is {largest}.",
         fix=f"Cut the input to {largest}, give a larger bucket (buckets={{{name!r}: [..., {sizes[number]}]}}), let "
-        "such calls run on the CPU (overflow='cpu'), or have them done in parts if that is what the dimension "
-        f"allows (split={name!r}).",
+        "such calls run on the CPU (overflow='cpu'), or split them into parts if the rows of the dimension are "
+        f"independent (split={name!r}).",
         details={"symbol": name, "size": sizes[number], "largest": largest},
     )
 
 
 def refuse_pair(plan: BucketPlan, sizes: Sizes) -> InvalidArgument:
-    """No combination of a list is large enough, though each size alone is."""
+    """Return the error for sizes that fit into buckets one by one, but into no listed combination of buckets."""
     return InvalidArgument(
         f"{INVALID_ARGUMENT}No combination of buckets is large enough for {plan.text(sizes)}.",
         fix=f"Add one to the list: buckets=[..., {plan.named(sizes)!r}].",
@@ -108,13 +110,13 @@ def refuse_pair(plan: BucketPlan, sizes: Sizes) -> InvalidArgument:
 
 
 def pad_feeds(plan: BucketPlan, feeds: Mapping[str, Any], variant: Sizes) -> dict[str, Any]:
-    """The feeds of a call in the sizes of `variant`, which are not smaller than theirs."""
+    """Return the feeds, padded to the sizes of `variant`, which are at least those of the feeds."""
     fed = {name: padded for name, padded in plan.inputs.items() if feeds.get(name) is not None}
     return {**feeds, **{name: _pad(plan, padded, feeds[name], variant) for name, padded in fed.items()}}
 
 
 def unpadded(plan: BucketPlan, name: str, value: Any, sizes: Sizes) -> Any:
-    """An input as it was before it was padded. sizes: of the call."""
+    """Remove the padding from an input. `sizes` are those of the call."""
     axes = plan.inputs[name].axes if name in plan.inputs else {}
     return value[tuple(slice(sizes[axes[axis]]) if axis in axes else slice(None) for axis in range(np.ndim(value)))]
 
@@ -125,12 +127,12 @@ def _pad(plan: BucketPlan, padded: PaddedInput, value: Array, variant: Sizes) ->
         shape[axis] = variant[number]
     if tuple(shape) == value.shape:
         return value
-    # Left empty only where `_repeat_last` writes everything beside the given values.
+    # `_repeat_last` fills the rest of an array that starts uninitialized.
     out = np.empty(shape, value.dtype) if padded.value is None else np.full(shape, padded.value, value.dtype)
     given = tuple(slice(0, size) for size in value.shape)
     out[given] = value
-    # Rows that only fill up a batch repeat a real one: a row of nothing but padding is what many models answer
-    # with NaN, and QNN computes them all.
+    # Rows that fill up a batch repeat a real row: many models answer NaN for a row of padding only, and QNN
+    # computes all rows.
     for axis, number in padded.axes.items():
         if number in plan.split or padded.edge or (padded.value is None and number == plan.chunk):
             _repeat_last(out, axis, value.shape[axis])
@@ -153,8 +155,14 @@ Relations = tuple["Relation | None", ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OutputShapes:
-    """found: output -> a relation per dimension (``None``: fixed, or left alone). An output that is not in there is
-    never cut, for the reason in `uncut`. given: outputs of which the application said it."""
+    """Relations between the dimensions of the outputs and the sizes of the inputs.
+
+    Attributes:
+        found: output -> one relation per dimension; ``None`` for a dimension that is fixed or not cut. An output
+            without an entry is never cut.
+        uncut: output without an entry in `found` -> the reason.
+        given: outputs whose relations the application specified.
+    """
 
     found: Mapping[str, Relations]
     uncut: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -170,7 +178,8 @@ class OutputShapes:
 def cut(
     plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], values: Sequence[Any], true: Sizes, variant: Sizes
 ) -> list[Any]:
-    """The outputs of a call of the sizes `true` out of those that the variant returned. Raises `ModelError`."""
+    """Cut the outputs of a variant to those of a call of the sizes `true`. Raise `ModelError` if that is
+    impossible."""
     if true == variant:
         return list(values)
     at = {symbol: number for number, symbol in enumerate(plan.symbols)}
@@ -182,8 +191,8 @@ def _cut(name: str, value: Any, shapes: OutputShapes, at: Mapping[str, int], tru
     if relations is None:
         raise ModelError(
             f"The output {name!r} cannot be cut back to the size of the inputs.",
-            cause=shapes.uncut.get(name, "It is no tensor."),
-            fix="Ask for other outputs, or feed inputs that fill a bucket, so that nothing is padded.",
+            cause=shapes.uncut.get(name, "It is not a tensor."),
+            fix="Request other outputs, or feed inputs that fill a bucket, so that nothing is padded.",
         )
     if value is None:
         return None
@@ -203,12 +212,12 @@ def _cut(name: str, value: Any, shapes: OutputShapes, at: Mapping[str, int], tru
     if all(part == slice(None) for part in slices):
         return value
     if not isinstance(value, Typed):
-        # A copy: the padded array, which may be much larger, is not kept alive by it.
+        # Copy, so that the result does not keep the padded array, which may be much larger, alive.
         return value[tuple(slices)].copy()
     if LAYOUTS[value.element_type].packed:
         raise ModelError(
             f"The output {name!r} cannot be cut: its elements are smaller than a byte.",
-            fix="Ask for other outputs.",
+            fix="Request other outputs.",
         )
     data = value.data[tuple(slices)].copy()
     return Typed(data, value.element_type, data.shape)
@@ -216,14 +225,19 @@ def _cut(name: str, value: Any, shapes: OutputShapes, at: Mapping[str, int], tru
 
 def _unexpected(name: str, shape: Sequence[int], because: str) -> ModelError:
     return ModelError(
-        f"The output {name!r} has the shape {tuple(shape)}, so it is not known how to cut it.",
+        f"The output {name!r} has the unexpected shape {tuple(shape)} and cannot be cut.",
         cause=f"{because[0].upper()}{because[1:]}.",
-        fix=f"Say what its dimensions are: cut={{{name!r}: ['seq', None, ...]}}; None leaves one as it is.",
+        fix=f"Specify its dimensions: cut={{{name!r}: ['seq', None, ...]}}; None for a dimension that is not cut.",
     )
 
 
 def parts(plan: BucketPlan, feeds: Mapping[str, Any], number: int, size: int) -> Iterator[dict[str, Any]]:
-    """The feeds of each part. number: of the symbol, whose size is `size`."""
+    """Yield the feeds of each part.
+
+    Args:
+        number: number of the symbol along which the feeds are divided.
+        size: its size in the feeds.
+    """
     largest = plan.buckets[number][-1]
     for start in range(0, size, largest):
         part = dict(feeds)
@@ -233,14 +247,15 @@ def parts(plan: BucketPlan, feeds: Mapping[str, Any], number: int, size: int) ->
 
 
 def axes_of(plan: BucketPlan, feeds: Mapping[str, Any], number: int) -> Iterator[tuple[str, int]]:
-    """The axes of this symbol, of the inputs that are fed."""
+    """Yield input and axis of each occurrence of this symbol in the fed inputs."""
     for name, padded in plan.inputs.items():
         if feeds.get(name) is not None:
             yield from ((name, axis) for axis, symbol in padded.axes.items() if symbol == number)
 
 
 def joints(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number: int) -> list[int]:
-    """The axis of each output along which the parts are put together. Raises `InvalidArgument` if there is none."""
+    """Return the axis of each output along which the parts are joined. Raise `InvalidArgument` if an output has
+    none."""
     symbol = plan.symbols[number]
     found = []
     for name in names:
@@ -249,21 +264,22 @@ def joints(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number:
             for axis, relation in enumerate(shapes.found.get(name) or ())
             if relation is not None and relation.symbol == symbol
         ]
-        # With the dimension in two axes the parts would be blocks of the diagonal, and the others are not computed.
+        # If an output has the dimension in two axes, the parts would be the diagonal blocks, and the other blocks
+        # would be missing.
         if len(axes) != 1:
             raise InvalidArgument(
-                f"The output {name!r} cannot be put together from parts: it does not have the dimension "
-                f"{symbol!r} once.",
-                cause=f"More than {plan.buckets[number][-1]}, the largest bucket, are done in several parts.",
-                fix=f"Ask for other outputs, give a larger bucket for {symbol!r}, or say in which dimension it is: "
-                f"cut={{{name!r}: [{symbol!r}, ...]}}.",
+                f"The output {name!r} cannot be joined from parts: it does not have the dimension {symbol!r} "
+                "exactly once.",
+                cause=f"A call of more than {plan.buckets[number][-1]}, the largest bucket, runs in several parts.",
+                fix=f"Request other outputs, give a larger bucket for {symbol!r}, or specify which dimension of "
+                f"the output it is: cut={{{name!r}: [{symbol!r}, ...]}}.",
             )
         found.append(axes[0])
     return found
 
 
 def joined(results: Sequence[Sequence[Any]], axes: Sequence[int]) -> list[Any]:
-    """The outputs of all parts, put together."""
+    """Return the outputs of the whole call, concatenated from those of its parts."""
     found: list[Any] = []
     for axis, values in zip(axes, zip(*results, strict=True), strict=True):
         if isinstance(values[0], Typed):
@@ -276,19 +292,19 @@ def joined(results: Sequence[Sequence[Any]], axes: Sequence[int]) -> list[Any]:
 
 # --- calls in windows that overlap -------------------------------------------------------------------------
 
-# For models in which an output depends on inputs nearby (convolutional decoders). A window is as long as a bucket
-# and never padded. The first one begins where the input begins and the last one ends where it ends, so the model's
-# own padding acts at both true ends. Of every other end the outputs are dropped that may have seen it: as many as
-# the model looks to the left and to the right (`Context`). What is kept is joined, and is what the model computes
-# for the whole.
+# Windows are for models in which an output depends on nearby inputs only (convolutional decoders). A window is as
+# long as a bucket and is never padded. The first window starts where the input starts and the last one ends where
+# it ends, so the model's own padding takes effect at the two true ends. At every other end of a window, the outputs
+# that the end may have influenced are dropped: as many as the model looks to the left and to the right (`Context`).
+# The remaining outputs are joined and equal those of a run on the whole input.
 
-# How an output follows from the symbol, and in which of its dimensions.
+# Relation of an output to the symbol, and the axis of the output that has it.
 End = tuple[Relation, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Context:
-    """How far an output looks, in steps of the symbol. left: to what came before it."""
+    """Distance over which an input influences an output, in steps of the symbol. `left`: to earlier inputs."""
 
     left: int
     right: int
@@ -300,8 +316,13 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chunk:
-    """start: of the inputs, in steps of the symbol. keep_from, keep_to: what is kept of its outputs, counted in the
-    steps of the whole input."""
+    """One window.
+
+    Attributes:
+        start: first step of the inputs.
+        keep_from: first step whose outputs are kept, counted in the whole input.
+        keep_to: end of the kept steps, exclusive, counted in the whole input.
+    """
 
     start: int
     keep_from: int
@@ -309,12 +330,13 @@ class Chunk:
 
 
 def windows(size: int, length: int, context: Context) -> list[Chunk]:
-    """Windows of `length` over `size` steps. The length is at most the size, and more than the context."""
+    """Return windows of `length` that cover `size` steps. The length is at most the size, and larger than the
+    context."""
     found: list[Chunk] = []
     kept = 0
-    # Each window but the last keeps `length - context.total` new steps or more, so this ends.
+    # Each window but the last keeps at least `length - context.total` new steps, so the loop ends.
     while kept < size:
-        # The last window is moved back to end at the true end, so that it overlaps more and is never padded.
+        # The last window is moved back so that it ends at the true end: it overlaps more, but is never padded.
         start = max(0, min(kept - context.left, size - length))
         to = size if start + length == size else start + length - context.right
         found.append(Chunk(start, kept, to))
@@ -323,7 +345,7 @@ def windows(size: int, length: int, context: Context) -> list[Chunk]:
 
 
 def window_length(buckets: Sequence[int], size: int, context: Context) -> int | None:
-    """The bucket to cut `size` into: the largest that is not larger, if it is longer than what is dropped."""
+    """Return the largest bucket that fits into `size` and is longer than the context, or ``None``."""
     fitting = [bucket for bucket in buckets if bucket <= size and (bucket > context.total or bucket == size)]
     return fitting[-1] if fitting else None
 
@@ -331,7 +353,7 @@ def window_length(buckets: Sequence[int], size: int, context: Context) -> int | 
 def window_feeds(
     plan: BucketPlan, feeds: Mapping[str, Any], number: int, cuts: Sequence[Chunk], length: int
 ) -> Iterator[dict[str, Any]]:
-    """The feeds of each window. number: of the symbol."""
+    """Yield the feeds of each window. `number` is the number of the symbol."""
     for window in cuts:
         part = dict(feeds)
         for name, axis in axes_of(plan, feeds, number):
@@ -341,12 +363,12 @@ def window_feeds(
 
 
 def join(results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], ends: Sequence[End], size: int) -> list[Any]:
-    """The outputs of all windows, put together."""
+    """Return the outputs of the whole call, joined from those of its windows."""
     joined = []
     for at, (relation, axis) in enumerate(ends):
         kept = []
         for values, window in zip(results, cuts, strict=True):
-            # In steps of the output: a vocoder makes `factor` samples of each frame.
+            # Indices count steps of the output: a vocoder makes `factor` samples of each frame.
             begin = 0 if window.keep_from == 0 else relation.factor * (window.keep_from - window.start)
             whole = window.keep_to == size
             end = None if whole else relation.factor * (window.keep_to - window.start)
@@ -357,23 +379,25 @@ def join(results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], ends: Sequence
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Windowing:
-    """The windows of one session, measured when it is made. number: of the symbol."""
+    """Windows of one session, measured at its creation. `number` is the number of the symbol."""
 
     number: int
     context: Context
     ends: Mapping[str, End]
 
 
-# --- shapes shown, and variants wanted -----------------------------------------------------------------------
+# --- shown shapes, and variants to create --------------------------------------------------------------------
 
 
 def shown_inputs(inputs: Sequence[NodeInfo], fixed: Mapping[str, int]) -> list[NodeInfo]:
-    """With the names of the free dimensions, as ONNX Runtime shows them. fixed: overrides of the session."""
+    """Return the inputs with named free dimensions, as ONNX Runtime shows them. `fixed`: overrides by name."""
+
     return [NodeInfo(node.name, node.type, _with(fixed, node.shape)) for node in inputs]
 
 
 def shown_outputs(outputs: Sequence[NodeInfo], shapes: OutputShapes, fixed: Mapping[str, int]) -> list[NodeInfo]:
-    """Dimensions that the model does not declare have the name of the size that they are."""
+    """Return the outputs as the session shows them: an undeclared dimension has the name of the size that it
+    equals."""
     shown = []
     for node in outputs:
         relations = shapes.found.get(node.name)
@@ -390,13 +414,13 @@ def shown_outputs(outputs: Sequence[NodeInfo], shapes: OutputShapes, fixed: Mapp
 
 
 def wanted_variants(plan: BucketPlan, sizes: Any) -> list[Sizes]:
-    """The variants that `warm` is asked for; all if ``None``. Raises `OptionError`."""
+    """Return the variants to `warm`, all for ``None``. Raise `OptionError` for an unknown name or size."""
     if sizes is None:
         return list(plan.variants())
     found = []
     for wanted in [sizes] if isinstance(sizes, Mapping) else sizes:
         if not isinstance(wanted, Mapping):
-            raise OptionError(f"sizes: {wanted!r:.100} is no size.", fix=_example(plan))
+            raise OptionError(f"sizes: {wanted!r:.100} is not a map of sizes.", fix=_example(plan))
         for name in wanted:
             if name not in plan.symbols:
                 known = ", ".join(plan.symbols)
@@ -406,7 +430,7 @@ def wanted_variants(plan: BucketPlan, sizes: Any) -> list[Sizes]:
         for name, buckets in zip(plan.symbols, plan.buckets, strict=True):
             size = wanted.get(name, buckets[0] if len(buckets) == 1 else None)
             if size not in buckets:
-                what = f"{size!r} is none of the buckets of {name!r}" if name in wanted else f"{name!r} is missing"
+                what = f"{size!r} is not a bucket of {name!r}" if name in wanted else f"{name!r} is missing"
                 raise OptionError(f"sizes: {what}.", fix=f"Its buckets are {', '.join(map(str, buckets))}.")
             chosen.append(size)
         found.append(tuple(chosen))

@@ -1,9 +1,9 @@
-"""Made-up inputs for trials of a model on the CPU: valid, and different enough that something moves.
+"""Generated inputs for trial runs of a model on the CPU: valid, and varied enough to change the outputs.
 
-Zeros prove nothing: the rows 0 and 1 of a table of embeddings are padding and unknown words, and behind a mask of
-zeros every output is constant. Ids are drawn over as much of their table as the model takes (`highest_valid` finds
-it by runs), masks are ones, zeros and mixtures of both, since some masks keep what others hide. Pure functions
-around a `Runs`, which alone touches a host.
+Zeros prove nothing: rows 0 and 1 of an embedding table are padding and unknown words, and behind a mask of zeros
+every output is constant. Ids are drawn from as much of their table as the model accepts (`highest_valid` finds out
+by runs). Masks are ones, zeros and mixtures of them, since some masks keep the values that others hide. Pure
+functions around a `Runs`; only `Runs` communicates with a host.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ import numpy as np
 from qnnbridge._feed_rules import Array
 
 Feeds = Mapping[str, Any]
-# The outputs for these inputs, in order; ``None`` if the model refuses them.
+# Returns the outputs for these inputs, in order; ``None`` if the model refuses the inputs.
 Runs = Callable[[Feeds], "Sequence[Any] | None"]
 
-# What a place of an input is changed by: large, so that no activation hides it.
+# Standard deviation of the change of an input: large, so that no activation function hides it.
 CHANGE: Final = 8.0
-# Of every fourth draw: deep stacks of layers show their last steps only then.
+# Used in every fourth draw: in deep stacks of layers, smaller changes do not reach the last steps.
 LARGE_CHANGE: Final = 64.0
-# The largest integer that is tried. More rows of a table show nothing more.
+# Largest integer that is tried. More rows of a table show nothing more.
 LARGEST: Final = 2**15 - 1
-# In a mask that is added to scores, it hides what ones keep in a mask that multiplies.
+# Additive masks add this value to scores: it hides what a one in a multiplicative mask keeps.
 HIDDEN: Final = -1e4
-# A multiple of the kinds of masks and of the sizes of a change.
+# Number of draws: a multiple of the number of kinds of masks and of sizes of a change.
 DRAWS: Final = 8
-# Of numbers alone.
+# Number of draws if all inputs are plain numbers.
 PLAIN_DRAWS: Final = 4
-# The share of ones in a mask, by the number of the draw; all of them hide or keep something.
+# Share of ones in a mask, by draw number. Each share hides or keeps something.
 _ONES: Final = (1.0, 0.75, 0.0, 0.5)
 
 MASK: Final = re.compile(r"mask|attention(?!s)|valid", re.IGNORECASE)
 
 
 def is_mask(name: str, value: Array) -> bool:
-    """Whether an input says which steps count."""
+    """Return whether an input marks the steps that count."""
     return value.dtype.kind == "b" or (value.dtype.kind in "iuf" and MASK.search(name) is not None)
 
 
 def highest_valid(feeds: Feeds, names: Iterable[str], run: Runs) -> dict[str, int]:
-    """The largest integer, of the form 2**n - 1, that the model takes in each of these inputs.
+    """Return the largest integer of the form 2**n - 1 that the model accepts in each of these inputs.
 
-    An id beyond a table is refused by the CPU. A value that changes the shape of an output is a size or a number of
-    repetitions, and larger ones would fill the memory.
+    The CPU refuses an id beyond the table. A value that changes the shape of an output is a size or a number of
+    repetitions; larger ones would fill the memory.
 
     Args:
-        feeds: inputs that the model takes.
-        names: inputs of integers.
+        feeds: inputs that the model accepts.
+        names: integer inputs.
     """
     found: dict[str, int] = {}
     shapes = _shapes(run(feeds))
@@ -71,18 +71,18 @@ def _shapes(values: Sequence[Any] | None) -> list[Any] | None:
 
 
 def draws(feeds: Feeds, names: Iterable[str]) -> range:
-    """Numbers of the draws that show all kinds of values of these inputs."""
+    """Return the numbers of the draws that cover all kinds of values of these inputs."""
     plain = all(feeds[name].dtype.kind == "f" and not is_mask(name, feeds[name]) for name in names)
     return range(PLAIN_DRAWS if plain else DRAWS)
 
 
 def draw(feeds: Feeds, highest: Mapping[str, int], number: int) -> dict[str, Array]:
-    """Values for all inputs.
+    """Generate values for all inputs.
 
     Args:
-        feeds: values of the right types and shapes; what is not drawn stays as it is there.
-        highest: integers that are ids or codes, and the largest of each; others stay.
-        number: of the draw. Kinds of masks, and wide or small integers, take turns.
+        feeds: values of the right types and shapes; inputs that are not drawn keep them.
+        highest: inputs that are ids or codes -> largest valid integer. Other integer inputs keep their values.
+        number: number of the draw. Kinds of masks, and wide or small integers, alternate with it.
     """
     rng = np.random.default_rng([number, 7])
     return {name: _drawn(name, value, highest.get(name), number, rng) for name, value in feeds.items()}
@@ -97,7 +97,7 @@ def _drawn(name: str, value: Array, highest: int | None, number: int, rng: np.ra
     if value.dtype.kind == "f":
         return np.asarray(rng.standard_normal(value.shape), value.dtype)
     if value.dtype.kind in "iu" and highest is not None:
-        # Small ones are masks under another name as often as ids.
+        # Inputs of small integers are masks with another name as often as ids.
         if number % 3 == 2:
             return np.asarray(bits & (highest > 0), value.dtype)
         return np.asarray(rng.integers(0, highest + 1, value.shape), value.dtype)
@@ -105,7 +105,7 @@ def _drawn(name: str, value: Array, highest: int | None, number: int, rng: np.ra
 
 
 def changed(name: str, value: Array, highest: int, number: int) -> Array:
-    """Other values, each of them another one than before, and as valid."""
+    """Return values that are equally valid, each different from the given one."""
     rng = np.random.default_rng([number, 11])
     if value.dtype.kind == "b":
         return np.asarray(~value)
@@ -114,7 +114,7 @@ def changed(name: str, value: Array, highest: int, number: int) -> Array:
         return np.asarray(value + rng.standard_normal(value.shape) * by, value.dtype)
     if value.dtype.kind not in "iuf":
         return value
-    # A mask of a third kind of value would show what no mask does.
+    # A mask with a third kind of value would show an effect that no real mask has.
     high = 1 if is_mask(name, value) or number % 3 == 2 else highest
     other = rng.integers(0, min(high, highest) + 1, value.shape) if value.dtype.kind in "iu" else value
     flipped = np.where(value == 0, min(1, high, highest), 0)

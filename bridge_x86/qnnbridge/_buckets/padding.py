@@ -1,9 +1,9 @@
-"""Whether padding changes the results of a model: it is run as it is and padded, on the CPU, and compared.
+"""Whether padding changes the results of a model: the CPU runs it without and with padding, and both are compared.
 
-The comparison is pure functions around a `RunFree`, which alone touches a host; `PaddingCheck` decides when it is
-made. `FreeModel` is the model with its sizes left free, in one session on the CPU: when a session with buckets is
-made, its runs show how outputs follow from sizes, how far the model looks, and, where the application says nothing
-of it, which padding leaves the results as they are.
+The comparison consists of pure functions around a `RunFree`, which alone communicates with a host; `PaddingCheck`
+decides when to compare. `FreeModel` is the model with free sizes, in one session on the CPU: at the creation of a
+session with buckets, its runs show how outputs follow from sizes, how far the model looks along a dimension, and,
+if the application does not specify padding, which padding does not change the results.
 """
 
 from __future__ import annotations
@@ -52,19 +52,21 @@ if TYPE_CHECKING:
 
 _log = log_of("qnnbridge.buckets")
 
-# Relative to the largest result. Sums of other lengths are rounded otherwise: some 1e-6 for 32 bits.
+# Relative to the largest result. Sums over another number of terms are rounded differently: about 1e-6 in 32 bits.
 TOLERANCE: Final = 1e-3
 
-# All outputs, in order, of the model on the CPU.
+# Returns all outputs, in order, of the model on the CPU.
 RunFree = Callable[[Mapping[str, Any]], "list[Any]"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PaddingDifference:
-    """One output, of one input, in one variant.
+    """Difference in one output, for one input and one variant.
 
-    sizes: of the input. bucket: of the variant. difference: the largest, absolute; ``nan`` for what has no numbers.
-    largest: result without padding, absolute. where: as text, empty where all is equal.
+    Attributes:
+        sizes, bucket: sizes of the input, and of the variant.
+        difference, largest: largest difference (``nan`` if not numbers) and result without padding, absolute.
+        where: place and size of the difference as text; '' if there is none.
     """
 
     output: str
@@ -84,8 +86,8 @@ class PaddingDifference:
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class PaddingReport(Shown):
-    """ok: padding changed nothing. outputs: each output in each case. masks: inputs of the model that are named so.
-    As text: the differences, with advice."""
+    """Effect of padding on each output in each case. As text: the differences, with advice. `masks` are the inputs
+    with "mask" in the name."""
 
     outputs: tuple[PaddingDifference, ...]
     tolerance: float
@@ -120,7 +122,7 @@ def verify_padding(
     run_free: RunFree,
     tolerance: float,
 ) -> PaddingReport:
-    """samples: checked feeds. Raises `OptionError` if none of them would be padded."""
+    """Compare results with and without padding. Raise `OptionError` if no sample (checked feeds) is padded."""
     found: list[PaddingDifference] = []
     for feeds in samples:
         true = sizes_of(plan, {name: feeds[name].shape for name in plan.inputs if feeds.get(name) is not None})
@@ -129,7 +131,7 @@ def verify_padding(
         fitting = variant_for(plan, true)
         largest = plan.largest()
         assert fitting is not None
-        # The variant of real calls, and the one with the most padding.
+        # Variants of real calls, and the one with the most padding.
         variants = [variant for variant in dict.fromkeys((fitting, largest)) if variant != true]
         if not variants:
             continue
@@ -149,7 +151,7 @@ def verify_padding(
 
 
 def worst_change(report: PaddingReport | None) -> str:
-    """What padding changes most, as text; "" for nothing."""
+    """Return the largest difference in a report as text; '' if there is none."""
     bad = [output for output in report.outputs if not output.ok] if report is not None else []
     return str(max(bad, key=lambda output: output.difference)) if bad else ""
 
@@ -159,10 +161,10 @@ def _run_unpadded(plan: BucketPlan, true: Sizes, feeds: Mapping[str, Any], run_f
         return run_free(feeds)
     except (OrtError, RemoteError) as error:
         raise ModelError(
-            f"The model does not run with the sizes themselves ({plan.text(true)}), so there is nothing to compare "
-            "padded results with.",
+            f"The model does not run with these sizes without padding ({plan.text(true)}), so padded results "
+            "cannot be compared.",
             cause=error.message,
-            fix="Give feeds of sizes that the model takes.",
+            fix="Give feeds of sizes that the model accepts.",
         ) from None
 
 
@@ -175,13 +177,13 @@ def _compare(
         return PaddingDifference(name, sizes, bucket, ok, difference, largest, where)
 
     if expected is None or value is None:
-        return report(expected is value, where="there is a result in one case only")
+        return report(expected is value, where="only one of the two runs returns a result")
     one, other = np.asarray(expected), np.asarray(value)
     if one.shape != other.shape:
         return report(False, where=f"the shape is {other.shape}, without padding it is {one.shape}")
     if one.dtype.kind not in "biuf":
         same = bool(np.array_equal(one, other))
-        return report(same, float("nan"), where="" if same else "the values are others")
+        return report(same, float("nan"), where="" if same else "the values differ")
     if one.size == 0:
         return report(True)
     # Booleans and integers are decisions: any difference counts.
@@ -191,7 +193,7 @@ def _compare(
     largest = float(finite.max()) if finite.size else 0.0
     with np.errstate(invalid="ignore"):
         difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-    # NaN on one side only, or infinities of both signs: as wrong as can be.
+    # NaN on one side only, or infinities of opposite signs, count as an infinite difference.
     difference[np.isnan(difference)] = np.inf
     # `tiny` keeps the limit above zero where all results are 0.
     limit = 0.0 if exact else tolerance * max(largest, np.finfo(np.float32).tiny)
@@ -213,46 +215,47 @@ def _where(wrong: Array, worst: float, largest: float) -> str:
         if length <= 1:
             continue
         if len(hit) < length and hit[-1] == length - 1 and hit[0] == length - len(hit):
-            return f"{text}; only the last {len(hit)} of {length} of axis {axis}, beside the padding"
+            return f"{text}; only the last {len(hit)} of {length} of axis {axis}, next to the padding"
         if len(hit) < length:
             places.append(f"{len(hit)} of {length} of axis {axis}, from {hit[0]} to {hit[-1]}")
     return f"{text}; {'; '.join(places)}" if places else f"{text}, from the first to the last"
 
 
 def _advice(bad: Sequence[PaddingDifference], masks: Sequence[str]) -> list[str]:
-    edges = all("beside the padding" in output.where for output in bad)
+    edges = all("next to the padding" in output.where for output in bad)
     if edges:
         return [
-            "  Cause: The model looks at neighbours (a convolution, a recurrence backwards), and at the end of the "
-            "input these are padding now.",
-            "  Fix: Pad with what the model itself pads with (pad=), use more buckets, or drop the last values.",
+            "  Cause: The model looks at neighbours (a convolution, a backward recurrence), and at the end of the "
+            "input the neighbours are padding.",
+            "  Fix: Pad with the value that the model itself pads with (pad=), use more buckets, or drop the last "
+            "values.",
         ]
     if masks:
         named = " and ".join(repr(name) for name in masks)
         return [
-            f"  Cause: Values far from the padding change, although the model has {named}: it is padded with "
-            "something that does not mask, or does not reach everything that runs over the whole length.",
+            f"  Cause: Values far from the padding change, although the model has {named}: the padding value does "
+            "not mask, or an operation over the whole length ignores the mask.",
             f"  Fix: Pad {named} with the value that masks (pad=, mostly 0), or give buckets of exactly the sizes "
             "that are needed.",
         ]
     return [
-        "  Cause: Values far from the padding change: something in the model runs over the whole length, padding "
-        "included, as a mean, a maximum, a normalization, an attention or a recurrence does.",
+        "  Cause: Values far from the padding change: an operation of the model runs over the whole length, "
+        "padding included (a mean, a maximum, a normalization, an attention or a recurrence).",
         "  Fix: Pad with a value that the model ignores (pad=), export the model with a mask as an input, or give "
         "buckets of exactly the sizes that are needed.",
     ]
 
 
-# --- when it is tried: as the session is made, and at a variant's first padded call -------------------------
+# --- when the comparison runs: at the creation of the session, and at the first padded call of a variant -------
 
 Feeds = Mapping[str, Any]
 
 
 class PaddingCheck:
-    """found: what padding changes, as text; empty for nothing. Any thread.
+    """Checks whether padding changes results. `found`: the change as text, '' if there is none. Thread-safe.
 
     Args:
-        mode: "warn" compares behind the call's back; "raise" before its result is handed out.
+        mode: "warn" compares in a background thread; "raise" compares before `run` returns.
     """
 
     def __init__(self, label: str, mode: Verify) -> None:
@@ -260,18 +263,18 @@ class PaddingCheck:
         self._label = label
         self._mode = mode
         self._lock = renew_in_forks(Lock())
-        # Variants of which a padded call was compared.
+        # Variants with a padded call that was compared.
         self._tried: set[Sizes] = set()
 
     def report(self, change: str) -> None:
-        """Padding was found to change this, if anything. Warns once."""
+        """Record a change that padding makes, and log a warning for the first one. Ignore an empty `change`."""
         with self._lock:
             if not change or self.found:
                 return
             self.found = change
         _log.warning(
-            "%s: padding changes results: %s. verify_padding(feeds) tries other inputs. Exact sizes change "
-            "nothing; pad='edge', or no pad= at all, may do.",
+            "%s: padding changes results: %s. verify_padding(feeds) tests other inputs. Exact sizes change "
+            "nothing; pad='edge', or no pad= at all, may also help.",
             self._label,
             change,
         )
@@ -279,66 +282,69 @@ class PaddingCheck:
     def padded_call(
         self, variant: Sizes, feeds: Feeds, compare: Callable[[Feeds], str], *, again: bool = False
     ) -> None:
-        """A call is padded to this variant.
+        """Check a call that is padded to this variant.
 
         Args:
-            feeds: without the padding.
-            compare: finds what padding changes in them.
-            again: its numbers are compared, too, so its padding is, whatever was compared before.
+            feeds: inputs without padding.
+            compare: returns what padding changes for given feeds.
+            again: compare even if an earlier call of the variant was compared (this call's numbers are, too).
 
         Raises:
-            NumbersDiffer: padding changes results, for ``verify="raise"``.
+            NumbersDiffer: padding changes results, and the mode is "raise".
         """
-        # A call that is too large to be compared leaves the comparison to the next of its variant.
+        # A call that is too large to compare leaves the comparison to the next call of its variant.
         if self._mode == "off" or sum(np.asarray(value).nbytes for value in feeds.values()) > MAX_BYTES:
             return
         with self._lock:
             first = (again and not self.found) or variant not in self._tried
-            # Before it is compared: of several calls at once one is.
+            # Marked before the comparison, so that only one of several simultaneous calls compares.
             self._tried.add(variant)
         if self._mode == "warn":
             if first:
-                # The application may change its own meanwhile.
+                # The application may modify its arrays before the thread reads them.
                 copies = {name: np.array(value) for name, value in feeds.items()}
-                start_thread("qnnbridge padding", self._look, copies, compare)
+                start_thread("qnnbridge padding", self._compare, copies, compare)
             return
         if first:
-            self._look(feeds, compare)
+            self._compare(feeds, compare)
         if self.found:
             raise NumbersDiffer(
-                f"{self._label} gives other results with padding than without.",
+                f"{self._label} returns different results with padding than without.",
                 cause=f"Output {self.found}.",
-                fix="Give exact sizes, pad='edge' or another value; verify_padding(feeds) tries it. verify=False "
+                fix="Give exact sizes, pad='edge' or another value; verify_padding(feeds) tests it. verify=False "
                 "accepts the results.",
             )
 
-    def _look(self, feeds: Feeds, compare: Callable[[Feeds], str]) -> None:
+    def _compare(self, feeds: Feeds, compare: Callable[[Feeds], str]) -> None:
         try:
             self.report(compare(feeds))
-        except BridgeError as error:  # the call itself is none the worse
-            _log.debug("%s: its padding was not compared: %s", self._label, error.message)
+        except BridgeError as error:  # an error of the comparison must not fail the call
+            _log.debug("%s: padding was not compared: %s", self._label, error.message)
 
 
-# --- what the model with free sizes shows, when the session is made ------------------------------------------
+# --- observations of the model with free sizes, at the creation of the session -------------------------------
 
-# Of the largest value. Padding that reaches the results at all changes them by more than sums of other lengths.
+# Relative to the largest value. Padding that has any effect on the results changes them by more than the rounding
+# of sums over another number of terms.
 HARMLESS: Final = 1e-4
-# Signs that hide padding with zeros from a maximum, or a rectifier, in one sample show it in another.
-# Both signs, all below zero, all above zero.
+# Factor and offset of random samples: both signs, all below zero, all above zero. A maximum or a rectifier that
+# hides zero padding in one sample shows its effect in another.
 SPREADS: Final = ((1.0, 0.0), (-1.0, -0.1), (1.0, 0.1))
-# Sizes in a row that are tried: behind a stride, padding is seen from some sizes only.
+# Number of consecutive sizes to try: behind a stride, the effect of padding is visible at some sizes only.
 STRIDES: Final = 4
 _WITH_ZEROS: Final = "With zeros: "
-# An input that says how long another one is: `waveforms_lens`, `input_length`, `n_frames`.
+# Matches inputs that hold the length of another input: `waveforms_lens`, `input_length`, `n_frames`.
 _LENGTH: Final = re.compile(r"(?:^|_)(?:lens?|lengths?|sizes?|num|n)(?:_|$)", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FreeModel:
-    """The model with its sizes left free, on the CPU.
+    """The model with free sizes, on the CPU.
 
-    model: without the inputs that are constants. constants: those. highest: the largest valid integer of each
-    padded input of integers, found at the first trial.
+    Attributes:
+        model: description without the inputs that are constants.
+        constants: values of those inputs.
+        highest: padded integer input -> largest valid integer, found at the first trial.
     """
 
     variants: Variants
@@ -348,26 +354,26 @@ class FreeModel:
 
     @property
     def outputs(self) -> list[str]:
-        """Names, in order."""
+        """Names of the outputs, in order."""
         return [node.name for node in self.model.outputs]
 
     def zeros(self, plan: BucketPlan, sizes: Sizes) -> dict[str, Any]:
-        """Feeds of these sizes."""
+        """Return feeds of zeros in these sizes."""
         return zeros(self.model.inputs, {**self.variants.recipe.spec.free_dimensions_by_name, **plan.named(sizes)})
 
     def run(self, feeds: Mapping[str, Any], deadline: float | None, names: Sequence[str] = ()) -> list[Any]:
-        """Outputs on the CPU; all by default."""
-        # First: it may compile, which uses up a part of the time.
+        """Return outputs of the model on the CPU; all by default."""
+        # `free` may compile, which uses up a part of the time, so it is called before the rest is computed.
         free, every = self.variants.free(deadline), {**feeds, **self.constants}
         limits = CallLimits(seconds_left(deadline))
         return free.run_values(tuple(names or self.outputs), every, None, limits)
 
     def shapes(self, arguments: BucketArguments, deadline: float | None) -> OutputShapes:
-        """How the outputs follow from the sizes."""
+        """Return how the sizes of the outputs follow from those of the inputs."""
         plan = self.variants.plan
         if len(plan.fixed) == len(plan.symbols):
-            # The model need not even run with free sizes then.
-            return OutputShapes({})  # nothing is padded, so nothing is cut
+            # Nothing is padded, so nothing is cut, and the model need not even run with free sizes.
+            return OutputShapes({})
 
         def run(sizes: Sizes) -> dict[str, tuple[int, ...] | None]:
             values = self.run(self.zeros(plan, sizes), deadline)
@@ -377,8 +383,8 @@ class FreeModel:
         return find_shapes(plan, arguments, self.model.outputs, others - {*plan.symbols}, run)
 
     def windows(self, shapes: OutputShapes, given: int | None, deadline: float | None) -> Windowing:
-        """How far the model looks along the symbol that is chunked: measured, or as the application gives it, and
-        tried. Raises `OptionError` for a model that has no windows."""
+        """Return the windows along the chunked symbol: measure the model's context, or check the `given` one. Raise
+        `OptionError` if the model cannot run in windows."""
         plan = self.variants.plan
         number = plan.chunk
         assert number is not None
@@ -398,22 +404,22 @@ class FreeModel:
             context = Context(given, given)
         check_exact(plan, number, ends, context, free_feeds, run, highest)
         name = plan.symbols[number]
-        _log.info("an output looks at %d steps of %s before it and %d behind it", context.left, name, context.right)
+        _log.info(
+            "an output depends on %d steps of %s before it and %d after it", context.left, name, context.right
+        )
         return Windowing(number, context, dict(zip(self.outputs, ends, strict=True)))
 
     def _run_if_valid(self, feeds: Mapping[str, Any], deadline: float | None) -> list[Any] | None:
-        """The outputs; ``None`` where the model refuses these values."""
+        """Return the outputs; ``None`` if the model refuses these values."""
         try:
             return self.run(feeds, deadline)
         except OF_THE_MODEL as error:
-            _log.debug("The model does not take made-up values: %s", error.message)
+            _log.debug("The model does not accept generated values: %s", error.message)
             return None
 
     def _ordinary(self, plan: BucketPlan, sizes: Sizes, deadline: float | None) -> dict[str, Any]:
-        """Return inputs that the host makes up for these sizes: it knows lengths and positions by their names.
-
-        Zeros where it cannot.
-        """
+        """Return inputs that the host generates for these sizes, with valid lengths and positions; zeros if it
+        cannot."""
         feeds = self.zeros(plan, sizes)
         made = self._made_up(feeds, deadline)
         return {name: made.get(name, value) for name, value in feeds.items()}
@@ -427,7 +433,7 @@ class FreeModel:
             return {}
 
     def _highest(self, plan: BucketPlan, feeds: Mapping[str, Array], deadline: float | None) -> dict[str, int]:
-        """The largest valid integer of each padded input of integers."""
+        """Return the largest valid integer of each padded integer input."""
         names = [
             name
             for name in _padded_or_cut(plan)
@@ -441,13 +447,14 @@ class FreeModel:
     def decide(
         self, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None
     ) -> tuple[BucketArguments, str]:
-        """The arguments with `pad` or `chunk` that leaves the results as they are, and how that is written.
+        """Choose `pad` or `chunk` so that the results do not change. The plan must pad with zeros at the call.
 
-        The plan pads with zeros now. Raises `OptionError`: nothing does.
+        Return the arguments, and the choice as an application would write it. Raise `OptionError` if every choice
+        changes the results.
         """
         plan = self.variants.plan
         padded = [name for number, name in enumerate(plan.symbols) if number not in plan.unpadded]
-        # Zeros before windows: one padded run is cheaper than several that overlap.
+        # Zeros are tried before windows: one padded run is cheaper than several overlapping ones.
         changes = self._changes_of_zeros(shapes, deadline)
         if not changes:
             return dataclasses.replace(arguments, pad_all=0, decided=True), "pad=0"
@@ -458,7 +465,7 @@ class FreeModel:
             try:
                 self.variants.plan = make_plan(chunked, self.model, self.variants.recipe.label)
                 self.windows(shapes, None, deadline)
-            # A model that has no windows is an answer; a deadline or a dead host is raised as it is.
+            # A model that cannot run in windows is an answer; a deadline or a dead host is raised.
             except OF_THE_MODEL as error:
                 reasons.append(f"{error.message} {error.cause or ''}".rstrip())
             else:
@@ -466,7 +473,7 @@ class FreeModel:
         try:
             make_plan(arguments, self.model, self.variants.recipe.label)
         except OptionError as refusal:
-            # The refusal is that of a plan without padding; what was tried and why it failed is its evidence.
+            # The error is that of a plan without padding; the failed trials are its evidence.
             refusal.evidence = (*refusal.evidence, *reasons)
             if changes.startswith(_WITH_ZEROS):
                 refusal.cause = "Zeros change the results of this model."
@@ -474,23 +481,24 @@ class FreeModel:
             elif shapes.uncut and (constants := self._sizes_in_inputs(deadline)):
                 named = ", ".join(map(repr, constants))
                 refusal.cause = (
-                    f"The model was tried: it does not run with zeros in {named}, whose value may be a size."
+                    f"In a trial the model did not run with zeros in {named}, whose value may be a size."
                 )
                 refusal.fix = (
                     f"If the value is always the same, make it a constant, for example fix={{'constants': "
                     f"{constants!r}}} (the model runs with it). Otherwise: {refusal.fix}"
                 )
             raise
-        raise AssertionError("a plan that lacks nothing")
+        raise AssertionError("a plan that lacks padding was accepted")
 
     def _sizes_in_inputs(self, deadline: float | None) -> dict[str, Any]:
-        """Return values for small inputs that hold a size, as `fix=` takes them."""
+        """Return values for small inputs that hold a size, in the format of `fix=`."""
         feeds = self.zeros(self.variants.plan, self.variants.plan.smallest())
         return needed_values(self.model.inputs, feeds, lambda one: self._run_if_valid(one, deadline) is not None)
 
     def _fix_of_zeros(self, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None) -> str:
-        """What to do where zeros are proven wrong."""
-        exact = "Give the exact sizes that come, each as a single size of a session of its own, which pads nothing."
+        """Return the advice for a model whose results zeros change."""
+        exact = "Give exact sizes: one session for each, with a single size, which pads nothing."
+        edge = f"Give pad='edge': in trials with generated inputs it changes nothing. Or: {exact}"
         try:
             self.variants.plan = make_plan(
                 dataclasses.replace(arguments, pad_all=EDGE, decided=True), self.model, self.variants.recipe.label
@@ -498,40 +506,42 @@ class FreeModel:
             report, _ = self._trial(shapes, deadline, HARMLESS)
         except OF_THE_MODEL:
             report = None
-        return f"Give pad='edge': tried with made-up inputs, it changes nothing. Or: {exact}" if report else exact
+        return edge if report else exact
 
     def _changes_of_zeros(self, shapes: OutputShapes, deadline: float | None) -> str:
-        """What padding with zeros changes, or why that cannot be shown; "" for nothing at all."""
+        """Return what padding with zeros changes, or why a trial cannot show it; '' if it changes nothing."""
         report, reason = self._trial(shapes, deadline, HARMLESS)
         if report is None:
             return reason
         return "" if report else _WITH_ZEROS + str(next(output for output in report.outputs if not output.ok))
 
     def changes_of_padding(self, shapes: OutputShapes, deadline: float | None) -> str:
-        """What the padding that the application chose is proven to change; "" where nothing is shown."""
+        """Return what the application's padding changes in a trial; '' if the trial shows no change."""
         try:
             report, _ = self._trial(shapes, deadline, TOLERANCE)
-        except BridgeError as error:  # the session is whole without it
-            _log.debug("%s: its padding was not tried: %s", self.variants.recipe.label, error.message)
+        except BridgeError as error:  # the session works without the trial
+            _log.debug("%s: padding was not tested: %s", self.variants.recipe.label, error.message)
             return ""
         return worst_change(report)
 
     def _trial(
         self, shapes: OutputShapes, deadline: float | None, tolerance: float
     ) -> tuple[PaddingReport | None, str]:
-        """Made-up inputs with the plan's padding, or why they show nothing; "" where nothing is ever padded."""
+        """Compare generated inputs with and without the plan's padding. Return the report, or ``None`` and the
+        reason why the trial shows nothing ('' if the plan never pads)."""
+
         plan, names = self.variants.plan, self.outputs
         if all(buckets == (1,) or number in plan.unpadded for number, buckets in enumerate(plan.buckets)):
             return None, ""
         if shapes.uncut:
             return None, f"Output {next(iter(shapes.uncut))!r} cannot be cut to its size."
-        # A size of 1 cannot be padded to: nothing is smaller.
+        # Nothing can be padded to a size of 1.
         small = tuple(next((one for one in buckets if one > 1), buckets[0]) for buckets in plan.buckets)
         if plan.only is not None and small not in plan.only:
             small = next((one for one in plan.variants() if min(one) > 1), plan.largest())
         one = dataclasses.replace(plan, buckets=tuple((size,) for size in small), only=None)
         true = tuple(
-            # About a third of padding: enough to move a mean, a maximum or a normalization.
+            # About a third is padding: enough to change a mean, a maximum or a normalization.
             size if number in plan.unpadded else max(1, size - 1 - size // 3)
             for number, size in enumerate(small)
         )
@@ -546,17 +556,17 @@ class FreeModel:
             ]
             for name in unshown:
                 if not self._is_apart(name, samples, [one[names.index(name)] for one in results], deadline):
-                    return None, f"Made-up inputs do not show what output {name!r} follows from."
+                    return None, f"Generated inputs do not show what output {name!r} depends on."
             for by in range(1, STRIDES):
                 shorter = tuple(
                     size if number in plan.unpadded else max(1, size - by) for number, size in enumerate(true)
                 )
-                # Models that take multiples of something refuse the others.
+                # Models that accept only multiples of a number refuse the other sizes.
                 few = list(self._samples(one, shorter, highest))[: len(SPREADS) if highest else 1]
                 samples += [feeds for feeds in few if self._run_if_valid(feeds, deadline) is not None]
             report = verify_padding(one, shapes, names, samples, lambda feeds: self.run(feeds, deadline), tolerance)
         except OF_THE_MODEL as error:
-            return None, f"Padding could not be tried on the CPU: {error.message}"
+            return None, f"Padding could not be tested on the CPU: {error.message}"
         return report, ""
 
     def _is_apart(
@@ -566,16 +576,16 @@ class FreeModel:
         values: Sequence[Any],
         deadline: float | None,
     ) -> bool:
-        """Whether an output follows from the inputs that are not padded alone, as a number of frames does.
+        """Return whether an output depends only on inputs that are not padded, as a number of frames does.
 
-        NaN in all padded inputs leaves it as it is then, and it differs between the samples.
+        Such an output differs between the samples, and NaN in all padded inputs does not change it.
         """
         padded = _padded(self.variants.plan)
         if _shows_nothing(values) or any(samples[0][one].dtype.kind != "f" for one in padded):
             return False
         for feeds, expected in zip(samples, values, strict=True):
-            # NaN goes through every sum, product and comparison that reads it; an output that stays as it was
-            # reads none.
+            # NaN propagates through every sum, product and comparison that reads it, so an unchanged output does
+            # not read it.
             poisoned = {
                 one: np.full_like(value, np.nan) if one in padded else value for one, value in feeds.items()
             }
@@ -592,19 +602,19 @@ class FreeModel:
                 for name, value in feeds.items()
             }
             for name, number in _lengths(plan, feeds).items():
-                # The first sample is as long as it says, the others are shorter.
+                # The first sample has its full length, the others are shorter.
                 made[name] = np.full_like(feeds[name], max(1, sizes[number] - seed * max(1, sizes[number] // 4)))
             yield made
 
 
 def lacks_padding(arguments: BucketArguments, model: ModelDescription, label: str) -> bool:
-    """Whether the application says nothing of padding, in a session that needs it."""
+    """Return whether a session needs padding that the application did not specify."""
     if arguments.pad or arguments.pad_all is not None or arguments.chunk:
         return False
     try:
         make_plan(dataclasses.replace(arguments, pad_all=0, decided=True), model, label)
     except BridgeError:
-        return False  # something else is wrong, and is reported
+        return False  # another argument is wrong, and is reported elsewhere
     try:
         make_plan(arguments, model, label)
     except OptionError:
@@ -613,25 +623,24 @@ def lacks_padding(arguments: BucketArguments, model: ModelDescription, label: st
 
 
 def _padded(plan: BucketPlan) -> dict[str, set[int]]:
-    """Inputs that are padded, with the numbers of the symbols along which they are."""
+    """Return the padded inputs, each with the numbers of the symbols along which it is padded."""
     along = {name: {*one.axes.values()} - plan.unpadded for name, one in plan.inputs.items()}
     return {name: numbers for name, numbers in along.items() if numbers}
 
 
 def _padded_or_cut(plan: BucketPlan) -> list[str]:
-    """Inputs along which something is padded, or cut into windows."""
+    """Return the inputs that are padded or cut into windows."""
     return [name for name, one in plan.inputs.items() if one.axes]
 
 
 def _lengths(plan: BucketPlan, feeds: Mapping[str, Array]) -> dict[str, int]:
-    """Inputs that say how long others are, with the number of the symbol that each of them means."""
+    """Return the inputs that hold the length of other inputs, each with the number of the symbol of that length."""
     padded, found = _padded(plan), {}
     for name, value in feeds.items():
         if value.dtype.kind in "iu" and name not in padded and _LENGTH.search(name):
             named = [numbers for one, numbers in padded.items() if name.startswith(one)]
             meant = set().union(*(named or padded.values()))
-            # Only where it is clear which length is meant; otherwise it gets small numbers, as any integer
-            # does.
+            # Only if the meaning is unambiguous. Otherwise the input gets small numbers, as any integer input does.
             if len(meant) == 1:
                 found[name] = meant.pop()
     return found
@@ -640,9 +649,9 @@ def _lengths(plan: BucketPlan, feeds: Mapping[str, Array]) -> dict[str, int]:
 def _content(
     name: str, zero: Array, rng: np.random.Generator, factor: float, offset: float, ids: tuple[int, int]
 ) -> Array:
-    """Values for an input: masks of ones, numbers, ids of this range.
+    """Generate values for an input: ones for a mask, random numbers, or ids of this range.
 
-    In some samples no id is 0, which is what they are padded with: a last id of 0 hides its padding.
+    Ids are padded with 0, so some samples contain no id 0: a last id of 0 would hide the padding.
     """
     if is_mask(name, zero):
         return np.ones(zero.shape, zero.dtype)
@@ -655,7 +664,7 @@ def _content(
 
 
 def _shows_nothing(values: Sequence[Any]) -> bool:
-    """Whether an output is the same for all samples, or no number."""
+    """Return whether an output is the same for all samples, or contains values that are not finite."""
     arrays = [np.asarray(value) for value in values]
     if not all(np.isfinite(array).all() for array in arrays):
         return True

@@ -1,4 +1,4 @@
-"""Where the free dimensions of a model are, by their names, and which sizes are compiled. Pure functions."""
+"""The free dimensions of a model, and the sizes of each that are compiled. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BucketAxis:
-    """One axis of one input. symbol: its name in the model, ``None`` if it has none."""
+    """One axis of one input. `symbol` is its name in the model, or ``None``."""
 
     input: str
     axis: int
@@ -33,12 +33,12 @@ class BucketAxis:
 
     @property
     def place(self) -> str:
-        """``input:axis``, as ``--dim`` and ``buckets`` call it."""
+        """``input:axis``, the notation of ``--dim`` and ``buckets``."""
         return f"{self.input}:{self.axis}"
 
     @property
     def option(self) -> str:
-        """What ``--dim`` and ``buckets`` call it. Paddle's exporter names all axes of unknown size "?"."""
+        """Name for ``--dim`` and ``buckets``. Paddle's exporter uses the name "?" for all axes of unknown size."""
         return self.place if self.symbol in (None, "", "?") else self.symbol
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class BucketAxis:
 
 
 def free_dimensions(inputs: Sequence[NodeInfo]) -> tuple[BucketAxis, ...]:
-    """In the order of the inputs and axes."""
+    """Return the free dimensions in the order of the inputs and axes."""
     return tuple(
         BucketAxis(node.name, axis, dim if isinstance(dim, str) else None)
         for node in inputs
@@ -59,9 +59,9 @@ def free_dimensions(inputs: Sequence[NodeInfo]) -> tuple[BucketAxis, ...]:
 def name_axes(
     recipe: SessionRecipe, inputs: Sequence[NodeInfo], names: Iterable[str]
 ) -> tuple[SessionRecipe, tuple[NodeInfo, ...]]:
-    """Recipe and inputs with the free axes that `names` calls ``input:axis``, as ``--dim`` does, under that name.
+    """Rename the free axes that `names` contains as ``input:axis`` to that text, in the recipe and the inputs.
 
-    ONNX Runtime sets sizes by the names in the model alone. So such axes are fixed in a rewritten copy of it.
+    ONNX Runtime sets a size only by a name in the model, so such axes are fixed in a rewritten copy of the model.
     """
     wanted = frozenset(names)
 
@@ -73,11 +73,11 @@ def name_axes(
         return dataclasses.replace(node, shape=dims)
 
     found = tuple(map(named, inputs))
-    # Nothing was named by its place: the model stays as it is, and so does the key of its cache entry.
+    # Without renamed axes the model, and so the key of its cache entry, must not change.
     if found == tuple(inputs):
         return recipe, found
     fix = recipe.spec.fix
-    # `fixed-shapes` is a rewrite; a session that rewrites only what QNN refuses would not apply it.
+    # `fixed-shapes` is a rewrite; a session that applies rewrites only to what QNN refuses would not apply it.
     if fix is None or fix.when == "refused":
         fix = FixSpec()
     elif fix.when == "never":
@@ -89,17 +89,24 @@ def name_axes(
 # Configuration entries of the QNN provider that write a compiled model.
 _WRITES_A_FILE = ("ep.context_enable", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
 
-# As a padding value: the last row is repeated.
+# Padding value: repeat the last row.
 EDGE: Final = "edge"
 
-# A size for each symbol, in the order of `BucketPlan.symbols`.
+# One size for each symbol, in the order of `BucketPlan.symbols`.
 Sizes = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PaddedInput:
-    """axes: axis -> number of the symbol. value: what it is padded with, of its element type; ``None`` for one
-    that only has symbols that are split or chunked, whose last row is repeated. edge: it is in all axes."""
+    """An input with symbols.
+
+    Attributes:
+        axes: axis -> number of its symbol.
+        value: padding value in the input's element type; ``None`` to repeat the last row, for an input whose
+            symbols
+            are all split or chunked.
+        edge: repeat the last row in all axes.
+    """
 
     name: str
     axes: Mapping[int, int]
@@ -109,11 +116,15 @@ class PaddedInput:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BucketPlan:
-    """symbols: with their buckets, in rising order, in `buckets`. split: numbers of those done in parts.
+    """Symbols, their buckets and how inputs are padded. Symbols are referred to by their numbers.
 
-    inputs: those that have a symbol, by name. chunk: number of the symbol that is done in overlapping
-    windows. only: the combinations that count; ``None`` for all. fixed: numbers of those that have one size and of
-    whose padding nothing is said: no other size is taken.
+    Attributes:
+        buckets: sizes of each symbol, in ascending order.
+        split: symbols along which a call that is too large is divided into parts.
+        inputs: inputs that have a symbol, by name.
+        chunk: symbol that is processed in overlapping windows.
+        only: combinations that become variants; ``None`` for all.
+        fixed: symbols with a single size and without padding: no other size is accepted.
     """
 
     symbols: tuple[str, ...]
@@ -130,9 +141,9 @@ class BucketPlan:
         return self.split | self.fixed
 
     def variants(self) -> Iterator[Sizes]:
-        """All of them, the smallest first."""
+        """Return all variants, the smallest first."""
         found = itertools.product(*self.buckets) if self.only is None else self.only
-        # By volume: the first that fits is the one that computes least.
+        # Sorted by volume: the first variant that fits needs the least computation.
         return iter(sorted(found, key=lambda sizes: (math.prod(sizes), sizes)))
 
     def smallest(self) -> Sizes:
@@ -145,12 +156,17 @@ class BucketPlan:
         return dict(zip(self.symbols, sizes, strict=True))
 
     def text(self, sizes: Sizes) -> str:
-        """How messages call a variant."""
+        """Return the sizes of a variant as messages show them."""
         return sizes_text(self.named(sizes))
 
 
 def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -> BucketPlan:
-    """Raises `OptionError` where the arguments do not fit the model, `CompiledModelRefused` for a compiled one."""
+    """Make the plan.
+
+    Raises:
+        OptionError: the arguments do not fit the model.
+        CompiledModelRefused: the model is compiled.
+    """
     if not model.readable:
         raise OptionError(
             f"The inputs of {label} cannot be read, so it cannot have buckets.", fix="Give the ONNX model itself."
@@ -177,15 +193,19 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
                 fix=f"Its inputs are {', '.join(map(repr, rules))}.{suggest(str(name), rules)}",
             )
     split = frozenset(symbols.index(name) for name in arguments.split)
-    said = not arguments.decided
-    padded = {dim.symbol for dim in free if said and (arguments.pad_all is not None or dim.input in arguments.pad)}
+    given_by_user = not arguments.decided
+    padded = {
+        dim.symbol
+        for dim in free
+        if given_by_user and (arguments.pad_all is not None or dim.input in arguments.pad)
+    }
     fixed = frozenset(
         number
         for number, (name, sizes) in enumerate(arguments.sizes.items())
         if len(sizes) == 1 and number not in split and name not in padded and name not in arguments.chunk
     )
     whole_rows = split | fixed | {symbols.index(name) for name in arguments.chunk}
-    # The rows of what is not the first axis everywhere are no batch.
+    # A symbol that is not the first axis in every input is not a batch.
     batches = {dim.symbol for dim in free} - {dim.symbol for dim in free if dim.axis}
     inputs = {}
     for name, rule in rules.items():
@@ -193,21 +213,21 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
         if axes:
             needed = tuple(dict.fromkeys(symbols[number] for number in axes.values() if number not in whole_rows))
             given = arguments.pad.get(name, arguments.pad_all)
-            # For texts the word is a text.
+            # For an input of texts, the word "edge" is an ordinary value.
             edge = isinstance(given, str) and given == EDGE and rule.inner.element is not ElementType.STRING
             value = None if edge else _pad_value(given, rule, needed, batches)
             inputs[name] = PaddedInput(name, axes, value, edge)
         elif name in arguments.pad:
             raise OptionError(
-                f"pad: input {name!r} is never padded, it has no dimension out of {', '.join(symbols)}.",
-                fix=f"Leave it out: pad is for {', '.join(map(repr, inputs)) or 'other inputs'}.",
+                f"pad: input {name!r} is never padded: it has no dimension of buckets ({', '.join(symbols)}).",
+                fix=f"Remove it: pad is for {', '.join(map(repr, inputs)) or 'other inputs'}.",
             )
     chunked = next((symbols.index(name) for name in arguments.chunk), None)
     return BucketPlan(symbols, tuple(arguments.sizes.values()), split, inputs, chunked, arguments.only, fixed)
 
 
 def without_constants(spec: SessionSpec, model: ModelDescription) -> tuple[dict[str, Any], ModelDescription]:
-    """Values of the inputs that `fix` makes constants, for the model itself, and the model without these inputs."""
+    """Return the values of the inputs that `fix` turns into constants, and the model without these inputs."""
     constants = spec.fix.constants if spec.fix is not None else {}
     values: dict[str, Any] = {}
     for node in model.inputs:
@@ -219,7 +239,7 @@ def without_constants(spec: SessionSpec, model: ModelDescription) -> tuple[dict[
 
 
 def dimensions_left(plan: BucketPlan, model: ModelDescription, fixed: Mapping[str, int]) -> tuple[BucketAxis, ...]:
-    """Those that stay free with buckets and with the overrides of the session: QNN takes no such model."""
+    """Return the dimensions that neither buckets nor the overrides of the session fix: QNN refuses such a model."""
     known = {*plan.symbols, *fixed}
     return tuple(dim for dim in free_dimensions(model.inputs) if dim.symbol not in known)
 
@@ -238,13 +258,12 @@ def refuse_dimensions_left(left: tuple[BucketAxis, ...], label: str) -> OptionEr
         )
     if nameless:
         fixes.append(
-            "A dimension without a name is called by its input and axis: "
-            f"buckets={{{nameless[0].place!r}: 1, ...}}."
+            f"Refer to a dimension without a name by its input and axis: buckets={{{nameless[0].place!r}: 1, ...}}."
         )
-    fixes.append("fallback='cpu' lets what depends on free dimensions run on the CPU.")
+    fixes.append("fallback='cpu' runs the nodes that depend on free dimensions on the CPU.")
     return OptionError(
         f"{label} would still have free dimensions: {shown}.",
-        cause="QNN takes only models whose sizes are all fixed.",
+        cause="QNN accepts only models whose sizes are all fixed.",
         fix=" ".join(fixes),
     )
 
@@ -253,22 +272,22 @@ def check_overrides(plan: BucketPlan, fixed: Mapping[str, int]) -> None:
     for name in plan.symbols:
         if name in fixed:
             raise OptionError(
-                f"The dimension {name!r} has buckets, and the session options fix it to {fixed[name]}.",
-                fix="Do one of both.",
+                f"The dimension {name!r} has buckets, but the session options fix it to {fixed[name]}.",
+                fix="Remove either the buckets or the override.",
             )
 
 
 def check_options(options: Mapping[str, Any], entries: Mapping[str, str]) -> None:
-    """Several variants would write the same files. Raises `OptionError`."""
+    """Raise `OptionError` for options with which several variants would write the same file."""
     asked = [key for key in _WRITES_A_FILE if entries.get(key, "0") not in ("", "0")]
     if options.get("optimized_model_filepath"):
         asked.append("optimized_model_filepath")
     if asked:
         raise OptionError(
-            f"{asked[0]} does not go together with buckets.",
-            cause="Each bucket is a session of its own, and all of them would write the same file.",
-            fix="Leave it out: the cache keeps each bucket's compiled model. To ship compiled models, compile "
-            "one for each size (qnnbridge.compile).",
+            f"{asked[0]} cannot be combined with buckets.",
+            cause="Each bucket is a separate session, and all of them would write the same file.",
+            fix="Remove it: the cache keeps each bucket's compiled model. To ship compiled models, compile one for "
+            "each size (qnnbridge.compile).",
         )
 
 
@@ -283,37 +302,42 @@ def _check_symbols(symbols: tuple[str, ...], free: tuple[BucketAxis, ...], label
                 fix=(
                     f"Its free dimensions are {', '.join(map(repr, known + nameless))}.{_meant(name, known)}"
                     if free
-                    else "It has no free dimension: its sizes are fixed, it needs no buckets."
+                    else "It has no free dimension: its sizes are fixed, so it needs no buckets."
                 ),
             )
 
 
 def _meant(name: str, known: list[str]) -> str:
-    """``sequence`` for ``seq`` is no typing error, and still clear."""
+    """Suggest a name; also `seq` if the caller wrote `sequence`."""
     longer = [one for one in known if len(one) > 2 and name.startswith(one)]
     shorter = [one for one in known if len(name) > 2 and one.startswith(name)]
     return suggest(name, known) or (f" Did you mean {(longer + shorter)[0]!r}?" if longer + shorter else "")
 
 
 def _pad_value(value: Any, rule: FeedRule, needed: tuple[str, ...], batches: set[str | None]) -> Array | None:
-    """As an array without dimensions. Raises `OptionError` if it does not fit, or is not there.
+    """Return the padding value as an array without dimensions.
 
-    needed: the symbols for which it is. batches: those that may be a batch.
+    Args:
+        needed: symbols that need a padding value.
+        batches: symbols that may be a batch.
+
+    Raises:
+        OptionError: the value does not fit the input's type, or is missing.
     """
     if rule.inner.kind != "tensor" or (rule.dtype is None and rule.inner.element is not ElementType.STRING):
         raise OptionError(
             f"Input {rule.name!r} is {rule.declared}, which cannot be padded.",
-            fix="Only tensors of types that numpy has can have buckets.",
+            fix="Remove the buckets: only tensors of numpy's types can be padded.",
         )
     if value is None:
         if not needed:
             return None
         shown = list(map(repr, needed))
         raise OptionError(
-            f"pad: nothing is said of what input {rule.name!r} is padded with along {' and '.join(shown)}.",
-            cause="That depends on the model: token ids have one of their own for it, mostly 0; a mask has 0.",
-            fix=f"Give pad={{{rule.name!r}: 0, ...}}, or pad=0 for all inputs; verify_padding() tells whether it "
-            "is right. A single size needs none, and is the only one that is taken."
+            f"pad: no value is given for padding input {rule.name!r} along {' and '.join(shown)}.",
+            cause="The value depends on the model: token ids have a padding id, mostly 0; a mask has 0.",
+            fix=f"Give pad={{{rule.name!r}: 0, ...}}, or pad=0 for all inputs; verify_padding() checks whether it "
+            "is right. A single size needs no padding, but is the only size that is accepted."
             + "".join(
                 f" If {name!r} is a batch, whose rows are independent, split={name!r} needs no value."
                 for name in needed[:1]
@@ -326,8 +350,8 @@ def _pad_value(value: Any, rule: FeedRule, needed: tuple[str, ...], batches: set
 
 def _converted(value: Any, rule: FeedRule, dtype: np.dtype[Any]) -> Array:
     wrong = OptionError(
-        f"pad: {value!r:.60} is no value for input {rule.name!r}, which is {rule.declared}.",
-        fix="Give one that the type can hold exactly." if dtype.kind != "O" else "Give a text, '' for one.",
+        f"pad: {value!r:.60} is not a value for input {rule.name!r}, which is {rule.declared}.",
+        fix="Give a value that the type can hold exactly." if dtype.kind != "O" else "Give a text, for example ''.",
     )
     if dtype.kind == "O":
         if not isinstance(value, str):
@@ -339,7 +363,7 @@ def _converted(value: Any, rule: FeedRule, dtype: np.dtype[Any]) -> Array:
             raise wrong
         with np.errstate(all="ignore"):
             converted = given.astype(dtype)
-            # What a float type rounds is meant (0.1); what an integer type would change is not.
+            # Rounding to a float type is intended (0.1); a change by an integer type is not.
             if dtype.kind in "iu" and not (np.isfinite(given) and float(converted) == float(given)):
                 raise wrong
             if dtype.kind == "f" and np.isfinite(given) and not np.isfinite(converted):
@@ -350,7 +374,7 @@ def _converted(value: Any, rule: FeedRule, dtype: np.dtype[Any]) -> Array:
 
 
 def _same_kind(given: Array, dtype: np.dtype[Any]) -> bool:
-    """Numbers for numbers; for booleans also 0 and 1."""
+    """Return whether numbers are given for numbers; for booleans also 0 and 1."""
     if dtype.kind == "b":
         return given.dtype.kind == "b" or (given.dtype.kind in "iu" and int(given) in (0, 1))
     return given.dtype.kind in "iuf" and dtype.kind in "iuf"

@@ -1,8 +1,10 @@
-"""What runs of a model on the CPU with other sizes show: how the sizes of its outputs follow from its inputs.
+"""Runs of a model on the CPU with several sizes, to find how the sizes of its outputs depend on those of its
+inputs.
 
-How a size of an output follows is taken from the model's declarations, else found by running it with inputs of
-zeros, at a few sizes: its results are the truth, whatever its author or a shape inference say. An output whose
-relation cannot be found is left uncut, with the reason. Pure functions around a `Run`, which alone touches a host.
+The relation is taken from the model's declarations, or else found by running the model with inputs of zeros in a
+few sizes: its results are the truth, whatever its author or shape inference claims. An output whose relation cannot
+be found is not cut, and the reason is recorded. Pure functions around a `Run`, which alone communicates with a
+host.
 """
 
 from __future__ import annotations
@@ -26,20 +28,20 @@ from qnnbridge_protocol.visible import log_of
 
 _log = log_of("qnnbridge.buckets")
 
-# Of the outputs, by name; ``None`` for an output that is no tensor.
+# Shapes of the outputs by name; ``None`` for an output that is not a tensor.
 Shapes = Mapping[str, "tuple[int, ...] | None"]
-# Shapes of the outputs for these sizes. Raises `BridgeError`.
+# Returns the shapes of the outputs for these sizes. Raises `BridgeError`.
 Run = Callable[[Sizes], Shapes]
 
-# What a run raises because of the model and its inputs. Deadlines and dead hosts are raised as they are.
+# Errors of a run that the model or its inputs caused. Deadlines and dead hosts are raised to the caller.
 OF_THE_MODEL: Final = (OrtError, RemoteError, OptionError)
 
-# Besides the smallest bucket: with three sizes a straight line is distinguished from anything else.
+# Number of sizes besides the smallest bucket: three sizes distinguish a straight line from anything else.
 FURTHER_SIZES: Final = 2
-# Sizes in a row, for a dimension that is rounded: with as many as the divisor is, all of its rounding is seen.
+# Number of consecutive sizes for a dimension that is rounded: as many as the divisor show every rounding.
 CONSECUTIVE: Final = MAX_DENOMINATOR
-# The largest hop of a model for sound, and the largest part of the ratio of two sampling rates. As many sizes, and
-# twice ten to find steps, are run to see one.
+# Largest hop of an audio model, and largest term of the ratio of two sampling rates. Finding a divisor this large
+# takes up to `MAX_SEARCHED` runs, and two times ten to find steps.
 MAX_DIVISOR: Final = 1024
 MAX_SEARCHED: Final = 32
 
@@ -47,8 +49,7 @@ MAX_SEARCHED: Final = 32
 @dataclasses.dataclass(slots=True)
 class _Findings:
     relations: dict[str, list[Relation | None]]
-    # Axes that are not known yet; for an output whose shape is not declared the list is empty and it is in
-    # `undeclared`.
+    # Axes whose relation is still unknown. An output of undeclared shape has an empty list and is in `undeclared`.
     open: dict[str, list[int]]
     undeclared: set[str]
     uncut: dict[str, str]
@@ -57,14 +58,19 @@ class _Findings:
 def find_shapes(
     plan: BucketPlan, arguments: BucketArguments, outputs: Sequence[NodeInfo], others: Iterable[str], run: Run
 ) -> OutputShapes:
-    """others: free dimensions of the inputs without buckets. What `arguments` say of outputs was checked."""
+    """Return how the sizes of the outputs follow from those of the inputs.
+
+    Args:
+        arguments: `cut` of these has been checked.
+        others: free dimensions of the inputs without buckets.
+    """
     findings = _declared(plan, arguments, outputs, frozenset(others))
     if findings.open or findings.undeclared:
         _probe(plan, findings, run)
     found: dict[str, Relations] = {name: tuple(relations) for name, relations in findings.relations.items()}
     for name, reason in findings.uncut.items():
         found.pop(name, None)
-        _log.warning("The output %r is not cut back to the size of the inputs: %s", name, reason)
+        _log.warning("The output %r is not cut to the size of the inputs: %s", name, reason)
     given = frozenset(arguments.cut)
     for name, relations in found.items():
         odd = [
@@ -74,7 +80,7 @@ def find_shapes(
         ]
         if odd and name not in given:
             _log.warning(
-                "The output %r is as long as %s and is cut at its end; verify_padding() tells if that is right",
+                "The output %r has the size %s and is cut at its end; check it with verify_padding()",
                 name,
                 ", ".join(odd),
             )
@@ -82,14 +88,14 @@ def find_shapes(
 
 
 def zeros(inputs: Sequence[NodeInfo], sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Feeds for a probe. sizes: of the free dimensions that have a name; the others are 1."""
+    """Return feeds of zeros for a probe. `sizes` holds the free dimensions with a name; the others are 1."""
     feeds: dict[str, Any] = {}
     for node in inputs:
         rule = rule_of(node)
         if not rule.required:
             continue
         if rule.inner.kind != "tensor" or rule.inner.element is None or not LAYOUTS[rule.inner.element].named:
-            raise OptionError(f"It has the input {node.name!r}, which is {rule.declared}.")
+            raise OptionError(f"The model has the input {node.name!r}, which is {rule.declared}.")
         shape = [dim if isinstance(dim, int) else sizes.get(dim or "", 1) for dim in node.shape or ()]
         dtype = LAYOUTS[rule.inner.element].storage
         feeds[node.name] = np.full(shape, "", object) if dtype.kind == "O" else np.zeros(shape, dtype)
@@ -99,11 +105,11 @@ def zeros(inputs: Sequence[NodeInfo], sizes: Mapping[str, int]) -> dict[str, Any
 def needed_values(
     inputs: Sequence[NodeInfo], feeds: Mapping[str, Array], runs: Callable[[Mapping[str, Array]], bool]
 ) -> dict[str, Any]:
-    """Return numbers for the small inputs with which a model runs that does not run with zeros; else nothing.
+    """Return values for the small inputs if the model runs with them but not with zeros; otherwise an empty dict.
 
     Args:
-        feeds: zeros.
-        runs: whether the model runs with these feeds.
+        feeds: zeros for all inputs.
+        runs: returns whether the model runs with given feeds.
     """
     small = {
         node.name: feeds[node.name]
@@ -119,7 +125,7 @@ def needed_values(
         values = {name: np.full_like(value, number) for name, value in small.items()}
         if not runs({**feeds, **values}):
             continue
-        # Only those that the model needs.
+        # Zeros replace each value that the model does not need.
         for name in small:
             others = {one: value for one, value in values.items() if one != name}
             if runs({**feeds, **others}):
@@ -129,7 +135,7 @@ def needed_values(
 
 
 def check_cut(plan: BucketPlan, arguments: BucketArguments, outputs: Sequence[NodeInfo]) -> None:
-    """Raises `OptionError` for outputs and dimensions that the model does not have."""
+    """Raise `OptionError` for outputs and dimensions that the model does not have."""
     known = {node.name: node for node in outputs}
     for name, relations in arguments.cut.items():
         node = known.get(name)
@@ -141,13 +147,13 @@ def check_cut(plan: BucketPlan, arguments: BucketArguments, outputs: Sequence[No
         if node.shape is not None and len(node.shape) != len(relations):
             raise OptionError(
                 f"cut: the output {name!r} has {len(node.shape)} dimensions, {len(relations)} are given.",
-                fix="Give one entry for each dimension, None for one that is left as it is.",
+                fix="Give one entry for each dimension, None for a dimension that is not cut.",
             )
         for relation in relations:
             if relation is not None and relation.symbol not in plan.symbols:
                 raise OptionError(
                     f"cut: {relation.symbol!r} has no buckets.",
-                    fix=f"Give a name out of buckets: {', '.join(plan.symbols)}."
+                    fix=f"Give a dimension of buckets: {', '.join(plan.symbols)}."
                     f"{suggest(relation.symbol, plan.symbols)}",
                 )
 
@@ -179,9 +185,12 @@ def _declared(
 
 
 class _Observations:
-    """Shapes of the outputs for sizes of one symbol; the others are as in the smallest variant.
+    """Shapes of the outputs for several sizes of one symbol; the other symbols have their size in the smallest
+    variant.
 
-    number: of the symbol. first: for its size there.
+    Args:
+        number: number of the symbol.
+        first: shapes in the smallest variant.
     """
 
     def __init__(
@@ -196,7 +205,7 @@ class _Observations:
         self._shapes: dict[int, Shapes] = {self.base: first}
 
     def look(self, size: int) -> bool:
-        """Whether the model runs with this size; its outputs are known then."""
+        """Run the model with this size, unless it was run before, and return whether it accepts the size."""
         if size in self._shapes:
             return True
         sizes = self._plan.smallest()
@@ -208,7 +217,7 @@ class _Observations:
         return True
 
     def few(self) -> None:
-        """A few other sizes. Models that take multiples of something only get their buckets."""
+        """Observe a few other sizes. Models that accept only multiples of a number get their buckets, too."""
         size, seen = self.base, 0
         candidates = [size - 1, size // 2, *self.buckets[1:2], size + 1, 2 * size, *self.buckets[2:3]]
         for candidate in dict.fromkeys(one for one in candidates if 0 < one != size):
@@ -217,11 +226,11 @@ class _Observations:
                 break
 
     def row(self) -> int:
-        """`CONSECUTIVE` sizes in a row; with how many of them the model runs."""
+        """Observe `CONSECUTIVE` sizes in a row; return the number of sizes that the model accepts."""
         return sum(self.look(size) for size in range(self.base + 1, self.base + 1 + CONSECUTIVE))
 
     def dimensions(self, name: str, axis: int) -> dict[int, int]:
-        """Of one axis of an output, by size."""
+        """Return one dimension of an output, by size of the symbol."""
         dims = {size: (shapes.get(name) or ())[axis : axis + 1] for size, shapes in self._shapes.items()}
         return {size: dim[0] for size, dim in dims.items() if dim}
 
@@ -233,15 +242,15 @@ def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
     except OF_THE_MODEL as error:
         for name in wanted:
             findings.uncut[name] = (
-                f"The model does not declare its size, and running it on the CPU to see it failed ({error.message})"
+                f"The model does not declare its size, and a trial run on the CPU failed ({error.message})"
             )
         return
-    # A declared shape with another number of dimensions than the model returns is no shape.
+    # A declared shape with another number of dimensions than the model returns is wrong and ignored.
     wrong = {name for name in findings.open if len(first.get(name) or ()) != len(findings.relations[name])}
     for name in sorted(findings.undeclared | wrong):
         shape = first.get(name)
         if shape is None:
-            findings.uncut[name] = "It is no tensor."
+            findings.uncut[name] = "It is not a tensor."
         else:
             findings.relations[name] = [None] * len(shape)
             findings.open[name] = list(range(len(shape)))
@@ -257,22 +266,23 @@ def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
             fits = _fit_all(findings, observed)
         for place, relation in fits.items():
             found: Relation | str | None = relation
-            # Without a row of sizes the rounding between the sizes that were seen is unknown.
+            # Without consecutive sizes, the rounding between the observed sizes is unknown.
             if isinstance(relation, str) or relation.divisor > max(row, 1):
                 found = _search(observed, *place) if row == CONSECUTIVE else None
             dependent.setdefault(place, []).append(found or observed.symbol)
     for (name, axis), relations in dependent.items():
         texts = " and ".join(map(str, relations))
         if len(relations) > 1:
-            findings.uncut[name] = f"Its axis {axis} depends on more than one size at once ({texts})."
+            findings.uncut[name] = f"Its axis {axis} depends on more than one size ({texts})."
         elif isinstance(relations[0], str):
-            findings.uncut[name] = f"Its axis {axis} follows from {relations[0]} in no simple way."
+            findings.uncut[name] = f"Its axis {axis} depends on {relations[0]}, but by no simple rule."
         else:
             findings.relations[name][axis] = relations[0]
 
 
 def _fit_all(findings: _Findings, observed: _Observations) -> dict[tuple[str, int], Relation | str]:
-    """For each dimension that depends on the symbol: how, or the symbol alone if that is not simple."""
+    """Return, for each dimension that depends on the symbol, the relation, or the symbol's name if there is
+    none."""
     fits: dict[tuple[str, int], Relation | str] = {}
     for name, axes in findings.open.items():
         if name in findings.uncut:
@@ -287,10 +297,10 @@ def _fit_all(findings: _Findings, observed: _Observations) -> dict[tuple[str, in
 
 
 def _search(observed: _Observations, name: str, axis: int) -> Relation | None:
-    """How a dimension with a large stride follows.
+    """Find the relation of a dimension with a large divisor.
 
-    Where it steps, exactly, at small and at large sizes, says nearly all. The simplest relation that fits is tried
-    at further sizes until all of it is confirmed.
+    The sizes at which the dimension steps, found exactly at small and at large sizes, determine the relation nearly
+    completely. The simplest relation that fits is tested at further sizes until it is confirmed everywhere.
     """
     # `_find_step` runs sizes up to MAX_DIVISOR above its start, so the second search ends at the largest bucket.
     small, large = observed.base, max(2 * observed.base, observed.buckets[-1] - MAX_DIVISOR)
@@ -312,7 +322,8 @@ def _search(observed: _Observations, name: str, axis: int) -> Relation | None:
 
 
 def _find_step(observed: _Observations, name: str, axis: int, start: int) -> bool:
-    """Run sizes until it is known from which one on the dimension is larger than for `start`; whether it is."""
+    """Find the smallest size at which the dimension exceeds the one at `start`, by bisection; return whether one
+    exists."""
 
     def dimension(size: int) -> int | None:
         return observed.dimensions(name, axis).get(size) if observed.look(size) else None
@@ -321,7 +332,7 @@ def _find_step(observed: _Observations, name: str, axis: int, start: int) -> boo
     at_start, at_end = dimension(low), dimension(high)
     if at_start is None or at_end is None or at_end <= at_start:
         return False
-    # Ten runs: MAX_DIVISOR is 2**10.
+    # Ten runs, since MAX_DIVISOR is 2**10.
     while high - low > 1:
         middle = (low + high) // 2
         found = dimension(middle)
@@ -332,12 +343,12 @@ def _find_step(observed: _Observations, name: str, axis: int, start: int) -> boo
 
 
 def _deciding_sizes(relation: Relation, values: Mapping[int, int], observed: _Observations) -> Iterator[int]:
-    """Sizes of which the dimension shows whether the relation is right."""
+    """Yield the sizes whose dimensions decide whether the relation is right."""
     factor, divisor = relation.factor, relation.divisor
     first, largest = observed.base, observed.buckets[-1]
     offsets = offsets_of(factor, divisor, values)
     if len(offsets) > 1:
-        # With one half of the offsets the dimension is larger by one than with the other half.
+        # At this size, one half of the offsets gives a dimension that is larger by 1 than the other half gives.
         middle = offsets[len(offsets) // 2]
         for size in range(first, first + divisor):
             if (factor * size + offsets[0]) // divisor < (factor * size + middle) // divisor:

@@ -1,9 +1,10 @@
-"""How far a model looks along a dimension, for windows: measured on the CPU, and tried.
+"""Measurement of how far a model looks along a dimension (its context), for windows, on the CPU.
 
-One place of one input is changed, and the outputs that change show how far that place is seen. A measurement counts
-only if something moved: each output has to answer at the changed place itself, and each input has to move an
-output. It is repeated with several draws (`contents`), at another length and at neighbouring places, since masks,
-activations and strides hide changes. Pure functions around a `RunModel`, which alone touches a host.
+One position of one input is changed, and the outputs that change show from how far that position is visible. A
+measurement counts only if each output responds at the changed position itself, and each input changes some output.
+It is repeated with several draws (`contents`), at another length and at neighbouring positions, since masks,
+activation functions and strides hide changes. Pure functions around a `RunModel`, which alone communicates with a
+host.
 """
 
 from __future__ import annotations
@@ -29,35 +30,37 @@ from qnnbridge._buckets.plan import BucketPlan
 from qnnbridge._feed_rules import Array
 from qnnbridge_protocol.errors import OptionError
 
-# Outputs of the model with sizes left free, on the CPU; ``None`` where the model refuses these inputs.
+# Returns the outputs of the model with free sizes on the CPU; ``None`` if the model refuses these inputs.
 RunModel = Callable[[Mapping[str, Any]], "Sequence[Any] | None"]
-# Feeds of the right types and shapes for this size of the symbol.
+# Returns feeds of the right types and shapes for this size of the symbol.
 FeedsOf = Callable[[int], Mapping[str, Any]]
 
-# A longer input is not tried; what is seen over all of this is seen everywhere.
+# Longer inputs are not tried: a change that is visible over this length is taken to be visible everywhere.
 LONGEST_PROBE: Final = 4096
-# Relative to the largest value. Sums of other lengths are rounded otherwise.
+# Relative to the largest value. Sums over another number of terms are rounded differently.
 TOLERANCE: Final = 1e-4
-# Lengths in a row at which windows are tried: the last window then begins at as many different places of a stride.
+# Number of consecutive lengths at which windows are tried: the last window then starts at as many offsets of a
+# stride.
 CONSECUTIVE: Final = 4
-# Operators through which a change fades instead of ending: how far it is seen in 32 bits says nothing of other
-# inputs.
+# Operators through which a change fades instead of ending: the distance at which it disappears in 32 bits is not
+# valid for other inputs.
 FADING: Final = frozenset({"LSTM", "GRU", "RNN", "Scan", "Loop", "CumSum", "Softmax", "Attention"})
-# Of the largest value. A change that fades ends at the rounding of 32 bits, some 1e-7.
+# Relative to the largest value. A fading change ends at the rounding of 32 bits, about 1e-7.
 SHARP: Final = 3e-6
 
 
 def ends_of(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number: int) -> list[End]:
-    """How each output follows from the symbol. Raises `OptionError`, `InvalidArgument`."""
+    """Return the relation of each output to the symbol. Raise `OptionError` or `InvalidArgument` if one cannot be
+    joined."""
     ends = []
     for name, axis in zip(names, joints(plan, shapes, names, number), strict=True):
         relation = shapes.found[name][axis]
         assert relation is not None
         if relation.divisor != 1:
             raise OptionError(
-                f"chunk: the output {name!r} has {relation} values, which windows cannot be joined to.",
-                cause="Several steps of the input make one value, so windows would begin between two values.",
-                fix="Leave chunk= away, and give buckets for the lengths that are needed.",
+                f"chunk: the output {name!r} has {relation} values and cannot be joined from windows.",
+                cause="Several steps of the input produce one value, so windows would begin between two values.",
+                fix="Remove chunk=, and give buckets for the lengths that are needed.",
             )
         ends.append((relation, axis))
     return ends
@@ -65,11 +68,14 @@ def ends_of(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number
 
 @dataclasses.dataclass(slots=True)
 class _Seen:
-    """Result of the changes at one length.
+    """Observations at one length.
 
-    left, right: the reach. ends: whether an output changed up to an end. sharp: how large the change is at the last
-    step of each side, relative to the output. still: outputs that no change moved at its own place. idle: inputs
-    that moved nothing.
+    Attributes:
+        still: outputs that no change affected at its own position.
+        idle: inputs whose changes affected no output.
+        left, right: distance at which changes are visible.
+        ends: a change affected an output up to its first or last step.
+        sharp: size of the change at the farthest step of each side, relative to the largest value.
     """
 
     still: set[int]
@@ -98,20 +104,21 @@ def measure(
     operators: Collection[str] = (),
     longest: int = LONGEST_PROBE,
 ) -> Context:
-    """How far the model looks along a symbol.
+    """Measure how far the model looks along a symbol.
 
     Args:
-        number: of the symbol.
-        highest: the largest valid integer of each input of integers.
-        operators: of the model, as far as known.
-        longest: size that is tried.
+        number: number of the symbol.
+        highest: integer input -> largest valid integer.
+        operators: known operators of the model.
+
+        longest: largest size to try.
 
     Raises:
-        OptionError: that is everywhere, or cannot be shown.
+        OptionError: the context is unlimited, or generated inputs do not show it.
     """
-    # Doubled until what is seen does not reach an end: the smallest input that shows the context is the
-    # cheapest to run. The next one has to confirm it: an attention that looks at a few places only looks elsewhere
-    # at another length.
+    # The size doubles until no change reaches an end: the smallest input that shows the context is the cheapest to
+    # run. The next size must confirm it: an attention that looks at a few positions only may look at others at
+    # another length.
     name, size = plan.symbols[number], plan.buckets[number][0]
     known: _Seen | None = None
     while size <= longest:
@@ -120,35 +127,35 @@ def measure(
             known = None
         elif known is not None and seen.left <= known.left and seen.right <= known.right:
             _refuse_unshown(name, seen, operators)
-            # One more than was seen: a tap with a weight of nearly nothing does not show.
+            # One more step than observed: a tap with a weight of nearly 0 is not visible.
             return Context(known.left + 1, known.right + 1)
         else:
             known = seen
         size *= 2
     raise OptionError(
-        f"chunk: an output depends on the whole of {name!r}, so it cannot be made of windows.",
-        cause=f"A change at one place of {size // 2} changes the outputs up to an end: a mean, a normalization, an "
-        "attention or a recurrence runs over the whole length.",
-        fix="Leave chunk= away; verify_padding() tells whether padding changes the results.",
+        f"chunk: an output depends on the whole of {name!r}, so it cannot be computed in windows.",
+        cause=f"A change at one of {size // 2} positions changes the outputs up to an end: a mean, a "
+        "normalization, an attention or a recurrence runs over the whole length.",
+        fix="Remove chunk=; verify_padding() checks whether padding changes the results.",
     )
 
 
 def _refuse_unshown(name: str, seen: _Seen, operators: Collection[str]) -> None:
-    """Raises `OptionError` where nothing moved, or where the reach has no sharp end."""
+    """Raise `OptionError` if nothing changed, or if the influence of a step fades instead of ending."""
     fading = sorted(FADING & {one.rpartition(".")[2] for one in operators})
     cause = ""
     if seen.still:
-        cause = f"No change of an input moved output number {min(seen.still)} at the same place of {name!r}."
+        cause = f"No change of an input changed output number {min(seen.still)} at the same position of {name!r}."
     elif seen.idle:
-        cause = f"No change of the input {min(seen.idle)!r} moved any output."
+        cause = f"No change of the input {min(seen.idle)!r} changed any output."
     elif (
         fading and min(seen.sharp["left"] if seen.left else 1.0, seen.sharp["right"] if seen.right else 1.0) < SHARP
     ):
-        cause = f"The influence of a step fades ({', '.join(fading)}) instead of ending, and other inputs carry it "
-        cause += "further."
+        cause = f"The influence of a step fades ({', '.join(fading)}) instead of ending, and reaches further with "
+        cause += "other inputs."
     if cause:
         raise OptionError(
-            f"chunk: made-up inputs do not show how far the outputs look along {name!r}.",
+            f"chunk: generated inputs do not show how far the outputs look along {name!r}.",
             cause=cause,
             fix=f"Give the number of steps, if you know it (chunk={{{name!r}: 16}}), or pad=, or exact sizes.",
         )
@@ -172,9 +179,9 @@ def _seen_at(
         before = run(drawn)
         if before is None:
             continue  # the model refuses these values
-        # Neighbours: behind a stride, places are seen differently far.
+        # Neighbouring positions: behind a stride, the distance differs between them.
         place = size // 2 - one % min(CONSECUTIVE, size)
-        # Each by itself: where a mask changes too, it may hide the change of what it masks.
+        # Inputs are changed one by one: a change of a mask may hide a change of the masked input.
         for name, along in axes.items():
             value = drawn[name].copy()
             for axis in along:
@@ -189,11 +196,11 @@ def _seen_at(
 
 
 def _compare(seen: _Seen, before: Sequence[Any], after: Sequence[Any], ends: Sequence[End], place: int) -> bool:
-    """Add what a change at `place` has shown; whether it moved anything."""
+    """Add the effect of a change at `place` to `seen`; return whether any output changed."""
     moved = False
     for at, (one, other, (relation, axis)) in enumerate(zip(before, after, ends, strict=True)):
         old, new = np.asarray(one), np.asarray(other)
-        # Exactly: both run the same kernels with the same sizes, so what is not reached is equal in every bit.
+        # Exact comparison: both runs use the same kernels and sizes, so unaffected values are equal in every bit.
         differs = _unequal(old, new)
         others = tuple(axes for axes in range(differs.ndim) if axes != axis)
         hit = np.flatnonzero(differs.any(others))
@@ -201,7 +208,7 @@ def _compare(seen: _Seen, before: Sequence[Any], after: Sequence[Any], ends: Seq
             continue
         moved = True
         factor = relation.factor
-        # It reaches the first or last step: the model may look further than this input is long.
+        # The change reaches the first or last step, so the model may look further than this input is long.
         if hit[0] < factor or hit[-1] >= differs.shape[axis] - factor:
             seen.ends = True
             return True
@@ -213,7 +220,7 @@ def _compare(seen: _Seen, before: Sequence[Any], after: Sequence[Any], ends: Seq
 
 
 def _unequal(one: Array, other: Array) -> Array:
-    """Where they differ; NaN is equal to itself, since it shows nothing."""
+    """Return where the arrays differ. NaN equals NaN, since it shows nothing."""
     differs = one != other
     if one.dtype.kind == "f" and other.dtype.kind == "f":
         differs = differs & ~(np.isnan(one) & np.isnan(other))
@@ -221,7 +228,7 @@ def _unequal(one: Array, other: Array) -> Array:
 
 
 def _size_of(old: Array, new: Array, axis: int, step: int) -> float:
-    """How large a change is at one step of an output, relative to the largest value."""
+    """Return the size of the change at one step of an output, relative to the largest value."""
     if old.dtype.kind != "f":
         return 1.0
     a, b = (np.take(one, step, axis).astype(np.float64) for one in (old, new))
@@ -241,23 +248,24 @@ def check_exact(
     run: RunModel,
     highest: Mapping[str, int],
 ) -> None:
-    """Compare windows on the CPU with the whole on the CPU.
+    """Compare results of windows with results of the whole input, on the CPU.
 
-    Raises `OptionError` if they differ, or if no output varies, which shows nothing.
+    Raises:
+        OptionError: the results differ, or an output is constant, so the comparison shows nothing.
     """
     usable = [bucket for bucket in plan.buckets[number] if bucket > context.total]
     name = plan.symbols[number]
     if not usable:
         raise OptionError(
-            f"chunk: an output looks at {context.left} steps of {name!r} before it and {context.right} behind it, "
-            f"and the largest bucket has {plan.buckets[number][-1]}.",
-            fix=f"Give a bucket of more than {context.total}, better of {4 * context.total}.",
+            f"chunk: an output depends on {context.left} steps of {name!r} before it and {context.right} after it, "
+            f"but the largest bucket has {plan.buckets[number][-1]}.",
+            fix=f"Give a bucket of more than {context.total}, preferably {4 * context.total}.",
         )
-    # The shortest window overlaps most often, so it shows an error that a longer one would hide.
+    # The shortest window overlaps most often, so it shows errors that a longer one would hide.
     length = usable[0]
     constant = set(range(len(ends)))
     for one in draws(feeds_of(length), plan.inputs):
-        # Three windows or more: a first, a middle and a last one.
+        # At least three windows: a first, a middle and a last one.
         size = 2 * length + 1 + one % CONSECUTIVE
         feeds = draw(feeds_of(size), highest, one)
         cuts = windows(size, length, context)
@@ -272,19 +280,19 @@ def check_exact(
             # `not ... <=`, so that NaN counts as a difference.
             if not gap <= TOLERANCE * _largest(expected):
                 raise OptionError(
-                    f"chunk: windows of {length} along {name!r} give other results than the whole.",
+                    f"chunk: windows of {length} along {name!r} give other results than the whole input.",
                     cause=f"The largest difference is {gap:.3g}, with {context.left} and {context.right} "
                     "steps around each window.",
-                    fix=f"Give more of them (chunk={{{name!r}: {2 * context.total}}}), or leave chunk= away.",
+                    fix=f"Give more steps (chunk={{{name!r}: {2 * context.total}}}), or remove chunk=.",
                 )
             axis = ends[at][1]
             if _unequal(expected, np.roll(expected, 1, axis)).any():
                 constant.discard(at)
     if constant:
         raise OptionError(
-            f"chunk: made-up inputs do not show whether windows along {name!r} give what the whole gives.",
+            f"chunk: generated inputs do not show whether windows along {name!r} give the results of the whole.",
             cause=f"Output number {min(constant)} is the same at every step for all of them.",
-            fix="Leave chunk= away, and give pad= or exact sizes.",
+            fix="Remove chunk=, and give pad= or exact sizes.",
         )
 
 
@@ -296,7 +304,7 @@ def _largest(values: Array) -> float:
 
 
 def _gap(expected: Array, found: Array) -> float:
-    """The largest difference; NaN and infinities that both have are none."""
+    """Return the largest difference. NaN or infinities in both arrays are not differences."""
     if expected.dtype.kind not in "biuf":
         return 0.0 if np.array_equal(expected, found) else float("inf")
     differs = _unequal(expected, found)

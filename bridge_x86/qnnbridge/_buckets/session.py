@@ -1,7 +1,7 @@
-"""`BucketedRunner`: runs of any size, on variants of the model compiled for a few.
+"""`BucketedRunner`: runs of any size on variants of the model that are compiled for a few sizes.
 
-The `Runner` of an `InferenceSession` with ``buckets=``. A call is given to the smallest variant that it fits into,
-padded, and its outputs are cut back. The first variant, the smallest, is made at once. Any thread.
+The `Runner` of an `InferenceSession` with ``buckets=``. A call runs in the smallest variant that it fits into, with
+padding, and its outputs are cut back. The smallest variant is created at once. Thread-safe.
 """
 
 from __future__ import annotations
@@ -89,8 +89,11 @@ _log = log_of("qnnbridge.buckets")
 class _Call:
     """Settings that all parts of a call share.
 
-    names: of the outputs. limits: of the call; the deadline is already made of its timeout. wire: the outputs are
-    wanted as they travel. is_part: the whole is compared with the CPU, and not this part of it.
+    Attributes:
+        names: names of the requested outputs.
+        limits: limits of the call; `deadline` follows from its timeout.
+        wire: return the outputs in their wire form.
+        is_part: not compared with the CPU, because the whole call is.
     """
 
     names: list[str]
@@ -103,19 +106,19 @@ class _Call:
 
 @dataclasses.dataclass(slots=True)
 class _CallsInParts:
-    """Counter of the calls that are done in windows or split."""
+    """Number of calls that run in windows or in parts."""
 
     calls: int = 0
 
 
 class BucketedRunner:
-    """The variants of an `InferenceSession` with ``buckets=``, and the way of a call to one of them.
+    """The variants of an `InferenceSession` with ``buckets=``, and the dispatch of calls to them.
 
     Args:
-        retry: how often a call is repeated in a new host when the host dies under it.
+        retry: how often a call is repeated in a new host after it may have crashed the host.
         creation: limits of the creation.
         timeout: seconds, the default for calls.
-        warn: warns the application of calls and variants on the CPU.
+        warn: warns the application about calls and variants that run on the CPU.
     """
 
     def __init__(
@@ -129,12 +132,12 @@ class BucketedRunner:
         warn: Warn = warn_application,
     ) -> None:
         self._bucket_arguments, self._timeout, self._warn = arguments, timeout, warn
-        # Of calls, by the names that `BucketStatus` has for them.
+        # Keys are the counters of `BucketStatus`.
         self._counts: collections.Counter[str] = collections.Counter()
         self._counting = renew_in_forks(Lock())
         self._ruled_out: dict[str, str] = {}
         deadline = deadline_after(creation.timeout)
-        # The host reads the model's inputs without loading it: no onnx is needed on this side.
+        # The host reads the model's inputs without loading the model, so the application needs no onnx.
         model = identify(host, recipe, deadline, operators=True)
         recipe = dataclasses.replace(recipe, identity=model.model)
         declared, (recipe, named) = model.inputs, name_axes(recipe, model.inputs, arguments.sizes)
@@ -142,10 +145,9 @@ class BucketedRunner:
         self._mode = verify_mode(recipe.verify) if self._asks_for_qnn else "off"
         self._padding = PaddingCheck(recipe.label, self._mode)
         constants, model = without_constants(recipe.spec, model)
-        # Where the application says nothing of padding, the model itself decides (`FreeModel.decide`), by
-        # runs on the CPU with sizes left free.
+        # If the application does not specify padding, `FreeModel.decide` chooses by runs on the CPU with free sizes.
         decides, self._decided = lacks_padding(arguments, model, recipe.label), ""
-        # A plan with zeros to begin with: the trials need one, and zeros are tried first.
+        # The trials need a plan; zeros are tried first, so the first plan pads with zeros.
         planned = dataclasses.replace(arguments, pad_all=0, decided=True) if decides else arguments
         plan = self._planned(planned, recipe, model)
         self._variants = variants = Variants(plan, recipe, opener(host, retry, timeout, warn))
@@ -154,11 +156,11 @@ class BucketedRunner:
             if decides:
                 self._shapes = free.shapes(arguments, deadline)
                 arguments, self._decided = free.decide(arguments, self._shapes, deadline)
-                _log.info("%s: nothing is said of padding; %s is right for it", recipe.label, self._decided)
+                _log.info("%s: padding is not specified; chosen: %s", recipe.label, self._decided)
                 self._bucket_arguments = arguments
                 variants.plan = plan = make_plan(arguments, model, recipe.label)
             self._plan = plan
-            # The smallest is compiled at once, so that a model that QNN refuses fails at the creation and
+            # The smallest variant is compiled at once, so that a model that QNN refuses fails at the creation and
             # not at a call.
             self._first = variants.get(plan.smallest(), "open", deadline, creation.on_deadline)
             if not decides:
@@ -170,7 +172,7 @@ class BucketedRunner:
                 context = arguments.chunk[plan.symbols[plan.chunk]]
                 self._windows = free.windows(self._shapes, context, deadline)
         except BaseException:
-            # Whatever was made until then would stay in the host until this process ends.
+            # Without this, the sessions opened so far would stay in the host until this process ends.
             variants.close()
             raise
         self.remote = self._first.remote
@@ -200,16 +202,16 @@ class BucketedRunner:
         return plan
 
     def _tries_padding(self, arguments: BucketArguments) -> bool:
-        """Whether this session is for the NPU, with padding that the application chose.
+        """Return whether this session is for the NPU, with padding that the application chose.
 
-        Each session tries it, also one whose variants come from the cache: what padding changes is no property of
-        the compiled model, and every program that relies on it is to know.
+        Every session tests the padding, also if its variants come from the cache: the effect of padding is not a
+        property of the compiled model, and every program that relies on the padding must be warned.
         """
         chosen = bool(arguments.pad) or arguments.pad_all is not None
         return self._asks_for_qnn and chosen and not arguments.chunk
 
     def _parts_text(self) -> str:
-        """How calls are divided, and how the model is rewritten: what their results depend on besides the model."""
+        """Return how calls are divided and how the model is rewritten: results depend on both besides the model."""
         plan, windowing, fix = self._plan, self._windows, self.recipe.spec.fix
         text = f"buckets {plan.symbols} {plan.buckets} split {sorted(plan.split)} fix {fix}"
         return text if windowing is None else f"{text} windows {windowing.number} {windowing.context}"
@@ -229,8 +231,8 @@ class BucketedRunner:
         limits: CallLimits,
         wish: Wish | None = None,
     ) -> list[Any]:
-        """Return the outputs. The first call of a size that is not made yet waits for its compilation."""
-        # `wish` is for memory that the host writes to; outputs here are cut, and so are copies in any case.
+        """Return the outputs. The first call of a size without a variant waits for its compilation."""
+        # `wish` asks for outputs in shared memory. Here outputs are cut, which copies them in any case.
         return self._run(names, feed, run_options, limits, wire=False)
 
     def run_values(self, names: Names, feed: Mapping[str, Any], run_options: Any, limits: CallLimits) -> list[Any]:
@@ -263,8 +265,7 @@ class BucketedRunner:
         try:
             true = self._sizes_of(feeds)
         except InvalidArgument as error:
-            # Sizes that contradict each other (two inputs with one symbol): with overflow="cpu" ONNX Runtime
-            # decides.
+            # Sizes contradict each other (two inputs with one symbol). With overflow="cpu" ONNX Runtime decides.
             if self._bucket_arguments.overflow != "cpu":
                 raise
             return self._answer_on_cpu(call, feeds, error.message.partition(INVALID_ARGUMENT)[2])
@@ -282,18 +283,18 @@ class BucketedRunner:
 
     def _answer_padded(self, call: _Call, feeds: Mapping[str, Any], true: Sizes, variant: Sizes) -> list[Any]:
         values = self._run_in(variant, call, pad_feeds(self._plan, feeds, variant), true)
-        # In any case: `cut` returns the values as they are where nothing was padded.
+        # Needed without padding, too: `cut` then returns the values unchanged.
         return cut(self._plan, self._shapes, call.names, values, true, variant)
 
     def _answer_windows(
         self, call: _Call, feeds: Mapping[str, Any], true: Sizes, windowing: Windowing
     ) -> list[Any]:
-        """In overlapping windows of the symbol that is chunked; other symbols are padded as in any call."""
+        """Run in overlapping windows along the chunked symbol; pad the other symbols as in any call."""
         number, context = windowing.number, windowing.context
         size = true[number]
-        # Its own size if no bucket is short enough, so that nothing is ever padded.
+        # If no bucket is short enough, use the exact size, so that nothing is padded.
         length = window_length(self._plan.buckets[number], size, context) or size
-        # Exactly one window: no overlap, nothing to join.
+        # A single window has no overlap and nothing to join.
         if length == size:
             return self._answer_window(call, feeds, number)
         self._count("chunked")
@@ -306,7 +307,7 @@ class BucketedRunner:
         return joined_results
 
     def _answer_window(self, call: _Call, feeds: Mapping[str, Any], number: int) -> list[Any]:
-        """One window, in the variant of its length. A length that is no bucket gets a variant of its own."""
+        """Run one window in the variant of its length; create a variant for a length that is not a bucket."""
         plan = self._plan
         true = self._sizes_of(feeds)
         smallest = (*true[:number], plan.buckets[number][0], *true[number + 1 :])
@@ -314,7 +315,7 @@ class BucketedRunner:
         if fitting is None:
             raise refuse_pair(plan, true)
         variant = (*fitting[:number], true[number], *fitting[number + 1 :])
-        # Short inputs are not padded along this symbol, since padding would be seen: each such length is
+        # Short inputs are not padded along this symbol, since padding would change the results: each such length is
         # compiled once.
         self._variants.add(variant)
         return self._answer_padded(call, feeds, true, variant)
@@ -328,7 +329,7 @@ class BucketedRunner:
             number = large[0]
             axes = joints(plan, self._shapes, call.names, number)
             self._count("split")
-            # Through `_answer` again: the parts may still be too large along another symbol.
+            # `_answer` recursively, since the parts may still be too large along another symbol.
             part_of = dataclasses.replace(call, is_part=True)
             results = [self._answer(part_of, part) for part in parts(plan, feeds, number, true[number])]
             joined_results = joined(results, axes)
@@ -337,11 +338,11 @@ class BucketedRunner:
         if self._bucket_arguments.overflow == "cpu":
             larger = {plan.symbols[at]: sorted({*plan.buckets[at], true[at]}) for at in range(len(true))}
             fix = f"Create the session with buckets={larger!r} to run such calls on QNN"
-            return self._answer_on_cpu(call, feeds, f"{plan.text(true)} fits into no bucket. {fix}")
+            return self._answer_on_cpu(call, feeds, f"{plan.text(true)} does not fit into any bucket. {fix}")
         raise refuse_too_large(plan, true, whole[0])
 
     def _compare_whole(self, call: _Call, feeds: Mapping[str, Any], results: list[Any]) -> None:
-        """Compare a call that was done in parts with what the CPU computes for the whole."""
+        """Compare a call that ran in parts with the results of the CPU for the whole call."""
         if call.is_part:
             return
         compared = self._whole.wants(feeds.values())
@@ -350,7 +351,7 @@ class BucketedRunner:
             self._whole.compare_call(call.names, [(name, value, None) for name, value in feeds.items()], results)
 
     def _answer_on_cpu(self, call: _Call, feeds: Mapping[str, Any], because: str) -> list[Any]:
-        """Reported once as a warning and in the log; how often it happened is in `buckets` and `placement`."""
+        """Run on the CPU. Warn and log once; `buckets` and `placement` report how often it happened."""
         # `_count` returns the new number under its lock, so exactly one thread warns.
         if self._count("on_cpu") == 1:
             label = self.recipe.label
@@ -360,8 +361,8 @@ class BucketedRunner:
         return self._run_in(FREE, call, {**feeds, **self._free.constants}, FREE)
 
     def _run_in(self, variant: Sizes, call: _Call, feeds: Mapping[str, Any], true: Sizes) -> list[Any]:
-        """true: the sizes before padding."""
-        # May compile, which uses up a part of the call's time; what is left goes to the run.
+        """Run in a variant. `true` are the sizes before padding."""
+        # `get` may compile, which uses up a part of the call's time; the run gets the remaining time.
         runner = self._variants.get(variant, "call", call.deadline, call.limits.on_deadline)
         left_s = seconds_left(call.deadline)
         looked_at = not call.is_part and runner.wants_comparison(feeds.values())
@@ -372,8 +373,8 @@ class BucketedRunner:
         self._variants.count(variant)
         names, limits = tuple(call.names), call.limits._replace(timeout=left_s)
         if looked_at:
-            # Only what is left after cutting is compared with the CPU: values that follow from padding are
-            # not the application's.
+            # Only the values that remain after cutting are compared with the CPU: the application never receives the
+            # values that result from padding.
             counted = None if true == variant else self._counted(true, variant)
             values = runner.run_values(names, feeds, call.run_options, limits, compared=True, counted=counted)
             return values if call.wire else [to_application(value) for value in values]
@@ -381,7 +382,7 @@ class BucketedRunner:
         return run(names, feeds, call.run_options, limits)
 
     def _changed_by_padding(self, variant: Sizes, timeout_s: float | None, feeds: Mapping[str, Any]) -> str:
-        """What padding to this variant changes in the CPU's results for these inputs; "" for nothing."""
+        """Return what padding to this variant changes in the CPU's results for these inputs; '' if nothing."""
         plan = dataclasses.replace(self._plan, buckets=tuple((size,) for size in variant), only=None)
         run_free = self._run_free(timeout_s)
         return worst_change(verify_padding(plan, self._shapes, self.output_names, [feeds], run_free, TOLERANCE))
@@ -407,7 +408,7 @@ class BucketedRunner:
             self._counts[what] += 1
             return self._counts[what]
 
-    # --- ahead, and in hindsight ---
+    # --- warm-up and verification -----------------------------------------------------------------------------
 
     def warm(
         self,
@@ -416,7 +417,7 @@ class BucketedRunner:
         timeout: float | None,
         on_progress: Progress | None,
     ) -> BucketStatus:
-        """As `InferenceSession.warm`."""
+        """Create variants, see `InferenceSession.warm`."""
         deadline = deadline_after(self._timeout if timeout is None else timeout)
         wanted = wanted_variants(self._plan, sizes)
         if sizes is None:
@@ -427,7 +428,8 @@ class BucketedRunner:
         return self.status()
 
     def _is_ruled_out(self, sizes: Sizes, deadline: float | None) -> bool:
-        """Whether the CPU refuses these sizes together, though it takes those of the first variant."""
+        """Return whether the CPU refuses this combination of sizes, although it accepts that of the first
+        variant."""
         first = self._plan.smallest()
         if len(self._plan.symbols) < 2 or sizes == first or not self._takes_zeros:
             return False
@@ -436,7 +438,7 @@ class BucketedRunner:
                 self._free.run(self._free.zeros(self._plan, tried), deadline)
         except OF_THE_MODEL as error:
             if tried == first:
-                # These sizes are the first variant's, so the model refuses the zeros: they show nothing here.
+                # The model refuses zeros even in the sizes of the first variant, so zeros show nothing.
                 self._takes_zeros = False
                 return False
             text = self._plan.text(sizes)
@@ -451,10 +453,12 @@ class BucketedRunner:
         tolerance: float | None,
         timeout: float | None,
     ) -> PaddingReport:
-        """As `InferenceSession.verify_padding`."""
+        """Compare results with and without padding, see `InferenceSession.verify_padding`."""
         limit = TOLERANCE if tolerance is None else tolerance
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit >= 0:
-            raise OptionError(f"tolerance={tolerance!r} is no tolerance.", fix="Give a number from 0 on.")
+            raise OptionError(
+                f"tolerance={tolerance!r} is not a tolerance.", fix="Give a number that is at least 0."
+            )
         run_free = self._run_free(timeout)
         samples = [feeds] if isinstance(feeds, Mapping) else list(feeds)
         checked = [{name: value for name, value, _ in self.checker.check(sample)} for sample in samples]
@@ -500,39 +504,43 @@ class BucketedRunner:
         )
 
     def variants_text(self) -> str:
-        """Return how many variants there are, and how many of them are made."""
+        """Return how many variants there are, and how many have been created."""
         made = [variant.runner is not None for variant in self._variants]
-        return f"{sum(made)} of {len(made)} buckets made"
+        return f"{sum(made)} of {len(made)} buckets created"
 
     @property
     def placement(self) -> Placement:
-        """Of the variant with the most nodes on the CPU. Its cause also names calls that ran on the CPU because
-        they were too large."""
+        """Placement of the variant with the most nodes on the CPU.
+
+        Its cause also reports calls that ran on the CPU because they were too large.
+        """
         placements = [variant.runner.placement for variant in self._variants if variant.runner is not None]
         found = max(placements, key=lambda one: one.cpu_nodes)
         on_cpu = self._counts["on_cpu"]
         if not on_cpu:
             return found
-        words = f"{on_cpu} {'call' if on_cpu == 1 else 'calls'} that fit into no bucket ran on the CPU"
-        return dataclasses.replace(found, cause=f"{found.cause}; {words}" if found.cause else words)
+        calls = f"{on_cpu} {'call' if on_cpu == 1 else 'calls'} that fit into no bucket ran on the CPU"
+        return dataclasses.replace(found, cause=f"{found.cause}; {calls}" if found.cause else calls)
 
     @property
     def verified(self) -> NumbersReport:
-        """Of the variant that is worst: what differs before what is not known, before what agrees. Padding that
-        changes results is a difference, too: the variants compute what they are given."""
+        """The worst report of all variants: "differs" before unknown before "agrees".
+
+        Padding that changes results is a difference, too: the variants alone do not notice it.
+        """
         if self._padding.found and self._first.verified.state != "off":
             reason = f"padding changes results: {self._padding.found}"
             return NumbersReport("differs", reason=reason, when=time.time())
         reports = [variant.runner.verified for variant in self._variants if variant.runner is not None]
         reports.append(self._whole.report)
-        # One that has not run yet says nothing beside one that has.
+        # A report of a variant that has not run yet counts only if no variant has run.
         reports = [report for report in reports if report.reason != NOT_RUN] or reports
         return min(reports, key=lambda one: (WORST_FIRST.index(one.state), one.snr_db or 0.0))
 
     def verify(self, input_feed: Mapping[str, Any] | None, timeout: float | None) -> NumbersReport:
-        """Compare what `run` returns for these feeds with what the CPU computes for them as they are.
+        """Compare the results of `run` for these feeds with those of the CPU for the same, unpadded feeds.
 
-        Without feeds compare the first variant, with made-up inputs.
+        Without feeds, compare the first variant with generated inputs.
         """
         if input_feed is None:
             return self._first.verify(None, timeout)
@@ -545,17 +553,17 @@ class BucketedRunner:
 
     @property
     def generation(self) -> int:
-        """The highest of all variants."""
+        """The highest generation of all variants."""
         return max(runner.generation for runner in self._variants.made())
 
-    # --- settings and life ---
+    # --- settings and closing ---
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """In all variants, also in those that will be made."""
+        """Set options in all variants, including those that are created later."""
         self._variants.set_ep_dynamic_options(dict(options))
 
     def end_profiling(self) -> str:
-        """Ends the profiles of all variants; the path of the first variant's, the others are in the log."""
+        """End the profiles of all variants and return the path of the first one. The log has the others."""
         first, *others = [runner.end_profiling() for runner in self._variants.made()]
         for path in filter(None, others):
             _log.info("%s: the profile of another variant is %s", self.recipe.label, path)

@@ -1,6 +1,6 @@
-"""The variants of a session with buckets and their status.
+"""The variants of a session with buckets, and their status.
 
-A variant is one ordinary session per bucket, made when it is needed or by `warm`.
+A variant is one ordinary session per bucket, created with the first call that needs it or by `warm`.
 """
 
 from __future__ import annotations
@@ -42,11 +42,14 @@ WEIGHTS: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class VariantStatus(Shown):
-    """One compiled size.
+    """Status of one compiled size.
 
-    made: whether its session exists. made_at_call: it was made while a call waited for it, and not by ``warm()``.
-    seconds: making it took, be it compiled or loaded from the cache. runs: calls, and parts of calls, in it.
-    verified: whether its numbers are those of the CPU.
+    Attributes:
+        made: its session exists.
+        made_at_call: its session was created while a call waited for it, and not by ``warm()``.
+        seconds: time of the creation, including compilation or loading from the cache.
+        runs: number of calls, and parts of calls, that ran in it.
+        verified: comparison of its numbers with those of the CPU.
     """
 
     sizes: Mapping[str, int]
@@ -61,20 +64,20 @@ class VariantStatus(Shown):
     def __str__(self) -> str:
         text = sizes_text(self.sizes)
         if self.placement is None:
-            return f"{text}: not made yet"
+            return f"{text}: not created yet"
         where = self.placement.nodes_text()
-        ahead = ", made at a call" if self.made_at_call else ""
+        ahead = ", created during a call" if self.made_at_call else ""
         numbers = (
             "" if self.verified is None or self.verified.state == "off" else f", numbers: {self.verified.state}"
         )
-        return f"{text}: {where}, made in {self.seconds:.2f} s{ahead}, {self.runs} runs{numbers}"
+        return f"{text}: {where}, created in {self.seconds:.2f} s{ahead}, {self.runs} runs{numbers}"
 
     def _shown_name(self) -> str:
         return sizes_text(self.sizes)
 
     def _shown_facts(self) -> Iterator[Fact]:
         if self.placement is None:
-            yield "not made yet", ""
+            yield "not created yet", ""
             return
         yield from self.placement._shown_facts()
         yield f"{self.runs} {'run' if self.runs == 1 else 'runs'}", ""
@@ -85,16 +88,20 @@ class VariantStatus(Shown):
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class BucketStatus(Shown):
-    """All variants, the smallest first, and what became of the calls.
+    """Status of all variants, the smallest first, and statistics of calls.
 
-    calls: all of them. padded: calls, and parts of calls, whose inputs were made larger. split: calls done in
-    several parts. on_cpu: calls that fit into no bucket, which ran on the CPU (``overflow="cpu"``).
-    cut: output -> how each dimension follows from the sizes, ``None`` for one that does not; without the outputs in
-    uncut, which are not cut for the reason there. weights: whether variants share them, as text. chunked: calls
-    done in overlapping windows. ruled_out: combinations of sizes that the model does not take, with the reason;
-    `warm` left them out. decided: ``pad=`` or ``chunk=`` that the session chose where the application says nothing.
-    padding: what the application's ``pad=`` changes, by a trial on the CPU when the model was compiled; empty where
-    nothing is shown.
+    Attributes:
+        calls: number of all calls.
+        padded: calls, and parts of calls, whose inputs were padded.
+        split: calls that ran in several parts.
+        on_cpu: calls that fit into no bucket and ran on the CPU (``overflow="cpu"``).
+        cut: output -> the relation of each dimension to the sizes; ``None`` for a dimension that is not cut.
+        uncut: output that is not cut -> the reason.
+        weights: whether variants share their weights, as text.
+        chunked: calls that ran in overlapping windows.
+        ruled_out: combinations of sizes that the model refuses and `warm` skipped -> the reason.
+        decided: ``pad=`` or ``chunk=`` that the session chose if the application did not specify padding.
+        padding: what the application's ``pad=`` changes in a trial on the CPU; '' if no change was found.
     """
 
     variants: tuple[VariantStatus, ...]
@@ -117,9 +124,9 @@ class BucketStatus(Shown):
             f"large; {self.padded} runs with padding"
         )
         if self.decided:
-            lines.append(f"{self.decided} was decided by the model: it changes no result on the CPU")
+            lines.append(f"{self.decided} was chosen by trials: it changes no result on the CPU")
         if self.padding:
-            lines.append(f"the padding that was asked for changes results: {self.padding}")
+            lines.append(f"the requested padding changes results: {self.padding}")
         if self.chunked:
             lines.append(f"{self.chunked} calls in overlapping windows")
         lines += [f"{sizes}: left out, {reason}" for sizes, reason in self.ruled_out.items()]
@@ -128,7 +135,7 @@ class BucketStatus(Shown):
 
     def _shown_facts(self) -> Iterator[Fact]:
         made = sum(variant.made for variant in self.variants)
-        yield f"{made} of {len(self.variants)} buckets made", ""
+        yield f"{made} of {len(self.variants)} buckets created", ""
         yield f"{self.calls} {'call' if self.calls == 1 else 'calls'}", ""
         if self.on_cpu:
             yield f"{self.on_cpu} on the CPU", "problem"
@@ -140,19 +147,25 @@ class BucketStatus(Shown):
 _log = log_of("qnnbridge.buckets")
 
 MadeBy = Literal["open", "warm", "call"]
-# Makes the runner of a variant from its recipe, within this many seconds.
+# Creates the runner of a variant from its recipe within this many seconds.
 Open = Callable[["SessionRecipe", "float | None", "OnDeadline"], "RemoteRunner"]
 
-# Configuration entries that say nothing to the CPU, or forbid it.
+# Prefixes of configuration entries that do not apply to the CPU, or forbid it.
 _FOR_QNN: Final = ("ep.", "session.disable_cpu_ep_fallback")
 
-# Instead of sizes: the model with its sizes left free, on the CPU.
+# Key of the model with free sizes, on the CPU.
 FREE: Final[Sizes] = ()
 
 
 @dataclasses.dataclass(slots=True)
 class Variant:
-    """lock: around making it. made_by: what it was first needed for. runs: calls (and parts of calls) in it."""
+    """One variant.
+
+    Attributes:
+        lock: held during the creation of the session.
+        made_by: first reason for its creation.
+        runs: number of calls, and parts of calls, that ran in it.
+    """
 
     sizes: Sizes
     lock: RLock = dataclasses.field(default_factory=RLock)
@@ -169,8 +182,7 @@ class Variants:
         self.plan = plan
         self.recipe = recipe
         self._open_runner = open_runner
-        # Entries are never removed; `add` only inserts, so readers need no lock but copy what they iterate
-        # over.
+        # Entries are never removed; `add` only inserts, so readers need no lock but iterate over a copy.
         self._variants = {sizes: Variant(sizes) for sizes in (*plan.variants(), FREE)}
         self._counting = renew_in_forks(Lock())
         self._dynamic: dict[str, str] = {}
@@ -179,10 +191,15 @@ class Variants:
     def get(
         self, sizes: Sizes, made_by: MadeBy, deadline: float | None = None, on_deadline: OnDeadline = "raise"
     ) -> RemoteRunner:
-        """The session of a variant. Raises what making it raises, and `DeadlineExceeded`."""
+        """Return the runner of a variant; create it if needed.
+
+        Raises:
+            DeadlineExceeded: another thread was still creating the runner at the deadline.
+            BridgeError: the creation failed.
+        """
         variant = self._variants[sizes]
         runner = variant.runner
-        # The usual call: no lock.
+        # Fast path without a lock, for nearly every call.
         if runner is not None and not self._closed:
             return runner
 
@@ -195,29 +212,29 @@ class Variants:
             return variant.runner
 
         try:
-            # A lock for each variant: two sizes compile at the same time, two callers of one size wait for
-            # the same session.
+            # One lock per variant: two sizes compile at the same time, and two callers of one size wait for the
+            # same session.
             return in_turn(variant.lock, remaining(deadline), made)
         except TooLate:
             raise DeadlineExceeded(
-                f"The time was over while another thread was making the variant for {self.text(sizes)}.",
+                f"The time limit expired while another thread was creating the variant for {self.text(sizes)}.",
                 fix="Compile ahead with warm(), or give the call more time (timeout=).",
                 details={"state": "not-started"},
             ) from None
 
     def add(self, sizes: Sizes) -> None:
-        """A variant of these sizes, too, if there is none yet."""
+        """Add a variant of these sizes, unless there is one."""
         if sizes not in self._variants:
-            _log.info("%s: %s is no bucket and gets a variant of its own", self.recipe.label, self.text(sizes))
+            _log.info("%s: %s is not a bucket, so it gets a separate variant", self.recipe.label, self.text(sizes))
             with self._counting:
                 self._variants.setdefault(sizes, Variant(sizes))
 
     def free(self, deadline: float | None = None, on_deadline: OnDeadline = "raise") -> RemoteRunner:
-        """The model with its sizes left free, on the CPU."""
+        """Return the runner of the model with free sizes, on the CPU."""
         return self.get(FREE, "call", deadline, on_deadline)
 
     def count(self, sizes: Sizes) -> None:
-        """A run in a variant."""
+        """Count a run in a variant."""
         with self._counting:
             self._variants[sizes].runs += 1
 
@@ -225,22 +242,22 @@ class Variants:
         return self.plan.text(sizes) if sizes != FREE else "free sizes on the CPU"
 
     def __iter__(self) -> Iterator[Variant]:
-        """All, the smallest first, without the one with free sizes."""
+        """Iterate over all variants, the smallest first, without the model with free sizes."""
         return (variant for sizes, variant in list(self._variants.items()) if sizes != FREE)
 
     def made(self) -> list[RemoteRunner]:
         return [variant.runner for variant in list(self._variants.values()) if variant.runner is not None]
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """In all variants that are made, and in those that will be."""
-        # Before the loop: a variant that is being made right now takes them from here.
+        """Set options in all existing variants, and in those that are created later."""
+        # Before the loop, so that a variant that is being created in another thread also gets the options.
         self._dynamic |= options
         for variant in self:
             if variant.runner is not None:
                 variant.runner.set_ep_dynamic_options(options)
 
     def close(self) -> None:
-        """Idempotent. One that is being made this moment is closed by its maker."""
+        """Close all sessions. Idempotent. The thread that is creating a session closes that session."""
         self._closed = True
         for runner in self.made():
             runner.close()
@@ -248,19 +265,19 @@ class Variants:
     def _make(self, variant: Variant, made_by: MadeBy, deadline: float | None, on_deadline: OnDeadline) -> None:
         label = self.recipe.label
         if made_by == "call":
-            _log.info("%s: making the variant for %s at its first call", label, self.text(variant.sizes))
+            _log.info("%s: creating the variant for %s at its first call", label, self.text(variant.sizes))
         begun = time.monotonic()
         try:
             runner = self._open_runner(self._recipe_of(variant.sizes), seconds_left(deadline), on_deadline)
             if self._dynamic and variant.sizes != FREE:
                 runner.set_ep_dynamic_options(self._dynamic)
         except BridgeError as error:
-            error.evidence = (*error.evidence, f"The variant for {self.text(variant.sizes)} was being made.")
+            error.evidence = (*error.evidence, f"The variant for {self.text(variant.sizes)} was being created.")
             raise
         variant.seconds, variant.made_by = time.monotonic() - begun, made_by
-        # Last: a reader without the lock sees a session with its time and its reason.
+        # Set last: a reader without the lock sees a runner only with its time and reason.
         variant.runner = runner
-        # `close` has seen no runner here, so this thread closes it.
+        # `close` has not seen this runner, so this thread closes it.
         if self._closed:
             runner.close()
             raise Closed("The session is closed.", fix="Create a new one.")
@@ -277,22 +294,24 @@ class Variants:
                 config_entries={key: text for key, text in entries.items() if not key.startswith(_FOR_QNN)},
             )
             return dataclasses.replace(recipe, spec=spec, cache=False)
-        # A variant is nothing but free_dimension_overrides: the cache keys it like any session of these
-        # sizes.
+        # A variant differs only in free_dimension_overrides: the cache keys it like any session of these sizes.
         fixed = {**recipe.spec.free_dimensions_by_name, **self.plan.named(sizes)}
         spec = dataclasses.replace(recipe.spec, free_dimensions_by_name=fixed)
         return dataclasses.replace(recipe, spec=spec)
 
 
 def opener(host: Host, retry: int, timeout: float | None, warn: Warn) -> Open:
-    """Return a function that makes the runner of a variant.
+    """Return a function that creates the runner of a variant.
 
-    timeout: seconds, the default for calls. warn: warns the application that a variant runs on the CPU.
+    Args:
+        timeout: seconds, the default for calls.
+        warn: warns the application about a variant that runs on the CPU.
     """
 
     def open_runner(recipe: SessionRecipe, left_s: float | None, on_deadline: OnDeadline) -> RemoteRunner:
         creation = CallLimits(left_s, retry, on_deadline)
-        # What the application gets is compared: without the padding, and put together from all parts.
+        # `BucketedRunner` compares the values that the application receives: without padding, and joined from all
+        # parts.
         runner = RemoteRunner(host, recipe, retry, creation, timeout, warn, chooses_calls=False)
         runner.announce(runner)
         return runner
@@ -300,18 +319,19 @@ def opener(host: Host, retry: int, timeout: float | None, warn: Warn) -> Open:
     return open_runner
 
 
-# Called with how many variants are made, how many there are, and the sizes of the next; of the last at the end.
-# With several workers from their threads, one call at a time.
+# Called with the number of created variants, the number of all variants, and the sizes of the next variant; at the
+# end, those of the last one. With several workers the calls come from their threads, one at a time.
 Progress = Callable[[int, int, Mapping[str, int]], None]
 
 
 def warm(
     variants: Variants, wanted: Sequence[Sizes], workers: int, deadline: float | None, on_progress: Progress | None
 ) -> None:
-    """Raises the first error; variants not begun by then are left out."""
-    # True is an int, and would be taken for one worker.
+    """Create variants ahead. After an error start no further variant, and raise the first error."""
+    # `True` is an int, and would count as one worker.
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise OptionError(f"workers={workers!r} is no number of workers.", fix="Give 1 or more.")
+        raise OptionError(f"workers={workers!r} is not a number of workers.", fix="Give 1 or more.")
+
     left, done, lock = collections.deque(wanted), 0, Lock()
     failure: BaseException | None = None
 
@@ -323,11 +343,11 @@ def warm(
                 _log.exception("on_progress failed")
 
     def go_on() -> None:
-        """A worker: until nothing is left, or something failed."""
+        """Create variants until none is left, or one failed."""
         nonlocal done, failure
         while True:
             with lock:
-                # After a failure the other workers finish what they compile and begin nothing new.
+                # After a failure the other workers finish their compilation and start no other.
                 if failure is not None or not left:
                     return
                 sizes = left.popleft()
@@ -349,7 +369,7 @@ def warm(
     if most < 2:
         go_on()
     else:
-        # Not a pool of the standard library: it would keep the interpreter from ending while one compiles.
+        # A pool of the standard library would keep the interpreter from ending during a compilation.
         threads = Background("qnnbridge warm", threads=most)
         for _ in range(most):
             threads.submit(go_on)

@@ -1,10 +1,10 @@
 """The connection to a daemon: its opening dialogue, its `ChildProcess`, its loss, its spawner.
 
-`DaemonConnector` is the spawner of a `Host` whose process is a daemon: instead of starting one it connects to the
-one that is there. `reach` does what takes time, within the caller's deadline: find the daemon, start one if that
-is allowed and there is none, authenticate. It may be called again after `DeadlineExceeded` and goes on where it
-was. `spawn` hands out the connection. `LostDaemon` words the loss of a connection and blames no model: the daemon
-investigates crashes of the NPU host, keeps the quarantine and repeats the calls.
+`DaemonConnector` is the spawner of a `Host` whose process is a daemon: instead of starting a process it connects to
+the running daemon. `reach` does what takes time, within the caller's deadline: find the daemon, start one if that
+is allowed and there is none, authenticate. It may be called again after `DeadlineExceeded` and continues where it
+stopped. `spawn` returns the connection. `LostDaemon` reports the loss of a connection and blames no model: the
+daemon investigates crashes of the NPU host, keeps the quarantine and repeats the calls.
 
 Threads: one at a time (the supervisor's start lock).
 """
@@ -56,13 +56,14 @@ if TYPE_CHECKING:
 
 DIALOGUE_TIMEOUT_S: Final = 5.0
 _MORE_ROOM: Final = (
-    "End applications that it serves, or start it where the system allows more open files (ulimit -Hn): "
+    "End applications that use the daemon, or start it where the system allows more open files (ulimit -Hn): "
     + command("host restart --daemon")
 )
 
 
 class Unreachable(Exception):
-    """No daemon could be entered this time; the text says why, as the end of a sentence. fix: where it is known."""
+    """No daemon could be reached this time. The text is the reason, as the end of a sentence. `fix`: '' if
+    unknown."""
 
     def __init__(self, text: str, fix: str | None = None) -> None:
         super().__init__(text)
@@ -70,8 +71,13 @@ class Unreachable(Exception):
 
 
 def enter_daemon(deadline: float) -> DaemonLink:
-    """A connection to the daemon of this user. Raises `Unreachable`, `HostStartFailed` for a folder of bad rights,
-    `VersionMismatch`."""
+    """Connect to the daemon of this user.
+
+    Raises:
+        Unreachable: no daemon can be reached now.
+        HostStartFailed: the folder has unsafe rights.
+        VersionMismatch: the daemon's version is incompatible.
+    """
     folder = existing_runtime_folder()
     discovery = None if folder is None else read_discovery(folder)
     if folder is None or discovery is None:
@@ -81,37 +87,38 @@ def enter_daemon(deadline: float) -> DaemonLink:
     except PermissionError as error:
         raise Unreachable(f"its endpoint cannot be used ({error})") from error
     except (FileNotFoundError, ConnectionRefusedError):
-        raise Unreachable("no daemon listens at the endpoint that daemon.json names") from None
+        raise Unreachable("no daemon listens at the endpoint in daemon.json") from None
     except TimeoutError:
         raise Unreachable(f"the daemon (process {discovery.pid}) did not answer at its endpoint in time") from None
     except NotProven as problem:
-        raise Unreachable(f"the endpoint that daemon.json names is not this daemon's: {problem}") from None
+        raise Unreachable(f"the endpoint in daemon.json does not belong to this daemon: {problem}") from None
     except OSError as error:
         raise Unreachable(f"the opening dialogue broke off ({error.strerror or error})") from error
 
 
 def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
-    """Raises `OSError`, `NotProven`, `Unreachable`, `VersionMismatch`."""
+    """Connect to the daemon of a `daemon.json`. Raise `OSError`, `NotProven`, `Unreachable` or
+    `VersionMismatch`."""
     deadline = min(deadline, time.monotonic() + DIALOGUE_TIMEOUT_S)
     stream = connect_to_daemon(discovery.endpoint, folder, deadline)
-    # Closed in each case but one: `DaemonLink` takes them over.
+    # Closed in every case except success: `DaemonLink` takes the descriptors over.
     fds = OwnedFds()
     try:
-        # Before anything is said: the token's proof must not go to another user's process at that endpoint.
+        # Checked before anything is sent: the token's proof must not go to another user's process at that endpoint.
         stream.check_peer()
         answer = _talk(stream, discovery, fds, deadline)
         if answer.verdict is not AdmissionCode.WELCOME:
             if answer.verdict is AdmissionCode.LEAVING:
-                raise Unreachable("it is leaving")
-            raise Unreachable("it may open no more files, and has no room for one more application", _MORE_ROOM)
+                raise Unreachable("the daemon is ending")
+            raise Unreachable("the daemon's limit of open files is reached, so it accepts no client", _MORE_ROOM)
         read_fd, write_fd = stream.ends(answer.handles, fds)
-        # The system's own answer first: the number in daemon.json is only a hint.
+        # The system's information first: the process id in daemon.json is only a hint.
         return DaemonLink(stream.peer_pid or discovery.pid, read_fd, write_fd, fds)
     except BaseException:
         fds.close_all()
         raise
     finally:
-        # The connection of the dialogue is done: the link has descriptors of its own.
+        # The connection of the dialogue is finished: the link has separate descriptors.
         stream.close()
 
 
@@ -123,7 +130,7 @@ def _talk(stream: DaemonStream, discovery: Discovery, fds: OwnedFds, deadline: f
 
 
 def program_name() -> str:
-    """What a person would call this program: the script, else the module, else the interpreter."""
+    """Return a readable name of this program: the script, else the module, else the interpreter."""
     program = sys.argv[0] if getattr(sys, "argv", None) else ""
     if program in ("", "-c", "-m"):
         program = sys.executable or "python"
@@ -131,20 +138,21 @@ def program_name() -> str:
     return os.path.basename(os.path.dirname(program)) if name == "__main__.py" else name
 
 
-# The exit code of a connection that has ended; the daemon's own is unknown.
-# 0 and no error: losing a daemon is no crash of it, and no model is blamed.
+# Exit code of a connection that has ended; the daemon's own is unknown. 0, which is no error: losing a daemon is
+# not a crash, and no model is blamed.
 ENDED: Final = 0
 
 
 class DaemonLink:
-    """See `ChildProcess`. pid: the daemon's, from the system, else from the daemon itself."""
+    """A `ChildProcess` for the connection. `pid` is the daemon's, from the system, or else from the daemon
+    itself."""
 
     def __init__(self, pid: int, read_fd: int, write_fd: int, fds: OwnedFds) -> None:
         self.pid = pid
         self.stdin_fd = write_fd
         self.stdout_fd = read_fd
         self._fds = fds
-        # `HostProcess` reads a child's stderr; the daemon's own goes to its log file. A pipe that is at its end:
+        # `HostProcess` reads a child's stderr, but the daemon's goes to its log file: this pipe is at its end.
         self.stderr_fd, end = fds.pipe()
         fds.close(end)
         self._owner = os.getpid()
@@ -162,21 +170,22 @@ class DaemonLink:
             )
         if self._given_up or self.stdout_fd < 0:
             return ENDED
-        # A daemon is no child: there is no exit code to wait for, only the end of the stream.
+        # A daemon is not a child process: there is no exit code to wait for, only the end of the stream.
         return ENDED if connection_ended(self.stdout_fd, timeout_s) else None
 
     def terminate(self) -> None:
         self.kill()
 
     def kill(self) -> None:
-        """The daemon sees the end of our stream and ends its own, which wakes the threads that wait here."""
+        """Give up the connection. The daemon notices the end of the stream and ends its own, which wakes waiting
+        threads here."""
         with self._lock:
             if self._owner != os.getpid() or self._given_up or self.stdin_fd < 0:
                 return
             self._given_up = True
             abandon_stream(self.stdin_fd)
-            # The number now leads to the null device. Marked anew, the channel does not take it for a foreign
-            # file.
+            # The number now refers to the null device. Marked again, so that the channel does not take it for a
+            # foreign file.
             self._fds.mark_again(self.stdin_fd)
 
     def close(self) -> None:
@@ -194,16 +203,16 @@ _LOG_BYTES: Final = 8 * 1024
 
 
 class LostDaemon:
-    """See `DeathHandler`."""
+    """Handles the loss of a daemon, see `DeathHandler`."""
 
     def on_ready(self, process: HostProcess) -> None:
-        """Nothing is remembered about the versions of a daemon."""
+        """Do nothing: the versions of a daemon are not recorded."""
 
     def check_quarantine(self, context: CallContext) -> None:
-        """The daemon does that."""
+        """Do nothing: the daemon checks the quarantine."""
 
     def on_good_reply(self, context: CallContext, phase: str) -> None:
-        """Nothing to do: no model is under suspicion."""
+        """Do nothing: no model is suspected."""
 
     def investigate(
         self,
@@ -212,43 +221,43 @@ class LostDaemon:
         suspect: CallContext | None = None,
         patience_s: float = EXIT_WAIT_S,
     ) -> DeathReport:
-        """Why the connection failed. Gives up our ends of it."""
-        # Only our ends: `DaemonLink.kill` never touches the daemon, which serves others.
+        """Return why the connection failed, and give up this side of it."""
+        # Only this side: `DaemonLink.kill` never touches the daemon, which serves other applications.
         process.kill(failure.reason.message if failure.reason is not None else "the connection to the daemon ended")
         error = _error(process, failure.reason)
         error.details.setdefault("generation", process.generation)
-        # The daemon runs no native code; a call can only have caused its end by what it wrote on the wire.
-        # So calls are repeated without using up `retry`.
+        # The daemon runs no native code; a call can only have caused its end by data on the wire. So calls are
+        # repeated without counting against `retry`.
         outside = failure.reason is None or isinstance(failure.reason, HostHung)
         return DeathReport(error, None, from_outside=outside)
 
     def investigate_worker(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed:
-        """The daemon does that for its own workers."""
+        """Return the error unchanged: the daemon investigates the deaths of its workers."""
         return HostCrashed(error.message, cause=error.cause, fix=error.fix, evidence=error.evidence)
 
 
 def _error(process: HostProcess, reason: BridgeError | None) -> HostError:
     if isinstance(reason, HostHung):
         return HostHung(
-            f"The qnnbridge daemon (process {process.real_pid}) does not move.",
+            f"The qnnbridge daemon (process {process.real_pid}) does not respond.",
             cause=reason.cause or reason.message,
             fix=f"The next call connects again. If that fails, too: {command('host restart --daemon')}",
             details=reason.details,
         )
     if isinstance(reason, HostError):
         return reason
-    log, cause = _what_is_left()
+    log, cause = _traces_of_daemon()
     return HostCrashed(
         f"The qnnbridge daemon (process {process.real_pid}) closed the connection.",
         cause=reason.message if reason is not None else cause,
-        fix=f"Nothing to do: the next call connects again. Should it happen often, see {command('host logs')}",
+        fix=f"Nothing to do: the next call connects again. If it happens often, see {command('host logs')}",
         evidence=reason.evidence if reason is not None else _tail(log),
         details={"daemon_pid": process.real_pid, "log_file": log, "daemon": DAEMON_FEATURE},
     )
 
 
-def _what_is_left() -> tuple[str, str]:
-    """The log's path, empty if it is not known, and what the daemon's file says about its end."""
+def _traces_of_daemon() -> tuple[str, str]:
+    """Return the path of the log ('' if unknown), and the reason for the daemon's end according to its file."""
     try:
         folder = existing_runtime_folder()
         discovery = None if folder is None else read_discovery(folder)
@@ -256,7 +265,7 @@ def _what_is_left() -> tuple[str, str]:
         return "", error.message
     if discovery is None:
         return "", f"It was stopped, or {runtime_folder()} was removed."
-    return discovery.log_file, "It was killed or crashed, or it was stopped and another one took its place."
+    return discovery.log_file, "It was killed or crashed, or it was stopped and another daemon replaced it."
 
 
 def _tail(log: str) -> list[str]:
@@ -271,22 +280,22 @@ def _tail(log: str) -> list[str]:
     return [f"{log}: {line}" for line in lines[-_LOG_LINES:]]
 
 
-# A daemon that was there is waited for so long where we may not start one: its service manager may.
+# Time to wait for a daemon that was running if this side must not start one: its service manager may.
 RECONNECT_TIMEOUT_S: Final = 5.0
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
-# A daemon that said "ready", or that there is another one, and still cannot be entered: the one with the lock was
-# leaving. Grows with each try.
+# First pause before another start if a daemon reported "ready" or "running" and still cannot be reached: the holder
+# of the lock was ending. Doubles with each try.
 _START_AGAIN_S: Final = 0.5
-# Daemons in a row that end silently before they are ready, as a killed one does.
+# Number of consecutive daemons that may end silently before they are ready, as a killed one does.
 _MOST_SILENT_ENDS: Final = 3
 
-# A caller whose own limit is the one for finding the daemon has set it a moment before we set ours.
+# A caller with the same limit as for finding the daemon has set its deadline a moment before this side did.
 _SAME_TIME_S: Final = 0.5
 
 
 class DaemonConnector:
-    """The spawner of a `Host` whose process is a daemon. policy, inquest: what the supervisor needs besides."""
+    """The spawner of a `Host` whose process is a daemon. The supervisor also uses `policy` and `inquest`."""
 
     def __init__(self, access: DaemonAccess) -> None:
         self.policy = ReconnectPolicy()
@@ -300,14 +309,14 @@ class DaemonConnector:
 
     @property
     def features(self) -> frozenset[str]:
-        """For our HELLO. Both sides compare their releases if both name the first one."""
+        """Features for this side's HELLO. Both sides compare their releases if both have `DAEMON_FEATURE`."""
         if self._access.any_release:
             return frozenset({LEAVE_FEATURE})
         return frozenset({DAEMON_FEATURE, MAKE_WAY_FEATURE} if self._access.start else {DAEMON_FEATURE})
 
     def reach(self, deadline: float | None) -> None:
-        """Have a connection for `spawn`. Raises `HostStartFailed`, `VersionMismatch`, `DeadlineExceeded`."""
-        # A connection that was made for a caller whose time ran out serves the next one.
+        """Prepare a connection for `spawn`. Raise `HostStartFailed`, `VersionMismatch` or `DeadlineExceeded`."""
+        # A connection that was made for a caller whose time ran out serves the next caller.
         if self._ready is not None and self._ready.poll() is None:
             return
         link, self._ready = self._ready, None
@@ -322,7 +331,7 @@ class DaemonConnector:
         start_again_s = _START_AGAIN_S
         while True:
             try:
-                # A dialogue has its own limit; one that has begun is not cut short because patience ran out.
+                # The dialogue has its own limit; the end of `until` does not interrupt a dialogue under way.
                 self._ready = enter_daemon(math.inf if deadline is None else deadline)
                 self._was_there = True
                 self._silent_ends = 0
@@ -338,12 +347,12 @@ class DaemonConnector:
             if self._access.start and self._starting is None and time.monotonic() >= start_at:
                 self._starting = Starting(self._access.arguments, self._access.python)
             if self._await_start(min(until, time.monotonic() + pause_s)):
-                # Growing pauses: a daemon that ends each time is not started in a tight loop.
+                # Growing pauses, so that a daemon that ends each time is not started in a tight loop.
                 start_at, start_again_s = time.monotonic() + start_again_s, start_again_s * 2
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ChildProcess:
-        """See `Spawner`. The arguments do not count: the daemon runs already."""
+        """Return the connection, see `Spawner`. The arguments are ignored: the daemon runs already."""
         if self._ready is None:
             self.reach(None)
         assert self._ready is not None
@@ -351,12 +360,12 @@ class DaemonConnector:
         return link
 
     def close(self) -> None:
-        """The host is being closed, by any thread: a thread that waits in `reach` gives up."""
+        """Make a thread that waits in `reach` give up, because the host is being closed. Thread-safe."""
         self._closed = True
 
     def _await_start(self, until: float) -> bool:
-        """Wait a moment, less if the daemon that was started says something. True if that settles what became of
-        it."""
+        """Wait a moment, or until the started daemon reports its state. Return True if the outcome of its start is
+        settled."""
         if self._starting is None:
             sleep(max(0.0, until - time.monotonic()))
             return False
@@ -379,7 +388,7 @@ class DaemonConnector:
         cause = f"{why[:1].upper()}{why[1:]}."
         if deadline is not None and deadline < give_up_at - _SAME_TIME_S:
             return DeadlineExceeded(
-                "The time of the call was over before the daemon was reached.",
+                "The time limit of the call expired before the daemon was reached.",
                 cause=cause,
                 fix="Give it more time, or connect ahead with qnnbridge.connect().",
                 details={"state": "not-started"},
@@ -394,7 +403,7 @@ class DaemonConnector:
         return HostStartFailed(
             "No qnnbridge daemon could be reached.",
             cause=cause,
-            fix=fix or f"Start one: {command('host start')}   (qnnbridge.connect(start=True) does it, too).",
+            fix=fix or f"Start one: {command('host start')}   (qnnbridge.connect(start=True) also does).",
             details={"folder": str(runtime_folder())},
         )
 
@@ -405,8 +414,11 @@ class DaemonConnector:
 
 
 class ReconnectPolicy(RestartPolicy):
-    """When a lost daemon is looked for again: soon, and always. A failure costs a daemon nothing, and a fault of
-    one (its version, its folder) may be put right while the application runs."""
+    """When to reconnect to a lost daemon: soon, and again and again.
+
+    An attempt costs the daemon nothing, and a fault (its version, its folder) may be corrected while the
+    application runs.
+    """
 
     def __init__(self) -> None:
         # No breaker: connecting costs nothing but the attempt, and the daemon may come back at any moment.

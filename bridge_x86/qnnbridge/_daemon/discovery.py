@@ -1,11 +1,11 @@
 """Finding and starting a daemon: the folder in which it and its applications meet, and its `daemon.json`.
 
-The folder belongs to this user and is closed to other users. Its contents are as good as a password, so a
-folder that others could use, that is not ours, or that is a link is refused, never put right silently.
+The folder belongs to this user and is inaccessible to other users. Its contents are as good as a password, so a
+folder that others could use, that belongs to another user, or that is a link is refused, never corrected silently.
 
 The file is a hint. The process id in it is never acted on, and a file without a daemon does no harm: its endpoint
-cannot be opened, or the other end does not know the token. The daemon that holds the lock writes it, whole. No
-state; any thread.
+cannot be opened, or the other end does not know the token. The daemon that holds the lock writes the file
+atomically. Stateless; thread-safe.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.process_names import is_frozen
 
 VARIABLE: Final = "QNNBRIDGE_RUNTIME_DIR"
-# In the folder; its holder is the daemon.
+# In the folder; the daemon is the holder of this lock.
 LOCK_NAME: Final = "daemon.lock"
 _NOT_PRIVATE: Final = (
     "A user who can write there could pretend to be the daemon, and one who can read there could use it."
@@ -42,24 +42,24 @@ _NOT_PRIVATE: Final = (
 
 
 def runtime_folder() -> Path:
-    """Where it is, or would be: ``QNNBRIDGE_RUNTIME_DIR``, else the place that the system has for such things."""
+    """Return the folder, which need not exist: ``QNNBRIDGE_RUNTIME_DIR``, else the system's usual place."""
     named = os.environ.get(VARIABLE)
     return Path(os.path.abspath(os.path.expanduser(named))) if named else private.default_runtime_folder()
 
 
 def make_runtime_folder() -> Path:
-    """The folder, made if it is not there. Raises `HostStartFailed` if it cannot be made, or be trusted."""
+    """Return the folder; create it if needed. Raise `HostStartFailed` if it cannot be created or trusted."""
     folder = runtime_folder()
     try:
         private.make_private_folder(folder)
     except OSError as error:
-        raise _refused(folder, f"it cannot be made ({error.strerror or error})") from error
+        raise _refused(folder, f"it cannot be created ({error.strerror or error})") from error
     _check_folder(folder)
     return folder
 
 
 def existing_runtime_folder() -> Path | None:
-    """The folder if it is there. Raises `HostStartFailed` if it cannot be trusted."""
+    """Return the folder if it exists. Raise `HostStartFailed` if it cannot be trusted."""
     folder = runtime_folder()
     return folder if _check_folder(folder) else None
 
@@ -67,32 +67,32 @@ def existing_runtime_folder() -> Path | None:
 def _check_folder(path: Path) -> bool:
     # A link to a folder passes here and is refused by `check_private`, which does not follow it.
     if path.exists() and not path.is_dir():
-        raise _refused(path, "it is no folder")
+        raise _refused(path, "it is not a folder")
     return check_private(path)
 
 
 def check_private(path: Path) -> bool:
-    """Whether it is there. Raises `HostStartFailed` if it is not for us alone."""
+    """Return whether a path exists. Raise `HostStartFailed` if other users can access it."""
     try:
         problem = private.why_not_private(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise _refused(path, f"it cannot be looked at ({error.strerror or error})") from error
+        raise _refused(path, f"it cannot be examined ({error.strerror or error})") from error
     if problem is not None:
         raise _refused(path, problem, private.how_to_make_private(path), _NOT_PRIVATE)
     return True
 
 
 def _refused(path: Path, problem: str, fix: str | None = None, cause: str | None = None) -> HostStartFailed:
-    elsewhere = f"{VARIABLE} to a folder of your own."
+    elsewhere = f"{VARIABLE} to a folder that only you can access."
     error = HostStartFailed(
         f"{path} cannot be used for the daemon: {problem}.",
         cause=cause,
         fix=f"{fix}. Or set {elsewhere}" if fix else f"Set {elsewhere}",
         details={"path": str(path)},
     )
-    # Rights do not change by themselves; each start would end here.
+    # Rights do not change by themselves, so each further start would fail here.
     error.retry = "pointless"
     return error
 
@@ -100,17 +100,23 @@ def _refused(path: Path, problem: str, fix: str | None = None, cause: str | None
 FILE_NAME: Final = "daemon.json"
 
 _MAX_BYTES: Final = 64 * 1024
-# The year 4147: beyond 9999 `datetime` fails.
+# The year 4147; `datetime` fails beyond the year 9999.
 _LATEST_S: Final = 2**36
 _LARGEST_PID: Final = 2**32
 _REPLACE_TRIES: Final = 20
-# On Windows a file that another process reads this moment cannot be replaced.
+# On Windows a file cannot be replaced while another process reads it.
 _REPLACE_INTERVAL_S: Final = 0.05
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Discovery:
-    """endpoint: of the door. started: seconds since 1970, for people. token: never shown (`repr` leaves it out)."""
+    """Contents of `daemon.json`.
+
+    Attributes:
+        endpoint: where the daemon listens.
+        token: never shown (`repr` omits it).
+        started: seconds since 1970, for people.
+    """
 
     endpoint: str
     instance: bytes
@@ -126,17 +132,17 @@ class Discovery:
 
     @classmethod
     def from_json(cls, data: Any) -> Discovery:
-        """Raises `ValueError` for anything that `to_json` does not make."""
+        """Convert parsed JSON. Raise `ValueError` for anything that `to_json` does not produce."""
         if type(data) is not dict:
             raise ValueError("not a map")
         fields: dict[str, Any] = {f.name: data.get(f.name) for f in dataclasses.fields(cls)}
         for name, kind in (("endpoint", str), ("qnnbridge", str), ("log_file", str), ("pid", int)):
             if type(fields[name]) is not kind:
-                raise ValueError(f"{name} is no {kind.__name__}")
+                raise ValueError(f"{name} is not of type {kind.__name__}")
         if type(fields["started"]) not in (int, float) or not 0 <= fields["started"] < _LATEST_S:
             raise ValueError("started is not a time")
         if not 0 < fields["pid"] < _LARGEST_PID:
-            raise ValueError("pid is not the number of a process")
+            raise ValueError("pid is not a process id")
         for name, size in (("instance", INSTANCE_BYTES), ("token", TOKEN_BYTES)):
             fields[name] = bytes.fromhex(str(fields[name]))
             if len(fields[name]) != size:
@@ -146,9 +152,10 @@ class Discovery:
 
 
 def read_discovery(folder: Path) -> Discovery | None:
-    """What the last daemon left, ``None`` if there is nothing that could be of one.
+    """Return the file of the last daemon; ``None`` if there is no valid one.
 
-    Raises `HostStartFailed` if others could have written or read it.
+    Raises:
+        HostStartFailed: other users could have written or read it.
     """
     try:
         return look_at_discovery(folder)
@@ -157,19 +164,19 @@ def read_discovery(folder: Path) -> Discovery | None:
 
 
 def look_at_discovery(folder: Path) -> Discovery | None:
-    """`read_discovery`; raises `OSError` for a file that is there and cannot be read now."""
+    """Read the file like `read_discovery`, but raise `OSError` if it exists and cannot be read now."""
     path = folder / FILE_NAME
     if not check_private(path):
         return None
     try:
         return Discovery.from_json(json.loads(read_private_file(path, _MAX_BYTES)))
     except (FileNotFoundError, ValueError, RecursionError):
-        return None  # being replaced, or damaged: then the daemon that is about to start writes a new one
+        return None  # being replaced, or damaged: the daemon that is about to start writes a new one
 
 
 def write_discovery(folder: Path, discovery: Discovery) -> None:
-    """For the daemon alone. Raises `OSError`."""
-    # In the same folder, since a rename works within one file system; the random name is nobody else's.
+    """Write the file. Only the daemon does. Raise `OSError`."""
+    # In the same folder, since a rename works within one file system; nobody else uses the random name.
     temporary = folder / f".{FILE_NAME}.{secrets.token_hex(8)}"
     try:
         write_private_file(temporary, json.dumps(discovery.to_json(), indent=1).encode())
@@ -182,14 +189,14 @@ def write_discovery(folder: Path, discovery: Discovery) -> None:
                     raise
                 sleep(_REPLACE_INTERVAL_S)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)  # a full disk, say, lets it be made and not be written
+        temporary.unlink(missing_ok=True)  # for example on a full disk the file can be created but not written
         if isinstance(error, OSError) and error.filename is None:
             error.filename = os.fspath(folder / FILE_NAME)
         raise
 
 
 def remove_discovery(folder: Path, instance: bytes) -> None:
-    """The daemon leaves; a file of another one stays."""
+    """Remove the file of an ending daemon, but not that of another daemon."""
     found = read_discovery(folder)
     # Another daemon may have taken over and written its own file meanwhile.
     if found is not None and found.instance == instance:
@@ -201,7 +208,7 @@ def remove_discovery(folder: Path, instance: bytes) -> None:
 READY: Final = "@qnnbridge-daemon ready"
 # Another daemon holds the lock.
 RUNNING: Final = "@qnnbridge-daemon running"
-# Another daemon holds the lock, and this one takes its place when it ends. Said again and again.
+# Another daemon holds the lock, and this one replaces it when it ends. Printed repeatedly.
 WAITING: Final = "@qnnbridge-daemon waiting"
 
 MODULE: Final = "qnnbridge_daemon"
@@ -209,7 +216,7 @@ DETACHED: Final = "--detached"
 TAKE_OVER: Final = "--take-over"
 
 _PACKAGES: Final = ("qnnbridge_protocol", "qnnbridge_os", "qnnbridge_host", "qnnbridge", MODULE)
-# The daemon is the one that has a host of its own.
+# Removed because the daemon itself owns a host.
 _DROPPED: Final = ("QNNBRIDGE_HOST",)
 _PATHS: Final = tuple(
     f"QNNBRIDGE_{name}" for name in ("STATE_DIR", "CACHE_DIR", "RUNTIME_DIR", "CONFIG", "EP_PATH")
@@ -222,14 +229,16 @@ Outcome = Literal["ready", "running", "waiting"]
 
 
 class Starting:
-    """A daemon that has been started and has not said yet what became of it."""
+    """A daemon that has been started and has not reported the outcome yet."""
 
     def __init__(self, arguments: Sequence[str] = (), python: str | None = None) -> None:
-        """arguments: options of the daemon. python: its interpreter, default the running one.
+        """Start a daemon. Raise `HostStartFailed`.
 
-        Raises `HostStartFailed`.
+        Args:
+            arguments: options of the daemon.
+            python: its interpreter; default the running one.
         """
-        # Its working folder, too: the application's may be removed while the daemon lives on.
+        # Also its working folder: the application's may be removed while the daemon lives on.
         folder = make_runtime_folder()
         argv = [*daemon_command(python), DETACHED, *arguments]
         try:
@@ -240,8 +249,13 @@ class Starting:
         self._waiting = False
 
     def wait(self, deadline: float) -> Outcome | None:
-        """What became of it, ``None`` if it has not said so in time. "waiting", once, is no end: ask again. Raises
-        `HostStartFailed` with its own words."""
+        """Return the outcome, or ``None`` if the daemon does not report one in time.
+
+        "waiting" is returned once and is not final: call again.
+
+        Raises:
+            HostStartFailed: the daemon ended; the error contains its output.
+        """
         while True:
             whole, _, rest = self._text.decode("utf-8", "replace").rpartition("\n")
             # Only whole lines: a marker may arrive in pieces.
@@ -249,7 +263,7 @@ class Starting:
             if READY in lines or RUNNING in lines:
                 self.close()
                 return "ready" if READY in lines else "running"
-            # The daemon says it again and again; it is reported once.
+            # The daemon prints it repeatedly; it is reported once.
             if WAITING in lines and not self._waiting:
                 self._waiting = True
                 return "waiting"
@@ -262,18 +276,18 @@ class Starting:
             if not data:
                 self.close()
                 raise _did_not_start([*lines, rest])
-            # Bounded: a library may log without end at its start.
+            # Bounded: a library may log endlessly at its start.
             self._text = (self._text + data)[-_TEXT_BYTES:]
 
     def close(self) -> None:
-        """Stop waiting for it; it goes on."""
+        """Stop waiting; the daemon continues."""
         self._process.close()
 
 
 def daemon_command(python: str | None = None) -> list[str]:
-    """How a daemon is started: with the qnnbridge that runs here, unless another interpreter is named.
+    """Return the command that starts a daemon with the running qnnbridge, unless `python` is another interpreter.
 
-    A frozen application starts it with the host's interpreter, which has all packages. Raises `HostNotFound`.
+    A frozen application uses the host's interpreter, which has all packages. Raise `HostNotFound` if there is none.
     """
     if is_frozen():
         from qnnbridge._launch import find_host
@@ -283,15 +297,15 @@ def daemon_command(python: str | None = None) -> list[str]:
         return [python, "-X", "utf8", "-m", MODULE]
     if not sys.executable:
         raise HostNotFound(
-            "The daemon cannot be started: this program does not know its Python interpreter.",
+            "The daemon cannot be started: the path of this program's Python interpreter is unknown.",
             cause="sys.executable is empty.",
             fix="Start it from a terminal: qnnbridge host start",
         )
     roots = _roots()
-    # Installed in the interpreter: it finds the packages without help.
+    # Installed in the interpreter, which finds the packages without help.
     if len(roots) == 1 and roots[0] in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         return [sys.executable, "-X", "utf8", "-m", MODULE]
-    # A path that this program made for itself, or a checkout: the daemon is to be the same qnnbridge.
+    # A path that this program set up, or a checkout: the daemon must run the same qnnbridge.
     program = f"import sys; sys.path[:0] = {roots!r}; from {MODULE}.main import main; main()"
     return [sys.executable, "-X", "utf8", "-c", program]
 
@@ -302,7 +316,7 @@ def _roots() -> list[str]:
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.origin:
             raise HostNotFound(
-                f"The daemon cannot be started: the package {package} is not installed beside qnnbridge.",
+                f"The daemon cannot be started: the package {package} is not installed together with qnnbridge.",
                 fix=f"Install qnnbridge again: {install_command(options='--force-reinstall')}",
             )
         root = str(Path(spec.origin).absolute().parents[1])
@@ -320,7 +334,7 @@ def _environment() -> dict[str, str]:
 
 
 def variables_from_anywhere(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those variables for a daemon, whose working folder is another one."""
+    """Return the variables with absolute paths, for a daemon with another working folder."""
     kept = dict(environment)
     for name in _PATHS:
         if kept.get(name):
@@ -331,7 +345,8 @@ def variables_from_anywhere(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def from_anywhere(program: str) -> str:
-    """The path of a program for the daemon, whose working folder is another one; a bare name is looked up there."""
+    """Return the absolute path of a program, for a daemon with another working folder. The daemon looks a bare name
+    up."""
     return os.path.abspath(os.path.expanduser(program)) if os.path.dirname(program) else program
 
 
@@ -340,9 +355,9 @@ def _did_not_start(lines: list[str]) -> HostStartFailed:
     error = HostStartFailed(
         "The qnnbridge daemon did not start.",
         cause=said[-1].strip() if said else "It ended without output.",
-        fix=f"Look at what it says in a terminal: {command('host run')}",
+        fix=f"Run it in a terminal to see its output: {command('host run')}",
         evidence=said[-10:-1],
     )
-    # In silence: mostly another process has killed it, and the next one lives.
+    # A silent end mostly means that another process killed the daemon, so another start may succeed.
     error.retry = "pointless" if said else "safe"
     return error

@@ -1,10 +1,11 @@
-"""Explains faults: exit codes, lines of ONNX Runtime's log, deaths of the host, crash reports.
+"""Explanations of faults: exit codes, lines of ONNX Runtime's log, deaths of the host, and crash reports.
 
-The modules are pure functions over tables. Here are the files: one JSON file for programs and one text file for
-people per death, and the state folder. No process is started.
+The modules are pure functions over tables. This module handles the files: one JSON file for programs and one text
+file for people per death, and the state folder. It starts no process.
 
-`_supervision`, the transport and the tools call it. It imports the protocol, `qnnbridge_os` and `_launch.stderr`.
-The tables are needed only when something fails and take 20 ms to import, so callers import the modules then.
+`_supervision`, the transport and the tools call the package. It imports the protocol, `qnnbridge_os` and
+`_launch.stderr`. The tables are needed only after a failure and take 20 ms to import, so callers import the modules
+when they need them.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ if TYPE_CHECKING:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file so that a reader sees the old one or the new one, never a part. Raises `OSError`."""
+    """Write a file atomically: a reader sees the old file or the new one, never a part. Raise `OSError`."""
     from qnnbridge_os import files  # needed after a crash only
 
     files.make_folders(path.parent)
-    # A model's name may be no UTF-8; JSON, too, writes such bytes as `\udc80`.
+    # The name of a model may not be valid UTF-8. JSON also writes such bytes as `\udc80`.
     files.write_whole(path, text.encode("utf-8", "backslashreplace"))
 
 
 _CPUINFO: Final = "/proc/cpuinfo"
 _MODEL_NAME: Final = re.compile(r"^model name\s*:\s*(\S.*?)\s*$", re.MULTILINE)
-# The first processor of the list is in there.
+# Enough to contain the first processor of the list.
 _HEAD_CHARS: Final = 8192
 
 
 def processor_of(host_machine: str = "") -> str:
-    """``AMD EPYC 9R14 (x64), under Wine 8.0``; empty if nothing is known. Never raises.
+    """Return the processor, as ``AMD EPYC 9R14 (x64), under Wine 8.0``; '' if it is unknown. Never raise.
 
-    host_machine: of the host's process; if the computer is another, the host runs emulated.
+    `host_machine` is the machine type of the host's process; if the computer's differs, the host runs emulated.
     """
-    # The host is gone then, and this side is on the same computer.
+    # The host is gone by then, but this process runs on the same computer.
     try:
         from qnnbridge_os.processes import native_machine
 
@@ -60,7 +61,7 @@ def processor_of(host_machine: str = "") -> str:
 
             version = wine_version()
             text += f", under Wine {version}" if version else ""
-    except Exception:  # noqa: BLE001 - it is for an explanation of something worse
+    except Exception:  # noqa: BLE001 - the processor only helps to explain a worse failure
         return ""
     if host_machine and machine and host_machine != machine:
         text += f", on which {host_machine} is emulated"
@@ -85,7 +86,7 @@ CRASHES: Final = "crashes"
 ENDED: Final = "ended"
 SCHEMA: Final = 1
 
-# The names of the variables that a report may hold; all others may be secrets.
+# Environment variables that a report may contain; any other may hold a secret.
 ENVIRONMENT: Final = frozenset(
     (
         "QNNBRIDGE_HOST_PYTHON",
@@ -110,13 +111,13 @@ ENVIRONMENT: Final = frozenset(
     )
 )
 
-# Files with other names in the folder are neither listed nor dropped.
+# Files with other names in the folder are neither listed nor deleted.
 _ID = re.compile(r"^\d{8}-\d{6}-[0-9a-f]{8}$")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReportSummary:
-    """One line of a list of reports. path: of the text file."""
+    """One entry of a list of reports. `path` is that of the text file."""
 
     id: str
     when: str
@@ -140,23 +141,25 @@ class CrashReports:
 
     @property
     def ended(self) -> CrashReports:
-        """The reports of hosts that did not crash, in a folder beside the crashes."""
+        """Reports of hosts that did not crash, in a folder next to that of the crashes."""
         return CrashReports(self.folder.with_name(ENDED), self._wall_clock)
 
     def write(self, record: CrashRecord) -> Path | None:
-        """Writes a report and drops the oldest ones over fifty. Path of the text file, ``None`` if it failed.
+        """Write a report, and delete the oldest reports beyond 50. Write to `ended` if the host did not crash.
 
-        Of a host that did not crash it goes to `ended`.
+        Returns:
+            Path of the text file; ``None`` if writing failed.
         """
         return (self.ended if _did_not_crash(record) else self)._write(record)
 
     def _write(self, record: CrashRecord) -> Path | None:
-        from qnnbridge._diagnosis.crash import details_of, diagnose  # heavy, and needed after a crash only
+        from qnnbridge._diagnosis.crash import details_of, diagnose  # slow to import, and needed after a crash only
 
         try:
-            import secrets  # 8 ms, for a case that is rare
+            import secrets  # 8 ms, for a rare case
 
-            # UTC in a fixed width: reports sorted by name are sorted by time, also over a change of the zone.
+            # UTC with a fixed width, so that reports sorted by name are sorted by time even across a change of the
+            # time zone.
             when = datetime.datetime.fromtimestamp(self._wall_clock(), datetime.timezone.utc)
             report_id = f"{when:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
             diagnoses = diagnose(record)
@@ -170,25 +173,26 @@ class CrashReports:
             }
             data = without_home(data)
             path = self.folder / f"{report_id}.txt"
-            # The JSON first: reports are listed and dropped by it. A text without one would stay for ever, a JSON
-            # without its text is still shown.
+            # JSON first, since reports are listed and deleted by their JSON file. A text without JSON would never
+            # be deleted; a JSON without its text is still shown.
             write_whole(path.with_suffix(".json"), json.dumps(data, indent=1, default=str))
             write_whole(path, _as_text(data, record, diagnoses))
             self._drop_old()
-        except Exception:  # noqa: BLE001 - whatever it is, the crash itself is what the caller must hear of
+        except Exception:  # noqa: BLE001 - the crash itself must reach the caller, whatever fails here
             return None
         return path
 
     def summaries(self) -> list[ReportSummary]:
-        """The reports, newest first. A damaged one is left out."""
+        """Return the reports, newest first, without damaged ones."""
         return [summary for path in self._files() if (summary := _summary(path)) is not None]
 
     def read(self, report_id: str) -> dict[str, Any]:
-        """A report by its id, by the beginning of it, or ``last``. Raises `OptionError` if there is none."""
+        """Return a report by its id, by a prefix of the id, or by ``last``. Raise `OptionError` if there is
+        none."""
         return _read(self._file(report_id))
 
     def read_text(self, report_id: str) -> str:
-        """Return a report as text for a person. Raises `OptionError` as `read` does."""
+        """Return a report as text for people. Raise `OptionError` like `read`."""
         path = self._file(report_id)
         data = _read(path)
         try:
@@ -217,7 +221,7 @@ class CrashReports:
 
     def _drop_old(self) -> None:
         for path in self._files()[MAX_REPORTS:]:
-            # Another process may drop the same reports at this moment.
+            # Another process may delete the same reports at the same time.
             path.unlink(missing_ok=True)
             path.with_suffix(".txt").unlink(missing_ok=True)
 
@@ -227,15 +231,15 @@ def _did_not_crash(record: CrashRecord) -> bool:
 
 
 def without_home(value: Any, home: str | None = None) -> Any:
-    """The same data with the user's home folder written as ``~`` in every text."""
+    """Return the data with the user's home folder replaced by ``~`` in every text."""
     if home is None:
         home = os.path.expanduser("~")
-    if len(home) < 3:  # no home, or the root folder: nothing to hide, everything to spoil
+    if len(home) < 3:  # no home, or the root folder: replacing it would only damage the texts
         return value
     # Programs on Windows write paths with either slash.
     variants = {home, home.replace("\\", "/"), home.replace("/", "\\")}
     windows = os.name == "nt" or "\\" in home
-    # The end is checked, so that the home of `ann` is not found in that of `anna`.
+    # The lookahead keeps the home of `ann` from matching in that of `anna`.
     pattern = re.compile(
         "|".join(rf"{re.escape(text)}(?![\w.-])" for text in variants), re.IGNORECASE if windows else 0
     )

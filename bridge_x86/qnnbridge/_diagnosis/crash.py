@@ -1,8 +1,8 @@
 """Deaths of a host: the evidence, the diagnosis, and the exception for the callers.
 
-A `CrashRecord` is evidence only: the supervisor collects it and never changes it. `diagnose` draws the conclusions
-by `DEATH_RULES` and `log_rules`, best first; `to_error` puts them into the exception. No tensor data is ever part
-of a record.
+A `CrashRecord` contains evidence only: the supervisor collects it and never changes it. `diagnose` draws
+conclusions with `DEATH_RULES` and `log_rules`, best first; `to_error` puts them into the exception. A record never
+contains tensor data.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from qnnbridge._diagnosis.ort_log import explain_lines
 from qnnbridge._launch.stderr import parse_line, shorten
 from qnnbridge_protocol.errors import HostCrashed, HostStartFailed
 
-# The steps that the host declares before it enters native code.
+# Steps that the host declares before it enters native code.
 NATIVE_PHASES: Final = frozenset(("importing", "registering", "creating", "compiling", "running"))
 
-# The operations of a compilation; qnnbridge refuses to compile a compiled model.
+# Operations that compile; qnnbridge refuses to compile a compiled model.
 _COMPILES: Final = frozenset(("model.compile", "worker.compile"))
 
-# Above every rule: where this side ended the host, that is the cause, whatever its log says.
+# Above every rule: if this side ended the host, that is the cause, whatever the host's log contains.
 OUR_KILL: Final = 100
 FROM_EXIT_CODE: Final = 10
 MAX_EVIDENCE: Final = 3
 MAX_DIAGNOSES: Final = 5
-# Number of waiting requests that the message names.
+# Number of waiting requests that the message lists.
 MAX_WAITING: Final = 3
 
 _WHILE: Final = {
@@ -55,10 +55,13 @@ _WATCHDOG = re.compile(r"^Timeout \(\d+:\d\d:\d\d")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpenCall:
-    """A request that was open when the host died. phase: what the host had declared for it, ``None`` if queued.
+    """A request that was open when the host died.
 
-    without_qnn: QNN is not asked for, or took no node of the session that runs. entry: an entry of the cache stands
-    for the model. known: what is known against the model on QNN.
+    Attributes:
+        phase: step that the host had declared for the request; ``None`` if it was still queued.
+        without_qnn: QNN was not requested, or runs no node of the session.
+        entry: the model was loaded from an entry of the cache.
+        known: known fault of the model on QNN, as text.
     """
 
     request_id: int
@@ -74,14 +77,18 @@ class OpenCall:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CrashRecord:
-    """The evidence.
+    """The evidence of one death.
 
-    exit: ``None`` if the code is not known. host_phase: what the host as a whole was doing; of a request it is
-    in `in_flight`. stderr_head, stderr_tail: both ends, as text. killed_because: why we ended it ourselves.
-    on_purpose: the application asked for that end, by a deadline for example; it is no crash.
-    memory_ran_out: the kernel's out-of-memory killer struck while it lived; ``None`` if that is not known.
-    processor: of the host's computer, with an emulator if there is one; empty if unknown.
-    versions, application_versions: of the host and of this side. last_frames: headers of the last messages.
+    Attributes:
+        exit: ``None`` if the exit code is unknown.
+        host_phase: step of the host as a whole. The steps of requests are in `in_flight`.
+        stderr_head, stderr_tail: beginning and end of stderr.
+        killed_because: why this side ended the host.
+        on_purpose: the application requested the end, for example by a deadline; not a crash.
+        memory_ran_out: the kernel's out-of-memory killer was active during the host's life; ``None`` if unknown.
+        processor: processor of the host's computer, with an emulator if there is one; '' if unknown.
+        versions, application_versions: package versions of the host and of this side.
+        last_frames: headers of the last messages.
     """
 
     exit: ExitStatus | None
@@ -103,17 +110,17 @@ class CrashRecord:
 
     @property
     def suspects(self) -> tuple[OpenCall, ...]:
-        """The requests that were inside native code: only these can have killed it."""
+        """Requests that were inside native code: only these can have crashed the host."""
         return tuple(call for call in self.in_flight if call.phase in NATIVE_PHASES)
 
     @property
     def without_qnn(self) -> bool:
-        """Whether QNN had no part in the host's work; unknown work counts as QNN's."""
+        """Whether QNN took no part in the host's work. Unknown work counts as QNN's."""
         return bool(self.suspects) and all(call.without_qnn for call in self.suspects)
 
     @property
     def of_originals(self) -> bool:
-        """Whether all suspected models were being compiled, so that none of them is a compiled model."""
+        """Whether all suspected models were being compiled, so none of them is a compiled model."""
         suspects = self.suspects
         return bool(suspects) and all(call.op in _COMPILES for call in suspects)
 
@@ -124,17 +131,18 @@ class CrashRecord:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names of the suspected models, each once."""
+        """Names of the suspected models, without duplicates."""
         return tuple(dict.fromkeys(call.model or call.fingerprint[:12] for call in self.suspects))
 
     @property
     def waiting(self) -> tuple[OpenCall, ...]:
-        """The requests that the host had not begun to work on: none of these can have killed it."""
+        """Requests that the host had not started to process: none of these can have crashed it."""
         return tuple(call for call in self.in_flight if call.phase is None)
 
     @property
     def from_outside(self) -> bool:
-        """Another process ended it, so that its work says nothing. False if the kernel needed its memory."""
+        """Whether another process ended the host, so its work is not to blame. False if the kernel needed the
+        memory."""
         if self.exit is None or self.killed_because is not None:
             return False
         code = self.exit.code
@@ -142,14 +150,16 @@ class CrashRecord:
             return not (self.memory_ran_out and code.fault == "kill")
         if self.exit.platform != "win32" or self.exit.number != 1:
             return False
-        # TerminateProcess(…, 1) leaves no word; what else ends with 1 does: an exception, the host's own watchdog.
+        # TerminateProcess(…, 1) writes nothing to stderr. Other ends with 1 do: an exception, or the host's own
+        # watchdog.
         return self.terminate_line is None and not any(
             _TRACEBACK.match(line) or _WATCHDOG.match(line) for line in self.lines
         )
 
     @property
     def is_no_host(self) -> bool:
-        """It ended by itself before a word of ours, as a program does that is no host at all: a wrong path, say."""
+        """Whether the process ended by itself before its first message, like a program that is not a host (a wrong
+        path)."""
         return (
             not self.ready
             and self.host_phase == "starting"
@@ -163,28 +173,28 @@ class CrashRecord:
 
     @property
     def last_line(self) -> str:
-        """The last line of stderr that says something, without its time stamp, shortened."""
+        """Last meaningful line of stderr, shortened and without its time stamp."""
         said = (parse_line(line).text.strip() for line in reversed(self.lines))
         return shorten(next((text for text in said if text and not _SEE_HELP.match(text)), ""))
 
     @property
     def terminate_line(self) -> str | None:
-        """How the C++ runtime said good-bye, with the exception's text."""
+        """Last message of the C++ runtime, with the text of the exception."""
         said: str | None = None
         for line in self.lines:
             if _TERMINATE.match(line):
                 said = line.strip()
             elif said is not None and (what := _WHAT.match(line)):
-                # libstdc++ prints the exception's text on a line of its own.
+                # libstdc++ prints the text of the exception on a separate line.
                 said = f"{said}: {what.group('what').strip()}"
         return said
 
     @property
     def python_stack(self) -> tuple[str, ...]:
-        """What faulthandler printed: its title, then the frames of the thread that died, innermost first.
+        """Output of faulthandler: its title, then the frames of the thread that crashed, innermost first.
 
-        That is the one it calls current. A thread of native code is not listed; the others then say nothing, unless
-        there is only one, which waited for it.
+        That is the thread that faulthandler calls current. It does not list native threads; the frames of the other
+        threads then have no meaning, unless there is only one, which waited for the native thread.
         """
         title = ""
         threads: list[list[str]] = []
@@ -205,7 +215,12 @@ class CrashRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One explanation. weight: how sure it is, to compare with the others. curable: whether a restart may help."""
+    """One explanation of a death.
+
+    Attributes:
+        weight: certainty, relative to other explanations.
+        curable: a restart may help.
+    """
 
     cause: str
     fix: str
@@ -215,37 +230,37 @@ class Diagnosis:
 
 
 def diagnose(record: CrashRecord) -> list[Diagnosis]:
-    """The likely causes, best first; never empty."""
+    """Return the likely causes, best first; never empty."""
     if record.killed_because is not None:
-        # Often the sentence of an error.
-        cause = f"qnnbridge ended it: {record.killed_because.rstrip('.')}."
+        # The reason is often a complete sentence of an error.
+        cause = f"qnnbridge ended the host: {record.killed_because.rstrip('.')}."
         return [Diagnosis(cause, "", _evidence(record), OUR_KILL, True)]
     lines, evidence = record.lines, _evidence(record)
     found = [d for rule in DEATH_RULES if (d := _apply(rule, record, lines, evidence)) is not None]
     found += _of_known_faults(record, evidence)
     curable = record.exit is None or record.exit.code.curable
-    # An earlier failure that was survived leaves its lines too, so a log line alone is a symptom at most.
-    # All that are known are about QNN.
+    # Failures that the host survived also leave lines in the log, so a log line alone is a symptom at most. All
+    # known lines are about QNN.
     found += [
         Diagnosis(finding.cause, finding.fix, finding.evidence, min(finding.weight, SYMPTOM) - 1, curable)
         for finding in explain_lines(lines)
         if finding.weight > HINT and not record.without_qnn
     ]
     if record.exit is None:
-        found.append(Diagnosis("Its exit code could not be read.", "Look at stderr.", evidence, 0, True))
+        found.append(Diagnosis("The exit code could not be read.", "Look at stderr.", evidence, 0, True))
     else:
         code = record.exit.code
         cause = f"{code.name}: {code.meaning}."
         found.append(Diagnosis(cause, code.advice, evidence, FROM_EXIT_CODE, curable))
     found = sorted(found, key=lambda diagnosis: -diagnosis.weight)[:MAX_DIAGNOSES]
     if found[0].weight < STRONG and not found[0].evidence and record.last_line:
-        # Nothing is proved: what it said last is the best that there is.
+        # Without proof, the last line of stderr is the best evidence.
         found[0] = dataclasses.replace(found[0], evidence=(record.last_line,))
     return found
 
 
 def _of_known_faults(record: CrashRecord, evidence: tuple[str, ...]) -> list[Diagnosis]:
-    """Prefer a fault of the model that was known before it ran to what the crash looks like."""
+    """Return the faults of the model that were known before it ran; they outweigh the appearance of the crash."""
     code = record.exit.code if record.exit is not None else None
     if record.without_qnn or (code is not None and code.fault not in f"{_CRASH} {_ABORT}".split()):
         return []
@@ -262,7 +277,8 @@ def _of_known_faults(record: CrashRecord, evidence: tuple[str, ...]) -> list[Dia
 
 
 def to_error(record: CrashRecord, report_path: str | None = None) -> HostCrashed | HostStartFailed:
-    """The exception for the callers: `HostStartFailed` before the host was ready, `HostCrashed` after."""
+    """Return the exception for the callers: `HostStartFailed` before the host was ready, `HostCrashed`
+    afterwards."""
     diagnoses = diagnose(record)
     best = diagnoses[0]
     doing = _doing(record)
@@ -296,7 +312,7 @@ def _doing(record: CrashRecord) -> str:
 
 
 def details_of(record: CrashRecord, diagnoses: list[Diagnosis], report_path: str | None) -> dict[str, Any]:
-    """The record as data for programs: what `HostCrashed.details` holds."""
+    """Return the record as data for programs: the value of `HostCrashed.details`."""
     return {
         **dataclasses.asdict(record),
         "exit": None if record.exit is None else _exit_json(record.exit),
@@ -329,7 +345,7 @@ def _apply(
         return None
     if rule.phases and record.phase not in rule.phases:
         return None
-    # One is the opposite of the other, so equal values contradict each other.
+    # `qnn` and `without_qnn` are opposites, so equal values contradict each other.
     if rule.qnn is not None and rule.qnn is record.without_qnn:
         return None
     if rule.ops and not any(call.op in rule.ops for call in record.in_flight):
@@ -337,7 +353,7 @@ def _apply(
     if rule.silent and (record.terminate_line is not None or any(_TRACEBACK.match(line) for line in lines)):
         return None
     if rule.silent and record.phase == "starting" and record.last_line:
-        return None  # nothing logs that early, so this is what ended it
+        return None  # nothing else logs that early, so this line is the cause
     words = {"signal": code.name if code is not None else "", "processor": record.processor or "not known"}
     if rule.line is not None:
         matches = [(line, match) for line in lines if (match := re.search(rule.line, line))]
@@ -346,7 +362,7 @@ def _apply(
         line, match = matches[-1]
         words |= {key: value.strip() for key, value in match.groupdict(default="").items()}
         said = shorten(line.split("what():")[-1])
-        # The text of a C++ exception is in the terminate line already.
+        # The terminate line may already contain the text of a C++ exception.
         if not any(said in known for known in evidence):
             evidence = (said, *evidence)
     curable = rule.curable if rule.curable is not None else code is None or code.curable
@@ -354,7 +370,7 @@ def _apply(
 
 
 def _evidence(record: CrashRecord) -> tuple[str, ...]:
-    """What the dying process said itself."""
+    """Return the last output of the dying process: the C++ exception, and the place of a Python fault."""
     said = [record.terminate_line] if record.terminate_line else []
     stack = record.python_stack
     if stack:
@@ -380,7 +396,7 @@ def _exit_json(status: ExitStatus) -> dict[str, Any]:
     }
 
 
-# --- why hosts die, as data: kind of fault, phase and a line on stderr -> cause and fix ---------------------
+# --- causes of deaths, as data: kind of fault, phase and a line on stderr -> cause and fix --------------------
 
 START: Final = ("starting", "importing", "registering")
 MODEL: Final = ("creating", "compiling", "running")
@@ -388,12 +404,13 @@ MODEL: Final = ("creating", "compiling", "running")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeathRule:
-    """Fits if all that is given fits: one of the faults, one of the phases, an operation under way, a line.
+    """Applies if every given condition is met: a fault, a phase, an operation under way, a line.
 
-    faults: words of `exit_codes`, with blanks between.
-    line: searched in every line of stderr; the last match counts, its named groups can be used in the sentences.
-        A pattern that begins with ``.*`` must be anchored, or a log of long lines takes seconds.
-    curable: whether a restart may help; ``None`` leaves it to the exit code.
+    Attributes:
+        faults: values of `ExitCode.fault`, separated by blanks.
+        line: pattern searched in each line of stderr. The last match counts; its named groups can be used in the
+            texts. A pattern that begins with ``.*`` must be anchored, or a log of long lines takes seconds.
+        curable: a restart may help; ``None``: the exit code decides.
     """
 
     cause: str
@@ -404,18 +421,18 @@ class DeathRule:
     phases: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
     line: str | None = None
-    # Only if nothing on stderr names the fault (no C++ exception's name, no traceback; at the start, nothing).
+    # Applies only if stderr does not show the fault (no C++ exception, no traceback; at the start, no output).
     silent: bool = False
     curable: bool | None = None
-    # Whether QNN may have had a part in what was under way; ``None``: no matter.
+    # Whether QNN may have taken part in the work; ``None``: any.
     qnn: bool | None = None
-    # Whether the kernel's out-of-memory killer struck while it lived; ``None``: not known. Empty: no matter.
+    # Whether the kernel's out-of-memory killer was active (``None``: unknown); empty: any.
     memory: tuple[bool | None, ...] = ()
-    # Where the host has QNN from; empty: no matter.
+    # Where the host loads QNN from; empty: any.
     source: str = ""
-    # Of the exit code; empty: no matter.
+    # Platform of the exit code; empty: any.
     platform: str = ""
-    # Whether the model was certainly not a compiled one; ``None``: no matter.
+    # Whether the model is certainly not a compiled one; ``None``: any.
     original: bool | None = None
 
 
@@ -423,31 +440,31 @@ _REBUILD = "Compile the model again with this onnxruntime-qnn; copy the .onnx an
 _REINSTALL = "Reinstall onnxruntime and onnxruntime-qnn in the host's interpreter."
 _INSTALL = "`qnnbridge doctor` has the command that installs it; `qnnbridge setup --repair` makes the host again."
 _NAME_PYTHON = (
-    "Name the full path of a Python interpreter that has the packages of a host; `qnnbridge setup` makes one."
+    "Give the full path of a Python interpreter with the packages of a host; `qnnbridge setup` creates one."
 )
 _CPU = "Run this model on the CPU provider meanwhile, and report it to onnxruntime-qnn with the crash report."
-_FIND_OPERATOR = "`qnnbridge verify` of the model names the operator."
+_FIND_OPERATOR = "`qnnbridge verify` of the model finds the operator."
 _ABORT = "abort cpp-exception"
-# "unknown": an NTSTATUS error or a signal that the tables of exit codes do not name.
+# "unknown": an NTSTATUS error or a signal that the tables of exit codes do not contain.
 _CRASH = "access-violation illegal-instruction stack-overflow float unknown"
 
 # fmt: off
-# Each rule that fits gives a diagnosis. `diagnose` puts the heaviest first and keeps the order of this table
-# among equals, so the order counts between rules of one weight that fit the same death.
+# Each rule that applies gives a diagnosis. `diagnose` puts the heaviest first and keeps the order of this table
+# among equals, so the order matters for rules of equal weight that apply to the same death.
 DEATH_RULES: Final[tuple[DeathRule, ...]] = (
     # --- the model, or what was asked of it ---
     DeathRule("A tensor of the model has a dimension of size 0: QNN divides by it.",
         "Find the dimension of size 0 (also behind Slice or Reshape) and give it a size, or cut that part out.",
         faults="divide-by-zero", phases=MODEL, qnn=True),
     DeathRule(
-        "An integer division failed on the CPU: the smallest integer there is was divided by -1, or one by 0.",
+        "An integer division failed on the CPU: the smallest integer was divided by -1, or an integer by 0.",
         "Look for both among the inputs of Div and Mod of integers, and keep them out.", STRONG,
         faults="divide-by-zero", phases=MODEL, qnn=False),
     DeathRule("A dynamic option (set_ep_dynamic_options) has a value that QNN cannot read.",
-        "Correct the value: kvcache_rewind wants a number.", faults=_ABORT,
+        "Correct the value: kvcache_rewind needs a number.", faults=_ABORT,
         ops=("session.set_ep_dynamic_options",)),
     DeathRule(
-        "An option that must be a number is none ({function} failed): a run option such as "
+        "An option that must be a number is not one ({function} failed): a run option such as "
         "qnn.rpc_control_latency, or a provider option.", "Correct the option.", faults=_ABORT,
         line=r"(?:what\(\):|exception of type).*\b(?P<function>sto(?:i|l|ll|ul|ull|f|d))\b"),
     DeathRule("The .bin file does not belong to this .onnx file: it was made from another model.", _REBUILD,
@@ -466,8 +483,8 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "Check the provider options. " + _FIND_OPERATOR, SYMPTOM, faults=_ABORT, phases=MODEL, qnn=True,
         silent=True, original=True),
     DeathRule(
-        "On Windows this death leaves no message. A run or provider option that should be a number and is none "
-        "looks exactly like this; a context binary of another model does too.",
+        "On Windows this death leaves no message. A run or provider option that should be a number and is not one "
+        "has exactly this effect, and so does a context binary of another model.",
         "Check the options. If the model is a compiled one: " + _REBUILD[0].lower() + _REBUILD[1:], SYMPTOM,
         faults=_ABORT, phases=MODEL, qnn=True, silent=True, platform="win32", original=False),
     DeathRule(
@@ -476,7 +493,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "Check the options. " + _FIND_OPERATOR + " Compiled: compile it again with this onnxruntime-qnn.", SYMPTOM,
         faults=_ABORT, phases=MODEL, qnn=True, silent=True, platform="posix", original=False),
     DeathRule(
-        # One more than the rules for a crash of QNN below, which fit this fault as well.
+        # Heavier by 1 than the rules for a crash of QNN below, which also apply to this fault.
         "A native library used an instruction that the processor, or the emulator that runs it, does not have. "
         "Processor: {processor}.",
         "Update the emulator or the operating system; if there is none newer, use another version of onnxruntime "
@@ -546,7 +563,7 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
     # --- Python ---
     DeathRule("qnnbridge is not installed in the host's interpreter.", _INSTALL, faults="python-error usage",
         line=r"No module named '?qnnbridge_(?:host|os|protocol)\b", curable=False),
-    # All but `encodings`: a Python that lacks its own files has the next rule.
+    # All but `encodings`: the next rule is for a Python that lacks its own files.
     DeathRule("The host's interpreter lacks the package {module}.", _INSTALL, faults="python-error",
         line=r"ModuleNotFoundError: No module named '(?P<module>(?!encodings')[\w.]+)'", curable=False),
     DeathRule("The host's interpreter found another Python's files: PYTHONHOME or a broken virtual environment.",
@@ -567,20 +584,20 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
     DeathRule("The host's interpreter is too old for qnnbridge (a SyntaxError in its own files).",
         "Use Python 3.11 or newer for the host.", STRONG, faults="python-error", phases=("starting",),
         line=r"^SyntaxError: ", curable=False),
-    DeathRule("The host's interpreter is too old for qnnbridge: it does not know {option} (Python 2 does not).",
+    DeathRule("The host's interpreter is too old for qnnbridge: it does not have the option {option} (Python 2).",
         "Use Python 3.11 or newer for the host.", faults="usage", phases=("starting",),
         line=r"^Unknown option: (?P<option>-\w)$", curable=False),
     DeathRule(
-        "The program named as the host's interpreter is no Python interpreter: it does not know Python's options.",
+        "The program given as the host's interpreter is not a Python interpreter: it rejects Python's options.",
         _NAME_PYTHON, STRONG, faults="usage python-error", phases=("starting",),
         line=r"^\S.*: (?:invalid|unrecognized|unknown|illegal|bad) option", curable=False),
     DeathRule(
-        "The program named as the host's interpreter is no Python interpreter: it ended at once, without output. "
-        "(If it is one after all, something that it loads at its start calls sys.exit().)", _NAME_PYTHON,
+        "The program given as the host's interpreter is not a Python interpreter: it ended at once, without "
+        "output. (If it is one after all, a module that it loads at its start calls sys.exit().)", _NAME_PYTHON,
         STRONG, faults="ok usage", phases=("starting",), silent=True),
     # The title of faulthandler.dump_traceback_later, which ends the process with _exit(1).
     DeathRule("The native call took longer than its budget; the host's own watchdog ended the process.",
-        "Give the call more time, or find out why it hangs: the stack below tells where.",
+        "Give the call more time, or find out why it hangs: the stack below shows where.",
         line=r"^Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!", faults="python-error"),
     DeathRule("A Python exception ended the host: {error}", "Read the traceback in the crash report.", SYMPTOM,
         faults="python-error",
@@ -593,31 +610,32 @@ DEATH_RULES: Final[tuple[DeathRule, ...]] = (
         "Keep fewer sessions; use context binaries instead of compiling; close other programs.", STRONG,
         line=r"std::bad_alloc|^MemoryError|Cannot allocate memory|failed to commit"),
     DeathRule(
-        # Of this rule and the next three exactly one fits a SIGKILL: the kernel's counter decides where it can be
-        # read, else the phase does.
-        "The kernel's out-of-memory killer struck while it lived: the machine (or container) had no memory left.",
+        # Exactly one of this rule and the next three applies to a SIGKILL: the kernel's counter decides where it is
+        # readable, otherwise the phase.
+        "The kernel's out-of-memory killer was active while the host ran: the machine (or container) had no memory "
+        "left.",
         "Keep fewer sessions, use context binaries instead of compiling, close other programs. The kernel log "
-        "(dmesg, journalctl -k) names the process that was killed.", PROOF, faults="kill", memory=(True,)),
+        "(dmesg, journalctl -k) shows which process was killed.", PROOF, faults="kill", memory=(True,)),
     DeathRule(
-        "Another process killed it (SIGKILL); the kernel's out-of-memory killer has not struck while it lived.",
+        "Another process killed the host (SIGKILL); the kernel's out-of-memory killer was not active meanwhile.",
         "Find out which program ended it; the next start may just work.", PROOF, faults="kill", memory=(False,)),
     DeathRule(
-        "The kernel's out-of-memory killer ended it, or another process (SIGKILL): nothing here shows which.",
+        "The kernel's out-of-memory killer or another process ended the host (SIGKILL); it is unknown which.",
         "Look for 'Out of memory' in the kernel log (dmesg, journalctl -k). If it is there: keep fewer sessions, "
         "use context binaries instead of compiling.", STRONG, faults="kill", phases=("importing", *MODEL),
         memory=(None,)),
     DeathRule(
-        "Another process (SIGKILL) or the kernel's out-of-memory killer ended it: nothing here shows which.",
+        "Another process or the kernel's out-of-memory killer ended the host (SIGKILL); it is unknown which.",
         "Find out which program ended it; look for 'Out of memory' in the kernel log (dmesg, journalctl -k).",
         STRONG, faults="kill", phases=("starting", "registering", "idle", "closing"), memory=(None,)),
-    DeathRule("Another process asked it to end ({signal}).",
+    DeathRule("Another process asked the host to end ({signal}).",
         "Find out which program; the next start may just work.", STRONG, faults="terminate interrupt pipe"),
-    # C++ calls std::terminate with this text when a std::thread is destroyed that can still be joined.
+    # C++ calls std::terminate with this text when a std::thread is destroyed that is still joinable.
     DeathRule("The process ended while one of its threads was still in native code; all work was done.",
         "Nothing: no answer was lost.", STRONG, faults="abort", phases=("closing", "idle"),
         line=r"terminate called without an active exception"),
     DeathRule(
-        "It ended as if it had been asked to: its standard input was closed, or something in it called sys.exit().",
+        "The host ended as if on request: its standard input was closed, or code in it called sys.exit().",
         "Check custom operators and site hooks of the host's interpreter for sys.exit().", SYMPTOM,
         faults="ok"),
 )

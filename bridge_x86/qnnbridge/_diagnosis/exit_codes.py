@@ -1,8 +1,8 @@
 """Exit codes of a host process: the tables, and `ExitStatus`, which looks a number up.
 
 Names are those of Microsoft's ``ntstatus.h`` and of POSIX. The usual meanings come from deaths that were reproduced
-with the QNN libraries, and from public reports about them. `ExitStatus` is the number exactly as `subprocess` gave
-it, with the system whose rules it follows. Frozen rows, no state; any thread.
+with the QNN libraries, and from public reports about them. `ExitStatus` is the number exactly as `subprocess`
+returns it, with the platform whose rules apply. Immutable; thread-safe.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ import dataclasses
 import re
 from typing import Final, Literal
 
-# crash: native code died. loader: the program never got to run. killed: ended from outside. python: ended itself
-# with a number of its own. normal: ended as planned. shell: a shell's own answer, not the program's.
+# crash: native code died. loader: the program was never started. killed: ended from outside. python: ended itself
+# with a number other than 0. normal: ended as planned. shell: an exit code of a shell, not of the program.
 Kind = Literal["crash", "loader", "killed", "python", "normal", "shell"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ExitCode:
-    """One way to end.
+    """One way for a process to end.
 
-    number: unsigned 32-bit on Windows; the signal's number for a signal; the small number otherwise.
-    fault: the same kind of fault has the same word on every system (``access-violation`` is 0xC0000005 and
-        SIGSEGV), so that rules need not know the platform.
-    curable: a restart may help. blame: a model that was inside native code may be the cause.
+    Attributes:
+        number: unsigned 32-bit number on Windows; the number of a signal; the small number otherwise.
+        fault: kind of fault. The word is the same on every system (``access-violation`` is 0xC0000005 and SIGSEGV),
+            so
+            rules do not depend on the platform.
+        curable: a restart may help.
+        blame: a model that was inside native code may be the cause.
     """
 
     number: int
@@ -55,17 +58,18 @@ _ONE_SET = (
 )
 ONE_MACHINE = (
     "Give the host an interpreter and packages of one machine type: `qnnbridge setup` makes such a host. By hand: "
-    'python -c "import sysconfig; print(sysconfig.get_platform())" names the type of an interpreter; install all '
+    'python -c "import sysconfig; print(sysconfig.get_platform())" prints the type of an interpreter; install all '
     "packages with that interpreter's own pip."
 )
 _INSTRUCTION = (
-    "Use a newer emulator or operating system, or another version of the library that the crash report names. "
+    "Use a newer emulator or operating system, or another version of the library in the crash report. "
     + ONE_MACHINE
 )
 _MEMORY = "Keep fewer sessions, use context binaries instead of compiling, enlarge the page file."
 _FLOAT = "a floating-point trap that some library switched on"
+_NO_CRASH = "Nothing: this is not a crash."
 
-# One row, as few lines as it needs.
+# As few lines as possible per row.
 # fmt: off
 WINDOWS: Final[tuple[ExitCode, ...]] = (
     ExitCode(0, "exit 0", "ok", "normal", True, False,
@@ -74,14 +78,15 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
     ExitCode(1, "exit 1", "python-error", "python", True, False,
         "a Python exception ended the program, or TerminateProcess(…, 1): Popen.kill, taskkill /F, Task "
         "Manager",
-        "Read the end of stderr: a traceback tells which; no text at all means it was ended from outside."),
+        "Read the end of stderr: a traceback shows the exception; no text means that the process was ended from "
+        "outside."),
     ExitCode(2, "exit 2", "usage", "python", False, False,
         "Python did not understand its command line or could not open the program",
         "Check the path of the host's interpreter; `qnnbridge --version` shows which one is used, and why it does "
         "not start."),
     _crash(3, "abort()", "abort",
         "the C runtime's abort(): an uncaught C++ exception or a failed check in a native library",
-        "The last line on stderr often names the exception. Treat it as 0xC0000409."),
+        "The last line on stderr often contains the exception. Treat it as 0xC0000409."),
     _loader(101, "venv launcher: cannot start", "launcher",
         "the python.exe of a virtual environment could not start the base interpreter",
         "The base Python was moved or removed: make the virtual environment again."),
@@ -90,7 +95,7 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
         "The base Python was moved or removed: make the virtual environment again."),
     _loader(106, "venv launcher: no pyvenv.cfg", "launcher",
         "the python.exe of a virtual environment did not find its pyvenv.cfg",
-        "Name the python.exe inside the virtual environment itself, or make the environment again."),
+        "Give the python.exe inside the virtual environment itself, or make the environment again."),
     ExitCode(120, "exit 120", "python-error", "python", True, False,
         "Python could not flush stdout or stderr while it shut down",
         "The reader of its output was gone first; nothing to do if the host was being closed."),
@@ -107,13 +112,13 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
     _loader(0x40000023, "STATUS_IMAGE_MACHINE_TYPE_MISMATCH_EXE", "wrong-architecture",
         "the program is for another machine type", ONE_MACHINE),
     _crash(0x40000015, "STATUS_FATAL_APP_EXIT", "abort",
-        "the C runtime gave up (runtime error box of a debug build)", "Look for a debug build of a library."),
+        "the C runtime ended the process (runtime error box of a debug build)",
+        "Look for a debug build of a library."),
     _killed(0x40010004, "DBG_TERMINATE_PROCESS", "terminate",
         "a debugger or the end of the Windows session ended the process",
-        "Nothing, it is no fault of the host."),
-    _killed(0x40010005, "DBG_CONTROL_C", "interrupt", "Ctrl+C in the console", "Nothing, it is no crash."),
-    _killed(0x40010008, "DBG_CONTROL_BREAK", "interrupt", "Ctrl+Break in the console",
-        "Nothing, it is no crash."),
+        "Nothing: this is not a fault of the host."),
+    _killed(0x40010005, "DBG_CONTROL_C", "interrupt", "Ctrl+C in the console", _NO_CRASH),
+    _killed(0x40010008, "DBG_CONTROL_BREAK", "interrupt", "Ctrl+Break in the console", _NO_CRASH),
     _crash(0x80000001, "STATUS_GUARD_PAGE_VIOLATION", "stack-overflow",
         "a guard page was touched: a stack at its end, or a damaged pointer", _MODEL),
     _crash(0x80000002, "STATUS_DATATYPE_MISALIGNMENT", "bus", "a misaligned access in native code", _MODEL),
@@ -135,21 +140,20 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
         _ONE_SET),
     _crash(0xC000000D, "STATUS_INVALID_PARAMETER", "invalid-handle", "a system call was given a bad argument",
         _MODEL),
-    _crash(0xC0000017, "STATUS_NO_MEMORY", "no-memory", "the system had no memory to give", _MEMORY),
+    _crash(0xC0000017, "STATUS_NO_MEMORY", "no-memory", "the system had no free memory", _MEMORY),
     _crash(0xC000001D, "STATUS_ILLEGAL_INSTRUCTION", "illegal-instruction",
         "an instruction that the processor, or the emulator that runs it (Wine, x64 on an older Windows on Arm), "
         "does not have; or a library for another machine, or a jump into data", _INSTRUCTION),
     _loader(0xC0000022, "STATUS_ACCESS_DENIED", "blocked", "Windows refused access to a file of the program",
         "Check the rights on the interpreter's folder and the antivirus log."),
     _crash(0xC0000025, "STATUS_NONCONTINUABLE_EXCEPTION", "cpp-exception",
-        "code went on after an exception that must not be continued", _MODEL),
+        "code continued after an exception that does not allow that", _MODEL),
     _crash(0xC0000026, "STATUS_INVALID_DISPOSITION", "cpp-exception",
-        "an exception handler gave a senseless answer (damaged stack)", _MODEL),
+        "an exception handler returned an invalid value (damaged stack)", _MODEL),
     _crash(0xC0000028, "STATUS_BAD_STACK", "stack-overflow",
         "the stack was damaged while an exception was handled", _MODEL),
     _loader(0xC000007B, "STATUS_INVALID_IMAGE_FORMAT", "wrong-architecture",
-        "a library of another machine type lies beside the program (x64 beside ARM64), or a damaged file",
-        ONE_MACHINE),
+        "a library next to the program is for another machine type (x64 for ARM64), or is damaged", ONE_MACHINE),
     _crash(0xC000008C, "STATUS_ARRAY_BOUNDS_EXCEEDED", "access-violation", "an array index out of range",
         _MODEL),
     _crash(0xC000008D, "STATUS_FLOAT_DENORMAL_OPERAND", "float", _FLOAT, _MODEL),
@@ -184,7 +188,7 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
         "a DLL lacks a function: two versions are mixed, or an old copy from System32 was found first",
         _ONE_SET),
     _killed(0xC000013A, "STATUS_CONTROL_C_EXIT", "interrupt", "Ctrl+C, or the console window was closed",
-        "Nothing, it is no crash."),
+        _NO_CRASH),
     _loader(0xC0000142, "STATUS_DLL_INIT_FAILED", "library-init",
         "a DLL refused to start: no desktop (a service), the desktop heap is full, or its own start-up "
         "failed", "Start it from an interactive session; sign out and in again; reboot after a driver update."),
@@ -194,7 +198,7 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
         "Repair the Python installation."),
     _crash(0xC000014B, "STATUS_PIPE_BROKEN", "pipe", "the other end of a pipe was gone",
         "Nothing, if the application had ended."),
-    _crash(0xC0000194, "STATUS_POSSIBLE_DEADLOCK", "invalid-handle", "a lock was waited for too long", _MODEL),
+    _crash(0xC0000194, "STATUS_POSSIBLE_DEADLOCK", "invalid-handle", "waiting for a lock took too long", _MODEL),
     _killed(0xC000026B, "STATUS_DLL_INIT_FAILED_LOGOFF", "terminate",
         "started while Windows was shutting down or signing out", "Nothing."),
     _crash(0xC0000374, "STATUS_HEAP_CORRUPTION", "heap-corruption",
@@ -202,8 +206,8 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
         "runtime libraries)", _ONE_SET),
     _crash(0xC0000409, "STATUS_STACK_BUFFER_OVERRUN", "abort",
         "fail-fast: despite its name this is how abort() ends. The usual death of ONNX Runtime and QNN: an "
-        "uncaught C++ exception, for instance a number option that is no number, or a context binary of "
-        "another model",
+        "uncaught C++ exception, for instance an invalid number in an option, or a context binary of another "
+        "model",
         "Read the last lines on stderr; check provider and run options; rebuild the context binary."),
     _crash(0xC0000417, "STATUS_INVALID_CRUNTIME_PARAMETER", "abort", "the C runtime was given a bad argument",
         _MODEL),
@@ -217,7 +221,7 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
         "a library ended the process on purpose (fail-fast)",
         "Read the last lines on stderr and the Application event log (event 1000)."),
     _crash(0xC0000604, "STATUS_DYNAMIC_CODE_BLOCKED", "blocked", "a policy forbids code made at run time",
-        "Take the exploit-protection rule off the interpreter."),
+        "Remove the exploit-protection rule for the interpreter."),
     _loader(0xC06D007E, "delay-load: module not found", "library-missing",
         "a delay-loaded DLL is missing. No QNN wheel delay-loads anything: another extension in the process "
         "does", "Look for a foreign DLL in the host's environment."),
@@ -232,7 +236,7 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
     _crash(0xE0434352, ".NET exception", "cpp-exception", "an unhandled .NET exception",
         "Some .NET component is in the process: find out which."),
     _crash(0xE06D7363, "C++ exception", "cpp-exception", "a C++ exception crossed a C boundary",
-        "The last line on stderr names it."),
+        "Read the last line on stderr: it contains the exception."),
     _killed(0xFFFFFFFF, "exit -1", "terminate",
         "the program ended with -1, or TerminateProcess(…, -1) by a .NET tool", "Find out which program ended it."),
 )
@@ -241,21 +245,21 @@ WINDOWS: Final[tuple[ExitCode, ...]] = (
 _SIGNAL_NOTE = "Find out which program sent it."
 
 # fmt: off
-# The numbers of Linux on x64 and ARM64; macOS has others for SIGBUS, SIGUSR1 and SIGUSR2.
+# Numbers of Linux on x64 and ARM64; macOS has others for SIGBUS, SIGUSR1 and SIGUSR2.
 SIGNALS: Final[tuple[ExitCode, ...]] = (
-    _killed(1, "SIGHUP", "terminate", "the terminal was closed", "Nothing, it is no crash."),
-    _killed(2, "SIGINT", "interrupt", "Ctrl+C", "Nothing, it is no crash."),
-    _killed(3, "SIGQUIT", "interrupt", "Ctrl+\\ in the terminal", "Nothing, it is no crash."),
+    _killed(1, "SIGHUP", "terminate", "the terminal was closed", _NO_CRASH),
+    _killed(2, "SIGINT", "interrupt", "Ctrl+C", _NO_CRASH),
+    _killed(3, "SIGQUIT", "interrupt", "Ctrl+\\ in the terminal", _NO_CRASH),
     _crash(4, "SIGILL", "illegal-instruction",
         "an instruction that the processor, or the emulator that runs it (qemu), does not have; or a library for "
         "another machine, or a jump into data", _INSTRUCTION),
     _crash(5, "SIGTRAP", "breakpoint", "a breakpoint or a compiler's trap instruction", _MODEL),
     _crash(6, "SIGABRT", "abort",
         "abort(): an uncaught C++ exception, the allocator's own check (double free), a thread alive at exit",
-        "The line `terminate called after throwing …` on stderr names the exception."),
+        "Read the line `terminate called after throwing …` on stderr: it contains the exception."),
     _crash(7, "SIGBUS", "bus",
         "a memory-mapped file is shorter than it should be: a truncated library or context binary, or a "
-        "full disk behind it", "Reinstall the wheel; rebuild the context binary; check free space."),
+        "full disk", "Reinstall the wheel; rebuild the context binary; check free space."),
     _crash(8, "SIGFPE", "divide-by-zero",
         "an integer was divided by zero: nearly always a tensor with a dimension of size 0",
         "Find the dimension of size 0 in the model and give it a size, or cut that part out of the model."),
@@ -266,15 +270,15 @@ SIGNALS: Final[tuple[ExitCode, ...]] = (
         "native code touched memory it does not own: a damaged or foreign context binary, an operator bug "
         "(STFT with a computed step), a session used after its provider was unregistered, the driver", _MODEL),
     _killed(12, "SIGUSR2", "terminate", "a user-defined signal without a handler", _SIGNAL_NOTE),
-    _killed(13, "SIGPIPE", "pipe", "the reader of its output was gone",
+    _killed(13, "SIGPIPE", "pipe", "the reader of the output was gone",
         "Nothing, if the application had ended."),
     _killed(14, "SIGALRM", "terminate", "a timer without a handler", _SIGNAL_NOTE),
-    _killed(15, "SIGTERM", "terminate", "asked to end from outside", "Nothing, it is no crash."),
+    _killed(15, "SIGTERM", "terminate", "asked to end from outside", _NO_CRASH),
     _killed(24, "SIGXCPU", "terminate", "the limit of processor time was reached",
         "Raise the limit (ulimit -t)."),
     _killed(25, "SIGXFSZ", "terminate", "the limit of file size was reached", "Raise the limit (ulimit -f)."),
     _crash(31, "SIGSYS", "blocked", "a sandbox forbids a system call",
-        "Loosen the sandbox (seccomp) of the host."),
+        "Relax the sandbox (seccomp) of the host."),
 )
 # fmt: on
 
@@ -303,7 +307,7 @@ POSIX: Final[tuple[ExitCode, ...]] = (
 Platform = Literal["win32", "posix"]
 
 UINT32: Final = 0xFFFFFFFF
-# The first number of NTSTATUS's severity "error".
+# First number with the severity "error" of NTSTATUS.
 NTSTATUS_ERROR: Final = 0xC0000000
 # A POSIX shell, and any wrapper script that does not ``exec``, reports signal N as 128 + N.
 SHELL_SIGNAL_BASE: Final = 128
@@ -313,7 +317,7 @@ _POSIX: Final = {row.number: row for row in POSIX}
 _SIGNALS: Final = {row.number: row for row in SIGNALS}
 _BY_NAME: Final = {row.name.upper(): row for row in (*SIGNALS, *WINDOWS) if row.name.isidentifier()}
 
-# The NTSTATUS codes that Cygwin (and so MSYS2 and Git Bash) turns into a signal; all others become 127.
+# NTSTATUS codes that Cygwin (and so MSYS2 and Git Bash) turns into a signal; all others become 127.
 _GIT_BASH: Final = {0xC0000005: 139, 0xC000001D: 132, 0xC0000017: 138, 0xC000013A: 130}
 
 
@@ -321,9 +325,13 @@ _GIT_BASH: Final = {0xC0000005: 139, 0xC000001D: 132, 0xC0000017: 138, 0xC000013
 class ExitStatus:
     """How a process ended.
 
-    raw: the number as `subprocess.Popen.returncode` gives it: -N for signal N on POSIX, the unsigned 32-bit
-        code on Windows (a signed one is understood too). platform: whose rules apply; a Windows process under
-        Wine that a Linux parent waits for is "posix", and its number is the low byte only.
+    Attributes:
+        raw: value of `subprocess.Popen.returncode`: -N for signal N on POSIX, the unsigned 32-bit code on Windows
+            (a
+            signed code is accepted, too).
+        platform: platform whose rules apply. For a Windows process under Wine with a Linux parent that is "posix",
+            and
+            only the low byte of the code is left.
     """
 
     raw: int
@@ -339,7 +347,7 @@ class ExitStatus:
 
     @property
     def number(self) -> int:
-        """The number that Python shows for it."""
+        """Number that Python shows for the status."""
         return self.unsigned if self.platform == "win32" else self.raw
 
     @property
@@ -348,16 +356,16 @@ class ExitStatus:
 
     @property
     def signal(self) -> int | None:
-        """The signal that ended it, also when a wrapper reported it as 128 + N."""
+        """Signal that ended the process, also if a wrapper reported it as 128 + N."""
         if self.platform == "win32":
             return None
         number = -self.raw if self.raw < 0 else self.raw - SHELL_SIGNAL_BASE
-        # 128 + N only for signals of the table: a program may end with 200 by itself.
+        # 128 + N is a signal only if the table contains it: a program may exit with 200.
         return number if number in _SIGNALS or self.raw < 0 else None
 
     @property
     def code(self) -> ExitCode:
-        """The row of the table; a code that the table lacks gets a row that says so."""
+        """Row of the table; for an unlisted code, a row that reports that."""
         if self.platform == "win32":
             return windows_code(self.unsigned)
         signal = self.signal
@@ -370,8 +378,9 @@ class ExitStatus:
         return self.code.name
 
     def describe(self) -> str:
-        """The code in one phrase: ``3221226505 (0xC0000409, STATUS_STACK_BUFFER_OVERRUN)``, ``-11 (SIGSEGV)``."""
-        # The NTSTATUS codes with a severity begin here, and people look those up in hexadecimal.
+        """Return the code as one phrase: ``3221226505 (0xC0000409, STATUS_STACK_BUFFER_OVERRUN)``, ``-11
+        (SIGSEGV)``."""
+        # NTSTATUS codes with a severity start here; they are looked up in hexadecimal.
         if self.platform == "win32" and self.unsigned >= 0x40000000:
             return f"{self.unsigned} ({self.hex}, {self.name})"
         if self.signal is not None and self.raw > 0:
@@ -380,13 +389,13 @@ class ExitStatus:
 
 
 def to_signed(number: int) -> int:
-    """A 32-bit number as cmd and PowerShell show it."""
+    """Return a 32-bit number as cmd and PowerShell show it."""
     number &= UINT32
     return number - 0x100000000 if number > 0x7FFFFFFF else number
 
 
 def git_bash_status(unsigned: int) -> int:
-    """What ``$?`` is in Git Bash, MSYS2 or Cygwin after a native Windows program ended with this code."""
+    """Return ``$?`` in Git Bash, MSYS2 or Cygwin after a native Windows program ended with this code."""
     return _GIT_BASH.get(unsigned, 127) if unsigned >= NTSTATUS_ERROR else unsigned & 0xFF
 
 
@@ -400,12 +409,12 @@ def windows_code(unsigned: int) -> ExitCode:
         unsigned,
         f"NTSTATUS 0x{unsigned:08X}",
         "unknown",
-        "a Windows error status that this table does not name: native code ended the process",
-        "Look at the Application event log (event 1000): it names the module.",
+        "a Windows error status that is not in this table: native code ended the process",
+        "Look for the module in the Application event log (event 1000).",
     )
 
 
-# What Python's faulthandler calls them before it leaves the process to Windows.
+# Python's faulthandler prints these texts before it leaves the process to Windows.
 _FATAL_EXCEPTIONS = {
     "access violation": 0xC0000005,
     "page error": 0xC0000006,
@@ -419,9 +428,10 @@ _FATAL_EXCEPTION = re.compile(r"^Windows fatal exception: (?:code 0x([0-9a-fA-F]
 
 
 def from_low_byte(raw: int, stderr: str) -> ExitStatus:
-    """How a Windows process ended that a Linux parent waited for, as under Wine: 8 bits of its code are left.
+    """Return how a Windows process ended whose Linux parent received only the low byte of the code, as under Wine.
 
-    The code is the one with these bits that Python named last on stderr, else the only one of the table."""
+    The code is the last one with this low byte that Python printed on stderr, or else the only one in the table.
+    """
     if raw < 0:
         return ExitStatus(raw, "posix")
     for number, name in reversed(_FATAL_EXCEPTION.findall(stderr)):
@@ -429,7 +439,7 @@ def from_low_byte(raw: int, stderr: str) -> ExitStatus:
         if code and code & 0xFF == raw:
             return ExitStatus(code, "win32")
     fits = [code for code in _WINDOWS if code & 0xFF == raw]
-    # A code below 256 is its own low byte, so it stands for itself.
+    # A code below 256 equals its low byte and needs no other.
     return ExitStatus(fits[0] if raw not in fits and len(fits) == 1 else raw, "win32")
 
 
@@ -444,7 +454,7 @@ def posix_code(number: int) -> ExitCode | None:
 
 
 def code_by_name(name: str) -> ExitCode | None:
-    """A row by its name: ``SIGSEGV``, ``STATUS_HEAP_CORRUPTION``, also without the ``STATUS_``."""
+    """Return a row by its name: ``SIGSEGV``, ``STATUS_HEAP_CORRUPTION``, also without ``STATUS_``."""
     name = name.strip().upper()
     return _BY_NAME.get(name) or _BY_NAME.get(f"STATUS_{name}")
 
@@ -461,6 +471,6 @@ def _own_number(number: int) -> ExitCode:
         "python",
         True,
         False,
-        "the program ended itself with a number of its own",
+        "the program ended itself with this number",
         "Read the end of stderr.",
     )

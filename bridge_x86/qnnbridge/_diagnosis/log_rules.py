@@ -1,11 +1,11 @@
-"""QNN's error codes, and lines of its and ONNX Runtime's logs with what they mean, as data: pattern, cause, fix.
+"""QNN's error codes, and lines of the logs of QNN and ONNX Runtime, as data: pattern, cause, fix.
 
 Only the low 16 bits of a QNN error are its code; the library keeps internal flags above them and ONNX Runtime
 prints the whole number (``Code: 216172828125104107`` is 1003). The names were read from the QNN 2.40 core API.
 
-Each rule was taken from a log of onnxruntime-qnn 2.6 or 2.7 that was provoked here, or from the texts inside the
-libraries of those wheels, where only a real NPU would print them. A line is explained by the first rule that
-matches it: special cases come first. `ort_log` reads the rules.
+The patterns come from logs of onnxruntime-qnn 2.6 or 2.7 that were provoked here, or, for messages that only a real
+NPU prints, from the texts inside the libraries of those wheels. The first rule that matches a line explains it, so
+special cases come first. `ort_log` applies the rules.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ class QnnCode:
     advice: str = ""
 
 
-# A session of qnnbridge always has a chip, the computer's or the simulator's; logs of other programs are read, too.
+# A session of qnnbridge always has a chip, the computer's or the simulator's, but logs of other programs are read,
+# too.
 _CODE_TARGET = (
     "Change the operator or its data type: `qnnbridge analyze MODEL` looks for it, or leave it to the CPU with "
-    'fallback="cpu". A program without qnnbridge that names no chip has to name one (soc_model, 60 for X Elite).'
+    'fallback="cpu". A program without qnnbridge has to set the chip (soc_model, 60 for X Elite).'
 )
 _CODE_ONE_SET = (
     "Use one set of QNN libraries: remove QNN SDK folders from PATH, ADSP_LIBRARY_PATH and backend_path, "
@@ -40,7 +41,7 @@ _CODE_SKEL = (
     "together and unmodified."
 )
 
-# One row, as few lines as it needs.
+# As few lines as possible per row.
 # fmt: off
 QNN_CODES: Final[tuple[QnnCode, ...]] = (
     QnnCode(1000, "QNN_COMMON_ERROR_NOT_SUPPORTED",
@@ -60,7 +61,7 @@ QNN_CODES: Final[tuple[QnnCode, ...]] = (
     QnnCode(1009, "QNN_COMMON_ERROR_LOADING_BINARIES", "the same library was loaded twice in one process",
         _CODE_ONE_SET),
     QnnCode(1010, "QNN_COMMON_ERROR_RESOURCE_UNAVAILABLE", "resources are used up", "Keep fewer sessions."),
-    QnnCode(1011, "QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL", "the NPU is gone for good in this process",
+    QnnCode(1011, "QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL", "this process has lost the NPU permanently",
         "Restart the host; if that does not help, the machine."),
     QnnCode(1100, "QNN_COMMON_ERROR_GENERAL", "unclassified, for instance a Gather index out of range",
         "Check the values of index inputs; QNN prints its own reason before this one."),
@@ -196,7 +197,7 @@ _QNN_NUMBER = re.compile(r"\b[Cc]ode:? *(\d{4,20})\b")
 
 
 def qnn_code(number: int) -> QnnCode | None:
-    """The code of an error number as QNN or ONNX Runtime print it (internal upper bits are ignored)."""
+    """Return the code of an error number as QNN or ONNX Runtime print it; ignore the internal upper bits."""
     return _BY_NUMBER.get(number & 0xFFFF)
 
 
@@ -209,7 +210,7 @@ def fastrpc(number: int) -> QnnCode | None:
 
 
 def find_qnn_code(text: str) -> QnnCode | None:
-    """The first QNN error that a log line or message names, by name before number."""
+    """Return the first QNN error in a log line or message; search for names before numbers."""
     for match in _QNN_NAME.finditer(text):
         row = qnn_code_named(match.group())
         if row is not None:
@@ -223,11 +224,11 @@ def find_qnn_code(text: str) -> QnnCode | None:
 
 # --- lines ---
 
-# Weight of a line that names the one cause.
+# The line has exactly one cause.
 PROOF: Final = 90
 # The line nearly always has this cause.
 STRONG: Final = 70
-# The line says what failed, its cause is one of several.
+# The line shows what failed; the cause is one of several.
 SYMPTOM: Final = 40
 # The line may have nothing to do with the failure.
 HINT: Final = 15
@@ -235,11 +236,15 @@ HINT: Final = 15
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogRule:
-    """pattern: searched in a line without its time stamp; its named groups can be used in `cause` and `fix`. It is
-    compiled when it is first needed: most processes never need one.
+    """Pattern of a log line, and its explanation.
 
-    A group called ``qnn`` (a name or a number of a QNN error) also gives ``{meaning}`` and ``{advice}``.
-    setup: the line says that QNN as a whole did not start, which explains every node that is not on QNN.
+    Attributes:
+        pattern: searched in a line without its time stamp. Its named groups can be used in `cause` and `fix`; a
+            group
+            ``qnn`` (name or number of a QNN error) also defines ``{meaning}`` and ``{advice}``. Compiled at the
+                first
+            use, because most processes never need it.
+        setup: QNN as a whole did not start, which explains every node that is not on QNN.
     """
 
     name: str
@@ -252,7 +257,7 @@ class LogRule:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogFinding:
-    """A rule that matched. evidence: the lines, without time stamps and shortened."""
+    """A rule that matched. `evidence` are the lines, shortened and without time stamps."""
 
     rule: str
     cause: str
@@ -263,7 +268,7 @@ class LogFinding:
 
 
 def render(matched: LogRule, match: re.Match[str], evidence: str) -> LogFinding:
-    """The finding for a line, with the words of the line put into the rule's sentences."""
+    """Return the finding for a line, with the matched groups put into the rule's texts."""
     words = {key: value.strip() for key, value in match.groupdict(default="").items()}
     if "qnn" in words:
         text = words["qnn"]
@@ -274,7 +279,7 @@ def render(matched: LogRule, match: re.Match[str], evidence: str) -> LogFinding:
             else {"qnn": f"{row.name} ({row.number})", "meaning": row.meaning, "advice": row.advice}
         )
     cause = matched.cause.format(**words)
-    # `{advice}` may be empty; a fix of blanks would count as one.
+    # `{advice}` may be empty; `strip` keeps a fix of blanks from counting as a fix.
     return LogFinding(
         matched.name, cause, matched.fix.format(**words).strip(), matched.weight, (evidence,), matched.setup
     )
@@ -307,7 +312,7 @@ BACKEND: Final[tuple[LogRule, ...]] = (
         _DRIVER, setup=True),
     LogRule("backend.file-missing",
         r"SetupBackend failed Unable to load backend, error: *(?P<file>.+?): cannot open shared object file",
-        "The QNN backend library {file} is not there.",
+        "The QNN backend library {file} does not exist.",
         "Leave out the provider option backend_path, or correct it. QnnCpu is no longer part of the wheel.",
         setup=True),
     LogRule("backend.none-for-device", r"Could not determine default backend path for device",
@@ -341,23 +346,23 @@ BACKEND: Final[tuple[LogRule, ...]] = (
         "The NPU driver refuses processes with such a long path.", "Use an interpreter with a shorter path.",
         setup=True),
     LogRule("backend.user-driver", r"fell back to HTP user-driver \(HNRD\) path|Switching to user driver path",
-        "Parts of the wheel (Prepare, Stub or Skel) are missing beside the backend, so the driver's own runtime is "
-        "used, which supports fewer operators.", _REINSTALL, SYMPTOM),
+        "Parts of the wheel (Prepare, Stub or Skel) are missing next to the backend, so QNN uses the driver's own "
+        "runtime, which supports fewer operators.", _REINSTALL, SYMPTOM),
     LogRule("backend.unsigned-session",
         r"createUnsignedPD (?:failed|unable|unsigned PD interface not supported)|create unsigned PD failed",
         "The NPU driver refused the process a session on the NPU.", _DRIVER, STRONG, setup=True),
     LogRule("backend.device-id", r"Could not find device with ID = (?P<id>\S+)",
         "There is no QNN device with the number {id}.", "Leave out the provider option device_id.", setup=True),
     LogRule("backend.priority", r"context priority: (?P<value>\S+) not valid",
-        "qnn_context_priority is {value!r}, which QNN does not know; it then refuses to start.",
+        "qnn_context_priority is {value!r}, which QNN does not support; it then refuses to start.",
         "Use low, normal, normal_high or high.", setup=True),
     LogRule("backend.priority", r"SetupBackend failed Invalid Qnn context priority",
-        "qnn_context_priority has a value that QNN does not know.", "Use low, normal, normal_high or high.",
+        "qnn_context_priority has a value that QNN does not support.", "Use low, normal, normal_high or high.",
         STRONG, setup=True),
     LogRule("backend.device-config", r"Failed to create device\. Error: (?P<qnn>QNN_\w+)",
         "QNN refused the device: {meaning} [{qnn}].", "{advice}", STRONG, setup=True),
-    LogRule("backend.soc", r"Unknown config socModel", "QNN does not know this soc_model.",
-        "Give the number of a chip that this SDK knows (60 is X Elite), or leave the option out on an NPU.",
+    LogRule("backend.soc", r"Unknown config socModel", "QNN does not support this soc_model.",
+        "Give the number of a chip that this SDK supports (60 is X Elite), or leave the option out on an NPU.",
         setup=True),
     LogRule("backend.refused", r"QNN SetupBackend failed (?P<why>.*Error: (?P<qnn>QNN_\w+).*)",
         "QNN did not start: {meaning} [{qnn}].", "{advice}", STRONG, setup=True),
@@ -381,7 +386,7 @@ OPTIONS: Final[tuple[LogRule, ...]] = (
         "profiling_level needs a file to write to.", "Set the provider option profiling_file_path too."),
     LogRule("option.ignored",
         r"Profiling level not valid|[Pp]erformance mode not valid|Invalid HTP architecture: (?P<value>\S+)",
-        "A provider option had a value that QNN does not know; it was ignored.",
+        "A provider option had a value that QNN does not support; QNN ignored it.",
         "Correct profiling_level, htp_performance_mode or htp_arch.", HINT),
 )
 # fmt: on
@@ -399,7 +404,7 @@ INSTALLATION: Final[tuple[LogRule, ...]] = (
         "onnxruntime-qnn do not fit.", _DRIVER, STRONG),
     LogRule("install.not-a-provider", r"undefined symbol: CreateEpFactories",
         "The file that was registered is a QNN backend, not the execution provider.",
-        "Register the library that onnxruntime_qnn.get_library_path() names."),
+        "Register the library that onnxruntime_qnn.get_library_path() returns."),
     LogRule("install.library", r"Failed to load library (?P<file>\S+) with error: (?P<why>.+)",
         "{file} could not be loaded: {why}", _REINSTALL, SYMPTOM),
 )
@@ -420,7 +425,7 @@ RESET: Final[tuple[LogRule, ...]] = (
         "The NPU was reset, and what was loaded into it cannot be loaded again from a file.",
         "Create the session again. From a context binary with embed mode 0 QNN recovers by itself."),
     LogRule("reset.fatal", r"SYSTEM_COMMUNICATION_FATAL|SSR failed to recover CDSP sessions",
-        "The NPU is gone for good in this process.",
+        "This process has lost the NPU permanently.",
         "Restart the host (host.restart()); if that does not help, the machine."),
     LogRule("reset", r"NPU crashed|SSR (?:detected|Triggered)|detected a SSR|ERROR_SYSTEM_COMMUNICATION\b",
         "The NPU's own processor crashed and was restarted by the driver; what was loaded into it is gone.",
@@ -431,11 +436,11 @@ RESET: Final[tuple[LogRule, ...]] = (
 # fmt: off
 CONTEXT: Final[tuple[LogRule, ...]] = (
     LogRule("context.no-bin", r"file path in ep_cache_context does not exist",
-        "This model is compiled, and the .bin file that it names is not beside it.",
-        "Keep the .onnx file and its .bin file together, under the names they were made with."),
+        "This model is compiled, but its .bin file is not next to it.",
+        "Keep the .onnx file and its .bin file together, and do not rename them."),
     LogRule("context.empty", r"Empty cache file encountered", "The .bin file is empty.", _REBUILD),
     LogRule("context.damaged", r"Failed to get context binary info",
-        "The .bin file is cut off, changed, or no context binary at all (often a Git LFS pointer).",
+        "The .bin file is truncated, changed, or not a context binary (often a Git LFS pointer).",
         "Copy it again. " + _REBUILD),
     LogRule("context.other-chip", r"Compatible cache not found|No runnable cache selected",
         "The context binary was made for another chip.", _REBUILD),
@@ -445,14 +450,14 @@ CONTEXT: Final[tuple[LogRule, ...]] = (
         "The name of the .bin file contains '..' (a..b.onnx is enough), and ONNX Runtime refuses that.",
         "Give the model a name without '..' and compile it again."),
     LogRule("context.absolute", r"should set ep_cache_context field with a relative path",
-        "The compiled model names its .bin file by an absolute path.", _REBUILD),
+        "The compiled model refers to its .bin file by an absolute path.", _REBUILD),
     LogRule("context.no-main", r"Failed to find the EPContext node with main_context=1",
         "No node of the compiled model holds the context binary.", _REBUILD),
     LogRule("context.no-provider",
         r"EPContext node generated by '(?P<ep>\w+)' is not compatible with any execution provider",
-        "The model is compiled for {ep}, which is not there in this session: it was not asked for, or its "
-        "backend or libQnnSystem could not be loaded.",
-        "Ask for {ep}; if you did, the lines before this one name the reason.", STRONG),
+        "The model is compiled for {ep}, which this session does not have: it was not requested, or its backend or "
+        "libQnnSystem could not be loaded.",
+        "Request {ep}; if you did, read the reason in the lines before this one.", STRONG),
     LogRule("context.compiled-twice", r"OrtEp::Compile\(\) returned a NULL EPContext node",
         "The model to compile is compiled already.", "Compile the original model."),
     LogRule("context.renamed-io", r"has renamed graph I/O but no io_name_overrides",
@@ -471,7 +476,7 @@ CONTEXT: Final[tuple[LogRule, ...]] = (
     LogRule("disk.read-only", r"SystemError : (?:30|13)\b|Read-only file system",
         "The folder cannot be written to.", "Use another folder."),
     LogRule("disk.no-folder", r"Failed to open context cache file",
-        "The folder for the compiled model is not there, or cannot be written to.",
+        "The folder for the compiled model does not exist, or cannot be written to.",
         "Create it, or give another ep.context_file_path."),
 )
 # fmt: on
@@ -481,8 +486,8 @@ GRAPH: Final[tuple[LogRule, ...]] = (
     LogRule("finalize.operator", r'"(?P<op>[^"]+)" generated: could not create op',
         "QNN cannot place the operator {op} on this target, and reports it as a memory error.", _CODE_TARGET),
     LogRule("finalize.memory", r"Failed to finalize QNN graph\. Error: QNN_COMMON_ERROR_MEM_ALLOC",
-        "QNN says memory, but it nearly always means that an operator or data type cannot be placed on this target "
-        "(without soc_model most float models end like this).", _CODE_TARGET, STRONG),
+        "QNN reports memory, but nearly always an operator or data type cannot be placed on this target (without "
+        "soc_model most float models end like this).", _CODE_TARGET, STRONG),
     LogRule("finalize", r"Failed to finalize QNN graph\. Error: (?P<qnn>QNN_\w+)",
         "QNN could not finalize the graph: {meaning} [{qnn}].", "{advice}", SYMPTOM),
     LogRule("graph.create", r"Failed to create Qnn graph: .*Error: (?P<qnn>QNN_\w+)",
@@ -499,8 +504,8 @@ GRAPH: Final[tuple[LogRule, ...]] = (
     LogRule("graph.no-inputs", r"Having zero graph inputs is not supported",
         "QNN cannot run a graph that has no inputs.", "Run this model on the CPU provider."),
     LogRule("graph.layout", r"Node '(?P<node>[^']*)' OpType:(?P<op>\w+) .*was inserted using the NHWC format",
-        "QNN asked for {op} ({node}) in channels-last layout and then refused it; ONNX Runtime cannot give it back "
-        "to the CPU after that.",
+        "QNN requested {op} ({node}) in channels-last layout and then refused it; after that, ONNX Runtime cannot "
+        "assign it to the CPU.",
         "Change this operator (weights must be initializers), quantize it if it is float, or use the CPU provider.",
         SYMPTOM),
     LogRule("graph.validation",

@@ -1,9 +1,9 @@
-"""Causes of a failure in the host's stderr: which nodes QNN refused, and what the lines of its log mean.
+"""Causes of a failure in the host's stderr: the nodes that QNN refused, and the meaning of the lines of its log.
 
-ONNX Runtime's exception often says only that a node is not on QNN; the reason is a line of its log. At severity 0
-the QNN execution provider reports each node, or each group of quantized nodes, in a few lines (head, one line per
-node, reason), once per pass over the graph. At severities 1 and 2 there is only a list without reasons, or the
-line of a failed validation. The patterns are data (`log_rules`). Pure functions, safe from any thread.
+ONNX Runtime's exception often reports only that a node is not on QNN; the reason is in its log. At severity 0 the
+QNN execution provider reports each node, or each group of quantized nodes, in a few lines (head, one line per node,
+reason), once per pass over the graph. At severities 1 and 2 the log contains only a list without reasons, or the
+line of a failed validation. The patterns are data (`log_rules`). Pure functions; thread-safe.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _VAGUE: Final = ("", "Failed to add node.")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeReason:
-    """A node that QNN refused. reason: empty if the log does not say."""
+    """A node that QNN refused. `reason` is '' if the log does not contain it."""
 
     name: str
     op_type: str
@@ -52,7 +52,10 @@ class NodeReason:
 
 
 def unsupported_nodes(lines: Iterable[str]) -> list[NodeReason]:
-    """Which nodes QNN refused and why: each once, in the order of the log. Of a group the operator is named."""
+    """Return the nodes that QNN refused, with reasons, without duplicates, in the order of the log.
+
+    A group of quantized nodes is represented by its operator.
+    """
     reader = _Reader()
     for line in lines:
         reader.read(parse_line(line))
@@ -81,7 +84,7 @@ class _Reader:
     def result(self) -> list[NodeReason]:
         nodes = [NodeReason(name, op, self._explain(name, reason)) for (name, op), reason in self._reasons.items()]
         named = {node.name for node in nodes}
-        # Without a list of nodes this is all there is; the operator then has QNN's name, not ONNX's.
+        # Without a list of nodes, only the refusals are known; the operator then has QNN's name, not ONNX's.
         rest = [(name, op) for name, (op, _) in self._refused.items() if name not in named]
         return nodes + [NodeReason(name, op, self._explain(name, "")) for name, op in rest]
 
@@ -93,11 +96,11 @@ class _Reader:
         reason = _REASON.match(text)
         if reason:
             self._reasons[self._operator()] = _REPEATED_NAME.sub("", reason.group("reason")).strip()
-        # The reason ends a report, and so does any line that is no part of one.
+        # The reason ends a report, and so does any line that is not part of one.
         self._unit = ""
 
     def _operator(self) -> tuple[str, str]:
-        """The operator of the group; the others are the Q and DQ nodes around it."""
+        """Return the operator of the group; the other nodes are the Q and DQ nodes around it."""
         for name, op in self._members:
             if op == self._unit:
                 return name, op
@@ -110,25 +113,25 @@ class _Reader:
         return f"{row.meaning} [{row.name} ({row.number})]" if row else reason
 
 
-# Lines of evidence for one finding or error: it is for a person to read.
+# Lines of evidence in one finding or error, which people read.
 MAX_EVIDENCE: Final = 4
 
-# This many lines of a long log are first asked together which rules can match at all: asking each line each rule
-# takes a minute for 5 MB.
+# For this many lines of a long log at a time, first find the rules that can match at all: matching each line with
+# each rule takes a minute for 5 MB.
 LINES_AT_ONCE: Final = 200
 
-# Without a severity: lines that are not ONNX Runtime's, such as those of the loader.
+# '' is the severity of lines that are not ONNX Runtime's, such as those of the loader.
 _READ_SEVERITIES: Final = frozenset(("", "W", "E", "F"))
 _ABOUT_PLACEMENT = re.compile("assigned to the default CPU EP|was inserted using the NHWC format")
 
 
 def explain_lines(lines: Iterable[str]) -> list[LogFinding]:
-    """What the lines of a log say about a failure, best first. Empty if no line is known."""
+    """Return the explanations of the lines of a log, best first; empty if no line is known."""
     return search(lines, (*SETUP_RULES, *MODEL_RULES))
 
 
 def search(lines: Iterable[str], rules: Sequence[LogRule]) -> list[LogFinding]:
-    """The findings of `rules` in `lines`; lines that mean the same are the evidence of one finding."""
+    """Return the findings of `rules` in `lines`; lines with the same meaning are the evidence of one finding."""
     compiled = [(rule, re.compile(rule.pattern)) for rule in rules]
     found: dict[tuple[str, str], LogFinding] = {}
     worth = [parsed.text for parsed in map(parse_line, lines) if _worth_reading(parsed)]
@@ -136,7 +139,7 @@ def search(lines: Iterable[str], rules: Sequence[LogRule]) -> list[LogFinding]:
         some = worth[start : start + LINES_AT_ONCE]
         together = "\n".join(some)
         possible = compiled
-        # A short log costs less than the pass that would spare it.
+        # For a short log, this pass costs more than it saves.
         if len(worth) > LINES_AT_ONCE:
             possible = [(rule, pattern) for rule, pattern in compiled if occurs(rule.pattern, together)]
         _search_lines(some, possible, found)
@@ -151,23 +154,23 @@ def _search_lines(
             match = pattern.search(line)
             if match is not None:
                 _add(found, render(rule, match, shorten(line)))
-                # The first rule has explained the line; later ones are more general.
+                # The first rule explains the line; later rules are more general.
                 break
 
 
 def occurs(pattern: str, text: str) -> bool:
-    """Whether one of the text's lines may match; where none does, each of them need not be asked."""
+    """Return whether a pattern may match a line of the text. If not, the single lines need not be searched."""
     return re.search(pattern, text, re.MULTILINE) is not None
 
 
 def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
-    """Adds to an error what the log says: cause and fix where it has none, evidence, ``unsupported_nodes``.
+    """Add information from the log to an error: a missing cause and fix, evidence, ``unsupported_nodes``.
 
-    What the error says already stays, with one exception: the host concludes the cause of a `PlacementRefused`
-    from the outcome (these nodes are not on QNN), and a line which says that QNN did not start at all is the fact
-    behind that.
+    Existing fields of the error are kept, with one exception: the host infers the cause of a `PlacementRefused`
+    from the outcome (these nodes are not on QNN), and a line that reports that QNN did not start at all is the real
+    cause.
     """
-    # What compiling makes of a refusal has the same causes.
+    # A `CompileFailed` that follows from a refusal has the same causes.
     refused = isinstance(error, PlacementRefused) or (
         isinstance(error, CompileFailed) and "qnn_nodes" in error.details
     )
@@ -180,7 +183,7 @@ def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
         error.cause, error.fix = best.cause, best.fix
     elif refused or _ABOUT_PLACEMENT.search(error.message):
         _add_nodes(error, unsupported_nodes(lines))
-    # What the error itself says comes second: the log names the reason behind it.
+    # The text of the error comes second: the log contains the underlying reason.
     best = best or next(iter(explain_lines(error.message.splitlines())), None)
     if best is not None:
         error.cause = error.cause or best.cause
@@ -193,7 +196,7 @@ def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
 def enrich_from_stderr(
     error: BridgeError, stderr: StderrCollector, request_ids: Sequence[int], timeout_s: float
 ) -> BridgeError:
-    """`enrich` with what the host wrote for the last of these requests (none: it was never sent)."""
+    """Apply `enrich` with the host's output for the last of these requests. Without requests, change nothing."""
     if not request_ids:
         return error
     text = decode_stderr(stderr.section(request_ids[-1], timeout_s))
@@ -207,21 +210,21 @@ def _add_nodes(error: BridgeError, nodes: Sequence[NodeReason]) -> None:
     listed = ", ".join(node.label for node in nodes[:MAX_EVIDENCE])
     if len(nodes) > MAX_EVIDENCE:
         listed += f" and {len(nodes) - MAX_EVIDENCE} more"
-    others = _taken_along(error, nodes)
+    others = _nodes_around(error, nodes)
     if others:
         error.cause = (
             f"QNN refuses {len(nodes)} of the nodes that would run on the CPU: {listed}. It refuses none of the "
-            f"{others} others: they are inside of those, belong to them, or are left over between them."
+            f"{others} others: they are inside of those, belong to them, or lie between them."
         )
     error.cause = error.cause or f"QNN does not support these nodes as they are: {listed}"
     error.fix = error.fix or "Change these nodes, or quantize them if they are float, or allow fallback='cpu'."
     error.evidence += tuple(shorten(str(node)) for node in nodes[:MAX_EVIDENCE] if node.reason)
 
 
-def _taken_along(error: BridgeError, nodes: Sequence[NodeReason]) -> int:
-    """How many nodes are on the CPU only because of those that the log refuses; 0 if that is not certain.
+def _nodes_around(error: BridgeError, nodes: Sequence[NodeReason]) -> int:
+    """Return the number of nodes that are on the CPU only because of the nodes in the log; 0 if that is uncertain.
 
-    The branches of a refused If are listed beside it: one If was a list of 29 nodes.
+    The log also lists the branches of a refused If: one If was a list of 29 nodes.
     """
     on_cpu = {tuple(node) for node in error.details.get("cpu_list") or ()}
     count = error.details.get("cpu_nodes")
@@ -232,7 +235,8 @@ def _taken_along(error: BridgeError, nodes: Sequence[NodeReason]) -> int:
 
 
 def _worth_reading(line: LogLine) -> bool:
-    """At severity 0 thousands of lines report what went well. QNN's own errors arrive as verbose lines with <E>."""
+    """Return whether to search a line. At severity 0 thousands of lines report successes; QNN's errors are verbose
+    lines that start with <E>."""
     return line.severity in _READ_SEVERITIES or (line.place == "QnnLogging" and line.text.startswith("<E>"))
 
 
@@ -246,5 +250,6 @@ def _add(found: dict[tuple[str, str], LogFinding], finding: LogFinding) -> None:
 
 
 def _says_the_same(line: str, others: Sequence[str]) -> bool:
-    """ONNX Runtime repeats QNN's line inside a longer one of its own."""
+    """Return whether a line contains another or is part of it: ONNX Runtime repeats QNN's line inside a longer
+    one."""
     return any(line in other or other in line for other in others)

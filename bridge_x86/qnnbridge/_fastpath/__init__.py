@@ -1,39 +1,37 @@
 """The fast path: repeated calls, with tensors in memory that both processes have mapped.
 
-Theory of operation. A call goes by the connection (`replay`) first, which checks it, and reports the types and
-shapes of its outputs. `KnownCalls` keeps these, and a later call with the same names, types and shapes takes a
-*channel*: two pipes of its own, on which a call is 32 bytes there and 32 bytes back. What those bytes mean was
-agreed before, as a *plan*: the host has bound the session's inputs and outputs to fixed places in shared memory.
+Theory of operation. The first call uses the connection (`replay`), which checks it and reports the types and shapes
+of its outputs. `KnownCalls` stores these, and a later call with the same names, types and shapes uses a *channel*:
+two separate pipes, on which a call is 32 bytes there and 32 bytes back. The meaning of those bytes was agreed
+before, as a *plan*: the host has bound the session's inputs and outputs to fixed places in shared memory.
 
-One dictionary decides whether a plan serves a call: `ChannelPlans`, one for each channel. Its key has
+One dictionary per channel, `ChannelPlans`, decides whether a plan serves a call. Its key contains
 
-- the session, by its number in that host process (a channel belongs to one process, and numbers are not used
-  twice);
-- the outputs asked for: ``None`` for all, else their names in order;
+- the session, by its number in that host process (a channel belongs to one process, and numbers are not reused);
+- the requested outputs: ``None`` for all, otherwise their names in order;
 - of each input its name, type, shape, and *place*: the application's block of shared memory that the host reads
-  itself, or ``None`` for any other array, which is copied into the channel's memory with each call;
+  directly, or ``None`` for any other array, which is copied into the channel's memory with each call;
 - of each output its place, in the same way.
 
-Nothing else can matter. The host reads the named bytes of shared memory, and no others: arrays without a place are
-copied there with every call, whatever object, layout or address they have, and a place is the number of a piece of
-memory (never used twice) with the offset in it, together with type and shape. Of outputs the model's answer is what
-counts: the host compares it with the plan, and an answer of another type or shape comes as values, and sends the
-call to the connection for good (`CallSignature.slow`). Nothing is remembered as "last": each call looks its plan
-up.
+Nothing else can matter. The host reads exactly the given bytes of shared memory: arrays without a place are copied
+there with every call, whatever object, layout or address they have, and a place is the number of a piece of memory
+(never reused) and the offset in it, together with type and shape. The model's answer decides the outputs: the host
+compares it with the plan; an answer of another type or shape arrives as values and moves the call to the connection
+permanently (`CallSignature.slow`). No "last" plan is cached: each call looks its plan up.
 
-Everything irregular goes by the connection, which checks, explains and repeats: another class of array, empty and
-string tensors, a suspected model, a restart, no shared memory. A failure here goes there together with its process
-(`FastCallFailed`).
+Everything irregular uses the connection, which checks, explains and repeats: another class of array, empty and
+string tensors, a suspected model, a restart, no shared memory. A failure here is passed to the connection with its
+process (`FastCallFailed`).
 
-Signal handlers may raise at any place. So what is held follows from what lives, not from counters and lists: a
-channel belongs to the holder of its `ChannelPlans`, memory counts as long as its `Room` lives, a piece of a block
-is free when its array is gone. What an exception dropped between two lines is found by the maintenance thread.
+Signal handlers may raise at any place. So resources follow from living objects, not from counters and lists: a
+channel belongs to the holder of its `ChannelPlans`, memory counts as long as its `Room` lives, a block is free when
+its array is gone. The maintenance thread finds what an exception dropped between two lines.
 
-`_session.fast_calls` makes the call, `call` has the key, `channel` the pipes and the plans, `channel_pool` opens
-and closes channels, `memory` has the shared memory, `_io_binding` the values of bindings. Settings,
+`_session.fast_calls` makes the call, `call` contains the key, `channel` the pipes and the plans; `channel_pool`
+opens and closes channels, `memory` provides the shared memory, `_io_binding` the values of bindings. Settings,
 counters and limits of memory are here, since a host needs them before anything heavy is imported.
 
-Sessions and the daemon call it. The folder imports `_transport`, `qnnbridge_os` and `_feed_rules`.
+Sessions and the daemon call the package. It imports `_transport`, `qnnbridge_os` and `_feed_rules`.
 """
 
 from __future__ import annotations
@@ -47,11 +45,11 @@ from qnnbridge_os.native import Lock
 from qnnbridge_os.processes import CHANNELS, MEMORY
 from qnnbridge_protocol.connection import FEATURES, SHARING_FEATURES
 
-# Far below the usual limit of 1,024 descriptors of a process on Linux.
-# Each piece of arrays keeps a descriptor open, because the next host has to be shown it.
+# Far below the usual limit of 1,024 descriptors of a process on Linux. Each slab of arrays keeps a descriptor open,
+# because the next host needs it to map the memory.
 MAX_ARRAY_SLABS = 256
 
-# Environment variable: 0 switches shared memory off.
+# Environment variable: 0 disables shared memory.
 SHARED_MEMORY = "QNNBRIDGE_SHARED_MEMORY"
 
 # Limit of one `Host` for channels, and the same again for the application's arrays.
@@ -59,7 +57,7 @@ MEMORY_LIMIT_BYTES = 1 << 30
 
 
 class Room:
-    """Room for one piece of shared memory; it is taken for as long as this object lives."""
+    """Reservation of one piece of shared memory; it counts as long as this object lives."""
 
     __slots__ = ("__weakref__", "size")
 
@@ -68,13 +66,19 @@ class Room:
 
 
 class Budget:
-    """How much memory one `Host` shares for one purpose, all generations together. Any thread.
+    """Amount of memory that one `Host` shares for one purpose, all generations together. Thread-safe.
 
-    What is taken is the sum over the rooms that live: there is no count that an exception could leave wrong.
+    The used amount is the sum over the living reservations: there is no counter that an exception could leave
+    wrong.
     """
 
     def __init__(self, limit: int, most: int | None = None) -> None:
-        """limit: in bytes. most: pieces."""
+        """Initialize.
+
+        Args:
+            limit: in bytes.
+            most: number of pieces.
+        """
         self._limit = limit
         self._most = most
         self._lock = Lock()
@@ -86,13 +90,13 @@ class Budget:
             return sum(room.size for room in self._living())
 
     def take(self, size: int) -> Room | None:
-        """``None`` beyond the limit."""
+        """Reserve memory; return ``None`` beyond the limit."""
         with self._lock:
             living = self._living()
             if sum(room.size for room in living) + size > self._limit or len(living) == self._most:
                 return None
             room = Room(size)
-            # An id may be used again when its object is gone: then the dead entry is replaced.
+            # The id of a dead object may be reused; then the dead entry is replaced.
             self._rooms[id(room)] = weakref.ref(room)
             return room
 
@@ -107,18 +111,18 @@ class Budget:
         return living
 
 
-# Unique in the process, since the application's arrays are shown to several hosts.
+# Unique in the process, since the application's arrays are attached by several hosts.
 slab_numbers = itertools.count(1)
 
 
 class Sharing:
-    """Settings and counters of one `Host`, for all its generations. Any thread.
+    """Settings and counters of one `Host`, for all its generations. Thread-safe.
 
-    Channels and arrays have a budget each, so that neither starves the other: without memory for its small tensors
-    no call is fast.
+    Channels and arrays have separate budgets, so that neither starves the other: without memory for its small
+    tensors no call is fast.
 
     Args:
-        memory_limit: bytes of shared memory for channels, and again for arrays; 0 switches shared memory off.
+        memory_limit: bytes of shared memory for channels, and again for arrays; 0 disables shared memory.
         spin: callers poll for some microseconds before they sleep.
     """
 
@@ -128,16 +132,16 @@ class Sharing:
         # Frees unused memory of the application's arrays; set when the first array is made.
         self.collect: Callable[[], None] | None = None
         self.spin = spin
-        # Off in HELLO means off for good: the host is not asked for channels or memory at all.
+        # If disabled in HELLO, the host is never asked for channels or memory.
         self.why_not: str | None = None if memory_limit else "switched off"
         if not (CHANNELS and MEMORY):
             self.why_not = "not on this system"
-        # Why the last attempt to open a channel or get memory failed. The next may succeed.
+        # Error of the last attempt to open a channel or get memory. The next attempt may succeed.
         self.last_error: str | None = None
         self.shared_calls = 0
-        # Results that were copied because there is no memory for them that the application could keep.
+        # Number of results that were copied for lack of memory that the application could keep.
         self.borrows_refused = 0
-        # Arrays that are ordinary ones because no memory could be shared.
+        # Number of arrays that are ordinary because no memory could be shared.
         self.arrays_refused = 0
 
     @property
@@ -146,17 +150,17 @@ class Sharing:
 
     @property
     def memory_status(self) -> str:
-        """For `HostStats`."""
+        """Value for `HostStats`."""
         why = self.why_not or self.last_error
         return f"off: {why}" if why else "available"
 
     def features(self) -> frozenset[str]:
-        """The features that this side's HELLO offers."""
+        """Return the features that this side's HELLO offers."""
         return FEATURES - (SHARING_FEATURES if self.why_not is not None else frozenset[str]())
 
 
 def default_sharing(shared_memory: bool | None, spin: bool) -> Sharing:
-    """shared_memory: ``None`` leaves it to the environment."""
+    """Return the settings. `shared_memory`: ``None`` lets the environment variable decide."""
     if shared_memory is None:
         shared_memory = os.environ.get(SHARED_MEMORY) != "0"
     return Sharing(memory_limit=MEMORY_LIMIT_BYTES if shared_memory else 0, spin=spin)

@@ -1,8 +1,8 @@
-"""A fast channel as the application sees it: two pipes that carry one call at a time.
+"""A fast channel from the application's side: two pipes that carry one call at a time.
 
-The calling thread writes the call and reads the answer itself; it alone uses the channel meanwhile. A failure in
-between (deadline, Ctrl+C, malformed answer) leaves the channel `broken`, and it is not used again, so a lost
-position in the stream does no harm.
+The calling thread writes the call and reads the answer; meanwhile it alone uses the channel. A failure in between
+(deadline, Ctrl+C, malformed answer) leaves the channel `broken`, and it is not used again, so a lost position in
+the stream does no harm.
 
 While a call is under way (`busy`), the channel is an entry of the table of open requests (see `open_requests` for
 the states of a call).
@@ -46,19 +46,19 @@ from qnnbridge_protocol.limits import Limits
 LOOK_INTERVAL_S = 5.0
 
 _LOOK_INTERVAL_MS = LOOK_INTERVAL_S * 1000
-# Kinds as numbers: `HEAD` takes those faster.
+# Kinds as plain numbers, which `HEAD` packs faster.
 _CALL, _RESULT = int(ChannelKind.CALL), int(ChannelKind.RESULT)
 _PING, _PONG = int(ChannelKind.PING), int(ChannelKind.PONG)
 
 # How long an eager caller polls before it sleeps; a wake-up on another core costs as much.
 SPIN_S = 25e-6
 
-# At most one call in 65 polls in vain where the host is slower than `SPIN_S`.
+# At most one call in 65 polls in vain if the host is slower than `SPIN_S`.
 _MAX_BACK_OFF = 64
 
 
 class ChannelEnded(Exception):
-    """The other end of the channel is closed: the host has ended, or the channel alone."""
+    """The other end of the channel is closed: the host has ended, or only the channel."""
 
 
 class ChannelTimeout(Exception):
@@ -69,17 +69,17 @@ class FastChannel:
     """Two pipes that carry one call at a time.
 
     Args:
-        number: number of the channel, never used again on this connection.
+        number: number of the channel, never reused on this connection.
         slot: index of its record in the phase slab.
         streams: the two pipes.
         limits: the agreed limits.
-        on_look: asked periodically while nothing comes; a failure that it returns ends the call.
+        on_look: called periodically while nothing arrives; a failure that it returns ends the call.
         record: its phase record.
         eager: poll before sleeping.
 
     Attributes:
-        pinned: what the host reads and may write in the call under way, beside the channel's own memory.
-        slabs: numbers of the slabs that were made for it.
+        pinned: memory that the host uses in the call under way, besides the channel's own.
+        slabs: numbers of the slabs that were created for it.
     """
 
     def __init__(
@@ -109,52 +109,53 @@ class FastChannel:
         self._call_number = 0
         self._eager = eager
         self._back_off = self._skip = 0
-        # Made once: a call allocates nothing. One thread at a time has the channel, so they need no lock.
+        # Created once, so that a call allocates nothing. One thread at a time has the channel, so they need no
+        # lock.
         self._in, self._out, self._expected = (bytearray(HEAD_BYTES) for _ in range(3))
-        # `readinto` of a raw file reads into existing memory without an object for the bytes; os.readinto is
-        # new in Python 3.14. The descriptor belongs to `streams`.
+        # `readinto` of a raw file reads into existing memory without a bytes object; os.readinto is new in Python
+        # 3.14. The descriptor belongs to `streams`.
         self._file = io.FileIO(streams.read_fd, "rb", closefd=False)
         self._readinto = self._file.readinto
-        # On Windows only the host ends a read that waits (`MAY_BLOCK`), so there callers wait in `poll`.
+        # On Windows only the host can end a blocking read (`MAY_BLOCK`), so callers wait in `poll` there.
         self._may_block = streams.MAY_BLOCK and not eager
         self._blocked = False
         self._woken = False
 
     @property
     def calls(self) -> int:
-        """A number that changes with every call."""
+        """Number that changes with every call."""
         return self._call_number
 
     @property
     def call_id(self) -> int:
-        """The id by which the call under way can be cancelled."""
+        """Id by which the call under way can be cancelled."""
         return call_id(self.number, self._call_number)
 
     @property
     def next_call_id(self) -> int:
-        """The id of the next call, for the thread that has the channel."""
+        """Id of the next call, for the thread that has the channel."""
         return call_id(self.number, next_number(self._call_number))
 
     @property
     def phase(self) -> str | None:
-        """The native step that the host declared for the call under way."""
+        """Native step that the host declared for the call under way."""
         # The host writes this record without a lock; a record of another call counts as no phase.
         number, phase = PHASE_RECORD.unpack_from(self._record)
         return PHASES[phase] if number == self._call_number and 0 < phase < len(PHASES) else None
 
-    # --- maintenance of a caller that waits in a read ---
+    # --- maintenance for a caller in a blocking read ---
 
     @property
     def blocked(self) -> bool:
-        """Whether a caller waits in a blocking read and checks nothing itself. Any thread."""
+        """Whether a caller waits in a blocking read and checks nothing itself. Thread-safe."""
         return self._blocked and self.busy and not self.abandoned
 
     def wake_reader(self) -> None:
-        """Wake the caller out of its read: the host has been given up. Any thread.
+        """Wake the caller from its read, because the host was given up. Thread-safe.
 
         Later data of this channel is not reliable.
         """
-        # Before the bytes: the reader looks at it when they wake it.
+        # Before the bytes: the reader checks the flag when they wake it.
         self._woken = True
         with contextlib.suppress(OSError):
             self._streams.wake_reader(HEAD.pack(CHANNEL_MAGIC, ChannelKind.PHASE, 0, 0, self._call_number, 0, 0, 0))
@@ -162,13 +163,13 @@ class FastChannel:
     # --- calls ---
 
     def call(self, plan: int, deadline: float | None) -> Head | None:
-        """Make a call. ``None`` if its outputs are in shared memory, otherwise the answer's head."""
+        """Make a call. Return ``None`` if its outputs are in shared memory, otherwise the head of the answer."""
         return self._exchange(_CALL, plan, _RESULT, deadline)
 
     def ping(self, deadline: float | None) -> None:
         head = self._exchange(_PING, 0, _PONG, deadline)
         if head is not None:
-            raise desync(f"{head.kind.name} to a PING")
+            raise desync(f"{head.kind.name} as the answer to a PING")
 
     def _exchange(self, kind: int, plan: int, answer: int, deadline: float | None) -> Head | None:
         self._begin()
@@ -189,8 +190,7 @@ class FastChannel:
         else:
             self._wait(deadline)
             count = self._readinto(self._in)
-        # A write of up to PIPE_BUF (4,096 bytes on Linux) arrives in one piece; anything else is read by
-        # `_head`.
+        # A write of up to PIPE_BUF (4,096 bytes on Linux) arrives in one piece; `_head` reads anything else.
         if count == HEAD_BYTES and self._in == self._expected:
             # Last: an exception before this line leaves the channel broken, and it is closed.
             self.busy = self.broken = False
@@ -200,7 +200,7 @@ class FastChannel:
         return self._head(deadline, count)
 
     def ask(self, header: dict[str, Any], deadline: float | None) -> None:
-        """Ask a question about plans. Raises the host's errors."""
+        """Send a request about plans. Raise the host's errors."""
         self._begin()
         chunks, size = tail_of(Frame(Kind.REQUEST, 1, header), self._limits)
         head = HEAD.pack(CHANNEL_MAGIC, ChannelKind.ASK, 0, 0, self._call_number, 0, size, 0)
@@ -210,10 +210,10 @@ class FastChannel:
         frame = self.read_frame(answer, deadline)
         if answer.kind is not ChannelKind.ANSWER:
             self.broken = True
-            raise desync(f"{answer.kind.name} to a question", frame.header.get("op", b""))
+            raise desync(f"{answer.kind.name} as the answer to a question", frame.header.get("op", b""))
 
     def read_frame(self, head: Head, deadline: float | None) -> Frame:
-        """Read a tail that is a frame. Raises the error if it is one."""
+        """Read a tail that is a frame. Raise the error that an ERROR frame contains."""
         tail = TailReader(head.tail_bytes, self._limits)
         while tail.frame is None:
             buffer = tail.buffer()
@@ -233,17 +233,17 @@ class FastChannel:
 
     @property
     def answer_begun(self) -> bool:
-        """Whether a part of the answer has been read: the host has finished the call."""
+        """Whether a part of the answer has been read, so the host has finished the call."""
         _, kind, _, _, number, _, _, _ = HEAD.unpack_from(self._in)
-        # `_in` still holds the previous call's head if nothing has been read: its number differs.
+        # If nothing has been read, `_in` still holds the head of the previous call, with another number.
         return bool(number == self._call_number and kind != ChannelKind.PHASE)
 
     def settle(self, timeout_s: float) -> bool:
-        """Read and drop the answer of a cancelled call. False if it does not come in time."""
+        """Read and drop the answer of a cancelled call. Return False if it does not arrive in time."""
         deadline = time.monotonic() + timeout_s
         try:
             left = self._head(deadline, 0).tail_bytes
-            # In pieces: the answer that is dropped may be as large as the limit of a frame.
+            # In pieces: the dropped answer may be as large as the limit of a frame.
             scratch = memoryview(bytearray(min(left, 65536)))
             while left:
                 self._wait(deadline)
@@ -257,10 +257,10 @@ class FastChannel:
         return True
 
     def answered(self) -> bool:
-        """Whether the answer of an abandoned call has arrived, or the channel has ended. Any thread."""
+        """Return whether the answer of an abandoned call has arrived, or the channel has ended. Thread-safe."""
         try:
             return wait_readable(self._streams.read_fd, 0)  # `poll` is for one thread at a time
-        except OSError:  # it is closed
+        except OSError:  # the channel is closed
             return True
 
     def close(self) -> None:
@@ -270,7 +270,7 @@ class FastChannel:
     # --- parts ---
 
     def _begin(self) -> None:
-        # Broken until the answer has been read, so an interruption never leaves a channel in use with half an
+        # Broken until the answer has been read, so an interruption never leaves a usable channel with half an
         # answer in it.
         self.broken = True
         self.sent = self._blocked = False
@@ -283,8 +283,7 @@ class FastChannel:
             try:
                 rest = rest[writer(fd)([rest]) :]
             except BlockingIOError:
-                # A host that reads nothing blocks this write; waiting in slices notices its death and the
-                # deadline.
+                # A host that reads nothing blocks this write; waiting in slices notices its death and the deadline.
                 left_s = LOOK_INTERVAL_S if deadline is None else min(LOOK_INTERVAL_S, deadline - time.monotonic())
                 if not wait_writable(fd, max(0.0, left_s)):
                     self._look(deadline)
@@ -292,7 +291,7 @@ class FastChannel:
                 raise ChannelEnded from None
 
     def _head(self, deadline: float | None, filled: int) -> Head:
-        """The next head that is no PHASE, which is a wake-up. filled: bytes of it that are read already."""
+        """Return the next head, skipping PHASE, which is a wake-up. `filled` bytes of it have been read already."""
         view = memoryview(self._in)
         while True:
             while filled < HEAD_BYTES:
@@ -303,8 +302,8 @@ class FastChannel:
                 filled += count
             head = parse_head(self._in, self._limits, from_client=False)
             if head.number != self._call_number:
-                raise desync(f"answer to call {head.number} on a channel, asked was {self._call_number}", self._in)
-            # The bytes may be `wake_reader`'s own. Then `_look` raises the failure; if it raises nothing the
+                raise desync(f"answer to call {head.number} on a channel, expected {self._call_number}", self._in)
+            # The bytes may be those of `wake_reader`. Then `_look` raises the failure; if it raises nothing the
             # host is well, and its answer is read.
             if self._woken:
                 self._look(deadline)
@@ -325,7 +324,7 @@ class FastChannel:
             self._look(deadline)
 
     def _look(self, deadline: float | None) -> None:
-        """Nothing comes: raise `ChannelTimeout` past the deadline, or the failure of the host."""
+        """Handle silence: raise `ChannelTimeout` past the deadline, or the failure of the host."""
         if deadline is not None and time.monotonic() >= deadline:
             raise ChannelTimeout
         silence = self._on_look()
@@ -333,7 +332,7 @@ class FastChannel:
             raise silence
 
     def _spin(self) -> bool:
-        """Poll for `SPIN_S`. After each failure twice as many calls skip it."""
+        """Poll for `SPIN_S`. After each failure twice as many calls skip the polling."""
         if self._skip:
             self._skip -= 1
             return False
@@ -350,10 +349,10 @@ class FastChannel:
 
 # --- the plans of one channel, and the memory of its calls --------------------------------------------------
 
-# Plans of one channel; the host takes twice as many.
+# Plans of one channel; the host allows twice as many.
 MAX_PLANS = 128
 
-# A channel that is this many times larger than its calls is not kept when idle, unless it is small.
+# A channel with this many times the memory of its calls is not kept when idle, unless it is small.
 ROOMY = 4
 SMALL_BYTES = 1024 * 1024
 
@@ -361,28 +360,28 @@ BOOL = np.dtype(np.bool_)
 
 
 class NoSharedMemory(Exception):
-    """There is no shared memory, or not enough: the call goes by the connection."""
+    """There is no shared memory, or not enough: the call uses the connection."""
 
 
 class SlabSource(Protocol):
-    """Allocates and frees the memory shared with one host process. Any thread."""
+    """Allocates and frees the memory shared with one host process. Thread-safe."""
 
     def new_slab(self, wanted: int, deadline: float | None, *, host_writes: bool) -> Slab:
-        """A slab that the host has attached. Raises `NoSharedMemory`, and the errors that end a call."""
+        """Return a slab that the host has attached. Raise `NoSharedMemory`, or an error that ends the call."""
 
     def release(self, number: int) -> None:
-        """The host need not know the slab any more."""
+        """Tell the host that it may detach a slab."""
 
     def show(self, slab: SlabOfArrays, deadline: float | None) -> None:
-        """Attach a slab of the application's arrays unless the host knows it already."""
+        """Attach a slab of the application's arrays unless the host has attached it already."""
 
 
 class CallPlan:
     """A call that both sides know, on one channel.
 
     Attributes:
-        number: its number on the channel.
-        size: bytes of inputs and outputs without a place of their own.
+        number: number of the plan on the channel.
+        size: bytes of inputs and outputs without a separate place.
     """
 
     __slots__ = ("_inputs", "_outputs", "number", "signature", "size")
@@ -395,7 +394,12 @@ class CallPlan:
         outputs: list[Array | None],
         size: int,
     ) -> None:
-        """inputs: where they are copied to. outputs: where they come. ``None`` for one with a place."""
+        """Initialize.
+
+        Args:
+            inputs: arrays in shared memory to copy the inputs to; ``None`` for an input with a place.
+            outputs: arrays in shared memory that receive the outputs; ``None`` for an output with a place.
+        """
         self.number = number
         self.signature = signature
         self.size = size
@@ -412,10 +416,10 @@ class CallPlan:
             if is_bool:
                 _copy_bools(target, arrays[index])
             else:
-                target[...] = arrays[index]  # as copyto, without its dispatch: 0.3 us
+                target[...] = arrays[index]  # like copyto, without its dispatch: 0.3 us faster
 
     def take_out(self, out: Out | None) -> list[Array]:
-        """The results as new arrays, or in the arrays of `out`."""
+        """Return the results as new arrays, or in the arrays of `out`."""
         results: list[Array] = []
         for index, (source, is_bool) in enumerate(self._outputs):
             target = None if out is None else out[index]
@@ -434,7 +438,7 @@ class CallPlan:
 
 
 def _copy_bools(target: Array, source: Array) -> None:
-    """With bytes that are all 0 or 1: either side may use any byte for true."""
+    """Copy booleans as bytes 0 or 1: either side may use any byte for true."""
     np.not_equal(source.view(np.uint8), 0, out=target)
 
 
@@ -448,23 +452,23 @@ class ChannelPlans:
         self._numbers = itertools.count(1)
         self._request: Slab | None = None
         self._reply: Slab | None = None
-        # Bytes that the largest call since the last look of the maintenance thread needed.
+        # Bytes that the largest call since the last check of the maintenance thread needed.
         self._needed = 0
 
     def find(self, key: CallKey) -> CallPlan | None:
         plan = self._plans.get(key.key)
-        # The maintenance thread reads and resets it in `outgrown` without a lock: it has the channel then.
+        # The maintenance thread reads and resets it in `outgrown` without a lock, since it has the channel then.
         if plan is not None and plan.size > self._needed:
             self._needed = plan.size
         return plan
 
     def make(self, session: int, key: CallKey, signature: CallSignature, deadline: float | None) -> CallPlan:
-        """Raises the host's errors, and `NoSharedMemory`."""
+        """Create a plan in the host. Raise the host's errors, and `NoSharedMemory`."""
         places = key.outputs or (None,) * len(signature.outputs)
         in_at, in_size = _layout(signature.inputs, key.inputs)
         out_at, out_size = _layout(signature.outputs, places)
-        # All plans go at once: they hold offsets in the memory that is replaced, and a list of which one was
-        # used last would cost each call.
+        # All plans are dropped at once: they hold offsets in the replaced memory, and tracking the last use of each
+        # would slow down every call.
         pairs = (self._request, in_size), (self._reply, out_size)
         too_small = any(wanted and (slab is None or slab.size < wanted) for slab, wanted in pairs)
         if len(self._plans) >= MAX_PLANS or too_small:
@@ -486,13 +490,13 @@ class ChannelPlans:
                     views[side].append(slab.view(tensor.shape, tensor.dtype, offset))
                     place = (slab.number, offset)
                 else:
-                    # Arrays outlive hosts, so this host may not have been shown the memory yet.
+                    # Arrays outlive hosts, so this host may not have attached the memory yet.
                     self._slabs.show(block.slab, deadline)
                     views[side].append(None)
                     place = block.place
                 header[side].append([tensor.name, int(tensor.element), list(tensor.shape), *place])
-        # The plan is entered only when the host has accepted it; after an interrupt in between the number is
-        # used up, and the host drops the plan with the channel.
+        # The plan is entered only after the host has accepted it. After an interrupt in between, the number is used
+        # up, and the host drops the plan with the channel.
         self.channel.ask(header, deadline)
         plan = CallPlan(header["plan"], signature, views["inputs"], views["outputs"], in_size + out_size)
         self._plans[key.key] = plan
@@ -500,7 +504,7 @@ class ChannelPlans:
         return plan
 
     def outgrown(self) -> bool:
-        """Whether the calls since the last look needed much less memory than the channel has."""
+        """Return whether the calls since the last check needed much less memory than the channel has."""
         there = sum(slab.size for slab in (self._request, self._reply) if slab is not None)
         needed, self._needed = self._needed, 0
         return there > max(SMALL_BYTES, ROOMY * needed)
@@ -520,7 +524,7 @@ class ChannelPlans:
         if not wanted or (old is not None and old.size >= wanted):
             return old
         slab = self._slabs.new_slab(wanted, deadline, host_writes=host_writes)
-        # Entered before the old one is released: if an exception comes here, the channel's end releases both.
+        # Entered before the old slab is released: if an exception comes here, the end of the channel releases both.
         self.channel.slabs.append(slab.number)
         if old is not None:
             self._slabs.release(old.number)
@@ -529,5 +533,5 @@ class ChannelPlans:
 
 
 def _layout(tensors: tuple[TensorSignature, ...], places: tuple[SharedBlock | None, ...]) -> tuple[list[int], int]:
-    """Offsets of the tensors without a place, and their size."""
+    """Return the offsets of the tensors without a place, and their total size."""
     return layout([0 if block else tensor.nbytes for tensor, block in zip(tensors, places, strict=True)])

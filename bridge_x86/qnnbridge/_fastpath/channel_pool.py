@@ -1,16 +1,16 @@
-"""The fast channels of one host process: opened when a call finds none free, closed when they are unused for a
-while.
+"""The fast channels of one host process: opened when a call finds none free, closed when unused for a while.
 
-The channel used last is used first, so a single caller always has the same one, and channels of a past burst are
-recognised as idle. Without channels or shared memory `Sharing` says why, and calls take the connection.
+The most recently used channel is used first, so a single caller always has the same one, and channels of a past
+burst are recognised as idle. Without channels or shared memory `Sharing` contains the reason, and calls use the
+connection.
 
 A channel belongs to what refers to its `ChannelPlans`: the deque of idle ones, a running call, or the list of
-abandoned calls. The pool itself refers to it weakly. So a channel that an exception of a signal handler dropped
-between two lines is one whose `ChannelPlans` is gone: `_bury_lost` closes it.
+abandoned calls. The pool itself refers to it weakly. So if an exception of a signal handler drops a channel between
+two lines, its `ChannelPlans` is gone, and `_close_lost` closes the channel.
 
-Threads: any. Taking and returning a channel are single operations on a deque; everything rare is under a lock. A
-maintenance thread serves idle channels, callers without an answer, and answers of abandoned calls. It exists
-while there are channels, and does not keep the pool alive.
+Thread-safe. Taking and returning a channel are single operations on a deque; everything rare happens under a lock.
+A maintenance thread serves idle channels, callers without an answer, and answers of abandoned calls. It runs while
+there are channels, and does not keep the pool alive.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 # A channel unused for this many intervals of `channel.LOOK_INTERVAL_S` is closed and its memory freed.
 TRIM_LOOKS = 2
 
-# Interval between two looks for answers of abandoned calls. Until such an answer is read, the host and the NPU may
-# be blocked.
+# Interval of checks for answers of abandoned calls. Until such an answer is read, the host and the NPU may be
+# blocked.
 LATE_INTERVAL_S = 0.1
 
 
 def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
-    """The maintenance thread. wake: set when the pool is closed, and when a call is abandoned."""
-    # The thread's own notes between two rounds; they must not keep the pool or a channel alive.
+    """Run the maintenance thread. `wake` is set when the pool is closed, and when a call is abandoned."""
+    # The thread's state between two rounds; it must not keep the pool or a channel alive.
     under_way: dict[int, int] = {}
     seen: dict[int, int] = {}
     looks = 0
@@ -58,7 +58,7 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
     while True:
         left_s = next_look - time.monotonic()
         wake.wait(min(left_s, LATE_INTERVAL_S) if late else left_s)
-        # Taken for one round only, and dropped before the wait: a pool that nobody else has ends with its
+        # Referenced for one round only, and released before the wait: a pool without other references ends with its
         # thread.
         pool = reference()
         if pool is None or pool.closed:
@@ -67,18 +67,18 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
         if time.monotonic() >= next_look:
             next_look = time.monotonic() + fast_channel.LOOK_INTERVAL_S
             pool.look(under_way)
-            # A channel is trimmed when it was unused for a whole interval between two trims, so after 10 to
-            # 20 seconds.
+            # A channel is trimmed if it was unused for a whole interval between two trims, so after 10 to 20
+            # seconds.
             looks += 1
             if looks % TRIM_LOOKS == 0 and not pool.trim(seen):
                 return
         del pool
 
 
-# Channels of abandoned calls come on top, up to the host's limit.
+# Channels of abandoned calls do not count, up to the host's limit.
 MAX_OPEN_CHANNELS = 32
 
-# Time before another attempt after a channel could not be opened, or memory was not available.
+# Time until the next attempt after a channel could not be opened, or memory was not available.
 RETRY_S = 1.0
 
 
@@ -95,24 +95,23 @@ class ChannelPool:
         self._requests = connection.requests
         self._sharing = sharing
         self._on_look = on_look
-        # A child after a fork has the same descriptors as its parent. It must not write to them, nor take a
-        # channel.
+        # A forked child has the same descriptors as its parent. It must neither write to them nor take a channel.
         self._forks = fds.forks
         self._lock = RLock()
-        # Held while the host attaches memory that several callers may want to attach, which may take long.
-        # Re-entrant locks know their owner, so Ctrl+C between taking it and entering the block cannot leave it
-        # taken.
+        # Held while the host attaches memory that several callers may want to attach, which may take long. A
+        # re-entrant lock knows its owner, so Ctrl+C between taking it and entering the block cannot leave it
+        # locked.
         self._attaching = RLock()
-        # Idle channels; the one used last is the last.
+        # Idle channels; the most recently used one is the last.
         self.idle: collections.deque[ChannelPlans] = collections.deque()
         self._all: dict[int, _Open] = {}
         self._abandoned: list[ChannelPlans] = []
-        # What the host may still write to although nothing says when it is done. Until the host ends.
+        # Memory that the host may still write to, without a known end. Kept until the host ends.
         self._kept: list[object] = []
         self._channel_numbers = itertools.count(1)
         self._attached: set[int] = set()
-        # Slabs that the host may have attached, or may still attach: its reply did not come in time.
-        # Attaching such a slab again would be refused as a double, so it is released first (`_attach_again`).
+        # Slabs that the host may have attached, or may still attach: its reply did not come in time. The host would
+        # refuse to attach such a slab twice, so it is released first (`_attach_again`).
         self._unsure: set[int] = set()
         self._next_try = 0.0
         self._phases: Slab | None = None
@@ -126,17 +125,17 @@ class ChannelPool:
         return len(self._all)
 
     def take_idle(self) -> ChannelPlans | None:
-        """An idle channel for the calling thread alone; ``None`` if none is idle."""
+        """Return an idle channel for the calling thread alone; ``None`` if none is idle."""
         if self._forks != fds.forks:
             return None
         try:
-            # `deque.pop` and `append` are atomic under the GIL: the usual call takes no lock.
+            # `deque.pop` and `append` are atomic under the GIL, so the usual call takes no lock.
             return self.idle.pop()
         except IndexError:
             return None
 
     def ping(self, deadline: float | None) -> bool:
-        """Ask the host for a sign of life. False if no channel is idle, or the channel has ended."""
+        """Request a sign of life from the host. Return False if no channel is idle, or the channel has ended."""
         plans = self.take_idle()
         if plans is None:
             return False
@@ -165,12 +164,12 @@ class ChannelPool:
             self.idle.append(plans)
             if self.closed:
                 self._close_idle()
-        # A host that takes no more calls at once has callers waiting for a free channel.
+        # If the host accepts no more concurrent calls, callers wait for a free channel.
         if self._requests.idle_wanted:
             self._requests.channel_is_free()
 
     def abandon(self, plans: ChannelPlans) -> None:
-        """Abandon the running call. The host may continue it, and write to what it has pinned."""
+        """Abandon the running call. The host may continue it, and write to the memory pinned for it."""
         with self._lock:
             plans.channel.abandoned = True
             self._abandoned.append(plans)
@@ -181,21 +180,21 @@ class ChannelPool:
         self._wake.wake()
 
     def take_in(self) -> bool:
-        """Read answers of abandoned calls. Whether more may come."""
+        """Read answers of abandoned calls. Return whether more may come."""
         self._connection.take_in()
         self.reap()
         return self._requests.abandoned
 
     def reap(self) -> None:
-        """Close the channels of abandoned calls whose answers have arrived, and those that nobody has."""
+        """Close the channels of abandoned calls whose answers have arrived, and channels without an owner."""
         with self._lock:
             for plans in [plans for plans in self._abandoned if plans.channel.answered()]:
                 self._abandoned.remove(plans)
                 self._retire(plans.channel, answered=True)
-        self._bury_lost()
+        self._close_lost()
 
     def close(self) -> None:
-        """The host is gone: close all channels. A caller closes the channel that it still has."""
+        """Close all channels, because the host is gone. A running caller closes its own channel."""
         self.closed = True
         self._wake.wake()
         self._close_idle()
@@ -211,16 +210,16 @@ class ChannelPool:
     # --- opening and closing ---
 
     def open(self, deadline: float | None) -> ChannelPlans | None:
-        """Open a channel for the calling thread. ``None`` if there can be none now.
+        """Open a channel for the calling thread; return ``None`` if that is impossible now.
 
-        Raises the errors that end a call on the connection.
+        Raises:
+            Deadline, ChannelFailed: errors that end a call on the connection.
         """
         sharing = self._sharing
         agreement = self._connection.agreement
         if self._forks != fds.forks or sharing.why_not is not None or self.closed or agreement is None:
             return None
-        # After a failure calls take the connection for a second, instead of failing to open a channel each
-        # time.
+        # After a failure calls use the connection for a second, instead of failing to open a channel each time.
         if time.monotonic() < self._next_try:
             return None
         # Agreed in HELLO. A Windows host under Wine and a Linux application share neither pipes nor memory.
@@ -242,8 +241,8 @@ class ChannelPool:
             return None
         number = next(self._channel_numbers)
         with self._lock:
-            # The slot is the index of the channel's record in the phase slab: the host writes there which
-            # native step it is in.
+            # The slot is the index of the channel's record in the phase slab, where the host records its native
+            # step.
             taken = {open_.channel.slot for open_ in self._all.values()}
             free = [slot for slot in range(MAX_CHANNELS) if slot not in taken]
             if not free or len(self._all) - len(self._abandoned) >= MAX_OPEN_CHANNELS:
@@ -254,16 +253,16 @@ class ChannelPool:
             channel = FastChannel(
                 number, free[0], streams, agreement.limits, self._on_look, record, eager=self._sharing.spin
             )
-            # In this order the host never uses a slot that another thread could give away.
-            # It is known, and takes its slot, before the host has it.
+            # The channel is registered, and occupies its slot, before the host has it: so no other thread can give
+            # away a slot that the host uses.
             plans = ChannelPlans(channel, self)
             self._all[number] = _Open(channel, weakref.ref(plans))
         try:
             read, write = streams.share_handles(self._connection.peer.pid)
             header = {"op": "channel.open", "channel": number, "slot": channel.slot, "phases": phases.number}
             self._give(header, {"read": read, "write": write}, deadline)
-            # Closes this side's copies of the host's ends: else the end of the host would never show as end
-            # of file.
+            # Closes this side's copies of the host's ends: otherwise the end of the host would never show as end of
+            # file.
             streams.opened()
         except BaseException:
             self._retire(channel)
@@ -271,15 +270,15 @@ class ChannelPool:
         self._requests.channels[number] = channel
         with self._lock:
             if not self._maintained:
-                # In this order: two such threads do no harm, none would.
+                # In this order: two such threads do no harm, but none would.
                 start_thread("qnnbridge channels", maintain, weakref.ref(self), self._wake)
                 self._maintained = True
         return plans
 
     def _retire(self, channel: FastChannel, *, answered: bool = False) -> None:
-        """Close a channel that nobody uses any more. answered: the answer of its call is there, or never comes."""
-        # Memory in which a late answer may still arrive must not be reused, so it stays alive until the host
-        # has ended.
+        """Close an unused channel. `answered`: the answer of its call has arrived, or never comes."""
+        # Memory in which a late answer may still arrive must not be reused, so it stays alive until the host has
+        # ended.
         if channel.busy and channel.sent and not answered:
             self._kept.append(channel.pinned)
         channel.busy = False
@@ -291,8 +290,8 @@ class ChannelPool:
         while channel.slabs:
             self.release(channel.slabs.pop())
 
-    def _bury_lost(self) -> None:
-        """Close channels that nobody has: an exception dropped them."""
+    def _close_lost(self) -> None:
+        """Close channels without an owner, which an exception dropped."""
         for open_ in list(self._all.values()):
             if open_.plans() is None:
                 self._retire(open_.channel)
@@ -306,14 +305,14 @@ class ChannelPool:
             self._retire(plans.channel)
 
     def look(self, under_way: dict[int, int]) -> None:
-        """Check for callers that wait in a read whether the host can answer at all.
+        """Check, for callers in a blocking read, whether the host can answer at all.
 
-        under_way: the calls that were waited for at the last look, by channel.
+        `under_way`: the waiting calls at the last check, by channel.
         """
-        # `list` first: other threads open and close channels meanwhile.
+        # A copy, because other threads open and close channels meanwhile.
         blocked = [open_.channel for open_ in list(self._all.values()) if open_.channel.blocked]
-        # The same call at two looks: it has waited for at least `LOOK_INTERVAL_S`. Only then is a ping worth
-        # its time.
+        # The same call at two checks has waited for at least `LOOK_INTERVAL_S`. Only then is a check of the host
+        # worth its time.
         stuck = any(under_way.get(channel.number) == channel.calls for channel in blocked)
         under_way.clear()
         under_way.update((channel.number, channel.calls) for channel in blocked)
@@ -322,14 +321,17 @@ class ChannelPool:
                 channel.wake_reader()
 
     def trim(self, seen: dict[int, int]) -> bool:
-        """Close channels that were unused since the last look, or are much too large for their calls.
+        """Close channels that were unused since the last check, or are much too large for their calls.
 
-        seen: the number of the last call of each channel at the last look. Returns False if nothing is left to look
-        after.
+        Args:
+            seen: channel -> number of its last call at the last check.
+
+        Returns:
+            False if nothing is left to maintain.
         """
         self.take_in()
-        # From the left, the channel that was used longest ago, and back to the right: one turn keeps the
-        # order. A caller may take one meanwhile, hence the except.
+        # Take from the left, the least recently used end, and append on the right: one turn keeps the order. A
+        # caller may take a channel meanwhile, hence the except.
         for _ in range(len(self.idle)):
             try:
                 plans = self.idle.popleft()
@@ -345,8 +347,8 @@ class ChannelPool:
         seen.clear()
         seen.update((number, open_.channel.calls) for number, open_ in list(self._all.items()))
         with self._lock:
-            # Under the lock, as the start of the thread is: either this thread sees the new channel, or the
-            # opener sees that there is no thread.
+            # Under the lock, like the start of the thread: either this thread sees a new channel, or its opener
+            # sees that there is no thread.
             if not self._all and not self._attached and not self._connection.one_way:
                 self._maintained = False
                 return False
@@ -368,7 +370,7 @@ class ChannelPool:
         return slab
 
     def _attach_new(self, slab: Slab, deadline: float | None) -> None:
-        """Attach a slab that no later host will be shown. Raises `NoSharedMemory`."""
+        """Attach a slab that no later host will attach. Raise `NoSharedMemory`."""
         try:
             self._attach(slab, deadline)
         except BaseException as error:
@@ -377,12 +379,12 @@ class ChannelPool:
                 raise
             self._sharing.last_error = str(error)
             raise NoSharedMemory from None
-        # The descriptor is not needed any more: only arrays of the application are shown to the next host.
+        # The descriptor is not needed any more: only the application's arrays are attached by the next host.
         slab.close()
         self._sharing.last_error = None
 
     def release(self, number: int) -> None:
-        """The host need not know the slab any more, if it does."""
+        """Tell the host that it may detach the slab, if it has attached it."""
         self._attached.discard(number)
         self._unsure.discard(number)
         # A host that has ended needs no message.
@@ -390,7 +392,7 @@ class ChannelPool:
             self._connection.one_way.add({"op": "slab.release", "slab": number})
 
     def forget(self, number: int) -> None:
-        """A slab of arrays is gone, which the host may never have been shown."""
+        """Forget a slab of arrays that is gone, and that the host may never have attached."""
         if number in self._attached or number in self._unsure:
             self.release(number)
 
@@ -407,7 +409,7 @@ class ChannelPool:
                     raise NoSharedMemory from None
                 self._attached.add(slab.number)
 
-        # Two callers that attach one slab would have the second refused as a double.
+        # If two callers attach one slab at once, the host refuses the second attempt.
         self._one_at_a_time(attach, deadline)
 
     def _one_at_a_time(self, work: Callable[[], None], deadline: float | None) -> None:
@@ -419,27 +421,27 @@ class ChannelPool:
     def _attach(self, slab: SlabOfArrays, deadline: float | None) -> None:
         share_handle = slab.share_handle(self._connection.peer.pid)
         header = {"op": "slab.attach", "slab": slab.number, "size": slab.size, "host_writes": slab.host_writes}
-        # From before the request to behind its answer: an exception may come at any place.
+        # Set from before the request until after its answer, because an exception may come at any place.
         self._unsure.add(slab.number)
         self._give(header, {"where": share_handle}, deadline)
         self._unsure.discard(slab.number)
 
     def _give(self, header: dict[str, Any], share_handles: dict[str, ShareHandle], deadline: float | None) -> None:
-        """Send a request that carries share handles: the host that has it owns them, whatever it answers."""
+        """Send a request with share handles. The host that receives it owns the handles, whatever it answers."""
         sent: list[int] = []
         try:
-            # On Windows a share handle is a handle inside of the host's process: if the request never arrives
-            # nobody there knows of it, and it has to be closed from here.
+            # On Windows a share handle is a handle inside the host's process: if the request never arrives, the
+            # host does not know the handle, so it is closed from here.
             self._connection.call({**header, **share_handles}, deadline=deadline, on_sent=sent.append)
         except (Deadline, ChannelRetired, BridgeError) as error:
-            # A request that was written in part arrives with the next frame.
+            # A partly written request arrives with the next frame.
             if not sent and not (isinstance(error, Deadline) and error.state == "still-running"):
                 for share_handle in share_handles.values():
                     reclaim(share_handle, self._connection.peer.pid)
             raise
 
     def _attach_again(self, slab: SlabOfArrays, deadline: float | None) -> None:
-        """Attach a slab after an attach that timed out: release it first, and again if the late attach came in
+        """Attach a slab after an attach that timed out: release it first, and once more if the late attach came in
         between."""
         for last in (False, True):
             self._connection.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
@@ -451,7 +453,7 @@ class ChannelPool:
                     raise
 
     def _phase_slab(self, deadline: float | None) -> Slab:
-        """Raises `OSError` and the errors that end a call on the connection."""
+        """Return the slab of phase records. Raise `OSError`, or an error that ends a call on the connection."""
 
         def make() -> None:
             if self._phases is None:

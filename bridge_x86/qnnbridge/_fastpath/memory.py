@@ -1,11 +1,11 @@
-"""Shared memory: slabs of a few sizes, and the arrays in them that the application holds.
+"""Shared memory: slabs of a few sizes, and the application's arrays in them.
 
 One side writes a slab. Frames on a channel hand it over; it contains no lock and no flag.
 
-An array of the application (`SharedArrays.empty`) stands in a block of a slab. The block is the base of the array
-and of all its views, and its place is free again when it is gone: nobody counts, and no finalizer runs. The arrays
-outlive hosts: a new host is shown the same memory. Each belongs to the `SharedArrays` of one `Host`; arrays of
-another host are copied like ordinary ones. Any thread.
+An array of the application (`SharedArrays.empty`) lies in a block of a slab. The block is the base of the array and
+of all its views, and its memory is free again when the block is gone: there are no counters and no finalizers. The
+arrays outlive hosts: a new host attaches the same memory. Each array belongs to the `SharedArrays` of one `Host`;
+arrays of another host are copied like ordinary ones. Thread-safe.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ SMALLEST_SLAB_BYTES = 64 * 1024
 # Size of the smallest block.
 BLOCK_BYTES = 4096
 
-# Arrays up to this size share slabs, which saves descriptors.
-# One slab of 1 MiB holds four of the largest and 256 of the smallest pooled arrays.
+# Arrays up to this size share slabs, which saves descriptors. One slab of 1 MiB holds four of the largest and 256
+# of the smallest pooled arrays.
 POOLED_BYTES = 256 * 1024
 POOL_SLAB_BYTES = 1024 * 1024
 
-# Results from this size on are worth a block of their own, which the host fills: smaller ones are copied faster.
+# From this size on, results get a separate block, which the host fills; smaller ones are copied faster.
 SHARED_BYTES = 64 * 1024
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def slab_size(wanted: int) -> int:
-    """The size class: powers of two and the steps halfway between, so at most a third is wasted."""
+    """Return the size class: powers of two and the steps halfway between, so at most a third is wasted."""
     size = SMALLEST_SLAB_BYTES
     while size < wanted:
         if size + size // 2 >= wanted and size >= 2 * SMALLEST_SLAB_BYTES:
@@ -57,23 +57,23 @@ class Slab:
     """A piece of shared memory.
 
     Attributes:
-        number: the number that the host knows it by.
+        number: number by which the host refers to it.
         data: its bytes.
-        host_writes: it is for outputs. `data` is then read-only here, unless the application may write too
-        (`writable`).
+        host_writes: it is for outputs. `data` is then read-only here, unless the application may write, too
+            (`writable`).
     """
 
     __slots__ = ("__weakref__", "_room", "data", "host_writes", "memory", "number", "size")
 
     def __init__(self, size: int, room: Room | None, *, host_writes: bool, writable: bool = False) -> None:
-        """room: what it takes of a budget. Raises `OSError`."""
+        """Allocate the memory. `room` is its reservation in a budget. Raise `OSError`."""
         self.number = next(slab_numbers)
         self.size = size
         self.host_writes = host_writes
-        # Makes share handles; does not keep the memory mapped.
+        # Creates share handles; does not keep the memory mapped.
         self.memory = SharedMemory(size, writable=writable or not host_writes)
-        # The mapping now belongs to this array: numpy keeps the view alive, and the last array in the slab
-        # unmaps it.
+        # The mapping now belongs to this array: numpy keeps the view alive, and the last array in the slab unmaps
+        # it.
         self.data = np.frombuffer(self.memory.take_view(), np.uint8)
         self._room = room
 
@@ -85,12 +85,12 @@ class Slab:
         return array
 
     def close(self) -> None:
-        """Close the descriptor: no other process will be shown the memory. Arrays in it stay valid."""
+        """Close the descriptor: no other process will attach the memory. Arrays in it stay valid."""
         self.memory.close()
 
 
 class SlabOfArrays(Protocol):
-    """The part of `Slab` that its blocks use. The daemon has others, of its clients' memory."""
+    """The part of `Slab` that its blocks use. The daemon has another implementation, for its clients' memory."""
 
     number: int
     size: int
@@ -100,8 +100,12 @@ class SlabOfArrays(Protocol):
 
 
 class SharedBlock:
-    """The base of a shared array and all its views. place: slab number and offset, part of the key of plans.
-    nbytes: of the array."""
+    """The base of a shared array and all its views.
+
+    Attributes:
+        place: slab number and offset, part of the key of plans.
+        nbytes: size of the array.
+    """
 
     __slots__ = ("__array_interface__", "__weakref__", "nbytes", "offset", "owner", "place", "slab")
 
@@ -109,15 +113,14 @@ class SharedBlock:
         self.owner = owner
         self.slab = slab
         self.offset = offset
-        # Slab numbers are never used twice in a process, so an old place can never mean new memory.
+        # Slab numbers are never reused in a process, so an old place never refers to new memory.
         self.place = (slab.number, offset)
         self.nbytes = 0
-        # numpy's protocol for memory of a foreign object: `np.asarray(self)` makes an array whose base is
-        # this block.
+        # numpy's protocol for memory of another object: `np.asarray(self)` makes an array whose base is this block.
         self.__array_interface__: dict[str, Any] = {}
 
     def make_array(self, view: Array, *, read_only: bool = False) -> Array:
-        """The block as an array. view: an array of the same memory, type and shape."""
+        """Return the block as an array. `view` is an array with the same memory, type and shape."""
         address = view.__array_interface__["data"][0]
         self.__array_interface__ = {**view.__array_interface__, "data": (address, read_only)}
         self.nbytes = view.nbytes
@@ -126,9 +129,9 @@ class SharedBlock:
 
 
 def block_of(array: Array, owner: SharedArrays) -> SharedBlock | None:
-    """The block of which the array has all bytes, in order; ``None`` for parts and other layouts.
+    """Return the block whose bytes the array has completely and in order; ``None`` for parts and other layouts.
 
-    An application can set type, shape and strides of an array. Type and shape are the caller's to compare.
+    An application can set type, shape and strides of an array. The caller compares type and shape.
     """
     block: Any = array.base
     if block.__class__ is np.ndarray:
@@ -136,7 +139,7 @@ def block_of(array: Array, owner: SharedArrays) -> SharedBlock | None:
         block = block.base  # of a view
     if block.__class__ is not SharedBlock or block.owner is not owner:
         return None
-    # As many bytes without a gap as there are can only be all of them.
+    # A contiguous array with as many bytes as the block has all of them.
     return block if array.nbytes == block.nbytes and array.flags.c_contiguous else None
 
 
@@ -144,17 +147,17 @@ class SharedArrays:
     """Allocates the arrays. It keeps no slab of a single array, so those are unmapped with their array."""
 
     def __init__(self, sharing: Sharing, on_dropped: Callable[[int], None]) -> None:
-        """on_dropped: called with the number of a freed slab, so that the host forgets it."""
+        """Initialize. `on_dropped` is called with the number of a freed slab, so that the host detaches it."""
         self._budget = sharing.array_memory
         self._lock = Lock()
-        # By who writes and size of the blocks: slabs, and for each of their blocks a weak reference.
+        # By writer and size of the blocks: slabs, each with weak references to its blocks.
         self._pools: dict[tuple[bool, int], list[tuple[Slab, list[weakref.ref[SharedBlock] | None]]]] = {}
-        # All slabs that the host may have been shown.
+        # All slabs that the host may have attached.
         self._slabs: dict[int, weakref.ref[Slab]] = {}
         self._on_dropped = on_dropped
 
     def __len__(self) -> int:
-        """Number of slabs."""
+        """Return the number of slabs."""
         return sum(slab() is not None for slab in list(self._slabs.values()))
 
     def empty(
@@ -166,14 +169,14 @@ class SharedArrays:
         reusable: bool = False,
         read_only: bool = False,
     ) -> Array:
-        """An uninitialised array. Raises `OSError` if there is no shared memory, or not enough.
+        """Return an uninitialised array. Raise `OSError` if there is no shared memory, or not enough.
 
-        reusable: its memory is kept for a while when the array is dropped. For results, which come and go with
-        every call: a new slab costs its page faults and a message to the host.
+        `reusable`: keep the memory for a while after the array is dropped. For results, which come and go with
+        every call: a new slab costs page faults and a message to the host.
         """
         size = math.prod(shape) * dtype.itemsize
         block_size = BLOCK_BYTES
-        # Powers of two, at least a page: blocks of a pool are all alike, and no two arrays share a page.
+        # Powers of two, at least a page: blocks of a pool have the same size, and no two arrays share a page.
         while block_size < size:
             block_size *= 2
         with self._lock:
@@ -192,7 +195,8 @@ class SharedArrays:
             self._collect()
 
     def close(self) -> None:
-        """The `Host` is closed: no process will be shown the memory any more. Arrays stay valid."""
+        """Close the descriptors, because the `Host` is closed: no process will attach the memory any more. Arrays
+        stay valid."""
         with self._lock:
             self._pools.clear()
             for reference in list(self._slabs.values()):
@@ -201,7 +205,7 @@ class SharedArrays:
                     slab.close()
 
     def leave_to_parent(self) -> None:
-        """Keep the arrays in the child of a fork, without sharing them with the parent."""
+        """Keep the arrays in a forked child, without sharing them with the parent."""
         if sys.platform != "win32":
             from qnnbridge_os.sharing import unshare
 
@@ -214,7 +218,7 @@ class SharedArrays:
 
     def _pooled(self, size: int, slab_bytes: int, host_writes: bool) -> tuple[SharedBlock, Slab]:
         pool = self._pools.setdefault((host_writes, size), [])
-        # First fit. A dead weak reference is the free mark: nothing has to be called when an array goes.
+        # First fit. A dead weak reference marks a free block, so nothing has to be called when an array is gone.
         for slab, lives in pool:
             for index, life in enumerate(lives):
                 if life is None or life() is None:
@@ -223,20 +227,19 @@ class SharedArrays:
                     return block, slab
         slab = self._new_slab(slab_bytes, host_writes)
         block = SharedBlock(self, slab, 0)
-        # The block is entered in the same statement that makes the pool's entry known: an exception before it
-        # drops both.
+        # The block is entered in the same statement that adds the pool's entry: an exception before it drops both.
         pool.append((slab, [weakref.ref(block), *[None] * (slab_bytes // size - 1)]))
         return block, slab
 
     def _new_slab(self, size: int, host_writes: bool) -> Slab:
-        # Slabs have no finalizer, which could run between any two lines: the dead are looked for.
+        # Slabs have no finalizer, which could run between any two lines, so dead ones are searched for.
         self._forget_the_dead()
         room = self._budget.take(size)
         if room is None:
             self._collect()
             room = self._budget.take(size)
         if room is None:
-            raise OSError(errno.ENOMEM, "the arrays in shared memory are as many as there may be")
+            raise OSError(errno.ENOMEM, "the limit of arrays in shared memory is reached")
         slab = Slab(size, room, host_writes=host_writes, writable=True)
         self._slabs[slab.number] = weakref.ref(slab)
         return slab
@@ -265,19 +268,21 @@ class ArraySource(Protocol):
 def empty(
     host: ArraySource, name: str, shape: Sequence[int] | None, nodes: Iterable[Node], *, host_writes: bool
 ) -> Array:
-    """An array in shared memory for this input or output; an ordinary array if memory cannot be shared."""
+    """Return an array in shared memory for this input or output, or an ordinary array if memory cannot be
+    shared."""
     role: Role = "output" if host_writes else "input"
     rules = {node.name: rule_of(node, role=role) for node in nodes}
     rule = rules.get(name)
     if rule is None:
         raise InvalidArgument(
-            f"{name!r} is no {role} of the model.", fix=f"There are {', '.join(rules)}.{suggest(str(name), rules)}"
+            f"{name!r} is not an {role} of the model.",
+            fix=f"There are {', '.join(rules)}.{suggest(str(name), rules)}",
         )
     if rule.dtype is None:
         raise errors.NotImplemented(
             f"An array for {name!r} cannot be made: it is {rule.declared}.",
-            cause="Only dense tensors of types that numpy has can lie in shared memory.",
-            fix="Feed it as you would otherwise.",
+            cause="Only dense tensors of numpy's types can lie in shared memory.",
+            fix="Feed an ordinary value.",
         )
     if shape is None:
         shape = rule.exact
@@ -302,7 +307,7 @@ def allocate(
     reusable: bool = False,
     read_only: bool = False,
 ) -> Array | None:
-    """`SharedArrays.empty` of the host; ``None`` if memory cannot be shared, or not so much now."""
+    """Return `SharedArrays.empty` of the host; ``None`` if memory cannot be shared, or not that much now."""
     # A tensor without elements has no memory to share.
     if host.sharing.why_not is not None or not all(shape):
         return None

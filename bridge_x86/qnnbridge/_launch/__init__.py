@@ -1,22 +1,21 @@
 """The start of a host: its interpreter, its command line and environment, and the collection of its stderr.
 
-Theory of operation. What comes in is a setting (the argument, the environment variable, the configuration file) or
-none; what goes out is a command line and an environment for `HostProcess`. A setting is used or refused with the
-reason. It is never passed over: a host of another interpreter than the one that was named would have other
-packages, and so other results. Only without a setting installed interpreters are searched, by files and specs: a
-Python of another machine type cannot be imported, and starting each candidate would take seconds.
+Theory of operation. The input is a setting (the argument, the environment variable, the configuration file) or
+none; the output is a command line and an environment for `HostProcess`. A setting is used, or refused with the
+reason. It is never ignored: a host with another interpreter than the given one would have other packages, and so
+other results. Only without a setting are installed interpreters searched, by files and specs: a Python of another
+machine type cannot be imported, and starting each candidate would take seconds.
 
-The host inherits the application's environment without what would change its Python (PYTHON*, a virtual
+The host inherits the application's environment without the parts that would change its Python (PYTHON*, a virtual
 environment, the libraries of a frozen application). It starts isolated (``-I``), so neither the current folder nor
 user packages can replace its modules.
 
-From its first byte the host's stderr is read by one thread, because a full pipe would stop the host. The collector
-keeps a bounded part: the beginning, the end, and the text of open requests between their marker lines.
-`_diagnosis` reads it after a failure. Invariant: reading never blocks a call, and no amount of output costs more
-than its bounds.
+One thread reads the host's stderr from its first byte on, because a full pipe would stop the host. The collector
+keeps a bounded part: the beginning, the end, and the text of open requests between their marker lines. `_diagnosis`
+reads it after a failure. Invariants: reading never blocks a call, and memory is bounded for any amount of output.
 
-`HostNotFound` is the one error of the search. `_host`, `_supervision` and the tools call it. It imports the
-protocol and `qnnbridge_os`.
+`HostNotFound` is the only error of the search. `_host`, `_supervision` and the tools call the package. It imports
+the protocol and `qnnbridge_os`.
 """
 
 from __future__ import annotations
@@ -52,47 +51,48 @@ HOST_MODULE = "qnnbridge_host"
 INTERPRETER_FLAGS = ("-I", "-u", "-X", "utf8", "-X", "faulthandler")
 
 DROPPED_PREFIXES = ("PYTHON", "CONDA_", "_CE_", "PIP_", "_PYI_", "_MEIPASS")
-# What describes the application's interpreter and poisons another one. A preloaded library was chosen for the
-# application, and built for its machine; LD_LIBRARY_PATH stays, because vendors' NPU libraries are found by it.
+# Variables that describe the application's interpreter and break another one. A preloaded library was chosen for
+# the application, and built for its machine; LD_LIBRARY_PATH stays, because vendors' NPU libraries are found by it.
 DROPPED = frozenset({"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "__PYVENV_LAUNCHER__", "LD_PRELOAD", "LD_AUDIT"})
 
 _LIBRARY_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LIBPATH")
 
-# Overridden by `Host(env=...)`, but not by the application's environment, where they are set for the
+# `Host(env=...)` overrides these, but the application's environment does not: its values are meant for the
 # application.
 HOST_DEFAULTS = {
-    # Else numpy's library starts a thread per core, and start-up under load takes twice as long.
+    # Otherwise numpy's library starts a thread per core, and a start under load takes twice as long.
     "OPENBLAS_NUM_THREADS": "1",
     "ORT_DISABLE_TELEMETRY": "1",
 }
 
 
 def host_command(python: str, *arguments: str) -> list[str]:
-    """The command line of a host that ends with this process.
+    """Return the command line of a host that ends with this process.
 
-    An argument says how its workers are started: `sys.executable` of an emulated interpreter, or of one behind a
-    wrapper, is not always what can be started again.
+    An argument contains the command for its workers: `sys.executable` of an emulated interpreter, or of one with a
+    wrapper, cannot always be started again.
     """
     start = [python, *INTERPRETER_FLAGS, "-m", HOST_MODULE]
-    # A number alone may be used again by another process: `name_of` adds what tells them apart, and the host
-    # watches that very process.
+    # The system may reuse a process id, so `name_of` adds what identifies this process, and the host watches
+    # exactly this process.
     return [*start, "--parent", name_of(os.getpid()), "--worker", json.dumps(start), *arguments]
 
 
 def host_environment(
     extra: Mapping[str, str] | None = None, base: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The environment `base`, by default this process', without what harms the host; `extra` has the last word."""
+    """Return the environment `base` (default: that of this process) without harmful variables; `extra` takes
+    precedence."""
     whole = without_bundle(os.environ if base is None else base)
     kept = {name: value for name, value in whole.items() if not _dropped(name)}
     return {**kept, **HOST_DEFAULTS, **(extra or {})}
 
 
 def without_bundle(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what the loader of a frozen application has put there for itself alone.
+    """Return the environment without what the loader of a frozen application set for the application only.
 
-    PyInstaller's has its libraries found first, and keeps what the user had set under another name. Another Python
-    would take the application's libraries for its own.
+    PyInstaller's loader puts the application's libraries first and keeps the user's value under another name.
+    Another Python would load the application's libraries.
     """
     kept = dict(environ)
     if is_frozen():
@@ -108,51 +108,61 @@ def without_bundle(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _dropped(name: str) -> bool:
     # DROPPED_PREFIXES covers PYTHONHOME, PYTHONPATH and the like, which point into the application's Python.
-    upper = name.upper()  # Windows does not care
+    upper = name.upper()  # names are case-insensitive on Windows
     return upper in DROPPED or upper.startswith(DROPPED_PREFIXES)
 
 
-# --- settings, and the interpreter that they name; without any installed ones are searched ---
+# --- settings, and their interpreter; without a setting, installed interpreters are searched ---
 
 CONFIG_VARIABLE = "QNNBRIDGE_CONFIG"
 
 
 def configuration_file(environ: Mapping[str, str] | None = None) -> Path:
-    """Where it is, or would be: QNNBRIDGE_CONFIG, else ``config.toml`` in the user's configuration folder."""
-    # An empty variable counts as none.
+    """Return the path of the configuration file, which need not exist.
+
+    The path is QNNBRIDGE_CONFIG, or else ``config.toml`` in the user's configuration folder.
+    """
+    # An empty variable counts as unset.
     named = (os.environ if environ is None else environ).get(CONFIG_VARIABLE)
     if named:
         return Path(named).expanduser().absolute()
-    # Imported here: only needed when a host is started.
+    # Imported here, because it is needed only when a host is started.
     import platformdirs
 
     try:
         return Path(platformdirs.user_config_dir("qnnbridge", appauthor=False)) / "config.toml"
     except RuntimeError:
-        # A user without a home folder has no configuration file: a path at which there can be none.
+        # A user without a home folder has no configuration file: return a path that cannot exist.
         return Path(os.devnull, "qnnbridge", "config.toml")
 
 
 def configured_host(file: Path, *, must_exist: bool = False) -> str | None:
-    """What the file names as the host's interpreter; a relative path is relative to the file's folder.
+    """Return the host's interpreter from the file; a relative path is relative to the file's folder.
 
-    ``None`` if there is no file or it names none. Raises `HostNotFound` for a file that cannot be understood, or
-    that `must_exist` and does not.
+    Returns:
+        ``None`` if there is no file, or no entry in it.
+
+    Raises:
+        HostNotFound: the file cannot be parsed, or `must_exist` and it does not exist.
     """
     python = _text_in_host(file, "python", must_exist)
     return None if python is None else _from_folder_of(file, python)
 
 
 def engine_setting(given: Mapping[str, str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables that say where the host takes QNN from, by the configuration file.
+    """Return the variables that select the host's QNN, from the configuration file.
 
-    Empty if those that are `given` to the host or the environment say it. Raises `OptionError` for a setting that
-    does not exist, `HostNotFound` for a file that cannot be understood.
+    Returns:
+        An empty dict if the environment or the variables `given` to the host already select it.
+
+    Raises:
+        OptionError: a setting does not exist.
+        HostNotFound: the file cannot be parsed.
     """
     # Not before a host is started.
     from qnnbridge_protocol.settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of, engine_variables
 
-    # The variables beat the file as a pair: an engine of one and a path of the other would not belong
+    # The variables override the file as a pair: the engine of one and the path of the other would not belong
     # together.
     env = {**(os.environ if environ is None else environ), **given}
     if env.get(ENGINE_VARIABLE) or env.get(EP_PATH_VARIABLE):
@@ -163,10 +173,11 @@ def engine_setting(given: Mapping[str, str], environ: Mapping[str, str] | None =
     return engine_variables(engine, path if path is None else _from_folder_of(file, path, always=True))
 
 
-def engine_not_taken(learn: Callable[[], Mapping[str, Any]]) -> str:
-    """As text: the variables of this application ask for another QNN than its daemon has. Empty if not.
+def engine_not_taken(get_source: Callable[[], Mapping[str, Any]]) -> str:
+    """Return a warning if this application's variables request another QNN than its daemon has; '' otherwise.
 
-    learn: gives `HostInfo.qnn_source` of the daemon; called if there are such variables.
+    Args:
+        get_source: returns `HostInfo.qnn_source` of the daemon; called only if there are such variables.
     """
     from qnnbridge_protocol.settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of
 
@@ -175,8 +186,8 @@ def engine_not_taken(learn: Callable[[], Mapping[str, Any]]) -> str:
         return ""
     try:
         engine, path = engine_of(os.environ)
-        # Only asked where the variables are set: it is a request to the daemon.
-        has = learn()
+        # Called only if the variables are set, because it is a request to the daemon.
+        has = get_source()
     except BridgeError:
         return ""
     taken = engine == "auto" or has.get("engine") in (None, engine)
@@ -185,20 +196,20 @@ def engine_not_taken(learn: Callable[[], Mapping[str, Any]]) -> str:
     if taken:
         return ""
     return (
-        f"{' '.join(asked)} has no effect: the daemon has {has.get('words') or has.get('engine')}. A daemon goes "
-        "by the variables that it was started with. Restart it with these (qnnbridge host restart --daemon), or "
-        "give the session a host of its own: host=qnnbridge.Host()."
+        f"{' '.join(asked)} has no effect: the daemon has {has.get('words') or has.get('engine')}. A daemon uses "
+        "the variables with which it was started. Restart it with these (qnnbridge host restart --daemon), or give "
+        "the session a separate host: host=qnnbridge.Host()."
     )
 
 
 def _from_folder_of(file: Path, text: str, *, always: bool = False) -> str:
     path = os.path.expanduser(text)
-    # A bare name ("python3") is a program to look for on PATH, not a file beside the configuration.
+    # A bare name ("python3") is a program on PATH, not a file next to the configuration.
     return os.path.join(file.parent, path) if always or os.path.dirname(path) else path
 
 
 def _text_in_host(file: Path, name: str, must_exist: bool = False) -> str | None:
-    """An entry of the table [host]."""
+    """Return a text entry of the table [host]."""
     settings = _read(file, must_exist)
     host = settings.get("host", {})
     if not isinstance(host, dict):
@@ -214,12 +225,12 @@ def _text_in_host(file: Path, name: str, must_exist: bool = False) -> str | None
 def _read(file: Path, must_exist: bool) -> dict[str, Any]:
     try:
         with file.open("rb") as stream:
-            # Imports that tools which freeze applications see.
+            # Import statements that tools which freeze applications can see.
             if sys.version_info >= (3, 11):
                 import tomllib as toml
             else:
                 toml = importlib.import_module("tomli")
-            # Some of Windows' editors begin a text with a byte order mark, which TOML does not know.
+            # Some editors on Windows begin a text with a byte order mark, which TOML does not allow.
             return dict(toml.loads(stream.read().decode("utf-8-sig")))
     except FileNotFoundError:
         if must_exist:
@@ -227,7 +238,7 @@ def _read(file: Path, must_exist: bool) -> dict[str, Any]:
         return {}
     except OSError as error:
         # Services and containers have a home folder that is a file, or belongs to another user: then there is no
-        # configuration. A file that is there and cannot be read is an error.
+        # configuration. An existing file that cannot be read is an error.
         if not must_exist and not os.path.lexists(file):
             return {}
         raise _refused_file(file, f"it cannot be read ({error.strerror})", None) from error
@@ -254,7 +265,8 @@ _APP_ALIAS_TAG = 0x8000001B  # IO_REPARSE_TAG_APPEXECLINK
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostInterpreter:
-    """machine: what the interpreter was built for ("ARM64", "x86_64" ...), ``None`` if `path` is a script."""
+    """The interpreter of a host. `machine` is its machine type ("ARM64", "x86_64" ...), ``None`` if `path` is a
+    script."""
 
     path: str
     source: Source
@@ -262,20 +274,23 @@ class HostInterpreter:
 
 
 def find_host(explicit: str | os.PathLike[str] | None = None) -> HostInterpreter:
-    """The interpreter to run the host with.
+    """Return the interpreter for the host.
 
-    `explicit`, else the environment variable QNNBRIDGE_HOST_PYTHON, else ``[host] python`` in the configuration
-    file, else (Windows on ARM) the newest ARM64 Python in the registry that has the host's packages, else the
-    running interpreter if it has them. Raises `HostNotFound`, which says what to set or to install.
+    In this order: `explicit`; the environment variable QNNBRIDGE_HOST_PYTHON; ``[host] python`` in the
+    configuration file; on Windows on ARM the newest ARM64 Python in the registry that has the host's packages; the
+    running interpreter if it has them.
+
+    Raises:
+        HostNotFound: there is none. The error lists what to set or to install.
     """
     return find_host_in(Surroundings.current(), explicit)
 
 
 def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | None = None) -> HostInterpreter:
-    """`find_host` with everything that it looks at handed in."""
+    """Find the interpreter like `find_host`, in the given surroundings."""
     if explicit is not None:
         return _checked(os.fspath(explicit), "argument", "", surroundings)
-    # An empty variable is how many shells and CI systems say "not set".
+    # Many shells and CI systems use an empty variable for "not set".
     named = surroundings.environ.get(VARIABLE)
     if named:
         return _checked(named, VARIABLE, f"The environment variable {VARIABLE}", surroundings)
@@ -288,22 +303,21 @@ def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | 
         f"environment variable {VARIABLE}: not set",
         f"configuration file {file}: {'has no [host] python' if os.path.lexists(file) else 'does not exist'}",
     ]
-    # Before the running interpreter: an emulated x64 Python with all packages would compute in QNN's
-    # simulator.
+    # Before the running interpreter: an emulated x64 Python with all packages would compute in QNN's simulator.
     if surroundings.is_windows_on_arm:
         found = registered_host(surroundings, looked_at)
         if found is not None:
-            # Of several the newest that has the packages (`registered_host`).
+            # The newest that has the packages (`registered_host`).
             return HostInterpreter(found, "registry", interpreter_machine(found))
     running = running_host(surroundings, looked_at)
     if running is not None:
         return HostInterpreter(running, "running interpreter", surroundings.process)
     raise HostNotFound(
         "No Python interpreter was found that could run the host.",
-        cause="Nothing is configured, and no Python that was looked at has the packages of the host.",
+        cause="Nothing is configured, and no Python that was checked has the packages of the host.",
         fix=_how_to_install(surroundings)
         if surroundings.frozen
-        else f"Run: qnnbridge setup   (it makes an environment for the host). By hand: "
+        else f"Run: qnnbridge setup   (it creates an environment for the host). By hand: "
         f"{_how_to_install(surroundings)}",
         evidence=looked_at,
     )
@@ -314,10 +328,10 @@ def _how_to_install(surroundings: Surroundings) -> str:
         machine = "an ARM64 Python" if surroundings.is_windows_on_arm else "a Python"
         return (
             f"The application has to be shipped with a host: {machine} 3.11 or newer with the "
-            f"packages of the extra [host], named by Host(python=...), {VARIABLE} or [host] python in the "
+            f"packages of the extra [host], given by Host(python=...), {VARIABLE} or [host] python in the "
             "configuration file. See docs/howto/pyinstaller.md of qnnbridge."
         )
-    # Not at the top: only this error needs it.
+    # Needed only for this error.
     from qnnbridge_protocol.installing import install_command
 
     if surroundings.is_windows_on_arm:
@@ -330,15 +344,15 @@ def _how_to_install(surroundings: Surroundings) -> str:
         )
         return (
             f"{python}{install_command('host', python=f'py -V:{tag}')}   (as that Python's own package, not with "
-            f"--user). It is then found by itself; to choose it by hand, set {VARIABLE} to its python.exe."
+            f"--user). It is then found automatically; to choose it by hand, set {VARIABLE} to its python.exe."
         )
     return (
         f"{install_command('host')} with Python 3.11 or newer, in this interpreter or in another one, "
-        f"and name that one in {VARIABLE}."
+        f"and set {VARIABLE} to that interpreter."
     )
 
 
-# --- what was set explicitly -----------------------------------------------------------------------------
+# --- explicit settings -----------------------------------------------------------------------------------
 
 
 def _checked(text: str, source: Source, place: str, surroundings: Surroundings) -> HostInterpreter:
@@ -346,7 +360,7 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
     what = f"{place} names {text!r}" if place else f"{text!r} was given"
 
     def refuse(problem: str, fix: str | None = None) -> HostNotFound:
-        makes = "Name the full path of a Python that has the packages of a host. `qnnbridge setup` makes one."
+        makes = "Give the full path of a Python that has the packages of a host. `qnnbridge setup` creates one."
         return HostNotFound(
             f"{what} as the host's interpreter, but {problem}.",
             # The user of a frozen application has no command `qnnbridge`.
@@ -359,7 +373,7 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
     if _is_store_alias(path):
         raise refuse(
             "that is an alias of the Microsoft Store, not an interpreter",
-            "Install Python from https://www.python.org/downloads/windows/ and name its python.exe.",
+            "Install Python from https://www.python.org/downloads/windows/ and give the path of its python.exe.",
         )
     if os.path.isdir(path):
         raise refuse("that is a folder")
@@ -369,7 +383,7 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
         machine = interpreter_machine(path)
     except OSError as error:
         raise refuse(f"that file cannot be read ({error.strerror})") from error
-    # Read from the file's header, before anything is started: an interpreter of the wrong machine would fail
+    # Read from the file's header, before anything is started: an interpreter of the wrong machine type would fail
     # much later, or compute without the NPU.
     problem = surroundings.why_not_machine(machine)
     if problem is not None:
@@ -380,12 +394,13 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
 
 
 def _full_path(text: str) -> str | None:
-    """A bare name is looked up as a shell would. Links are kept: a virtual environment's interpreter is one."""
+    """Return the absolute path; look a bare name up as a shell would. Do not resolve links: the interpreter of a
+    virtual environment is a link."""
     if not text:
         return None
     if os.path.dirname(text):
         return os.path.abspath(os.path.expanduser(text))
-    # `which` looks at PATH and, on Windows, at PATHEXT.
+    # `which` searches PATH and, on Windows, uses PATHEXT.
     found = shutil.which(text)
     if found is None and os.path.exists(text):
         found = text
@@ -393,7 +408,10 @@ def _full_path(text: str) -> str | None:
 
 
 def _is_store_alias(path: str) -> bool:
-    """Windows puts files of no length on the PATH that start a program of the Store, or the Store itself."""
+    """Return whether a file is an alias of the Microsoft Store.
+
+    Windows puts files of size 0 on the PATH that start a program of the Store, or the Store itself.
+    """
     try:
         status = os.lstat(path)
     except OSError:
@@ -405,20 +423,20 @@ def _is_store_alias(path: str) -> bool:
 
 # --- machine types, and the installed Pythons that have the host's packages ----------------------------------
 #
-# Neither `platform.machine()` nor the environment names the machine on Windows on ARM, where x64 and x86 programs
-# are emulated: both name now the one, now the other, by the version of Python. Names: "ARM64", "x64", "x86",
+# Neither `platform.machine()` nor the environment reliably contains the machine on Windows on ARM, where x64 and
+# x86 programs are emulated: the value depends on the version of Python. Values here: "ARM64", "x64", "x86",
 # "ARM64EC" on Windows; "aarch64", "x86_64" ... on Linux.
 
 _WINDOWS_PLATFORMS = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
 
 
 def process_machine() -> str:
-    """What this interpreter was built for; no emulation changes that."""
+    """Return the machine type for which this interpreter was built."""
     # From the build of this interpreter, for example "win-amd64": emulation does not change it.
     name = sysconfig.get_platform()
     if name in _WINDOWS_PLATFORMS:
         return _WINDOWS_PLATFORMS[name]
-    # On Linux that name comes from the kernel, which a 32-bit program shares with 64-bit ones.
+    # On Linux that value comes from the kernel, which a 32-bit program shares with 64-bit ones.
     try:
         machine = executable_machine("/proc/self/exe")
     except OSError:
@@ -427,24 +445,27 @@ def process_machine() -> str:
 
 
 def interpreter_machine(path: str) -> str | None:
-    """The machine of the interpreter that `path` starts in the end; ``None`` for a script.
+    """Return the machine type of the interpreter that `path` finally starts; ``None`` for a script.
 
-    python.exe of a virtual environment on Windows is a small program that starts the real one, and may have been
-    built for another machine.
+    python.exe of a virtual environment on Windows is a small program that starts the real interpreter, and may have
+    been built for another machine.
     """
     base = base_interpreter(path)
     return executable_machine(base if base is not None else path)
 
 
 def base_interpreter(path: str) -> str | None:
-    """The interpreter behind a Windows virtual environment's python.exe, if `path` is one and names it."""
+    """Return the base interpreter of a Windows virtual environment's python.exe; ``None`` if `path` is not one."""
     return next((base for base in named_bases(path, _text_of) if os.path.isfile(base)), None)
 
 
 def named_bases(path: str, text_of: Callable[[str], str | None], paths: Any = os.path) -> Iterator[str]:
-    """What a virtual environment's python.exe may start, by its pyvenv.cfg, best first; whether it is there or not.
+    """Yield the interpreters that a virtual environment's python.exe may start, by its pyvenv.cfg, best first.
 
-    text_of, paths: of the computer that is looked at, which may be another one.
+    The paths need not exist.
+
+    Args:
+        text_of, paths: reader of text files, and path module, of the examined computer, which may be another one.
     """
     folder = paths.dirname(path) if path.lower().endswith(".exe") else None
     for place in () if folder is None else (folder, paths.dirname(folder)):
@@ -463,27 +484,26 @@ def _text_of(path: str) -> str | None:
         return None
 
 
-# What onnxruntime-qnn has wheels for.
+# Oldest version for which onnxruntime-qnn has wheels.
 OLDEST_HOST_PYTHON = (3, 11)
 
-# Module to distribution.
+# Module -> distribution.
 HOST_PACKAGES = {"qnnbridge_host": "qnnbridge", "onnxruntime": "onnxruntime"}
 
 WINDOWS_MACHINES = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
 
 
 def _origin(package: str) -> str | None:
-    """Where a package would be imported from without the import hook (`qnnbridge.ort._import_hook`)."""
-    # With the import hook active `onnxruntime` is this project's own stand-in, which cannot be the host's
-    # package.
+    """Return where a package would be imported from without the import hook (`qnnbridge.ort._import_hook`)."""
+    # With the import hook active `onnxruntime` is this project's stand-in, which is not the host's package.
     stand_in = os.environ.get("QNNBRIDGE_DROPIN")
     path = [entry for entry in sys.path if entry != stand_in]
     for finder in sys.meta_path:
         if getattr(finder, "is_stand_in", False):
             continue
         try:
-            # Looking for a spec runs no code of the package; importing onnxruntime would load its library
-            # into the application.
+            # Finding a spec runs no code of the package; importing onnxruntime would load its library into the
+            # application.
             spec = finder.find_spec(package, path if finder is importlib.machinery.PathFinder else None)
         except (ImportError, ValueError):  # a broken finder
             return None
@@ -494,12 +514,15 @@ def _origin(package: str) -> str | None:
 
 @dataclasses.dataclass
 class Surroundings:
-    """What the search looks at, so that a test can be on any machine.
+    """Facts about the computer that the search uses, so that a test can simulate any machine.
 
-    process, computer: machine types of this process and of the computer. executable: the running interpreter,
-    empty in a program that is not Python itself. frozen: as an application is that was shipped with its Python.
-    not_isolated: folders on the path that an interpreter started with ``-I`` does not have. install_tag: filled by
-    the search, with the registered Python that only lacks the packages.
+    Attributes:
+        process, computer: machine types of this process and of the computer.
+        executable: the running interpreter; '' in a program that is not Python itself.
+        not_isolated: folders on the path that an interpreter started with ``-I`` does not have.
+        origin: returns where a package would be imported from.
+        install_tag: set by the search to the registered Python that lacks only the packages.
+        frozen: the application was shipped with its Python.
     """
 
     environ: Mapping[str, str]
@@ -535,7 +558,7 @@ class Surroundings:
         return self.is_windows and self.computer == "ARM64"
 
     def why_not_machine(self, machine: str | None) -> str | None:
-        """Why an interpreter of this machine type cannot be the host here; ``None`` if it can.
+        """Return why an interpreter of this machine type cannot be the host here; ``None`` if it can.
 
         On Linux a foreign ELF program may run by an emulator that the kernel knows, and a script may do anything.
         """
@@ -543,7 +566,7 @@ class Surroundings:
             return "that is a Windows program" if machine in WINDOWS_MACHINES else None
         if machine is None or machine not in WINDOWS_MACHINES:
             return "that is not a Windows program"
-        # An ARM64EC Python does not pass either: its process is an x64 one.
+        # An ARM64EC Python is not accepted either: its process is an x64 one.
         if machine == self.computer:
             return None
         problem = f"that is an {machine} Python and this computer is {self.computer}"
@@ -553,7 +576,8 @@ class Surroundings:
 
 
 def registered_host(surroundings: Surroundings, looked_at: list[str]) -> str | None:
-    """The newest ARM64 Python of the registry that has the packages; why not the others goes to `looked_at`."""
+    """Return the newest ARM64 Python of the registry that has the packages. Add the reason for each other to
+    `looked_at`."""
     pythons = sorted(surroundings.registered(), key=lambda python: python.version, reverse=True)
     if not pythons:
         looked_at.append("registry: no Python is registered")
@@ -577,23 +601,24 @@ def _why_not_registered(surroundings: Surroundings, python: RegisteredPython) ->
         return "the host needs Python 3.11 or newer"
     missing = [name for name in HOST_PACKAGES if not _has_package(Path(python.prefix), name)]
     if missing:
-        # The newest comes first: the fix of the error names it, for `py -V:TAG -m pip install`.
+        # The newest comes first: the fix of the error contains it, for `py -V:TAG -m pip install`.
         surroundings.install_tag = surroundings.install_tag or python.launcher_tag
         return f"does not have {' and '.join(missing)}"
     return None
 
 
 def _has_package(prefix: Path, name: str) -> bool:
-    """The user's own site-packages do not count: the host is isolated and does not see them."""
+    """Return whether a Python has a package, not counting the user's site-packages, which the isolated host cannot
+    see."""
     packages = prefix / "Lib" / "site-packages"
     if (packages / name).is_dir():
         return True
-    # An editable install has only a file that names folders elsewhere.
+    # An editable install has only a file that refers to folders elsewhere.
     return any(packages.glob(f"{HOST_PACKAGES[name]}-*.dist-info"))
 
 
 def running_host(surroundings: Surroundings, looked_at: list[str]) -> str | None:
-    """The running interpreter, if it has the packages and is of the right machine type; else why not."""
+    """Return the running interpreter if it can be the host; otherwise add the reason to `looked_at`."""
     problem = _why_not_running(surroundings)
     if problem is None:
         return surroundings.executable
@@ -628,17 +653,17 @@ def _why_not_running(surroundings: Surroundings) -> str | None:
 def _not_isolated() -> tuple[str, ...]:
     if sys.flags.isolated:
         return ()
-    # The host is started with -I: it would not find what this process finds only there.
+    # The host is started with -I, so it cannot find what this process finds only in these folders.
     folders = [] if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
-    # A folder that the interpreter itself puts on the path, by a .pth file for example, is seen all the same.
+    # A folder that the interpreter itself adds to the path, for example by a .pth file, is visible to the host.
     own = {os.path.normcase(folder) for folder in _own_folders()}
     return tuple(folder for folder in folders if folder and os.path.normcase(folder) not in own)
 
 
 def _own_folders() -> list[str]:
-    """What the path files in the interpreter's own site-packages put on the path."""
+    """Return the folders that .pth files in the interpreter's site-packages add to the path."""
     folders: list[str] = []
     for packages in site.getsitepackages():
         for file in Path(packages).glob("*.pth"):
@@ -650,7 +675,9 @@ def _own_folders() -> list[str]:
 
 
 def _is_from(origin: str, folder: str) -> bool:
-    """Whether a package was found by this entry of the path. One below it proves nothing: a project often has its
-    environment inside of its own folder."""
+    """Return whether a package was found by this entry of the path.
+
+    A package somewhere below the entry proves nothing: a project often has its environment in its own folder.
+    """
     found = os.path.dirname(os.path.dirname(os.path.abspath(origin)))
     return os.path.normcase(found) == os.path.normcase(os.path.abspath(folder))

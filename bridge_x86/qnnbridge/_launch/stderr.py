@@ -1,17 +1,16 @@
-"""The host's stderr: its collector, from the start of the host to its end, and its bytes as text.
+r"""Collector of the host's stderr, from the start of the host to its end, and conversion of its bytes to text.
 
-Native libraries write there at any time and in any amount, and a full pipe would stop the host; so one thread
-reads without pause and keeps a bounded part: the first 16 KiB and the last 64 KiB of everything, and of the text
-between the marker lines of a request up to 4 MiB, of all requests together 8 MiB. Bytes are kept raw, and marker
-lines are taken out. Nothing relies on line ends: text may come without any, and in UTF-16 a line ends with
-``\\n\\0``.
+Native libraries write there at any time and in any amount, and a full pipe would stop the host. So one thread reads
+continuously and keeps a bounded part: the first 16 KiB and the last 64 KiB of everything, and the text between the
+marker lines of a request up to 4 MiB, of all requests together 8 MiB. Bytes are kept raw, and marker lines are
+removed. The code does not rely on line ends: text may come without any, and in UTF-16 a line ends with ``\\n\\0``.
 
-Threads: the reader thread fills, any thread asks. The reader has a descriptor of its own, which it alone closes,
-so no descriptor is ever closed under a blocked reader.
+Threads: the reader thread writes, any thread reads. The reader has a separate descriptor, which it alone closes, so
+no descriptor is ever closed under a blocked reader.
 
-On Windows ONNX Runtime writes its log as UTF-16LE to the same descriptor on which Python and the C runtime write
-narrow text, so one stream holds both, switching in the middle and at odd offsets. Everything is decoded here, and
-nothing is lost: a byte that is no text becomes U+FFFD.
+On Windows ONNX Runtime writes its log as UTF-16LE to the same descriptor to which Python and the C runtime write
+narrow text, so one stream contains both, switching in the middle and at odd offsets. Everything is decoded here,
+and nothing is lost: a byte that is not text becomes U+FFFD.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import Changes, start_thread
 from qnnbridge_protocol.visible import log_of
 
-# Evidence is for a person: longer lines are cut in the middle (characters).
+# People read evidence: longer lines are cut in the middle (characters).
 MAX_LINE: Final = 400
 
-# Two wide ASCII characters in a row: no narrow text looks like this.
-# One alone could be the NUL that ends a C string.
+# Two wide ASCII characters in a row: no narrow text looks like this, while one could be the NUL that ends a C
+# string.
 _WIDE_START = re.compile(rb"(?:[\t\n\r\x1b\x20-\x7e]\x00){2}")
 _NARROW_AHEAD = re.compile(rb"[\t\n\r\x20-\x7e]{6}")
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -46,7 +45,9 @@ _PREFIX = re.compile(
 class LogLine:
     """A line without its time stamp.
 
-    severity: V, I, W, E or F, empty for a line that is not ONNX Runtime's. place: the function that wrote it.
+    Attributes:
+        severity: V, I, W, E or F; '' for a line that is not ONNX Runtime's.
+        place: function that wrote the line.
     """
 
     text: str
@@ -55,7 +56,7 @@ class LogLine:
 
 
 def decode_stderr(data: bytes) -> str:
-    """What was written, as text with ``\\n`` line ends and without colours."""
+    r"""Return the output as text with ``\\n`` line ends and without colours."""
     text = "".join(_parts(bytes(data)))
     return strip_ansi(text).replace("\r\n", "\n").replace("\x00", "")
 
@@ -65,7 +66,7 @@ def strip_ansi(text: str) -> str:
 
 
 def parse_line(line: str) -> LogLine:
-    """Takes ONNX Runtime's prefix (time, severity, source file) off a line."""
+    """Remove ONNX Runtime's prefix (time, severity, source file) from a line."""
     line = strip_ansi(line).rstrip()
     match = _PREFIX.match(line)
     if match is None:
@@ -75,8 +76,9 @@ def parse_line(line: str) -> LogLine:
 
 
 def shorten(text: str, limit: int = MAX_LINE) -> str:
-    """One line, at most `limit` characters: cut in the middle, because the end often says why."""
-    # Evidence is quoted inside of one line of an error.
+    """Return one line of at most `limit` characters: cut in the middle, because the end often contains the
+    reason."""
+    # Evidence is quoted inside one line of an error.
     text = " ".join(text.split())
     if len(text) <= limit:
         return text
@@ -87,8 +89,8 @@ def shorten(text: str, limit: int = MAX_LINE) -> str:
 def _parts(data: bytes) -> Iterator[str]:
     position = 0
     while position < len(data):
-        # Narrow text runs up to the next start of wide text; both kinds are looked for from where the last
-        # one ended.
+        # Narrow text runs up to the next start of wide text; the search for both kinds starts where the last one
+        # ended.
         start = _WIDE_START.search(data, position)
         if start is None:
             yield data[position:].decode("utf-8", "replace")
@@ -101,14 +103,15 @@ def _parts(data: bytes) -> Iterator[str]:
 
 
 def _wide_end(data: bytes, start: int) -> int:
-    """Where a run of UTF-16 ends: at a line end that no wide character follows, or where narrow text breaks in.
+    """Return where a run of UTF-16 ends: at a line end without a following wide character, or where narrow text
+    starts.
 
-    A character outside Latin-1 has a second byte that is not 0; only a longer stretch of printable bytes is taken
-    for narrow text.
+    A character outside Latin-1 has a second byte that is not 0; only a longer stretch of printable bytes counts as
+    narrow text.
     """
     position = start
     while position + 1 < len(data):
-        # A second byte of 0: a character of Latin-1, nearly all of what ONNX Runtime logs.
+        # A second byte of 0: a character of Latin-1, like nearly everything that ONNX Runtime logs.
         if data[position + 1] == 0:
             at_line_end = data[position] == 0x0A
             position += 2
@@ -121,7 +124,7 @@ def _wide_end(data: bytes, start: int) -> int:
     return position
 
 
-# A longer line is handed to `logging` in pieces.
+# A longer line is passed to `logging` in pieces.
 LINE_BYTES = 8 * 1024
 
 # The C runtime of Windows writes "\r\n" for "\n" to a stream in text mode.
@@ -138,7 +141,7 @@ class Marker:
 
 
 class Bounded:
-    """The first and the last bytes of a stream, whatever its length."""
+    """The first and the last bytes of a stream of any length."""
 
     __slots__ = ("_head_bytes", "_left_out", "_tail_bytes", "head", "tail")
 
@@ -152,7 +155,7 @@ class Bounded:
     def add(self, data: bytes) -> None:
         room = self._head_bytes - len(self.head)
         if room > 0:
-            # The head is filled first and never changes again: it has what a start that failed says.
+            # The head is filled first and never changes again: it contains the output of a failed start.
             self.head += data[:room]
             data = data[room:]
         self.tail += data
@@ -162,30 +165,30 @@ class Bounded:
             self._left_out += excess
 
     def __len__(self) -> int:
-        """Bytes that are kept."""
+        """Return the number of kept bytes."""
         return len(self.head) + len(self.tail)
 
     def join(self) -> bytes:
-        """All of it, with a line that says how much is missing in the middle."""
+        """Return the kept bytes, with a line that reports how much is missing in the middle."""
         if not self._left_out:
             return bytes(self.head + self.tail)
         return bytes(self.head) + b"\n[... %d bytes left out ...]\n" % self._left_out + bytes(self.tail)
 
 
 class MarkerSplitter:
-    """Takes the marker lines out of a stream that arrives in arbitrary pieces.
+    """Removes the marker lines from a stream that arrives in arbitrary pieces.
 
-    Native code may leave a line unfinished, so the host writes a line end before each marker; it is taken out
-    again where it made an empty line.
+    Native code may leave a line unfinished, so the host writes a line end before each marker; the splitter removes
+    that line end again if it made an empty line.
     """
 
     def __init__(self) -> None:
-        self._held = b""  # the beginning of what may become a marker
-        self._last = b"\n"  # the last byte that was passed on
+        self._held = b""  # beginning of a possible marker
+        self._last = b"\n"  # last byte that was passed on
 
     def feed(self, data: bytes) -> list[bytes | Marker]:
-        """The text and the markers, in order. Text is held back only while it looks like a marker."""
-        # A pipe cuts the stream anywhere, also inside of a marker.
+        """Return the text and the markers, in order. Text is held back only while it may be a marker."""
+        # A pipe splits the stream anywhere, also inside a marker.
         data = self._held + data
         parts: list[bytes | Marker] = []
         position = 0
@@ -200,22 +203,21 @@ class MarkerSplitter:
         return parts
 
     def end(self) -> list[bytes | Marker]:
-        """What was held back."""
+        """Return the bytes that were held back."""
         parts: list[bytes | Marker] = []
         held, self._held = self._held, b""
         self._pass_on(parts, held)
         return parts
 
     def _unsure(self, rest: bytes) -> int:
-        """How many bytes at the end may belong to a marker, or to the line end that was made for one."""
-        # Only the last few bytes can be the beginning of a marker, so each piece is searched in constant
-        # time.
+        """Return how many bytes at the end may belong to a marker, or to the line end before one."""
+        # Only the last few bytes can be the beginning of a marker, so each piece is searched in constant time.
         at = rest.rfind(b"@", max(0, len(rest) - _MARKER_BYTES_MAX))
         start = at if at >= 0 and _may_become_marker(rest[at:]) else len(rest)
         return len(rest) - self._without_line_end(rest, start)
 
     def _without_line_end(self, text: bytes, end: int) -> int:
-        """`end`, less a line end before it that follows a line end (an empty line)."""
+        """Return `end`, reduced by a preceding line end that follows another line end (an empty line)."""
         for line_end in (b"\r\n", b"\n"):
             if text.endswith(line_end, 0, end):
                 before = end - len(line_end)
@@ -236,10 +238,10 @@ def _may_become_marker(text: bytes) -> bool:
 
 
 class LogForwarder:
-    """Hands complete lines to a logger.
+    """Passes complete lines to a logger.
 
-    ONNX Runtime's plugin warns of harmless things in every session, so warnings go to DEBUG as well and only errors
-    stand out. A handler that blocks stops the reading of stderr: nothing here can help that.
+    ONNX Runtime's plugin logs harmless warnings in every session, so warnings go to DEBUG as well and only errors
+    stand out. A logging handler that blocks also stops the reading of stderr; this class cannot prevent that.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
@@ -247,7 +249,7 @@ class LogForwarder:
         self._line = bytearray()
 
     def feed(self, data: bytes) -> None:
-        # Nothing is decoded where nobody listens: QNN may log megabytes.
+        # Nothing is decoded without a listener: QNN may log megabytes.
         if not self._logger.isEnabledFor(logging.INFO):
             return
         pieces = data.split(b"\n")
@@ -271,20 +273,20 @@ class LogForwarder:
         text = decode_stderr(line).rstrip()
         if not text:
             return
-        # Not a warning: what matters of it is in the error that the application gets.
+        # Not a warning: the error that the application gets contains what matters.
         level = logging.INFO if parse_line(text).severity in ("E", "F") else logging.DEBUG
         try:
             self._logger.log(level, "%s", text)
-        except Exception:  # noqa: BLE001, S110 - the application's handler; the host must be read on
+        except Exception:  # noqa: BLE001, S110 - a fault of the application's handler; reading must continue
             pass
 
 
 HEAD_BYTES = 16 * 1024
 TAIL_BYTES = 64 * 1024
-# With verbose logging QNN writes some megabytes for one session.
+# With verbose logging QNN writes several megabytes for one session.
 SECTION_BYTES = 4 * 1024 * 1024
 SECTIONS_MAX = 32
-# Of sections, finished or not, that were not asked for yet: over either number the oldest goes first.
+# Limit for all unread sections, finished or not: beyond this or `SECTIONS_MAX` the oldest is dropped.
 SECTIONS_TOTAL_BYTES = 8 * 1024 * 1024
 
 _READ_BYTES = 64 * 1024
@@ -294,17 +296,17 @@ class _Section:
     __slots__ = ("ended", "text")
 
     def __init__(self) -> None:
-        # Both ends: a set-up that is refused says why at the end, after pages of what went well.
+        # Both ends: a refused set-up reports its reason at the end, after pages of successes.
         self.text = Bounded(SECTION_BYTES // 2, SECTION_BYTES // 2)
         self.ended = False
 
 
 class StderrCollector:
-    """Collects what a host writes. The descriptor stays the caller's; a duplicate of it is read."""
+    """Collects the output of a host. Reads a duplicate of the descriptor, which stays the caller's."""
 
     def __init__(self, fd: int, *, logger_name: str = "qnnbridge.host") -> None:
         self._fds = OwnedFds()
-        # The reader outlives `close`, so it must not share a number that the owner closes.
+        # The reader outlives `close`, so it must not share a descriptor number that the owner closes.
         self._fd = self._fds.duplicate(fd)
         self._all = Bounded(HEAD_BYTES, TAIL_BYTES)
         self._sections: collections.OrderedDict[int, _Section] = collections.OrderedDict()
@@ -315,51 +317,52 @@ class StderrCollector:
         self._splitter = MarkerSplitter()
         self._forwarder = LogForwarder(log_of(logger_name))
         try:
-            # From the first moment: a host that fills the pipe (64 KiB on Linux) before its HELLO would wait
-            # for ever.
+            # From the first moment: a host that fills the pipe (64 KiB on Linux) before its HELLO would block
+            # forever.
             start_thread("qnnbridge-stderr", self._read)
         except RuntimeError:  # the interpreter is shutting down
             self._end()
 
     def head(self) -> bytes:
-        """The first 16 KiB."""
+        """Return the first 16 KiB."""
         with self._lock:
             return bytes(self._all.head)
 
     def tail(self) -> bytes:
-        """The last 64 KiB of what came after the head."""
+        """Return the last 64 KiB of the output after the head."""
         with self._lock:
             return bytes(self._all.tail)
 
     def section(self, request_id: int, timeout_s: float) -> bytes:
-        """What was written between the two markers of the request, which is then forgotten.
+        """Return the output between the two markers of a request, and forget it.
 
-        Waits for the end marker, the end of the stream or the time; what has come by then is the answer.
+        Wait until the end marker, the end of the stream or the timeout, and return the output so far.
         """
 
         def complete() -> bool:
             section = self._sections.get(request_id)
             return self._closed or self._at_end or (section is not None and section.ended)
 
-        # The section may not have begun yet: stderr and the answer are two pipes, and nothing orders them.
+        # The section may not have begun yet: stderr and the answer are two pipes without a mutual order.
         self._changes.wait_for(complete, timeout_s)
         with self._lock:
             section = self._sections.pop(request_id, None)
             return b"" if section is None else section.text.join()
 
     def forget(self, request_id: int) -> None:
-        """Drop the section of this request."""
+        """Drop the section of a request."""
         with self._lock:
             self._sections.pop(request_id, None)
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all that the dead host wrote is read. False if another process keeps the pipe open."""
+        """Wait until the output of a dead host is read completely. Return False if another process keeps the pipe
+        open."""
         return self._changes.wait_for(lambda: self._at_end, timeout_s)
 
     def close(self) -> None:
-        """Nothing is kept or forwarded from here on; head and tail stay. Never blocks.
+        """Stop keeping and forwarding output; head and tail stay. Never block.
 
-        The reader goes on until the end of the stream, so that a host that is still alive is not stopped by it.
+        The reader continues until the end of the stream, so that it does not stop a host that is still alive.
         """
         with self._lock:
             self._closed = True
@@ -371,11 +374,11 @@ class StderrCollector:
     def _read(self) -> None:
         fd = self._fd
         try:
-            # A number that other code has closed may be somebody's stream by now.
+            # If other code has closed the descriptor, its number may belong to another stream by now.
             while self._fds.is_ours(fd) and (data := os.read(fd, _READ_BYTES)):
                 self._take(self._splitter.feed(data))
         except OSError:
-            pass  # a fork of the application, where the descriptor was closed; or a pipe cut off on Windows
+            pass  # a fork of the application, where the descriptor was closed; or a broken pipe on Windows
         finally:
             self._take(self._splitter.end())
             self._end()
@@ -390,8 +393,8 @@ class StderrCollector:
                 else:
                     self._all.add(part)
                     for section in self._sections.values():
-                        # Sections of requests under way at once overlap; text between their markers belongs
-                        # to each of them.
+                        # Sections of concurrent requests overlap; text between their markers belongs to each of
+                        # them.
                         if not section.ended:
                             section.text.add(part)
                     self._keep_within_bounds()
@@ -404,7 +407,7 @@ class StderrCollector:
 
     def _mark(self, marker: Marker) -> None:
         if marker.begins:
-            # A number is used once by a host; a second begin is a damaged stream, and the new section counts.
+            # A host uses a number once; a second begin means a damaged stream, and the new section counts.
             self._sections.pop(marker.request_id, None)
             self._sections[marker.request_id] = _Section()
             self._keep_within_bounds()

@@ -1,25 +1,26 @@
-"""Keeping a host alive: when it is started again, which model is to blame, which one is kept away.
+"""Keeping a host alive: when to restart it, which model caused a death, and which models are quarantined.
 
-Theory of operation. A caller asks `Supervisor.process` for a generation that takes calls. If there is none, this
-caller starts the next one and the others wait for the same start. When a call ends with `ChannelFailed`, its
-caller asks `Supervisor.lost` why. The first of them investigates and the others get copies of the same error:
+Theory of operation. A caller requests a generation that accepts calls from `Supervisor.process`. If there is none,
+this caller starts the next one and other callers wait for the same start. When a call fails with `ChannelFailed`,
+its caller requests the reason from `Supervisor.lost`. The first caller investigates and the others get copies of
+the same error:
 
-    exit code, stderr, declared phases --> `_diagnosis` names the cause --> a crash report is written
-      --> `blame` divides a point among the requests that were inside native code
+    exit code, stderr, declared phases --> `_diagnosis` finds the cause --> a crash report is written
+      --> `blame` divides one point among the requests that were inside native code
       --> `Quarantine` adds it to the model's account on disk
-      --> `restart_policy` says how long the next start waits, or opens the breaker
+      --> `restart_policy` decides how long the next start waits, or opens the breaker
 
-Invariants: there is at most one usable generation, and a lost one never comes back. Each death is investigated and
-booked once. Only a request that the host had declared to be inside native code can get a point. A death from
-outside gives none; a call that was ended because it hung gives one. Every caller waits within its own
-deadline; a start or an investigation that one caller leaves goes on, and serves the next caller.
+Invariants: there is at most one usable generation, and a lost generation is never reused. Each death is
+investigated and recorded once. Only a request that the host had declared to be inside native code can get a point.
+A death caused from outside gives no points; a call that was ended because it hung gives points. Every caller waits
+no longer than its own deadline; a start or an investigation continues after its caller gave up, and serves the next
+caller.
 
-What fails here is raised to the caller: `HostStartFailed`, `BreakerOpen`, `ModelQuarantined`, `HostCrashed`,
-`HostHung`. Repeating the call is the business of `_session`. A file that cannot be written (report, quarantine)
-fails no call.
+Failures are raised to the caller: `HostStartFailed`, `BreakerOpen`, `ModelQuarantined`, `HostCrashed`, `HostHung`.
+`_session` decides whether to repeat a call. Failing to write a file (report, quarantine) never fails a call.
 
-`restart_policy` and `blame` are pure decisions: time comes from a `Clock`, nothing is started or killed there.
-`host_process` starts and ends one process, and calls whose time is up; `supervisor` and `deaths` carry the
-decisions out. `_host` and the sessions call it. It imports the protocol, `qnnbridge_os`, `_launch`, `_transport`,
-`_fastpath` and `_diagnosis`.
+`restart_policy` and `blame` are pure decisions: time comes from a `Clock`, and they start or kill nothing.
+`host_process` starts and ends one process, and calls past their deadline; `supervisor` and `deaths` carry out the
+decisions. `_host` and the sessions call the package. It imports the protocol, `qnnbridge_os`, `_launch`,
+`_transport`, `_fastpath` and `_diagnosis`.
 """

@@ -1,30 +1,33 @@
-"""Which model is to blame for a host's death, the lock that runs suspects alone, and the models that are kept away.
+"""Blame for the death of a host: points for models, the lock that runs suspects alone, and the quarantine.
 
-Only a request that the host had declared to be *inside native code* can have killed it; one that waited in a
-queue cannot. The rules:
+Only a request that the host had declared to be *inside native code* can have crashed the host; a request in a queue
+cannot. The rules:
 
-- One suspect gets 1 point. Of k suspects each gets 1/k, and from then on all of them are run alone
-  (`IsolationLock`), so that a second death has one suspect.
-- A suspect that gives a good reply alone is acquitted: it loses its share of that death. A model that was running
-  has to run for it: that it can be created says nothing. Each time a model becomes a suspect in company again, it
-  needs twice as many good replies alone as the last time (1, 2, 4 ... 16), so that one that kills only sometimes is
-  caught too, and does not escape by one lucky run. One that is not used any more is forgotten after ten minutes.
-- A host that was ended from outside (SIGTERM, Ctrl+C, TerminateProcess with 1) or by ourselves gives no points,
-  nor does one whose exit code could not be read. Nor does SIGKILL, however often: random kills strike the same
-  model again and again. Only where the kernel says that its own out-of-memory killer struck, the third such death
-  in a row inside the same model, without a good reply of it between, gives a point: it feeds that.
-- A call that we ended because it hung gives points like a crash: a native call that never returns is a fault too.
+- A single suspect gets 1 point. Each of k suspects gets 1/k, and from then on each runs alone (`IsolationLock`), so
+  that a second death has one suspect.
+- A suspect that gives a good reply while it runs alone is cleared: it loses its share of that death. A model that
+  was running has to run for it: its successful creation proves nothing. Each time a model becomes a suspect among
+  several, it needs twice as many good replies alone as the last time (1, 2, 4 ... 16), so that a model that crashes
+  the host only sometimes does not escape by one lucky run. A model that is not used is forgotten after ten minutes.
+- A host that was ended from outside (SIGTERM, Ctrl+C, TerminateProcess with 1) or by this side gives no points, nor
+  does one with an unknown exit code. SIGKILL gives none either, however often: random kills hit the same model
+      again
+  and again. Only if the kernel reports that its out-of-memory killer was active, the third such death in a row
+      inside
+  the same model, without a good reply of that model in between, gives points.
+- A call that this side ended because it hung gives points like a crash: a native call that never returns is a
+  fault.
 
-`Quarantine` keeps the points on disk, so that a new process does not start the killing again. An account belongs
-to (model fingerprint, options, phase) under one set of versions of ONNX Runtime, QNN and the driver: other versions
-may have cured it. Two points within ten minutes put it in quarantine for a day, or until the user clears it. An
-entry of the cache is named to hosts from its first point on: they set it aside and compile its model again, which
-is no refusal. The file is the truth: every change reads it, changes it and replaces it whole, so processes can
-share it without a lock (at worst one of two deaths in the same millisecond is lost). If it cannot be written, this
-process remembers by itself.
+`Quarantine` keeps the points on disk, so that a new process does not repeat the crashes. An account belongs to
+(model fingerprint, options, phase) under one set of versions of ONNX Runtime, QNN and the driver: other versions
+may have fixed the fault. Two points within ten minutes put the model in quarantine for a day, or until the user
+clears it. An entry of the cache is reported to hosts from its first point on: they set it aside and compile its
+model again, which is not a refusal. The file is authoritative: every change reads, changes and replaces it as a
+whole, so processes share it without a lock (at worst, one of two deaths in the same millisecond is lost). If the
+file cannot be written, this process keeps the accounts in memory.
 
-Any thread. `Quarantine.check` is asked before every call: a dictionary look-up, and once a second a look at the
-file's date.
+Thread-safe. `Quarantine.check` runs before every call: a dictionary look-up, and a check of the file's date once a
+second.
 """
 
 from __future__ import annotations
@@ -55,9 +58,9 @@ if TYPE_CHECKING:
     from qnnbridge._diagnosis.exit_codes import ExitStatus
 
 
-# So often out of memory inside one model is no coincidence any more.
+# This many out-of-memory kills inside one model are not a coincidence.
 KILLS_IN_A_ROW: Final = 3
-# Running alone costs all other models their turn, so the proof that is asked for has an end.
+# Running alone blocks all other models, so the number of required replies is limited.
 MAX_REPLIES_ALONE: Final = 16
 
 Why = Literal["died", "hung", "ended-by-us", "memory-ran-out"]
@@ -65,7 +68,7 @@ Why = Literal["died", "hung", "ended-by-us", "memory-ran-out"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NativeCall:
-    """A model, or an entry of the cache, inside native code. phase: creating, compiling or running."""
+    """A model, or an entry of the cache, inside native code. `phase` is creating, compiling or running."""
 
     fingerprint: str
     options_hash: str
@@ -76,7 +79,7 @@ class NativeCall:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Points:
-    """What one death adds to a model's account (negative: what an acquittal takes away)."""
+    """Change of a model's account by one death; negative if a suspect is cleared."""
 
     call: NativeCall
     points: float
@@ -84,8 +87,12 @@ class Points:
 
 @dataclasses.dataclass
 class _Isolated:
-    """A suspect that must run alone. needed: good replies until it may run with others again. until: on
-    `time.monotonic`; its points are void then."""
+    """A suspect that must run alone.
+
+    Attributes:
+        needed: good replies until it may run with others again.
+        until: time of `time.monotonic` at which its isolation and its points expire.
+    """
 
     needed: int
     shares: list[Points]
@@ -93,54 +100,54 @@ class _Isolated:
 
 
 class Blame:
-    """Books deaths on models, and decides which models run alone."""
+    """Assigns deaths to models, and decides which models run alone."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._isolated: dict[str, _Isolated] = {}
         self._times_suspected: dict[str, int] = {}
         self._kills: dict[str, int] = {}
-        # Both empty as long as it is `quiet`; a fast call looks at them first.
-        # The dicts themselves, never replaced: `Host.slow_path_reasons` holds them.
+        # Both are empty while `quiet` is true; a fast call checks them first. The dicts are never replaced, because
+        # `Host.slow_path_reasons` holds references to them.
         self.cases: tuple[Sized, Sized] = (self._isolated, self._kills)
 
     @property
     def active(self) -> bool:
-        """Whether any model must run alone. Cheap: asked before every call."""
+        """Whether any model must run alone. Cheap, since it is read before every call."""
         if self._isolated:
             now = time.monotonic()
-            # One that nobody uses any more would keep all others off the fast path.
+            # An unused suspect would otherwise keep all others off the fast path.
             for fingerprint in [name for name, one in self._isolated.copy().items() if one.until < now]:
                 self.forget(fingerprint)
         return bool(self._isolated)
 
     @property
     def quiet(self) -> bool:
-        """Whether a good reply changes nothing. Cheap: asked after every call."""
+        """Whether a good reply changes nothing. Cheap, since it is read after every call."""
         return not (self._isolated or self._kills)
 
     def must_run_alone(self, fingerprint: str) -> bool:
-        """Whether no other native call may be under way while this model is inside one."""
+        """Return whether no other native call may run while this model is inside one."""
         return fingerprint in self._isolated
 
     def on_death(
         self, status: ExitStatus | None, suspects: Iterable[NativeCall], why: Why = "died"
     ) -> list[Points]:
-        """The host ended while these were inside native code. Gives what to add to their accounts."""
-        # The same model twice in flight is one suspect.
-        # Without a fingerprint the host died before it had read the model: there is nothing that an account
-        # could name.
+        """Record the end of a host while `suspects` were inside native code; return the changes of their
+        accounts."""
+        # The same model twice in flight is one suspect. Without a fingerprint the host died before it had read the
+        # model, so no account can be identified.
         suspects = list({call.fingerprint: call for call in suspects if call.fingerprint}.values())
         with self._lock:
             if not suspects or why == "ended-by-us":
                 return []
-            # "Hung" needs no exit code: this side ended the host because of the call.
+            # "hung" needs no exit code: this side ended the host because of the call.
             if why != "hung" and (status is None or not _may_be_its_fault(status)):
                 if status is None or status.code.fault != "kill" or why != "memory-ran-out":
                     return []
                 suspects = [call for call in suspects if self._killed_too_often(call)]
-            # The sum is 1 for each death, so that a model that always runs beside others needs no more deaths
-            # in all.
+            # The points of a death sum to 1, so a model that always runs with others needs no additional deaths in
+            # total.
             share = 1.0 / len(suspects) if suspects else 0.0
             given = [Points(call, share) for call in suspects]
             if len(given) > 1:
@@ -149,8 +156,9 @@ class Blame:
             return given
 
     def on_good_reply(self, call: NativeCall) -> list[Points]:
-        """A native call of this model ended well. Gives what to take off its account again, mostly nothing."""
-        # Without the lock: asked after every call. A death that is booked at this moment gets the next reply.
+        """Record a successful native call of a model; return what to deduct from its account, mostly nothing."""
+        # Without the lock, since this runs after every call. A death that is recorded at this moment gets the next
+        # reply.
         if not self._isolated and not self._kills:
             return []
         with self._lock:
@@ -162,11 +170,11 @@ class Blame:
             if isolated.needed > 0:
                 return []
             del self._isolated[call.fingerprint]
-            # The shares of all deaths in which it stood beside others; points that it got alone stay.
+            # The shares of all deaths with several suspects; points that the model got alone stay.
             return [Points(share.call, -share.points) for share in isolated.shares]
 
     def forget(self, fingerprint: str) -> None:
-        """The model is in quarantine, or its quarantine was cleared: nothing is left to prove."""
+        """Forget a model that is in quarantine, or whose quarantine was cleared: it has nothing to prove."""
         with self._lock:
             self._isolated.pop(fingerprint, None)
             self._times_suspected.pop(fingerprint, None)
@@ -189,40 +197,41 @@ class Blame:
 
 
 def _may_be_its_fault(status: ExitStatus) -> bool:
-    # Loaders end programs at start, and no model is to blame for that; but also in the middle of native code, when
-    # a function that is bound at its first call is missing (127, 0xC0000139).
-    # Exit code 0 in the middle of native code means that something in there called exit().
+    # Loaders end programs at their start, which is not a model's fault; but also inside native code, when a
+    # function that is bound at its first call is missing (127, 0xC0000139). Exit code 0 inside native code means
+    # that something in it called exit().
     return status.code.blame or status.code.kind == "loader" or status.code.fault == "ok"
 
 
 class IsolationLock:
-    """Calls of suspects exclude all others; the others run together. Any thread."""
+    """Lock that runs calls of suspects alone, and all other calls together. Thread-safe."""
 
     def __init__(self, blame: Blame) -> None:
         self._blame = blame
         self._lock = Lock()
         self._changes: Changes[bool] = Changes()
-        # Calls by their thread and a key of their own, with whether they exclude all others. Nothing is counted up
-        # and down: an interrupted caller might leave that out.
+        # Calls by thread and a unique key, with whether they exclude all others. A counter would stay wrong after
+        # an interrupt.
         self._inside: dict[tuple[int, object], bool] = {}
         self._waiting_alone: dict[tuple[int, object], None] = {}
 
     @contextlib.contextmanager
     def isolate(self, context: CallContext, deadline: float | None) -> Iterator[None]:
-        """Around one call. Raises `Deadline` if its turn does not come in time."""
+        """Hold the lock around one call. Raise `Deadline` if the call's turn does not come in time."""
         if not self._blame.active:
             yield
             return
-        # Decided at the entry; a model that becomes a suspect meanwhile runs alone from its next call on.
+        # Decided at the entry; a model that becomes a suspect during the call runs alone from its next call on.
         alone = self._blame.must_run_alone(context.fingerprint)
         me = (threading.get_ident(), object())
-        # A signal handler or a finalizer called in the middle of this thread's own call, which cannot go on before.
+        # A signal handler or finalizer in the middle of this thread's own call: that call cannot continue before it
+        # ends.
         nested = any(me[0] == thread for thread, _ in [*self._inside, *self._waiting_alone])
 
         def enter() -> bool:
             with self._lock:
-                # The others also wait for a suspect that waits: else a steady stream of them would keep it
-                # out for ever.
+                # Others also wait for a waiting suspect: otherwise a steady stream of calls would keep it out
+                # forever.
                 taken = self._inside if alone else (True in self._inside.values() or self._waiting_alone)
                 if taken and not nested:
                     return False
@@ -240,29 +249,29 @@ class IsolationLock:
             yield
         finally:
             self._inside.pop(me, None)
-            # All steps here are single operations of C: an exception of a signal handler leaves none half
-            # done (`qnnbridge_os.shield`).
+            # All steps here are single C operations, so an exception of a signal handler leaves none half done
+            # (`qnnbridge_os.shield`).
             self._waiting_alone.pop(me, None)
             self._changes.notify()
 
 
-# --- models that kill hosts, kept on disk ---
+# --- models that crashed hosts, kept on disk ---
 
-# Two deaths with it alone inside native code, or four with one other model beside it.
+# Two deaths with this model alone inside native code, or four with one other model.
 LIMIT_POINTS: Final = 2.0
-# An entry of the cache is replaced at once: compiling again costs seconds, another death costs all models
-# theirs.
+# An entry of the cache is replaced after one death: compiling again costs seconds, another death disturbs all
+# models.
 ENTRY_LIMIT_POINTS: Final = 1.0
 WINDOW_S: Final = 600.0
 TTL_S: Final = 24 * 3600.0
 RECHECK_S: Final = 1.0
 MAX_ACCOUNTS: Final = 500
 SCHEMA: Final = 1
-# Three shares of 1/3 are less than 1 in floating point.
+# Three shares of 1/3 sum to less than 1 in floating point.
 _ROUNDING: Final = 1e-6
-# The beginning of the year 9999, the last that `datetime` has, in seconds since 1970.
+# Start of the year 9999, the last year of `datetime`, in seconds since 1970.
 _LAST_SECOND: Final = 253_370_764_800.0
-# Number of models that are remembered by their source.
+# Number of models whose source is remembered.
 _MAX_SOURCES: Final = 1000
 
 # path, size in bytes, date in nanoseconds
@@ -271,7 +280,8 @@ Source = tuple[str, int, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeathEntry:
-    """when: seconds since 1970. exit: the code as text. report: path of the crash report."""
+    """One death. `when` is in seconds since 1970, `exit` the exit code as text, `report` the path of the crash
+    report."""
 
     when: float
     points: float
@@ -281,11 +291,12 @@ class DeathEntry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QuarantineAccount:
-    """What a model has done.
+    """Deaths that a model caused.
 
-    since: when it was put in quarantine (seconds since 1970), ``None`` if it is not. source: path, size and dates
-    of the model's file (hash, size and 0 of a model given as bytes), as far as known. entry: an entry of the cache,
-    not a model.
+    Attributes:
+        since: start of the quarantine in seconds since 1970; ``None`` if the model is not in quarantine.
+        source: path, size and date of the model's file (hash, size and 0 for a model given as bytes), if known.
+        entry: the account is that of an entry of the cache, not of a model.
     """
 
     id: str
@@ -308,11 +319,13 @@ Accounts = dict[str, QuarantineAccount]
 
 
 class Quarantine:
-    """The file of models and entries that killed hosts.
+    """The file of models and cache entries that crashed hosts.
 
-    path: the file; default ``quarantine.json`` in `state_dir`. versions: one text that names the versions of ONNX
-    Runtime, QNN and driver of the host. Before they are known (empty) nothing is refused, because an entry may be
-    of other versions: ask again once the host has said HELLO.
+    Args:
+        path: the file; by default ``quarantine.json`` in `state_dir`.
+        versions: the host's versions of ONNX Runtime, QNN and driver, as one text. While it is '' (unknown),
+            nothing
+            is refused, because an account may belong to other versions: check again after the host's HELLO.
     """
 
     def __init__(self, path: Path | None = None, versions: str = "", clock: Clock | None = None) -> None:
@@ -323,10 +336,9 @@ class Quarantine:
         self._accounts: Accounts = {}
         self._refused: dict[tuple[str, str], list[QuarantineAccount]] = {}
         self._sources: dict[str, Source] = {}
-        # Date, size and inode of the file as last read: other processes replace it whole, which gives a new
-        # inode.
+        # Date, size and inode of the file as last read: other processes replace the file, which changes its inode.
         self._stamp: tuple[int, int, int] | None = None
-        self._next_look = -math.inf
+        self._next_check = -math.inf
         self._unsaved = False
 
     @property
@@ -334,8 +346,8 @@ class Quarantine:
         return self._path if self._path is not None else state_dir() / "quarantine.json"
 
     def check(self, fingerprint: str, options_hash: str) -> None:
-        """Raises `ModelQuarantined` if the model is in quarantine, in whatever phase it killed."""
-        self._look()
+        """Raise `ModelQuarantined` if the model is in quarantine, whatever the phase of its deaths."""
+        self._refresh()
         for account in self._refused.get((fingerprint, options_hash), ()):
             # An entry is never refused here: the host sets it aside and compiles the model again.
             if account.versions == self.versions and not account.entry and not self._expired(account):
@@ -343,32 +355,32 @@ class Quarantine:
 
     @property
     def depends_on_versions(self) -> bool:
-        """Whether it matters which versions the host has: a model is in quarantine, under any."""
-        self._look()
+        """Whether the host's versions matter, because some model is in quarantine under any versions."""
+        self._refresh()
         return bool(self._refused)
 
     def check_source(self, was_read_from: Callable[[Source], bool], options_hash: str) -> None:
-        """Raises `ModelQuarantined` if the source of a model that was not read yet is in quarantine."""
+        """Raise `ModelQuarantined` if the source of a model that has not been read yet is in quarantine."""
         for account in self._of_options(options_hash):
             if account.source is not None and was_read_from(account.source):
                 raise self._error(account)
 
     def fingerprints(self, options_hash: str) -> tuple[str, ...]:
-        """All models that are refused, and entries that are set aside, with these options and the versions of the
-        host."""
+        """Return the fingerprints of refused models and set-aside entries with these options, for the host's
+        versions."""
         return tuple(dict.fromkeys(account.fingerprint for account in self._of_options(options_hash)))
 
     def remember_source(self, fingerprint: str, source: Source) -> None:
-        """By what a model with this fingerprint is recognized before it is read."""
+        """Remember the source of a model with this fingerprint, to recognise the model before it is read."""
         with self._lock:
-            # Taken out and put in again: the dict keeps the order of use, and the oldest is dropped.
+            # Removed and inserted again: the dict keeps the order of use, and the oldest source is dropped.
             self._sources.pop(fingerprint, None)
             self._sources[fingerprint] = source
             while len(self._sources) > _MAX_SOURCES:
                 del self._sources[next(iter(self._sources))]
 
     def _of_options(self, options_hash: str) -> list[QuarantineAccount]:
-        self._look()
+        self._refresh()
         return [
             account
             for (_, options), accounts in self._refused.items()
@@ -380,11 +392,12 @@ class Quarantine:
     def add(
         self, points: Points, *, exit_text: str = "", report: Path | str | None = None
     ) -> QuarantineAccount | None:
-        """Book what a death adds to a model's account, or an acquittal takes off.
+        """Add the points of a death to a model's account, or deduct those of a cleared suspect.
 
-        Gives the account if it is in quarantine now.
+        Returns:
+            The account if it is in quarantine now.
         """
-        # Points of an acquittal find their account by the same id, as long as the versions are the same.
+        # The points of a cleared suspect have the same id as long as the versions are the same.
         key = (points.call.fingerprint, points.call.options_hash, points.call.phase, self.versions)
         # Eight digits, because people type them (`qnnbridge quarantine clear`).
         account_id = hashlib.sha256("\n".join(key).encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -401,7 +414,7 @@ class Quarantine:
                 )
                 account = dataclasses.replace(account, entry=call.entry)
             deaths = _without(account.deaths, -death.points) if death.points < 0 else (*account.deaths, death)
-            # `abs`: after the clock was set back, a death in the future is as far away as one in the past.
+            # `abs`: after the clock was set back, a death in the future counts like one in the past.
             deaths = tuple(d for d in deaths if account.since is not None or abs(now - d.when) <= WINDOW_S)
             account = dataclasses.replace(account, deaths=deaths)
             if source is not None and account.source is None:
@@ -419,17 +432,17 @@ class Quarantine:
         return account if account is not None and account.since is not None else None
 
     def accounts(self) -> list[QuarantineAccount]:
-        """All models in quarantine, of all versions, newest first."""
-        self._look(now=True)
+        """Return all models in quarantine, of all versions, newest first."""
+        self._refresh(now=True)
         found = [a for a in self._accounts.values() if a.since is not None and not (a.entry or self._expired(a))]
         return sorted(found, key=lambda account: -(account.since or 0.0))
 
     def until(self, account: QuarantineAccount) -> datetime.datetime:
-        """When the quarantine ends by itself."""
+        """Return when the quarantine ends without action."""
         return datetime.datetime.fromtimestamp((account.since or 0.0) + TTL_S, datetime.timezone.utc)
 
     def clear(self, account_id: str | None = None) -> int:
-        """Forget one model (by its id or the beginning of it), or all. How many were forgotten.
+        """Forget one model (by its id or a prefix), or all models; return the number of forgotten accounts.
 
         A model has an account for each phase; clearing one clears those of the same model with the same options.
         """
@@ -448,13 +461,13 @@ class Quarantine:
 
     # --- the file ---
 
-    def _look(self, *, now: bool = False) -> None:
+    def _refresh(self, *, now: bool = False) -> None:
         """Read the file again if it has changed: once a second, or now."""
-        if not now and self._clock.monotonic() < self._next_look:
+        if not now and self._clock.monotonic() < self._next_check:
             return
         with self._lock:
-            self._next_look = self._clock.monotonic() + RECHECK_S
-            # The file could not be written: this process's own accounts are the truth until it can.
+            self._next_check = self._clock.monotonic() + RECHECK_S
+            # While the file cannot be written, this process's accounts are authoritative.
             if self._unsaved:
                 return
             stamp = self._file_stamp()
@@ -470,7 +483,7 @@ class Quarantine:
         return found.st_mtime_ns, found.st_size, found.st_ino
 
     def _change(self, change: Callable[[Accounts], None]) -> None:
-        """Under the lock: read, change, write."""
+        """Read, change and write the file. The lock must be held."""
         accounts = dict(self._accounts) if self._unsaved else self._read()
         change(accounts)
         accounts = self._prune(accounts)
@@ -486,9 +499,9 @@ class Quarantine:
     def _read(self) -> Accounts:
         try:
             return _decode(self.path.read_text(encoding="utf-8"))
-        # All that reading a file of foreign contents may raise, json's errors included (`ValueError`).
+        # Everything that reading a file with arbitrary contents may raise, json's errors included (`ValueError`).
         except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
-            return {}  # absent or damaged: a damaged file accuses no model
+            return {}  # absent or damaged: a damaged file blames no model
 
     def _use(self, accounts: Accounts) -> None:
         refused: dict[tuple[str, str], list[QuarantineAccount]] = {}
@@ -509,7 +522,8 @@ class Quarantine:
         return {account.id: account for account in kept[-MAX_ACCOUNTS:]}
 
     def _expired(self, account: QuarantineAccount) -> bool:
-        """A time in the far future is a clock that was wrong: it must not refuse a model for years."""
+        """Return whether a quarantine has expired. A time in the far future comes from a wrong clock and must not
+        block a model for years."""
         return account.since is not None and abs(self._clock.wall() - account.since) >= TTL_S
 
     def _error(self, account: QuarantineAccount) -> ModelQuarantined:
@@ -517,11 +531,11 @@ class Quarantine:
         until = self.until(account)
         what = account.model or account.fingerprint[:12]
         return ModelQuarantined(
-            f"{what} is in quarantine: it killed the host {len(account.deaths)} times while {account.phase}.",
-            cause=f"It would most likely do it again. Last exit code: {account.deaths[-1].exit or 'unknown'}.",
+            f"{what} is in quarantine: it crashed the host {len(account.deaths)} times while {account.phase}.",
+            cause=f"It would most likely crash again. Last exit code: {account.deaths[-1].exit or 'unknown'}.",
             evidence=[f"crash report: {reports[-1]}"] if reports else (),
-            fix=f"To try it again: `qnnbridge quarantine clear {account.id}`; it ends by itself "
-            f"at {until:%Y-%m-%d %H:%M} UTC, and with other versions of ONNX Runtime, QNN or the driver.",
+            fix=f"To try it again: `qnnbridge quarantine clear {account.id}`; the quarantine ends by itself "
+            f"at {until:%Y-%m-%d %H:%M} UTC, or with other versions of ONNX Runtime, QNN or the driver.",
             details={
                 "id": account.id,
                 "model": account.model,
@@ -535,7 +549,7 @@ class Quarantine:
 
 
 def _without(deaths: tuple[DeathEntry, ...], points: float) -> tuple[DeathEntry, ...]:
-    """Without the last death that gave this many points."""
+    """Return the deaths without the last one that gave this many points."""
     for index in reversed(range(len(deaths))):
         if abs(deaths[index].points - points) < _ROUNDING:
             return deaths[:index] + deaths[index + 1 :]
@@ -550,7 +564,7 @@ def _decode(text: str) -> Accounts:
     for item in data["accounts"]:
         account = read_document(QuarantineAccount, item, "an account")
         times = [account.since or 0.0, *(n for death in account.deaths for n in (death.when, death.points))]
-        # Times that can be reckoned with: JSON also has NaN and whole numbers without a limit.
+        # Exclude NaN and numbers out of range, which JSON allows.
         if all(abs(time) <= _LAST_SECOND for time in times) and (account.deaths or account.since is None):
             accounts[account.id] = account
     return accounts

@@ -1,7 +1,7 @@
-"""A host's death: collects the evidence, names the cause, writes the report, books the blame.
+"""Handling of a host's death: collect the evidence, find the cause, write the report, assign the blame.
 
-The modules that name the cause are not needed for a host to start. They are loaded when it has said HELLO, while
-it is busy with ONNX Runtime, and not when it dies: that may be for want of memory or descriptors.
+The modules that find the cause are not needed to start a host. They are loaded after its HELLO, while it imports
+ONNX Runtime, and not at its death, when memory or descriptors may be exhausted.
 """
 
 from __future__ import annotations
@@ -31,27 +31,33 @@ if TYPE_CHECKING:
     from qnnbridge._diagnosis.crash import CrashRecord, OpenCall
     from qnnbridge._diagnosis.exit_codes import ExitStatus
 
-# A model that kills a host of these versions may be harmless with others.
+# A model that crashes a host with these versions may be harmless with others.
 VERSIONS_THAT_MATTER = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver")
-# Of a provider that is no wheel: the system may replace it without a new release of anything else.
+# Of a provider that does not come from a wheel: the system may replace it without any other new release.
 VERSIONS_OF_A_PROVIDER = ("ep_source", "ep_version")
 
-# Operations that enter native code in the phase "running".
-# These declare no phase when they are alone in the host, which saves a frame for each run (ADR 0003).
+# Operations that enter native code in the phase "running". They declare no phase when they are alone in the host,
+# which saves a frame per run (ADR 0003).
 RUNNING = ("session.run", "session.set_ep_dynamic_options", "genai.step")
 
-# What the host declares for itself when it waits for work.
+# Phases that the host declares for itself while it waits for work.
 NOT_BUSY = (None, "ready")
 
 
 @dataclasses.dataclass(frozen=True)
 class DeathReport:
-    """error: for the callers. status: how the process ended, ``None`` if that is not known.
+    """Result of an investigation.
 
-    on_purpose: we ended it, for the application or because its work was not wanted any more: no crash.
-    from_outside: no call that was under way caused it: another process, a lack of memory, the deadline of another
-    call or the NPU that it lost ended it. suspects: the requests that were inside native code. undecided: those of
-    them whose models run alone from now on, so the next death says which it was. booked: it counts against a model.
+    Attributes:
+        error: for the callers.
+        status: how the process ended; ``None`` if unknown.
+        on_purpose: this side ended the process, for the application or because its work was no longer wanted.
+        from_outside: no call under way caused the end: another process, a lack of memory, the deadline of another
+            call
+            or the loss of the NPU did.
+        suspects: requests that were inside native code.
+        undecided: suspects whose models run alone from now on, so the next death shows which one is to blame.
+        booked: a model was blamed.
     """
 
     error: HostError
@@ -64,7 +70,7 @@ class DeathReport:
 
 
 class DeathHandler(Protocol):
-    """The supervisor's questions about its hosts. `investigate` is called by one thread at a time."""
+    """What the supervisor needs to handle deaths. One thread at a time calls `investigate`."""
 
     def on_ready(self, process: HostProcess) -> None: ...
 
@@ -84,7 +90,7 @@ class DeathHandler(Protocol):
 
 
 class Investigator:
-    """Finds out why a host died. One investigation at a time (the supervisor's lock)."""
+    """Finds out why a host died. The supervisor's lock allows one investigation at a time."""
 
     def __init__(self, blame: Blame, quarantine: Quarantine, reports: CrashReports) -> None:
         self._blame = blame
@@ -92,24 +98,24 @@ class Investigator:
         self._reports = reports
 
     def on_ready(self, process: HostProcess) -> None:
-        """A generation said HELLO: the quarantine is that of its versions, also of those that it says later."""
+        """Set the versions of the quarantine after a HELLO, and when the host reports further versions."""
         from qnnbridge._diagnosis import crash  # noqa: F401 - see the module
 
         requests, first = process.channel.requests, process.peer.versions
 
-        def learn(more: Mapping[str, str]) -> None:
+        def set_versions(more: Mapping[str, str]) -> None:
             self._quarantine.versions = _key({**first, **more})
 
-        requests.on_versions = learn
-        # Versions that the host found before the listener was set are learned here: none falls between.
-        learn(requests.host_versions)
+        requests.on_versions = set_versions
+        # Applies versions that the host reported before the listener was set, so none is missed.
+        set_versions(requests.host_versions)
 
     def check_quarantine(self, context: CallContext) -> None:
-        """Raises `ModelQuarantined`."""
+        """Raise `ModelQuarantined` if the model is in quarantine."""
         self._quarantine.check(context.fingerprint, context.options_hash)
 
     def on_good_reply(self, context: CallContext, phase: str) -> None:
-        """A model came out of native code unharmed."""
+        """Record that a model's native call succeeded."""
         if self._blame.quiet:
             return
         for points in self._blame.on_good_reply(_native_call(context, phase)):
@@ -122,30 +128,30 @@ class Investigator:
         suspect: CallContext | None = None,
         patience_s: float = EXIT_WAIT_S,
     ) -> DeathReport:
-        """Why the connection to `process` failed. Ends the process if it is still there.
+        """Find out why the connection to `process` failed. End the process if it still runs.
 
-        suspect: what was done when the NPU was lost; its call has been answered, so it is not open any more.
-        patience_s: how long the process may take to end by itself.
+        Args:
+            suspect: call during which the NPU was lost; it has been answered, so it is not an open request.
+            patience_s: seconds that the process may take to end by itself.
         """
         from qnnbridge._diagnosis.crash import to_error
 
-        # Read before this function kills the process itself.
+        # Read before this function kills the process.
         on_purpose = process.killed_because is not None or _asked_for(failure)
         if failure.reason is not None:
-            # It violates the protocol or does not move: it cannot be used any more.
+            # The process violates the protocol or does not respond, so it is unusable.
             process.kill(failure.reason.message)
-        # The end of its output comes before the end of the process: the exit code has to be waited for.
+        # The output ends before the process does, so wait for the exit code.
         raw = process.exit_code(patience_s)
         if raw is None:
             process.kill("it closed its output and did not end")
             raw = process.exit_code(KILL_TIMEOUT_S)
-        # QNN and Python write their last lines while the process ends; without them the cause is often not
-        # known.
+        # QNN and Python write their last lines while the process ends; without them the cause is often unknown.
         process.stderr.drain(min(STDERR_TIMEOUT_S, patience_s))
         status = _exit_status(raw, process)
         record = self._record(process, status, on_purpose=on_purpose)
         report = self._reports.write(record)
-        # After the report is written, whose path the account names.
+        # Only now, because the account contains the path of the report.
         models = self._book(record, failure, report, suspect)
         if isinstance(failure.reason, HostError):
             error: HostError = failure.reason
@@ -160,7 +166,7 @@ class Investigator:
             error,
             status,
             on_purpose,
-            # The call that found the NPU lost has its answer; it alone is to blame.
+            # The call that found the NPU lost has been answered; no open call is to blame.
             on_purpose or suspect is not None or _from_outside(record, failure),
             frozenset(call.request_id for call in record.suspects),
             frozenset(call.request_id for call in record.suspects if models > 1 and call.fingerprint),
@@ -168,9 +174,9 @@ class Investigator:
         )
 
     def investigate_worker(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed:
-        """Why the process that compiles for `process` has died, as far as its exit code and its words show.
+        """Return why the process that compiled for `process` died, from its exit code and its output.
 
-        Its words are on the host's stderr, between the marks of the request.
+        Its output is in the host's stderr, between the markers of the request.
         """
         from qnnbridge._diagnosis.crash import CrashRecord, OpenCall, to_error
 
@@ -186,7 +192,7 @@ class Investigator:
             known=str(details.get("known") or ""),
         )
         request = details.get("request")
-        # The pipe stays open with the host; the end marker says that the worker's last words are read.
+        # The pipe stays open with the host; the end marker shows that the worker's last output was read.
         said = process.stderr.section(request, STDERR_TIMEOUT_S) if type(request) is int else b""
         record = CrashRecord(
             exit=_exit_status(code if isinstance(code, int) else None, process, of_worker=True),
@@ -194,7 +200,7 @@ class Investigator:
             generation=process.generation,
             uptime_s=float(details.get("uptime_s") or 0.0),
             in_flight=(call,),
-            # Not as a section: only the head has the first lines of the host's log.
+            # Only the head contains the first lines of the host's log, so the section is not enough.
             stderr_tail=decode_stderr(said or process.stderr.head() + process.stderr.tail()),
             ready=bool(details.get("ready", True)),
             **_surroundings(process, ready=True, versions=details.get("versions")),
@@ -213,7 +219,7 @@ class Investigator:
         host_phase = channel.requests.host_phase
         ready = process.ready_at is not None
         if host_phase in NOT_BUSY:
-            # A host that waits for work declares "ready"; a report in which nothing happened says "idle".
+            # A host that waits for work declares "ready"; reports call that "idle".
             host_phase = "idle" if ready else "starting"
         return CrashRecord(
             exit=status,
@@ -234,13 +240,12 @@ class Investigator:
     def _book(
         self, record: CrashRecord, failure: ChannelFailed, report: object, suspect: CallContext | None
     ) -> int:
-        """The number of models that it counts against. Several are run alone from now on."""
+        """Assign the blame; return the number of blamed models. Several run alone from now on."""
         suspects = [_native_call(call, str(call.phase)) for call in record.suspects]
         why: Why = "died"
         if suspect is not None:
             why, suspects = "hung", [_native_call(suspect, "running")]
-        # Ended by this side: because it did not move (a fault of the call), or for any other reason (nobody's
-        # fault).
+        # This side ended the host: because it hung (the call is to blame), or for another reason (no call is).
         elif record.killed_because is not None:
             why = "hung" if isinstance(failure.reason, HostHung) else "ended-by-us"
         elif record.memory_ran_out:
@@ -250,8 +255,7 @@ class Investigator:
             text = record.exit.describe() if record.exit is not None else ""
             account = self._quarantine.add(points, exit_text=text, report=str(report) if report else None)
             if account is not None:
-                # In quarantine the model is refused, so it has nothing more to prove, and others need not
-                # wait for it.
+                # The model is refused from now on, so it has nothing to prove and others need not wait for it.
                 self._blame.forget(points.call.fingerprint)
         return len(booked)
 
@@ -259,7 +263,12 @@ class Investigator:
 def _surroundings(
     process: HostProcess, *, ready: bool, versions: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """The fields of a record that are not of the death itself. ready: it has said HELLO. versions: more of them."""
+    """Return the fields of a record about the host and the machine.
+
+    Args:
+        ready: the host has sent its HELLO.
+        versions: additional versions.
+    """
     peer = process.peer if ready else None
     return {
         "memory_ran_out": process.memory_ran_out,
@@ -271,7 +280,7 @@ def _surroundings(
 
 
 def _key(versions: Mapping[str, str]) -> str:
-    """The versions that a quarantine holds for, as one text."""
+    """Return the versions for which a quarantine is valid, as one text."""
     names: tuple[str, ...] = VERSIONS_THAT_MATTER
     if versions.get("ep_source", "wheel") != "wheel":
         names += VERSIONS_OF_A_PROVIDER
@@ -279,21 +288,22 @@ def _key(versions: Mapping[str, str]) -> str:
 
 
 def _exit_status(raw: int | None, process: HostProcess, *, of_worker: bool = False) -> ExitStatus | None:
-    """of_worker: the number comes from the host, as the host's system gives it."""
+    """Return how a process ended. With `of_worker` the number comes from the host, in the format of the host's
+    system."""
     from qnnbridge._diagnosis.exit_codes import ExitStatus, from_low_byte
 
     if raw is None:
         return None
     theirs = process.peer.platform if process.ready_at is not None and process.peer.platform else sys.platform
-    # A Windows host under Wine: the Linux parent gets 8 of the 32 bits of its exit code (docs/dev/verification.md
-    # has the table), and Python's faulthandler on stderr may name the rest.
+    # A Windows host under Wine: the Linux parent receives 8 of the 32 bits of the exit code
+    # (docs/dev/verification.md has the table); the output of Python's faulthandler on stderr may contain the rest.
     if theirs == "win32" and sys.platform != "win32" and not of_worker:
         return from_low_byte(raw, decode_stderr(process.stderr.head() + b"\n" + process.stderr.tail()))
     return ExitStatus(raw, "win32" if theirs == "win32" else "posix")
 
 
 def _from_outside(record: CrashRecord, failure: ChannelFailed) -> bool:
-    """A lack of memory counts: the kernel ends the largest process, whatever it does."""
+    """Return whether the end came from outside. A lack of memory counts: the kernel ends the largest process."""
     if failure.reason is not None:
         return failure.reason.details.get("from_outside") is True
     if record.killed_because is not None or record.exit is None:
@@ -303,7 +313,7 @@ def _from_outside(record: CrashRecord, failure: ChannelFailed) -> bool:
 
 
 def _asked_for(failure: ChannelFailed) -> bool:
-    """Whether the application wanted this end. The reason decides: the first one of an end stays."""
+    """Return whether the application requested the end, from the reason: the first reason of an end is kept."""
     return failure.reason is not None and bool(failure.reason.details.get(ASKED_FOR))
 
 
@@ -312,9 +322,10 @@ def _native_call(call: CallContext | OpenCall, phase: str) -> NativeCall:
 
 
 def _with_implied_phase(lost: tuple[Lost, ...]) -> tuple[Lost, ...]:
-    """A call that is alone in the host declares no run (ADR 0003): then the oldest one is inside native code.
+    """Mark calls that are inside native code without a declared phase: the oldest, because a lone call declares
+    none (ADR 0003).
 
-    Calls of fast channels are not in the order of their beginning: with one of them among several, each may be it.
+    Calls of fast channels are not in the order of their start: if there is one among several, mark all.
     """
     if any(one.phase for one in lost):
         return lost

@@ -1,9 +1,9 @@
 """One generation of the host: start, handshake, calls, end.
 
-A `HostProcess` never comes back from the dead; the supervisor replaces it by the next generation.
+A `HostProcess` is never restarted; the supervisor replaces it by the next generation.
 
-A call cannot be interrupted inside of native code. With ``on_deadline="kill"`` the host is ended under it instead;
-the application wanted that end, so it is no crash, and all other calls are repeated in the next host.
+A call cannot be interrupted inside native code. With ``on_deadline="kill"`` the host is ended during the call; the
+application requested that, so it is not a crash, and all other calls are repeated in the next host.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ _log = log_of("qnnbridge.host_process")
 # From the end of the host's output to the end of its process.
 EXIT_WAIT_S = 5.0
 
-# Phases of the host as a whole that have a budget.
+# Phases of the host as a whole that have a time limit.
 LOADING = {"importing": "importing ONNX Runtime", "registering": "loading the QNN execution provider"}
 
-# The rungs of `close`, in order: GOODBYE, its own end, terminate, kill. With the rest of stderr and the
-# release of the pipes at most 9 s.
+# The steps of `close`, in order: GOODBYE, waiting for the process to end, terminate, kill. At most 9 s, with the
+# rest of stderr and the release of the pipes.
 DRAIN_TIMEOUT_S = 2.0
 STDIN_CLOSED_TIMEOUT_S = 2.0
 TERMINATE_TIMEOUT_S = 1.0
 KILL_TIMEOUT_S = 2.0
-# From the end of the process to the last caller's return from reading its pipe.
+# From the end of the process until the last caller returns from reading its pipe.
 RELEASE_TIMEOUT_S = 1.0
 
-# Looks, five seconds apart, that must find it stopped.
-# So a host must be found stopped for 25 to 30 s. A debugger that holds it for a moment costs nothing.
+# Number of checks, five seconds apart, that must find the process stopped: 25 to 30 s. A debugger that stops it for
+# a moment has no effect.
 STOPPED_LOOKS = 6
 
-# Looks that must find it over its time to load: after a sleep of the machine the clock alone says nothing.
-LOADING_LOOKS = 2
+# Number of checks that must find the loading time exceeded: after a sleep of the machine, one check proves nothing.
+LOADING_CHECKS = 2
 
-# From the end of the process to the end of its stderr: a grandchild may keep it open.
+# From the end of the process to the end of its stderr, which a grandchild may keep open.
 STDERR_TIMEOUT_S = 1.0
 
 
@@ -72,8 +72,9 @@ STDERR_TIMEOUT_S = 1.0
 class Launch:
     """How a host is started.
 
-    timeout_s: until its HELLO, and from there until ONNX Runtime and QNN are loaded. features: that our HELLO names
-    besides those that every host is offered.
+    Attributes:
+        timeout_s: seconds until its HELLO, and again from there until ONNX Runtime and QNN are loaded.
+        features: features in this side's HELLO in addition to those that every host is offered.
     """
 
     argv: Sequence[str]
@@ -86,24 +87,21 @@ class Launch:
 
 
 class HostProcess:
-    """One generation of the host, from its start to its end.
-
-    Any thread may call; `close` may be called at any time, any number of times.
-    """
+    """One generation of the host, from its start to its end. Thread-safe; `close` is idempotent."""
 
     def __init__(self, launch: Launch, spawner: Spawner, generation: int) -> None:
         self.generation = generation
         self.started_at = time.monotonic()
         self._start_timeout_s = launch.timeout_s
         self.ready_at: float | None = None
-        # Why we ended it ourselves; ``None`` if it ended by itself.
+        # Why this side ended the process; ``None`` if it ended by itself.
         self.killed_because: str | None = None
-        # The steps that it took to end it.
+        # Steps that were needed to end the process.
         self.rungs: list[str] = []
         self.retiring = False
         self._seen_stopped = 0
         self.sharing = launch.sharing
-        # `pool`, after its first use.
+        # Value of `pool`, after its first use.
         self.open_pool: ChannelPool | None = None
         self._pool_lock = Lock()
         self._seen_loading = 0
@@ -117,15 +115,15 @@ class HostProcess:
             platform=sys.platform,
             system=this_system(),
         )
-        # Before the spawn: the kernel's counter of out-of-memory kills (Linux), to compare with at its death.
+        # Before the spawn: the kernel's counter of out-of-memory kills (Linux), to compare with its value at the
+        # death.
         self._memory_kills = out_of_memory_kills()
         self._child: ChildProcess = spawner.spawn(launch.argv, launch.env, launch.cwd)
         try:
             self.stderr = StderrCollector(self._child.stderr_fd)
-            self.channel = Channel(self._child.stdin_fd, self._child.stdout_fd, hello, self._look_at_it)
+            self.channel = Channel(self._child.stdin_fd, self._child.stdout_fd, hello, self._check)
         except BaseException as error:
-            # No descriptor for its stderr or no memory: a process that nobody talks to must not be left
-            # behind.
+            # No descriptor for its stderr, or no memory: a process without a connection must not be left running.
             self._child.kill()
             self._child.wait(KILL_TIMEOUT_S)
             self._child.close()
@@ -139,20 +137,20 @@ class HostProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that we started; the host says its own in `peer`."""
+        """Id of the process that this side started; the host reports its own in `peer`."""
         return self._child.pid
 
     @property
     def real_pid(self) -> int:
-        """Of the host itself; with a virtual environment on Windows `pid` is only its launcher. Of one in another
-        system, of the process that leads there."""
+        """Id of the host itself. With a virtual environment on Windows, `pid` is only that of its launcher. For a
+        host in another system, the id of the process that connects to it."""
         peer = self.channel.peer if self.ready_at is not None else None
         return self.pid if peer is None or elsewhere(self._hello, peer) else peer.pid or self.pid
 
     @property
     def pool(self) -> ChannelPool | None:
-        """For calls that are repeated; ``None`` if there are none."""
-        # Looked at twice, the second time under the lock: the usual call takes no lock.
+        """Channels for repeated calls; ``None`` if there are none."""
+        # Checked twice, the second time under the lock, so that the usual call takes no lock.
         if self.open_pool is None and self.sharing is not None and self.ready_at is not None:
             from qnnbridge._fastpath.channel_pool import (
                 ChannelPool,  # imports numpy, which the handshake does not need
@@ -160,7 +158,7 @@ class HostProcess:
 
             with self._pool_lock:
                 if self.open_pool is None:
-                    self.open_pool = ChannelPool(self.channel, self.sharing, self._look_and_fail)
+                    self.open_pool = ChannelPool(self.channel, self.sharing, self._check_and_fail)
         return self.open_pool
 
     @property
@@ -169,12 +167,12 @@ class HostProcess:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Those of its HELLO, and of the QNN that it found since."""
+        """Versions in the host's HELLO, and those of the QNN that the host has found since."""
         return {**self.peer.versions, **self.channel.requests.host_versions}
 
     @property
     def seeks_qnn(self) -> bool:
-        """Whether it has yet to say which QNN it has: not the wheel's, which stands in its HELLO."""
+        """Whether the host has yet to report its QNN. That of the wheel is in its HELLO."""
         requests = self.channel.requests
         known = requests.host_versions or "onnxruntime_qnn" in self.peer.versions
         return not known and requests.host_phase != "ready"
@@ -184,9 +182,11 @@ class HostProcess:
         return not (self.channel.failed or self.retiring)
 
     def greet(self, deadline: float | None = None) -> None:
-        """The handshake. May be called again after `Deadline`, which means that the caller's time is up.
+        """Perform the handshake. May be repeated after `Deadline`, which means that the caller's time is up.
 
-        Raises `ChannelFailed` if the process ended, `HandshakeFailed`, `VersionMismatch`.
+        Raises:
+            ChannelFailed: the process ended.
+            HandshakeFailed, VersionMismatch: the process is not a usable host.
         """
         # Counted from the start of the process, not from this call: several callers may wait for one HELLO.
         until = self.started_at + self._start_timeout_s
@@ -196,67 +196,69 @@ class HostProcess:
             if time.monotonic() < until:
                 raise
             preamble = self.channel.preamble[:200]
-            self.kill("it did not say HELLO")
+            self.kill("it did not send HELLO")
             raise HandshakeFailed(
-                f"The host did not say HELLO within {self._start_timeout_s:g} s.",
+                f"The host did not send HELLO within {self._start_timeout_s:g} s.",
                 cause="It is not a qnnbridge host, it waits for something, or the machine is very busy.",
                 evidence=[f"printed instead: {preamble!r}"] if preamble else (),
                 fix="Check the host interpreter; raise Host(start_timeout=...) on a slow machine.",
             ) from None
-        # Ended here, since nothing can be agreed with it.
+        # Ended here, since no protocol can be agreed with it.
         except (HandshakeFailed, VersionMismatch):
-            self.kill("it does not fit")  # it may not understand a GOODBYE
+            self.kill("it is incompatible")  # it may not understand a GOODBYE
             raise
         self.ready_at = time.monotonic()
 
     def ping(self, deadline: float | None) -> None:
-        """Ask for a sign of life, over a channel if one is open. See `Channel.ping`."""
+        """Request a sign of life, over a fast channel if one is open. See `Channel.ping`."""
         if self.open_pool is None or not self.open_pool.ping(deadline):
             self.channel.ping(deadline)
 
     def exit_code(self, timeout_s: float = EXIT_WAIT_S) -> int | None:
-        """The raw exit code (32 bit unsigned on Windows, minus the signal on POSIX), ``None`` while it lives."""
+        """Return the raw exit code (32 bits unsigned on Windows, minus the signal on POSIX); ``None`` while the
+        process runs."""
         return self._child.wait(timeout_s)
 
     @property
     def memory_ran_out(self) -> bool | None:
-        """Whether the kernel's out-of-memory killer has struck anywhere since its start; ``None``: not known."""
-        # Of the whole machine: the kernel does not say which process it ended. So this only makes a SIGKILL
+        """Whether the kernel's out-of-memory killer was active anywhere since the host's start; ``None`` if
+        unknown."""
+        # The counter is that of the whole machine, without the ended processes, so it only makes a SIGKILL
         # plausible.
         before, now = self._memory_kills, out_of_memory_kills()
         return None if before is None or now is None else now > before
 
     def kill(self, because: str) -> None:
-        """End it now. Waiting callers get `ChannelFailed`."""
+        """End the process at once. Waiting callers get `ChannelFailed`."""
         if self.killed_because is None:
             self.killed_because = because
         self._child.kill()
 
     def close(self, *, reason: BridgeError | None = None, quietly: bool = False) -> None:
-        """End it in good order, or less good, within a bounded time; release all descriptors.
+        """End the process, gracefully if possible, within a bounded time; release all descriptors.
 
-        quietly: the application is ending, and a log line would only be noise after its own output.
+        `quietly`: the application is ending, so log at a lower level.
         """
-        # The callers that saw its death investigate it; or this side ended it.
-        # Read before the GOODBYE, which ends the connection itself.
+        # Read before the GOODBYE, which ends the connection. If true, the callers that saw the death investigate
+        # it, or this side ended the process.
         known = self.channel.failed or self.killed_because is not None
         if not self.channel.failed and self._child.poll() is None:
-            said = self.channel.goodbye(time.monotonic() + DRAIN_TIMEOUT_S)
-            self.rungs.append("goodbye" if said else "goodbye unanswered")
-        # It said goodbye, or its output ended: then its process is about to end too.
+            answered = self.channel.goodbye(time.monotonic() + DRAIN_TIMEOUT_S)
+            self.rungs.append("goodbye" if answered else "goodbye unanswered")
+        # The host answered GOODBYE, or its output ended: its process is about to end, too.
         leaving = "goodbye" in self.rungs or (not known and self.channel.failed)
-        # From here on nobody reads or writes; callers still under way get the failure.
+        # From here on nobody reads or writes; callers under way get the failure.
         self.channel.fail(reason)
         self.killed_because = self.killed_because or "it was closed"
-        # One that said goodbye ends by itself; any other is not waited for.
-        self._descend(STDIN_CLOSED_TIMEOUT_S if leaving else 0)
+        # A host that answered GOODBYE ends by itself; any other is not waited for.
+        self._end_by_force(STDIN_CLOSED_TIMEOUT_S if leaving else 0)
         if self.open_pool is not None:
             self.open_pool.close()
         if not known:
             self._log_death_at_the_end(logging.INFO if quietly else logging.WARNING)
-        # After the process has ended: only then is the end of its stderr near.
+        # After the end of the process, when the end of its stderr is near.
         self.stderr.drain(STDERR_TIMEOUT_S)
-        # Not closed while a thread may still read: the number of a closed descriptor is given to the next
+        # Not closed while a thread may still read: the system reuses the number of a closed descriptor for the next
         # file.
         if self.channel.release(RELEASE_TIMEOUT_S):
             self._child.close()
@@ -265,23 +267,23 @@ class HostProcess:
             self.rungs.append("descriptors kept")
         self.stderr.close()
 
-    def _look_and_fail(self) -> ChannelFailed | None:
-        """`_look_at_it` for callers that do not read the connection themselves."""
+    def _check_and_fail(self) -> ChannelFailed | None:
+        """Run `_check` for callers that do not read the connection themselves."""
         if self.channel.requests.failure is not None:
             return self.channel.requests.failure
-        # Callers on fast channels wait on another pipe, so nobody reads the connection's end of stream for
-        # them.
-        seen = self._look_at_it()
+        # Callers on fast channels wait on another pipe, so nobody notices the connection's end of stream for them.
+        seen = self._check()
         if seen is not None:
             return self.channel.fail(seen.reason)
         self.channel.take_in()
         return self.channel.requests.failure
 
     def _log_death_at_the_end(self, level: int) -> None:
-        """Log a death after the last answer: QNN faults most often while it cleans up, and no call failed by it."""
+        """Log a death after the last answer: QNN crashes most often during its cleanup, and no call failed because
+        of it."""
         code = self._child.poll()
         if not code or self.rungs[-1:] not in ([], ["goodbye"], ["goodbye unanswered"]):
-            return  # in good order, not yet, or by us
+            return  # ended as planned, still running, or ended by this side
         from qnnbridge._diagnosis.exit_codes import ExitStatus
 
         status = ExitStatus(code, "win32" if sys.platform == "win32" else "posix")
@@ -292,26 +294,26 @@ class HostProcess:
             status.describe(),
         )
 
-    def _look_at_it(self) -> ChannelFailed | None:
-        """It has been silent for a while: is it still there, and can it move?
+    def _check(self) -> ChannelFailed | None:
+        """Check, after a period of silence, whether the process still exists and can make progress.
 
-        A dead process gives no end of stream if another process holds its output open. A process that is found
-        stopped again and again will not answer. Looks are counted, not seconds: after a sleep of the machine the
-        clock alone would condemn it.
+        A dead process causes no end of stream if another process holds its output open. A process that is
+        repeatedly found stopped will not answer. Checks are counted instead of seconds: after a sleep of the
+        machine the clock alone would condemn a healthy process.
         """
-        # `poll` reaps the process; the exit code stays known to `exit_code`.
+        # `poll` reaps the process; `exit_code` still returns its exit code.
         if self._child.poll() is not None:
             return ChannelFailed()
-        return self._look_whether_stopped() or self._look_whether_loading()
+        return self._check_stopped() or self._check_loading()
 
-    def _look_whether_loading(self) -> ChannelFailed | None:
-        """A library that never comes back from being loaded has a budget; a model has that of its call."""
+    def _check_loading(self) -> ChannelFailed | None:
+        """Apply the time limit for loading libraries; a model has the limit of its call."""
         phase = self.channel.requests.host_phase
         since = self.ready_at
-        # Only while the host as a whole declares that it loads: a model has the budget of its own call.
+        # Only while the host as a whole declares that it loads.
         over = phase in LOADING and since is not None and time.monotonic() - since > self.load_timeout_s
         self._seen_loading = self._seen_loading + 1 if over else 0
-        if self._seen_loading < LOADING_LOOKS:
+        if self._seen_loading < LOADING_CHECKS:
             return None
         what = LOADING[str(phase)]
         return ChannelFailed(
@@ -324,8 +326,8 @@ class HostProcess:
             )
         )
 
-    def _look_whether_stopped(self) -> ChannelFailed | None:
-        import psutil  # 12 ms, for a case that is rare
+    def _check_stopped(self) -> ChannelFailed | None:
+        import psutil  # 12 ms, for a rare case
 
         try:
             stopped = psutil.Process(self.real_pid).status() == psutil.STATUS_STOPPED
@@ -336,15 +338,15 @@ class HostProcess:
             return None
         return ChannelFailed(
             HostHung(
-                "The host process is stopped and does not go on.",
+                "The host process is stopped and does not continue.",
                 cause="Another process stopped it (SIGSTOP, a debugger, a suspended process).",
-                fix="Nothing to do: it is ended and started again with the next call.",
+                fix="Nothing to do: the host is ended, and restarted with the next call.",
                 details={"pid": self.real_pid, "from_outside": True},
             )
         )
 
-    def _descend(self, patience_s: float) -> None:
-        """The ladder: each rung has its time, and is recorded."""
+    def _end_by_force(self, patience_s: float) -> None:
+        """End the process by increasingly forceful steps, each with a time limit and recorded in `rungs`."""
         if self._child.wait(patience_s) is not None:
             return
         for name, act, seconds in (
@@ -361,33 +363,32 @@ class HostProcess:
 
 
 class FastCallFailed(Exception):
-    """A call on the fast path failed in this process. The slow path explains and repeats it in the time that is
-    left.
+    """A call on the fast path failed in this process. The slow path explains the failure and repeats the call in
+    the remaining time.
 
-    It is kept while the call is repeated (`alone`). With tracebacks it would keep the call's frames in a circle,
-    and the application's arrays would stay until the garbage collector runs.
+    The exception is kept during the repetition (`alone`). With tracebacks it would keep the call's frames in a
+    reference cycle, and the application's arrays would stay until the garbage collector runs.
     """
 
     def __init__(
         self, process: HostProcess, error: Exception, deadline: float | None, *, in_place: bool = False
     ) -> None:
-        """in_place: the host may have changed inputs of the call, which therefore cannot be repeated."""
+        """Initialize. `in_place`: the host may have changed inputs of the call, so the call cannot be repeated."""
         super().__init__(str(error))
         self.process = process
         self.deadline = deadline
         self.in_place = in_place
-        # Until `take`.
-        # Handed over once (`take`): raised and kept at the same time, it would keep the frames that it passes
-        # through.
+        # Set until `take`, which hands it over once: an exception that is both raised and stored would keep the
+        # frames that it passes through.
         self.error: Exception | None = _without_traceback(error)
 
     def alone(self) -> FastCallFailed:
-        """Without traceback and context."""
+        """Return the exception without traceback and context."""
         self.__traceback__ = self.__context__ = None
         return self
 
     def take(self) -> Exception:
-        """The error, once, to be raised again."""
+        """Return the error, once, to be raised again."""
         error, self.error = self.error, None
         assert error is not None
         return error
@@ -402,47 +403,49 @@ def _without_traceback(error: Exception) -> Exception:
     return error
 
 
-# --- timeouts of an application as points in time, and the end of a call whose time is up -------------------
+# --- timeouts of an application as points in time, and the end of a call past its deadline ------------------
 
 # Eleven days. Locks and polls cannot wait much longer.
 LONGEST_S = 1_000_000.0
 
 
 def deadline_after(timeout: float | None) -> float | None:
-    """The point of `time.monotonic()` at which `timeout` seconds are over; ``None`` and infinity are for ever.
+    """Convert a timeout in seconds to a time of `time.monotonic()`; ``None`` and infinity mean forever.
 
-    Raises `OptionError` for a value that is no length of time.
+    Raises:
+        OptionError: `timeout` is not a number of seconds.
     """
     if timeout is None:
         return None
-    # A bool is an int for Python: timeout=True would be one second.
+    # A bool is an int in Python: timeout=True would be one second.
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout < 0:
         raise OptionError(
-            f"timeout={timeout!r} is no length of time.", fix="Give seconds, 0 or more, or None to wait for ever."
+            f"timeout={timeout!r} is not a length of time.", fix="Give seconds, 0 or more, or None for no limit."
         )
     return None if math.isinf(timeout) else time.monotonic() + min(timeout, LONGEST_S)
 
 
 def seconds_left(deadline: float | None) -> float | None:
-    """What is left until a point of `deadline_after`: never below 0, and ``None`` for ever."""
+    """Return the seconds until a time of `deadline_after`: never below 0; ``None`` for forever."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-# How long a call without a deadline is repeated after deaths of the host that it did not cause.
-# Long enough for some cold starts of a host under load, and an end for a program that is killed again and
-# again.
+# How long a call without a deadline is repeated after deaths of the host that it did not cause: enough for some
+# cold starts of a host under load, but limited if a program is killed again and again.
 INNOCENT_S: Final = 300.0
 
 
 class Patience:
-    """How long one call is repeated after deaths that it did not cause: until its deadline, or `INNOCENT_S`."""
+    """Time during which one call is repeated after deaths that it did not cause: until its deadline, or
+    `INNOCENT_S`."""
 
     def __init__(self, deadline: float | None) -> None:
         self._deadline = deadline
         self._began: float | None = None
 
     def is_left(self) -> bool:
-        """Whether it may be repeated once more. The first death starts the clock of a call without a deadline."""
+        """Return whether the call may be repeated once more. The first death starts the clock of a call without a
+        deadline."""
         now = time.monotonic()
         # The clock starts with the first death and not with the call: a run may take hours before it.
         if self._began is None:
@@ -452,16 +455,16 @@ class Patience:
 
 OnDeadline = Literal["raise", "kill"]
 
-# In the details of a reason why a host was ended: the application asked for it.
+# Key in the details of the reason for an end: the application requested it.
 ASKED_FOR: Final = "asked_for"
 
 
 def overdue(
     process: HostProcess, late: Deadline, context: CallContext, timeout_s: float | None, on_deadline: OnDeadline
 ) -> DeadlineExceeded:
-    """The error for the caller. Ends the host if the call is inside of it, or stuck behind abandoned work."""
+    """Return the error for the caller. End the host if the call is inside it, or stuck behind abandoned work."""
     state = late.state
-    # A call that has not started waits for others; they are not ended for it, unless their work is abandoned.
+    # A call that has not started waits for others. Those are not ended for it, unless their work is abandoned.
     blocked = state == "still-running" or (state == "not-started" and process.channel.requests.abandoned)
     if on_deadline == "kill" and blocked:
         what = "ran past its" if state == "still-running" else "waited, behind abandoned work, past its"

@@ -1,37 +1,38 @@
-"""When a host that died is started again, and when one that has grown is replaced.
+"""When to restart a host that died, and when to replace one that has grown.
 
-`RestartPolicy` has two measures: a *delay* that grows while starts bring nothing, and a *breaker* that stops
-trying for a while. The worth of a generation decides:
+`RestartPolicy` has two measures: a *delay* that grows while starts achieve nothing, and a *breaker* that stops
+trying for a while. The value of a generation decides:
 
-- **productive**: it answered at least one call well. Whatever ended it, the next start has no delay, the delay's
-  exponent is back at zero and the breaker's list is empty. A host that is killed from outside 200 times a minute
-  while it works in between must go on working, and such a cycle cannot spin, since each turn pays for a whole start
-  and gives an answer. A model that kills the host every time is the quarantine's business, not this module's: so a
-  death that is booked on models neither delays the next start nor counts for the breaker, which other models need.
-- **settled**: it answered nothing, but was ready for a minute (no call came). It resets the exponent too.
+- **productive**: it answered at least one call successfully. Whatever ended it, the next start has no delay, the
+  exponent of the delay is reset to zero and the breaker's list is cleared. A host that is killed from outside 200
+  times a minute but works in between must continue, and such a cycle cannot spin, since each turn pays for a whole
+  start and gives an answer. A model that crashes the host every time is handled by the quarantine, not here: a
+      death
+  that is blamed on models neither delays the next start nor counts for the breaker, which would stop other models.
+- **settled**: it answered nothing, but was ready for a minute (no call came). It resets the exponent, too.
 - **barren**: everything else. The next start waits ``0.25 s x 2^n`` with full jitter, at most 30 s, where n is the
-  number of barren generations in a row before the one that died.
+  number of consecutive barren generations before the one that died.
 
-Five barren deaths within two minutes, with nothing good in between, open the breaker for a minute; then one start
-is tried (half-open). If that one is barren too, the breaker opens for twice as long, up to ten minutes; if it
-gives a good answer or settles, the breaker is closed. A barren host that was *killed from outside* (SIGKILL,
-SIGTERM, Ctrl+C) does not count for the breaker: it says nothing about whether the next one could work. For the
-delay it counts from the fourth in a row, so that kills at random moments, which hit some starts as well, cost
-little, while a cause that kills every start is soon down to two tries a minute.
+Five barren deaths within two minutes, with no success in between, open the breaker for a minute; then one start is
+tried (half-open). If that generation is barren too, the breaker opens for twice as long, up to ten minutes; if it
+gives a good answer or settles, the breaker closes. A barren host that was *killed from outside* (SIGKILL, SIGTERM,
+Ctrl+C) does not count for the breaker, because its end does not predict the next one's. For the delay it counts
+from the fourth in a row, so that kills at random moments, which also hit some starts, cost little, while a cause
+that kills every start soon leads to two tries a minute.
 
-A restart cannot cure a missing interpreter, a wrong machine, a missing library or versions without overlap: the
+A restart cannot fix a missing interpreter, a wrong machine type, a missing library or versions without overlap: the
 same error is raised at once for every further start, until `reset`.
 
-`Recycler` says when a living host is due for replacement: QNN leaks about 0.15 MB with each compile, devices more
-(200 compiles grew the simulator's process from 174 to 204 MB, measured; onnxruntime issue 22511 reports 700 MB
-that were kept after the session was closed). A replacement makes every session that is still used anew, and those
-creations must not bring about the next replacement. So a creation counts only if the application asked for it: of
-each key as many are free in a generation as the most that any earlier generation made. A key that names one
-session, not only its model, makes the count exact; with a key per model a program that opens and closes one model
+`Recycler` decides when to replace a living host: QNN leaks about 0.15 MB with each compilation, devices more (200
+compilations grew the simulator's process from 174 to 204 MB, measured; onnxruntime issue 22511 reports 700 MB that
+were kept after the session was closed). A replacement recreates every session that is still used, and those
+creations must not trigger the next replacement. So a creation counts only if the application requested it: for each
+key, as many creations are free in a generation as the maximum of any earlier generation. A key that identifies one
+session, not only its model, makes the count exact; with a key per model, a program that opens and closes one model
 again and again gets a fresh host after 1, 3, 6, 10 ... times the number.
 
-Any thread; one policy belongs to one host. Nothing waits in here: `next_start` says how long to wait. Policies
-take a `Clock`, so that tests need no waiting.
+Thread-safe; one policy belongs to one host. Nothing waits in here: `next_start` returns how long to wait. Policies
+take a `Clock`, so that tests need not wait.
 """
 
 from __future__ import annotations
@@ -53,25 +54,25 @@ if TYPE_CHECKING:
 
 class Clock:
     def monotonic(self) -> float:
-        """Seconds that only ever grow; for every duration and deadline."""
+        """Return seconds that only increase, for all durations and deadlines."""
         return time.monotonic()
 
     def wall(self) -> float:
-        """Seconds since 1970; only for written records, because it can jump."""
+        """Return seconds since 1970, only for written records, because this clock can jump."""
         return time.time()
 
 
-# With jitter: several applications whose hosts die of one cause do not start in step.
+# With jitter, so that several applications whose hosts die of the same cause do not start in step.
 FIRST_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 30.0
 SETTLED_AFTER_S: Final = 60.0
-# This many barren deaths in a row by a kill from outside do not make the delay grow.
+# Up to this many consecutive barren deaths by a kill from outside do not increase the delay.
 FREE_KILLS: Final = 3
-# systemd's 5 in 10 s and Erlang's 1 in 5 s never fire here: a cold start alone takes about 2 s.
+# systemd's 5 in 10 s and Erlang's 1 in 5 s would never trigger here: a cold start alone takes about 2 s.
 BREAKER_DEATHS: Final = 5
 BREAKER_WINDOW_S: Final = 120.0
 OPEN_S: Final = 60.0
-# After a repair the first call works within ten minutes without anyone's doing.
+# After a repair, the first call works within ten minutes without further action.
 MAX_OPEN_S: Final = 600.0
 
 State = Literal["closed", "open", "half-open", "broken"]
@@ -79,7 +80,7 @@ State = Literal["closed", "open", "half-open", "broken"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Start:
-    """Permission to start. probe: it is the one try of a half-open breaker."""
+    """Permission to start. `probe`: the start is the single try of a half-open breaker."""
 
     delay_s: float
     probe: bool = False
@@ -89,10 +90,10 @@ class RestartPolicy:
     """Decides when the next generation of a host may start.
 
     Args:
-        first_delay_s, max_delay_s: the delay before a start after a barren generation, before jitter.
-        breaker_deaths, breaker_window_s: how many barren deaths in how long open the breaker.
-        open_s, max_open_s: how long it stays open, the first time and at most.
-        clock, jitter: for tests. ``jitter()`` gives a number from 0 to 1.
+        first_delay_s, max_delay_s: delay before a start after a barren generation, before jitter.
+        breaker_deaths, breaker_window_s: number of barren deaths that open the breaker, and within which time.
+        open_s, max_open_s: how long the breaker stays open, the first time and at most.
+        clock, jitter: for tests. ``jitter()`` returns a number from 0 to 1.
     """
 
     def __init__(
@@ -119,12 +120,12 @@ class RestartPolicy:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: the application changed something, or asks for one more try."""
+        """Forget everything: the application changed something, or requests one more try."""
         with self._lock:
             self._crashed_in_a_row = 0
             self._killed_in_a_row = 0
             self._not_before = self._clock.monotonic()
-            # The last few are all that the breaker and its error need.
+            # The breaker and its error need only the last few deaths.
             self._barren_deaths: collections.deque[tuple[float, str]] = collections.deque(
                 maxlen=self._breaker_deaths
             )
@@ -143,11 +144,11 @@ class RestartPolicy:
         return "open" if self._clock.monotonic() < self._open_until else "half-open"
 
     def next_start(self) -> Start:
-        """How long to wait before the next start. Asking changes nothing.
+        """Return how long to wait before the next start. Has no side effects.
 
         Raises:
-            BreakerOpen: no start for now; ``details["retry_after_s"]`` says for how long.
-            BridgeError: what cannot be cured by a restart, again.
+            BreakerOpen: no start for now; ``details["retry_after_s"]`` is the remaining time.
+            BridgeError: again, the error that a restart cannot fix.
         """
         with self._lock:
             if self._incurable is not None:
@@ -158,23 +159,24 @@ class RestartPolicy:
                 return Start(max(0.0, self._not_before - now))
             if now < self._open_until:
                 raise self._breaker_error(self._open_until - now)
-            # Nothing keeps a second probe away here: the supervisor's start lock does.
+            # The supervisor's start lock prevents a second probe.
             return Start(max(0.0, self._not_before - now), probe=True)
 
     def on_start(self) -> None:
-        """A process is being started now."""
+        """Record that a process is being started."""
         with self._lock:
             self._ready_at = None
             self._proved = False
 
     def on_ready(self) -> None:
-        """It said HELLO."""
+        """Record the host's HELLO."""
         with self._lock:
             self._ready_at = self._clock.monotonic()
 
     def on_good_reply(self) -> None:
-        """A call that did something (not a ping) was answered well. Asked after every call: cheap."""
-        # A plain attribute: asked after every call, and once true it stays so for the generation.
+        """Record a successful answer to a call that did something (not a ping). Cheap, since it runs after every
+        call."""
+        # A plain attribute without the lock: once true, it stays true for the generation.
         if self._proved:
             return
         with self._lock:
@@ -184,19 +186,20 @@ class RestartPolicy:
     def on_death(
         self, status: ExitStatus | None = None, incurable: BridgeError | None = None, *, booked: bool = False
     ) -> None:
-        """The generation ended without being asked to, or did not come up.
+        """Record that the generation ended without a request, or did not start.
 
-        incurable: what `next_start` raises from now on, if a restart cannot help. booked: on models.
+        Args:
+            incurable: error that `next_start` raises from now on, if a restart cannot help.
+            booked: the death was blamed on models.
         """
         with self._lock:
             now = self._clock.monotonic()
             settled = self._ready_at is not None and now - self._ready_at >= SETTLED_AFTER_S
-            # Taken and reset in one step: a second report of the same death counts as barren, never as
-            # productive.
+            # Read and reset in one step: a second report of the same death counts as barren, never as productive.
             productive, self._proved, self._ready_at = self._proved, False, None
             if incurable is not None:
                 self._incurable = incurable
-            # No delay and nothing counted, whatever ended it.
+            # No delay, and no count, whatever ended the host.
             elif productive or booked:
                 self._not_before = now
             else:
@@ -204,7 +207,7 @@ class RestartPolicy:
                     self._recover()
                 killed = status is not None and status.code.kind == "killed"
                 self._wait_longer(now, killed=killed)
-                # A kill from outside says nothing about the next start, so it does not open the breaker.
+                # A kill from outside does not predict the next start, so it does not open the breaker.
                 if not settled and not killed:
                     self._count(now, _describe(status))
 
@@ -219,7 +222,7 @@ class RestartPolicy:
 
     def _wait_longer(self, now: float, *, killed: bool) -> None:
         exponent = self._crashed_in_a_row + max(0, self._killed_in_a_row - FREE_KILLS)
-        # Past 2^32 the cap holds anyway, and floats overflow at some point.
+        # Above 2^32 the cap applies anyway, and floats overflow at some point.
         delay_s = min(self._max_delay_s, self._first_delay_s * 2.0 ** min(exponent, 32))
         if killed:
             self._killed_in_a_row += 1
@@ -228,7 +231,7 @@ class RestartPolicy:
         self._not_before = now + delay_s * self._jitter()
 
     def _count(self, now: float, description: str) -> None:
-        # `maxlen` drops the oldest, so element 0 is the fifth last death.
+        # `maxlen` drops the oldest, so element 0 is the fifth to last death.
         self._barren_deaths.append((now, description))
         if self._open_until is not None:  # the probe failed
             self._open_s = min(self._max_open_s, self._open_s * 2)
@@ -245,7 +248,7 @@ class RestartPolicy:
             f"The host is not started for another {retry_after_s:.0f} s: it died {len(deaths)} times in a row "
             "without doing any work.",
             cause=f"Its deaths, oldest first: {'; '.join(deaths)}.",
-            fix="See `qnnbridge crashes show last` for why it dies; try the installation with `qnnbridge demo`.",
+            fix="See `qnnbridge crashes show last` for the cause; test the installation with `qnnbridge demo`.",
             details={"retry_after_s": retry_after_s, "deaths": deaths},
         )
 
@@ -254,19 +257,20 @@ def _describe(status: ExitStatus | None) -> str:
     return "it did not come up" if status is None else f"exit code {status.describe()}"
 
 
-# Reading a process's memory takes a system call or two; between two looks a host grows little.
+# Reading a process's memory takes a system call or two; a host grows little between two checks.
 CHECK_INTERVAL_S = 2.0
 
-# Remembered; a session that was forgotten counts once more.
+# Number of remembered sessions; a forgotten session counts once more.
 MAX_KEYS = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
 class RecycleAfter:
-    """When a host is replaced by a fresh one between two calls. ``None`` means never.
+    """When to replace a host by a fresh one, between two calls. ``None`` means never.
 
-    rss_bytes: resident memory of the host process. creations: sessions made in it, without those that only come
-    back after a replacement.
+    Attributes:
+        rss_bytes: limit of the resident memory of the host process.
+        creations: limit of the number of created sessions, without those that are recreated after a replacement.
     """
 
     rss_bytes: int | None = None
@@ -274,7 +278,7 @@ class RecycleAfter:
 
 
 class Recycler:
-    """Says when it is time. Any thread; being asked twice at once does no harm."""
+    """Decides when to replace a host. Thread-safe; two concurrent calls do no harm."""
 
     def __init__(self, after: RecycleAfter) -> None:
         self._after = after
@@ -282,32 +286,32 @@ class Recycler:
         self._lock = Lock()
         self._generation = 0
         self._counted = 0
-        # Sessions made in this generation, by key.
+        # Sessions created in this generation, by key.
         self._made: dict[str, int] = {}
-        # The most that any earlier generation made, by key; the keys used last are at the end.
+        # Maximum that any earlier generation created, by key; the most recently used keys are at the end.
         self._free: dict[str, int] = {}
 
     def created(self, generation: int, key: str) -> None:
-        """A session was made in this generation. key: names the session, or at least its model and options."""
+        """Record the creation of a session. `key` identifies the session, or at least its model and options."""
         if self._after.creations is None:
             return
         with self._lock:
             if generation > self._generation:
                 self._begin(generation)
-            # Reported late, by a thread that made it before the replacement.
+            # Reported late by a thread that created the session before the replacement.
             elif generation < self._generation:
                 return  # its host is gone
             made = self._made[key] = self._made.get(key, 0) + 1
             self._counted += made > self._free.get(key, 0)
 
     def is_due(self, generation: int, pid: int) -> bool:
-        """Whether the host should be replaced now. Looks at its memory every two seconds at most."""
+        """Return whether the host should be replaced now. Read its memory at most every two seconds."""
         after = self._after
         if after.creations is not None and generation == self._generation and self._counted >= after.creations:
             return True
         if after.rss_bytes is None or time.monotonic() < self._next_check:
             return False
-        # Not under the lock: two threads that look at once do no harm.
+        # Without the lock: two threads that read at the same time do no harm.
         self._next_check = time.monotonic() + CHECK_INTERVAL_S
         import psutil  # 12 ms
 

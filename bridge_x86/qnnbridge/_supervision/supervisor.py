@@ -1,7 +1,8 @@
-"""Keeps one host alive: starts it when it is needed, finds out how it died, starts the next generation.
+"""The supervisor keeps one host alive: it starts the host when needed, investigates deaths, starts the next
+generation.
 
-There is no thread of its own. The caller that needs a host starts it (others wait for the same start), the
-callers that see a death share one investigation of it. Waiting is bounded by the caller's deadline.
+It has no thread. The caller that needs a host starts it (others wait for the same start); the callers that see a
+death share one investigation. Waiting is bounded by the caller's deadline.
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ from qnnbridge_protocol.visible import log_of
 _log = log_of("qnnbridge.supervisor")
 
 CLOSE_TIMEOUT_S = 5.0
-# The most that one step may spend after a caller's deadline to find out the reason.
+# Longest time that one step may take after a caller's deadline, to find the reason.
 GRACE_S = 0.25
 
-# A planned restart waits this long for calls under way before it ends the host under them (they are replayed).
+# A planned restart waits this long for calls under way before it ends their host (they are repeated).
 RETIRE_TIMEOUT_S = 30.0
 
 
-# Connections in a row to a daemon that says that it leaves: it may take a second, and something may start it anew.
+# Consecutive connections to a daemon that reports its end: ending may take a second, and something may restart it.
 MAKE_WAY_TRIES = 8
 
 
 @dataclasses.dataclass
 class Counters:
-    """What happened so far; see `qnnbridge.HostStats`."""
+    """Statistics so far; see `qnnbridge.HostStats`."""
 
     generation: int = 0
     crashes: int = 0
@@ -63,7 +64,7 @@ class Counters:
 
 
 class Supervisor:
-    """Keeps one host alive, and answers for its deaths. All methods may be called from any thread."""
+    """Keeps one host alive, and handles its deaths. Thread-safe."""
 
     def __init__(
         self,
@@ -73,8 +74,8 @@ class Supervisor:
         investigator: DeathHandler,
         reach: Callable[[float | None], None] = lambda deadline: None,
     ) -> None:
-        """reach: what has to be done before a start, within the caller's deadline; may be called again after
-        that."""
+        """Initialize. `reach` prepares a start within the caller's deadline; it may be called again after a
+        timeout."""
         self._make_launch = make_launch
         self._launch: Launch | None = None
         self._spawner = spawner
@@ -85,13 +86,13 @@ class Supervisor:
         self._owner_pid = os.getpid()
         self._forks = fds.forks
         self._process: HostProcess | None = None
-        # A generation that has not said HELLO yet.
+        # Generation that has not sent its HELLO yet.
         self._starting: HostProcess | None = None
-        # Order of locks: the start lock, then the death lock, never the other way round. A start that fails
-        # investigates (`lost`) while it holds the start lock.
+        # Order of locks: the start lock, then the death lock, never the reverse. A failing start investigates
+        # (`lost`) while it holds the start lock.
         self._start_lock = Lock()
         self._death_lock = Lock()
-        # Kept as long as any caller still holds the process: a call may learn of its death late.
+        # Kept as long as any caller holds the process: a call may notice its death late.
         self._deaths: weakref.WeakKeyDictionary[HostProcess, DeathReport] = weakref.WeakKeyDictionary()
         self._is_closed = False
         self._closing: Changes[bool] = Changes()
@@ -105,28 +106,29 @@ class Supervisor:
 
     @property
     def foreign(self) -> bool:
-        """Whether this process is a fork of the one that owns the host."""
+        """Whether this process is a fork of the owner of the host."""
         return self._owner_pid != os.getpid()
 
     @property
     def running(self) -> HostProcess | None:
-        """The generation that takes calls, if there is one; never in a fork."""
+        """Generation that accepts calls, if there is one; never in a fork."""
         process = self._process
         return process if process is not None and process.usable and not self.foreign else None
 
     @property
     def current(self) -> HostProcess | None:
-        """`running`, for the path of quick calls: without a system call."""
+        """`running` for fast calls: without a system call."""
         process = self._process
         return process if process is not None and process.usable and self._forks == fds.forks else None
 
     def process(self, deadline: float | None) -> HostProcess:
-        """A generation that takes calls; starts one if need be.
+        """Return a generation that accepts calls; start one if needed.
 
-        Raises `HostStartFailed`, `BreakerOpen`, `Closed`, `ForkedClient`, `DeadlineExceeded`.
+        Raises:
+            HostStartFailed, BreakerOpen, Closed, ForkedClient, DeadlineExceeded: there is no host.
         """
-        # Raised here, where a host is needed, and not at the import: a program may import qnnbridge and never
-        # use it.
+        # Raised here, where a host is needed, and not at the import: a program may import qnnbridge and never use
+        # it.
         check_locks()
         refuse_at_the_end()
         process = self._process
@@ -139,8 +141,8 @@ class Supervisor:
                 cause="Pipes cannot be shared by two processes.",
                 fix="Create sessions after the fork, or use the spawn start method of multiprocessing.",
             )
-        # In another thread, as all that starts and ends hosts: if the caller is interrupted the start goes on, and
-        # the next caller has it.
+        # In another thread, like everything that starts and ends hosts: if the caller is interrupted the start
+        # continues, and the next caller uses it.
         return shielded("qnnbridge start", lambda: self._start(deadline))
 
     def _start(self, deadline: float | None) -> HostProcess:
@@ -148,8 +150,8 @@ class Supervisor:
         if not self._start_lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
             raise _too_late()
         try:
-            # Looked at under the lock: `close` sets it first and then waits for the lock, so no start comes
-            # after it.
+            # Checked under the lock: `close` sets the flag first and then waits for the lock, so no start follows
+            # it.
             if self._is_closed:
                 raise Closed("The host was closed.", fix="Create a new qnnbridge.Host.")
             process = self._process
@@ -160,15 +162,17 @@ class Supervisor:
             self._start_lock.release()
 
     def lost(self, process: HostProcess, failure: ChannelFailed, deadline: float | None = None) -> BridgeError:
-        """Why `process` ended. The first caller finds out, the others get the same; each a copy of its own.
+        """Return why `process` ended. The first caller investigates; each caller gets a separate copy of the error.
 
-        Raises `DeadlineExceeded` if that takes longer than the caller has; the next one then knows.
+        Raises:
+            DeadlineExceeded: the investigation takes longer than the caller's time; the next caller gets its
+                result.
         """
         if self.exiting:
-            # Only daemon threads are left; an error in one would only be noise behind the application's last words.
+            # Only daemon threads are left; an error in one would only be noise after the application's last output.
             while True:
                 sleep(3600)
-        return shielded("qnnbridge inquest", lambda: self._lost(process, failure, deadline))
+        return shielded("qnnbridge death", lambda: self._lost(process, failure, deadline))
 
     def _lost(self, process: HostProcess, failure: ChannelFailed, deadline: float | None) -> BridgeError:
         if not self._death_lock.acquire(timeout=_patience(deadline, -1)):
@@ -183,55 +187,57 @@ class Supervisor:
         return report.error.copy()
 
     def may_be_caused_by(self, process: HostProcess, failure: ChannelFailed) -> bool:
-        """Whether the call that got `failure` may have caused the death that `lost` has looked into.
+        """Return whether the call that got `failure` may have caused the death that `lost` investigated.
 
-        It may not if the end came from outside, if others were inside native code and it was not, or if the host
-        never had its request. Nor does it count if several models were inside: repeated alone, each shows what it
-        does.
+        It did not if the end came from outside, if others were inside native code and it was not, or if the host
+        never received its request. The result is also False if several models were inside: repeated alone, each
+        shows its effect.
         """
         report = self._deaths[process]
         own = failure.request_id
-        # With suspects named by the host only they may have caused it. Without, any request that the host had
-        # may have.
+        # If the host declared suspects, only they may have caused the death; otherwise any request that the host
+        # received.
         if report.from_outside or report.suspects:
             return own in report.suspects - report.undecided and not report.from_outside
         return any(one.request_id == own and one.sent for one in process.channel.requests.lost)
 
     def npu_lost(self, process: HostProcess, error: BridgeError, context: CallContext) -> None:
-        """The NPU cannot be used from `process` any more (QNN 1011, or resets again and again): end it."""
+        """End `process`, which cannot use the NPU any more (QNN 1011, or repeated resets)."""
 
         def investigate() -> None:
-            # The failure under the lock: else another call that it ends could look into it first, and would not
-            # know whose fault it is.
+            # Fail the channel under the lock: otherwise another call that this ends could investigate first,
+            # without knowing the suspect.
             with self._death_lock:
                 failure = process.channel.fail(error)
                 if process not in self._deaths:
                     self._deaths[process] = self._investigate(process, failure, context)
 
-        shielded("qnnbridge inquest", investigate)
+        shielded("qnnbridge death", investigate)
 
     def worker_died(self, process: HostProcess, error: WorkerDied, context: CallContext) -> HostCrashed:
-        """The process that compiles for `process` has died. Booked on its model; no death of the host."""
+        """Return the error for the death of the process that compiles for `process`. Blames the model, not the
+        host."""
 
         def investigate() -> HostCrashed:
             with self._death_lock:
                 return self._investigator.investigate_worker(process, error, context)
 
-        return shielded("qnnbridge inquest", investigate)
+        return shielded("qnnbridge death", investigate)
 
     def good_reply(self, context: CallContext, phase: str) -> None:
-        """A call was answered well: the host is worth its start, and the model is not to blame for that moment."""
+        """Record a successful answer: the start of the host was worth it, and the model is not to blame for that
+        moment."""
         self._policy.on_good_reply()
         self._investigator.on_good_reply(context, phase)
 
     def check_quarantine(self, context: CallContext) -> None:
-        """Raises `ModelQuarantined`."""
+        """Raise `ModelQuarantined` if the model is in quarantine."""
         self._investigator.check_quarantine(context)
 
     def retire(self, process: HostProcess, *, wait: bool) -> None:
-        """A planned restart: calls under way are finished in the old host, new ones go to the next at once.
+        """Restart as planned: calls under way finish in the old host, new calls go to the next one at once.
 
-        wait: return when the old one has ended; else that goes on behind the caller's back.
+        `wait`: return after the old host has ended; otherwise it ends in a background thread.
         """
         shielded("qnnbridge retire", lambda: self._retire(process, wait=wait))
 
@@ -240,8 +246,8 @@ class Supervisor:
             if self._process is not process or not process.usable:
                 return
             self.counters.planned_restarts += 1
-            # Both under the start lock: the next `process()` starts the next generation, and calls under way
-            # keep the old one.
+            # Both under the start lock: the next `process()` starts the next generation, and calls under way keep
+            # the old one.
             process.retiring = True
             self._process = None
             self._retired.append(process)
@@ -268,16 +274,15 @@ class Supervisor:
         reason = Closed("The host was closed while the call was under way.")
         starting = self._starting
         if starting is not None:
-            # The thread that waits for its HELLO holds the lock, and gives it up when it notices this.
-            # The reason before the kill: the thread that waits for HELLO then raises `Closed` and reports no
-            # crash.
+            # The reason before the kill: the thread that waits for HELLO, and holds the lock, then raises `Closed`
+            # and reports no crash.
             starting.channel.fail(reason)
             starting.kill("it was closed")
         if not self._start_lock.acquire(timeout=CLOSE_TIMEOUT_S):
             return
         try:
-            # Read again under the lock: the start that was just ended has cleared `_starting`, or a later one
-            # has set `_process`.
+            # Read again under the lock: the start that was just ended has cleared `_starting`, or a later one has
+            # set `_process`.
             for process in (self._starting, self._process, *self._retired):
                 if process is not None:
                     process.close(reason=reason, quietly=self.exiting)
@@ -286,7 +291,7 @@ class Supervisor:
             self._start_lock.release()
 
     def leave_to_parent(self) -> None:
-        """Forget the hosts of the parent in the child of a fork: the child has its own supervisor."""
+        """Forget the hosts of the parent in a forked child: the child has its own supervisor."""
         for process in (self._process, *self._retired):
             if process is not None:
                 process.retiring = True
@@ -294,19 +299,19 @@ class Supervisor:
     # --- starting ---
 
     def _fitting_generation(self, deadline: float | None) -> HostProcess:
-        """The next generation.
+        """Return the next generation.
 
-        A daemon of an older version that makes way, for us or for another application whose HELLO came first, is
-        followed by the one that we start.
+        An older daemon that makes way, for this application or for another whose HELLO came first, is followed by
+        the daemon that this application starts.
         """
         for tries_left in reversed(range(MAKE_WAY_TRIES)):
             try:
                 return self._next_generation(deadline)
             except VersionMismatch as error:
-                # Any other difference of versions is final: the same daemon would answer the same again.
+                # Any other difference of versions is final: the same daemon would give the same answer again.
                 if not tries_left or error.details.get(LEAVING) != MAKE_WAY_FEATURE:
                     raise
-            except HostCrashed as error:  # it closed the connection before it answered our HELLO
+            except HostCrashed as error:  # the daemon closed the connection before it answered our HELLO
                 if not tries_left or error.details.get("daemon") != DAEMON_FEATURE:
                     raise
         raise AssertionError("unreachable")
@@ -318,13 +323,13 @@ class Supervisor:
         try:
             process.greet(deadline)
         except Deadline:
-            # The caller's time is up, not the host's: the next caller goes on waiting for it.
+            # The caller's time is up, not the host's: the next caller continues to wait for it.
             raise _too_late() from None
         except ChannelFailed as failure:
             self._starting = None
-            # Before `_bury`: what the investigation needs (stderr, exit code) is released there.
+            # Before `_release`, which releases what the investigation needs (stderr, exit code).
             error = self.lost(process, failure, deadline)
-            self._bury(process, deadline)
+            self._release(process, deadline)
             raise error from None
         except BaseException as error:
             self._starting = None
@@ -332,30 +337,29 @@ class Supervisor:
             self._note_failed_start(error)
             raise
         self._starting = None
-        # HELLO alone proves little: the delay of restarts falls back at the first good answer, or after a
-        # minute.
+        # HELLO alone proves little: the restart delay is reset at the first good answer, or after a minute.
         self._policy.on_ready()
         self._investigator.on_ready(process)
         if process.channel.preamble:
-            _log.warning("the host printed before its HELLO: %r", process.channel.preamble[:200])
+            _log.warning("the host printed text before its HELLO: %r", process.channel.preamble[:200])
         peer = process.peer
         _log.info("host generation %d is ready: pid %d, %s", process.generation, peer.pid, peer.executable)
         return process
 
     def forget_launch(self) -> None:
-        """The next process is started with a command and an environment that are asked for anew."""
+        """Determine the command and environment again for the next process."""
         self._launch = None
 
     def _spawn(self, deadline: float | None) -> HostProcess:
         if self._process is not None:
-            self._bury(self._process, deadline)
+            self._release(self._process, deadline)
             self._process = None
         start = self._policy.next_start()
         if start.delay_s:
             if deadline is not None and time.monotonic() + start.delay_s > deadline:
                 raise _too_late()
-            # The delay is waited for under the start lock, so that other callers do not start meanwhile;
-            # `close` ends it early.
+            # The delay passes under the start lock, so that other callers do not start meanwhile; `close` ends it
+            # early.
             if self._closing.wait_for(lambda: self._is_closed, start.delay_s):
                 raise Closed("The host was closed.")
         try:
@@ -365,12 +369,11 @@ class Supervisor:
         except BridgeError as error:
             self._note_failed_start(error)
             raise
-        launch = self._launch  # another thread may forget it
+        launch = self._launch  # another thread may clear it
         if launch is None:
             launch = self._launch = self._make_launch()
         self._policy.on_start()
-        # Counted before the spawn, so that a number is never given to two processes, even if this one cannot
-        # be started.
+        # Incremented before the spawn, so that two processes never get the same number, even if this start fails.
         self.counters.generation += 1
         try:
             return HostProcess(launch, self._spawner, self.counters.generation)
@@ -382,8 +385,8 @@ class Supervisor:
         if isinstance(error, BridgeError):
             self._policy.on_death(incurable=error if error.retry == "pointless" else None)
 
-    def _bury(self, process: HostProcess, deadline: float | None) -> None:
-        """Release what a dead generation holds; make sure it is dead, and that its death was looked into."""
+    def _release(self, process: HostProcess, deadline: float | None) -> None:
+        """Release the resources of a dead generation, after its end and its investigation."""
         if process.channel.failed:
             self.lost(process, process.channel.fail(None), deadline)
         process.close()
@@ -406,59 +409,62 @@ class Supervisor:
         if isinstance(error, HostCrashed) and not finding.on_purpose:
             self.counters.crashes += 1
             self.counters.last_crash = error
-            # A call that is repeated well raises nothing; the log is then the only trace.
+            # A call that is repeated successfully raises nothing, so the log is the only trace.
             _log.warning("%s %s", error.message, error.cause or "")
-        # What a model does to the host is no reason to give the host up for the other models.
+        # A model that crashes the host is no reason to give up the host for other models.
         incurable = error.retry == "pointless" and not error.details.get("suspects")
         self._policy.on_death(finding.status, error if incurable else None, booked=finding.booked)
         return finding
 
 
 def _patience(deadline: float | None, forever: float) -> float:
-    """Seconds that may be spent on a caller with this deadline: a little more than it has."""
+    """Return the seconds that may be spent for a caller with this deadline: slightly more than its remaining
+    time."""
     return forever if deadline is None else max(0.0, deadline - time.monotonic()) + GRACE_S
 
 
 def _too_late() -> DeadlineExceeded:
     return DeadlineExceeded(
-        "The time of the call was over before the host was ready.",
+        "The time limit of the call expired before the host was ready.",
         fix="Give it more time, or start the host ahead with Host.start().",
         details={"state": "not-started"},
     )
 
 
-# --- what the application has dropped, until the next call reports it to the host ---------------------------
+# --- dropped sessions and objects, until the next call reports them to the host ------------------------------
 
-# In the queue it keeps calls from the fast path.
+# Entry that keeps calls off the fast path.
 _SLOW = ("", -1, 0)
 
 
 class Releases:
-    """What the next call reports as dropped. Any thread, finalizers too.
+    """What the next call reports to the host as dropped. Safe from any thread and from finalizers.
 
-    waiting: operation that releases it, generation and number of each.
+    Attributes:
+        waiting: operation that releases the object, generation, and number of each.
     """
 
     def __init__(self) -> None:
         # A deque: `append` is atomic, so a finalizer in the middle of any other line does no harm.
         self.waiting: collections.deque[tuple[str, int, int]] = collections.deque()
-        # Re-entrant: a signal handler may make a call while its thread is in here.
+        # Re-entrant: a signal handler may make a call while its thread is inside `send`.
         self._lock = RLock()
 
     def add(self, operation: str, generation: int, number: int) -> None:
-        """Neither locks nor blocks."""
+        """Queue a release. Neither locks nor blocks."""
         self.waiting.append((operation, generation, number))
 
     def keep_slow(self) -> None:
-        """The next call takes the slow path."""
+        """Make the next call take the slow path."""
         self.waiting.append(_SLOW)
 
     def send(self, process: HostProcess) -> None:
-        """Release what lives in this process; what lived in others is gone."""
+        """Release the queued objects of this process; those of other processes are gone."""
         if not self.waiting:
             return
         with self._lock:
-            # Taken out when all are released: an interrupt has some released twice, which does no harm.
+            # Removed after all are released: an interrupt only causes some to be released twice, which does no
+            # harm.
             known = list(self.waiting)
             mine = [one for one in known if one[1] == process.generation]
             for operation, _, number in mine:
@@ -473,7 +479,7 @@ class Releases:
 
 
 def call_if_alive(method: weakref.WeakMethod[Callable[..., Any]], *arguments: Any) -> None:
-    """Nothing, if its object is gone."""
+    """Call a method, unless its object is gone."""
     function = method()
     if function is not None:
         function(*arguments)

@@ -1,11 +1,11 @@
-"""Calls over one connection, from any number of threads, without a thread of its own.
+"""Calls over one connection, from any number of threads, without a separate thread.
 
-The caller writes its request itself. Of the waiting callers one reads (it has the lead): it keeps its own answer,
-hands the others theirs, and on leaving wakes the next. A lone caller never waits for another thread, which is three
-to twenty times faster than a reader thread (ADR 0002).
+The caller writes its request. One of the waiting callers reads (it has the lead): it keeps its own answer, passes
+the others theirs, and on leaving wakes the next. A lone caller never waits for another thread, which is three to
+twenty times faster than a reader thread (ADR 0002).
 
-Deadlines are points of `time.monotonic()`. If a frame was written in part before its caller's deadline, the next
-sender finishes it; if nothing of it was written, it is taken back.
+Deadlines are times of `time.monotonic()`. If a frame was written in part before its caller's deadline, the next
+sender finishes it; if none of it was written, it is taken back.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ __all__ = [
 OnSilence = Callable[[], "ChannelFailed | None"]
 Message = tuple[Kind, Header, tuple[Any, ...]]
 
-# Silence in the middle of a frame. The host writes a frame in one go, so this means a stopped process.
-# Far longer than any pause of a machine that swaps, and short of what a person waits.
+# Longest silence in the middle of a frame. The host writes a frame without pause, so more means a stopped process.
+# Far longer than any pause of a machine that swaps, and short enough for a waiting person.
 STALL_TIMEOUT_S = 60.0
 
-# How often a waiting caller asks `on_silence` whether the host can answer at all.
+# How often a waiting caller calls `on_silence` to check whether the host can answer at all.
 SILENCE_INTERVAL_S = 5.0
 
 # How long a caller past its deadline waits for the state of its work.
@@ -81,27 +81,27 @@ LAST_WORDS_TIMEOUT_S = 1.0
 
 
 class Channel:
-    """Sends requests over one connection and reads their answers. All methods may be called from any thread."""
+    """Sends requests over one connection and reads their answers. Thread-safe."""
 
     def __init__(self, write_fd: int, read_fd: int, hello: Hello, on_silence: OnSilence = lambda: None) -> None:
-        """on_silence: asked periodically while nothing comes; a failure that it returns ends the connection."""
+        """Initialize. `on_silence` is called periodically while nothing arrives; a failure that it returns ends the
+        connection."""
         self._connection = Connection(Role.CLIENT, hello)
         self._reader = ByteReader(read_fd)
         self._writer = ByteWriter(writer(write_fd))
         self._write_fd, self._read_fd = write_fd, read_fd
-        # Other code of the program may close all its descriptors and open files under these numbers
-        # (`_check_ours`).
+        # Other code of the program may close all its descriptors and open files with these numbers (`_check_ours`).
         self._marks = {fd: mark_of(fd) for fd in (write_fd, read_fd)}
-        # Since when the pipe has taken no byte, over all callers.
+        # Since when the pipe has accepted no byte, over all callers.
         self._stuck_since: float | None = None
         self._on_silence = on_silence
         self._owner = os.getpid()
-        # Re-entrant for `in_turn`.
-        # Two locks, never held together by one thread but in `_after_last_words` (send lock, then lead).
+        # Re-entrant for `in_turn`. Two locks, never held together by one thread except in `_after_last_output`
+        # (send lock, then lead).
         self._send_lock = RLock()
         self._lead = RLock()
-        # Reads so far. A signal handler that calls in the middle of its thread's wait reads that one's answer, too.
-        # The wait sees it at the end of its slice.
+        # Number of reads. A signal handler that makes a call during its thread's wait also reads that wait's
+        # answer; the wait notices at the end of its slice.
         self._reads = 0
         self._callers = Callers(hello.limits.max_in_flight)
         self._greeting: Frame | None = None
@@ -123,7 +123,7 @@ class Channel:
 
     @property
     def agreement(self) -> Agreement | None:
-        """The version and features that both sides agreed upon; after `greet`."""
+        """Agreed version and features; after `greet`."""
         return self._connection.agreement
 
     @property
@@ -132,7 +132,7 @@ class Channel:
         return self._connection.preamble
 
     def greet(self, deadline: float) -> None:
-        """Exchange HELLOs. Raises `VersionMismatch`, `ChannelFailed` or `Deadline`; continues if called again."""
+        """Exchange HELLOs. Raise `VersionMismatch`, `ChannelFailed` or `Deadline`; continue if called again."""
         with self._send_lock:
             # A second try after `Deadline`: HELLO was sent, or its rest is still in the writer.
             greeted = self._connection.state is not State.START
@@ -157,14 +157,17 @@ class Channel:
         """Send a request and wait for its REPLY.
 
         Args:
-            deadline: when the caller's time is up; ``None`` waits for ever.
-            context: the call's description, for blame; ``None`` for internal requests.
+            deadline: when the caller's time is up; ``None`` waits forever.
+            context: description of the call, for blame; ``None`` for internal requests.
             on_sent: called with the request's id once it is written.
             on_news: see `Waiter`.
 
-        Raises `BridgeError`, which the host answered; `Deadline`, and the work is cancelled if possible;
-        `ChannelFailed`; `ChannelRetired` and `TooLarge`, and the host does not work on it; `CallBackFailed`, if the
-        host waits for this very thread.
+        Raises:
+            BridgeError: the host answered with an error.
+            Deadline: the time is up; the work is cancelled if possible.
+            ChannelFailed: the connection failed.
+            ChannelRetired, TooLarge: the request was not sent.
+            CallBackFailed: the host waits for this very thread.
         """
         # The host waits for this thread's function; a session that is closed there needs no answer in time.
         if getattr(inside, "channel", None) is self and header.get("op") != "session.close":
@@ -177,8 +180,8 @@ class Channel:
                 (Kind.REQUEST, header, buffers), deadline, context or NO_CONTEXT, on_sent, waiter
             )
         finally:
-            # One step of C, as all that must not be left out (see `shield`).
-            # Also where `enter` raised: a caller takes itself out in any case.
+            # Single steps of C, like everything that must not be skipped (see `shield`). Also executed if `enter`
+            # raised: a caller always removes itself.
             self._callers.waiting.pop(waiter, None)
             self._callers.has_left()
         if answer.kind is Kind.ERROR:
@@ -186,16 +189,16 @@ class Channel:
         return answer
 
     def ping(self, deadline: float | None) -> None:
-        """Ask for a sign of life. A missing one proves nothing: native code may hold the host's GIL."""
+        """Request a sign of life. A missing one proves nothing: native code may hold the host's GIL."""
         self._exchange((Kind.PING, {}, ()), deadline, NO_CONTEXT, None)
 
     def cancel(self, request_id: int, deadline: float) -> str:
-        """Withdraw a request. Returns not-started, stopped, finished or still-running."""
+        """Withdraw a request. Return not-started, stopped, finished or still-running."""
         answer = self._exchange((Kind.CANCEL, {"target": request_id}, ()), deadline, NO_CONTEXT, None)
         return str(answer.header.get("state"))
 
     def give_back(self, request_id: int, header: Header, buffers: tuple[Any, ...]) -> None:
-        """Answer the CALL_BACK of a request; dropped if the host does not wait any more. Raises `ChannelFailed`."""
+        """Answer the CALL_BACK of a request; drop the answer if the host no longer waits. Raise `ChannelFailed`."""
         with self._send_lock:
             self._check_owner()
             if self.requests.failure is not None:
@@ -207,18 +210,18 @@ class Channel:
     def take_in(self) -> None:
         """Read waiting bytes if no caller reads: the host may wait for room to answer an abandoned call.
 
-        For callers that wait elsewhere, or not at all. The next caller finds a failure.
+        For callers that wait elsewhere, or not at all. A failure is left to the next caller.
         """
-        # Only then somebody's answer may come that nobody reads: it would fill the pipe and stop the host.
+        # Only abandoned requests have answers that nobody reads: they would fill the pipe and stop the host.
         if not self.requests.abandoned:
             return
         until = time.monotonic() + TAKE_IN_TIMEOUT_S
         self._read_while(lambda: self._connection.mid_frame or wait_readable(self._read_fd, 0), 0, until)
 
     def goodbye(self, deadline: float) -> bool:
-        """Tell the host to finish its work and leave. True if it said goodbye in time."""
+        """Ask the host to finish its work and end. Return True if it confirmed in time."""
 
-        def say() -> None:
+        def send() -> None:
             self._check_owner()
             self._retired = True
             self._write(self._connection.send(Frame(Kind.GOODBYE, 0, {})), deadline)
@@ -228,31 +231,31 @@ class Channel:
                 self._read(deadline)
 
         with contextlib.suppress(TooLate, ChannelFailed, Deadline, RuntimeError):
-            # Each step in its turn and with the rest of the time; a caller that is in the way makes the
-            # goodbye fail, not hang.
-            in_turn(self._send_lock, remaining(deadline), say)
+            # Each step in its turn and with the remaining time; a caller in the way makes the goodbye fail, not
+            # hang.
+            in_turn(self._send_lock, remaining(deadline), send)
             # A caller without a deadline may have the lead as long as its call lasts.
             in_turn(self._lead, remaining(deadline), listen)
         return self._said_goodbye
 
     def fail(self, reason: BridgeError | None) -> ChannelFailed:
-        """End the connection: every caller gets the failure. The first reason stays."""
+        """End the connection: every caller gets the failure. The first reason is kept."""
         return self.requests.fail(reason)
 
     def release(self, timeout_s: float) -> bool:
         """Wait, after `fail` and the end of the process, until no thread uses the descriptors.
 
-        They may be closed only then: the next host's pipes get their numbers, and a late reader would take bytes
-        out of those. False if a caller still waits (another process keeps the pipe open).
+        Only then may they be closed: the next host's pipes get their numbers, and a late reader would take bytes
+        from those. Return False if a caller still waits (another process keeps the pipe open).
         """
         with contextlib.suppress(TooLate):
-            # Having had each lock once proves that no thread is in a read or a write any more.
+            # Having held each lock once proves that no thread is in a read or a write any more.
             in_turn(self._send_lock, timeout_s, self._writer.discard)
             in_turn(self._lead, timeout_s, lambda: None)
             return True
         return False
 
-    # --- asking ---
+    # --- sending ---
 
     def _exchange(
         self,
@@ -264,7 +267,7 @@ class Channel:
     ) -> Frame:
         waiter, settled = waiter or Waiter(), True
         try:
-            # `settled` until here: what `_send` raises has been withdrawn or given up there.
+            # `settled` until here: what `_send` raises has been withdrawn or abandoned there.
             self._send(message, deadline, waiter, context)
             settled = False
             if on_sent is not None:
@@ -276,18 +279,18 @@ class Channel:
             failure.request_id = waiter.request_id
             raise
         except BaseException as error:
-            # Its time is up, or the caller was interrupted. If it had the lead, another caller reads on.
+            # The time is up, or the caller was interrupted. If it had the lead, another caller reads on.
             request_id = waiter.request_id
             if request_id is None or (settled and isinstance(error, Deadline)):
                 raise
-            # First given up, so that another caller drops the answer; then the host is asked to stop.
+            # First abandoned, so that another caller drops the answer; then the host is asked to stop.
             still_open = self._leave(request_id)
             if message[0] is not Kind.REQUEST or not (still_open or isinstance(error, Deadline)):
                 raise
             state = self._withdraw(request_id)
             if state == "not-started":
                 self.requests.withdraw(request_id)
-            # The answer came between the deadline and the CANCEL.
+            # The answer arrived between the deadline and the CANCEL.
             if waiter.answer is not None:
                 state = "finished"
             if isinstance(error, Deadline):
@@ -295,7 +298,8 @@ class Channel:
             raise
 
     def _leave(self, request_id: int) -> bool:
-        """Abandon the request. Another caller reads and drops its answer. False if it is answered or withdrawn."""
+        """Abandon the request: another caller reads and drops its answer. Return False if it was answered or
+        withdrawn."""
         left = self.requests.leave(request_id)
         self.requests.wake_next()
         return left
@@ -309,16 +313,16 @@ class Channel:
         except TooLate:
             raise Deadline("not-started") from None
         finally:
-            # Requests without a waiter that found the lock taken are sent by its holder, here.
+            # Requests without a waiter that found the lock taken are sent here, by its holder.
             if self.one_way:
                 self.one_way.send()
 
     def _write_request(
         self, message: Message, deadline: float | None, waiter: Waiter | None, context: CallContext
     ) -> None:
-        """Holds the send lock."""
+        """Write a request. The send lock must be held."""
         self._check_owner()
-        # First: after a GOODBYE the end of the stream is no failure.
+        # First, because after a GOODBYE the end of the stream is not a failure.
         if self._retired:
             raise ChannelRetired
         if self.requests.failure is not None:
@@ -332,19 +336,19 @@ class Channel:
         added = False
         try:
             self.requests.add(request_id, waiter, context)
-            # The writer takes pieces from the end of its list, which costs no copying of the list.
+            # The writer takes pieces from the end of its list, which avoids copying the list.
             pieces = last_first(chunks)
             self._writer.rest[:0] = pieces
-            added = True  # no interrupt comes between: these two lines call nothing
+            added = True  # no interrupt comes in between: these two lines call nothing
             self._write((), deadline)
         except Deadline:
-            # Not a byte is written: nothing has happened. Otherwise the next sender has to finish the frame,
-            # or the stream is lost.
+            # If no byte was written, nothing has happened. Otherwise the next sender has to finish the frame, or
+            # the stream is lost.
             if self._writer.take_back(chunks):
                 self.requests.withdraw(request_id)
                 raise
             self._leave(request_id)
-            # The next sender writes the rest, and a CANCEL behind it.
+            # The next sender writes the rest, followed by a CANCEL.
             cancel_id, cancel = self._connection.ask(Kind.CANCEL, {"target": request_id})
             self.requests.add(cancel_id, None, NO_CONTEXT)
             self._writer.add(cancel)
@@ -353,7 +357,7 @@ class Channel:
             failure.request_id = request_id
             raise
         except BaseException:
-            # An interrupt. What is begun has to be written to its end, by the next sender.
+            # An interrupt. A frame that was begun must be finished by the next sender.
             if not added or self._writer.take_back(chunks):
                 self.requests.withdraw(request_id)
             else:
@@ -362,22 +366,23 @@ class Channel:
         self.requests.sent(request_id)
 
     def _write_one_way(self, header: Header) -> bool:
-        """Write a one-way request under the send lock. False if the pipe is full and it was not sent."""
+        """Write a one-way request. The send lock must be held. Return False if the pipe is full and it was not
+        sent."""
         try:
             self._write_request((Kind.REQUEST, header, ()), time.monotonic(), None, NO_CONTEXT)
         except Deadline:
             return False
         except (ChannelFailed, ChannelRetired, BridgeError):
-            pass  # no caller needs to know
+            pass  # no caller needs the error
         return True
 
     def _write(self, chunks: Sequence[memoryview], deadline: float | None) -> None:
-        """Write the chunks. Holds the send lock."""
+        """Write the chunks. The send lock must be held."""
         pipe = self._writer
         if pipe.torn:
             raise self.fail(interrupted())
         pipe.add(chunks)
-        # Asked for each frame: the application may have changed what SIGPIPE does meanwhile.
+        # Determined for each frame: the application may have changed the handling of SIGPIPE meanwhile.
         pipe.write = writer(self._write_fd)
         while pipe.pending:
             self._check_ours(self._write_fd)
@@ -387,10 +392,10 @@ class Channel:
             except BlockingIOError:
                 self._wait_for_room(deadline)
             except OSError:
-                raise self._after_last_words(deadline) from None
+                raise self._after_last_output(deadline) from None
 
     def _wait_for_room(self, deadline: float | None) -> None:
-        """Wait for room in the pipe. Waits of many callers add up: a host that reads nothing is stopped."""
+        """Wait for room in the pipe. The waits of many callers add up to detect a stopped host."""
         now = time.monotonic()
         # Not reset by a deadline: callers with short deadlines together notice a host that reads nothing.
         if self._stuck_since is None:
@@ -403,17 +408,17 @@ class Channel:
             raise self.fail(stalled("take", STALL_TIMEOUT_S))
         raise Deadline("not-started")
 
-    def _after_last_words(self, deadline: float | None) -> ChannelFailed:
-        """The host reads no more. Read the phases and answers that it left in the pipe."""
+    def _after_last_output(self, deadline: float | None) -> ChannelFailed:
+        """Read the phases and answers that a host left in the pipe when it stopped reading."""
         until = time.monotonic() + LAST_WORDS_TIMEOUT_S
         if deadline is not None:
-            # A little past the deadline: the cause of a death is worth it.
+            # Slightly past the deadline: the cause of a death is worth it.
             until = min(until, deadline + LAST_WORDS_TIMEOUT_S / 4)
         self._read_while(lambda: not self.failed, remaining(until), until)
         return self.fail(None)
 
     def _withdraw(self, request_id: int) -> str:
-        """Cancel the request. Returns the state of the work."""
+        """Cancel the request. Return the state of the work."""
         try:
             return self.cancel(request_id, time.monotonic() + CANCEL_TIMEOUT_S)
         except (Deadline, ChannelFailed, ChannelRetired, BridgeError):
@@ -425,22 +430,23 @@ class Channel:
         while waiter.answer is None and not waiter.news:
             if self.requests.failure is not None:
                 raise self.requests.failure.again()
-            # True if this caller had the lead: then its answer, a failure or news is there.
+            # True if this caller had the lead: then its answer, a failure or news has arrived.
             if self._read_for(waiter, deadline):
                 continue
             left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, remaining(deadline))
-            # Woken by the reader with the answer, or to take the lead. In slices, so that a lost wake-up
-            # costs five seconds at most.
+            # The reader wakes this caller with its answer, or to take the lead. In slices, so that a lost wake-up
+            # costs at most five seconds.
             if not waiter.wait(left) and deadline is not None and time.monotonic() >= deadline:
                 raise Deadline("still-running")
         return waiter.answer
 
     def _read_for(self, waiter: Waiter, deadline: float | None) -> bool:
-        """Take the lead until the waiter has its answer, and wake the next. False if another caller reads."""
-        # `in_turn`, without a closure for each look.
+        """Take the lead until the waiter has its answer, and wake the next. Return False if another caller
+        reads."""
+        # Like `in_turn`, without a closure for each call.
         lead = self._lead
         try:
-            # Never waited for: the reader wakes this caller when its answer has come or the lead is free.
+            # Never waited for: the reader wakes this caller when its answer has arrived or the lead is free.
             if not lead.acquire(blocking=False):
                 return False
             while waiter.answer is None and not waiter.news and not self.failed:
@@ -452,7 +458,8 @@ class Channel:
             except RuntimeError:
                 pass
             else:
-                # A caller that gives up the lead hands it on: else all would sleep while answers wait in the pipe.
+                # A caller that gives up the lead passes it on: otherwise all would sleep while answers wait in the
+                # pipe.
                 self.requests.wake_next()
 
     def _read_while(self, wanted: Callable[[], bool], timeout_s: float, until: float) -> None:
@@ -469,19 +476,19 @@ class Channel:
             in_turn(self._lead, timeout_s, read)
 
     def _read(self, deadline: float | None) -> None:
-        """Read once and hand the frames out. Holds the lead."""
+        """Read once and distribute the frames. The lead must be held."""
         self._check_owner()
         reader = self._reader
         if reader.torn:
             raise self.fail(interrupted())
         if self.requests.failure is not None:
             raise self.requests.failure.again()
-        # Bytes that were read and not yet taken apart come first; there may be no more in the pipe.
+        # Bytes that were read but not yet parsed come first; there may be no more in the pipe.
         if not reader.ready:
             if not self._wait_for_bytes(deadline):
                 return
-            # On Windows Ctrl+C does not end a read of a pipe, so the main thread waits for bytes in another
-            # way first.
+            # On Windows Ctrl+C does not end a read of a pipe, so the main thread first waits for bytes in another
+            # way.
             let_ctrl_c_through(self._read_fd)
             self._check_ours(self._read_fd)
         try:
@@ -492,7 +499,7 @@ class Channel:
             raise self.fail(None) from None
 
     def _wait_for_bytes(self, deadline: float | None) -> bool:
-        """Wait for bytes; False if a nested call has read some meanwhile.
+        """Wait for bytes. Return False if a nested call has read some meanwhile.
 
         A host that is stopped, gone or silent within a frame ends the wait early.
         """
@@ -514,7 +521,7 @@ class Channel:
             silence = self._on_silence()
             if silence is not None:
                 raise self.fail(silence.reason)
-            # The host writes a frame in one go: silence in the middle of one is a stopped process.
+            # The host writes a frame without pause: silence in the middle of a frame means a stopped process.
             if in_frame and now - since >= STALL_TIMEOUT_S:
                 raise self.fail(stalled("send", STALL_TIMEOUT_S))
 
@@ -523,7 +530,7 @@ class Channel:
         if not count:
             self.fail(None)
             self._connection.received_eof()
-            raise self.fail(None)  # in no variable: exception and frame would form a circle
+            raise self.fail(None)  # in no variable: exception and frame would form a cycle
         for frame in self._connection.received(count):
             self._hand_out(frame)
 
@@ -541,7 +548,7 @@ class Channel:
             self.requests.answer(frame)
 
     def _check_ours(self, fd: int) -> None:
-        # Else somebody's file would get our bytes. Who gave the connection up put the null device in its place.
+        # Otherwise another file would get our bytes. An abandoned connection has the null device at this number.
         if not is_writing(fd) and not is_marked(fd, self._marks[fd]):
             ended = is_device(fd) and self._on_silence()
             raise self.fail(ended.reason if ended else descriptors_closed())
@@ -554,8 +561,9 @@ class Channel:
 
 # --- a request whose answer comes in parts, EVENT frames first and the REPLY last ----------------------------
 #
-# The caller takes a part when it wants one. Between two parts nothing is read for it, so the host must send a
-# bounded number of them. One thread uses a stream at a time; streams of one channel, any number of threads.
+# The caller takes a part when it needs one. Between two parts nothing is read for it, so the host must limit the
+# number of parts that it sends. One thread uses a stream at a time; any number of threads use streams of one
+# channel.
 
 
 class ReplyStream:
@@ -577,16 +585,18 @@ class ReplyStream:
         deadline: float | None,
         context: CallContext,
     ) -> ReplyStream | None:
-        """Send the request. ``None`` if too many streams are open: use `Channel.call`, which gets the REPLY alone.
+        """Send the request. Return ``None`` if too many streams are open: then use `Channel.call`, which gets only
+        the REPLY.
 
-        Raises `ChannelFailed`, `ChannelRetired`, `Deadline`, `TooLarge`.
+        Raises:
+            ChannelFailed, ChannelRetired, Deadline, TooLarge: as `Channel.call`.
         """
         if len(channel.requests.streams) >= MAX_STREAMS:
             return None
         stream = cls(channel)
         try:
-            # Entered before it is sent, so that no more than `MAX_STREAMS` are ever open; `abandon` takes it
-            # out.
+            # Entered before the request is sent, so that no more than `MAX_STREAMS` are ever open; `abandon`
+            # removes it.
             channel.requests.streams[stream._waiter] = None
             channel._send((Kind.REQUEST, header, buffers), deadline, stream._waiter, context)
         except BaseException:
@@ -599,7 +609,7 @@ class ReplyStream:
         return self._waiter.request_id or 0
 
     def next(self, deadline: float | None) -> Frame:
-        """The next EVENT, or the REPLY, which is the last. Past the deadline the stream stays open.
+        """Return the next EVENT, or the REPLY, which is the last. The stream stays open past the deadline.
 
         Raises:
             BridgeError: the error that the host answered with.
@@ -615,8 +625,8 @@ class ReplyStream:
                 self._release()
                 raise
             if answer is None or self._news:
-                # Also when the REPLY is there already: the host sent its parts first, and the caller gets
-                # them in order.
+                # Also if the REPLY has arrived already: the host sent its parts first, and the caller gets them in
+                # order.
                 continue  # the parts that came before the answer
             self._release()
             if answer.kind is Kind.ERROR:
@@ -624,17 +634,17 @@ class ReplyStream:
             return answer
 
     def close(self) -> None:
-        """Give it up: the host is asked to stop, and what it still sends is dropped. Idempotent."""
+        """Ask the host to stop, and drop what it still sends. Idempotent."""
         if not self._open:
             return
         self._release()
         if self._waiter.answer is None and not self._channel.failed:
-            # Leave first: parts that still come have no caller then, and are dropped.
+            # Leave first: parts that still arrive have no caller then, and are dropped.
             self._channel._leave(self.request_id)
             self._channel._withdraw(self.request_id)
 
     def abandon(self) -> None:
-        """`close` for a finalizer: the host gets no message, and sends what it was asked for."""
+        """`close` for a finalizer: send no message to the host, which completes the request."""
         if self._open:
             self._release()
             self._channel.requests.leave(self.request_id)

@@ -1,16 +1,16 @@
-"""The open requests of one connection and their states; requests without a waiter are sent from here, too.
+"""The open requests of one connection and their states; also sends requests without a waiter.
 
 States of a request, with the method that changes each:
 
     asked
       | add: before its first byte is written
     queued ------ withdraw: nothing was written ----------------> forgotten
-      | sent: written whole
-    started ----- withdraw: the host will not begin with it ----> forgotten
-      | declare: the host names the native step
+      | sent: written completely
+    started ----- withdraw: the host will not begin it ---------> forgotten
+      | declare: the host declares the native step
     in phase
       | answer
-    answered: handed to its waiter
+    answered: passed to its waiter
 
     abandoned: `leave` in any state up to here. The caller has given the call up; `answer` then drops the answer.
     lost: `fail` in any state. The connection has failed; every waiter gets the failure.
@@ -18,9 +18,9 @@ States of a request, with the method that changes each:
 A call on a fast channel has the same states, kept by `FastChannel`: `busy` from queued to answered, `sent` from
 started, `phase`, `abandoned`, and `broken` if its channel cannot be used again.
 
-Invariant: a request is in the table from before its first byte is written until its answer has come or the
+Invariant: a request is in the table from before its first byte is written until its answer has arrived or the
 connection has failed, whether or not its caller still waits. `lost` is the table at the moment of failure. One lock
-guards it all, and only lookups happen under it.
+guards everything, and only look-ups happen while it is held.
 """
 
 from __future__ import annotations
@@ -48,21 +48,22 @@ from qnnbridge_protocol.frames import Frame
 
 Header = dict[str, Any]
 
-# Calls at a time whose answers come in parts: half of what a host takes, so that others keep room.
-# A host takes 64 requests at a time by default.
+# Concurrent calls with answers in parts: half of the 64 requests that a host accepts by default, so that others
+# have room.
 MAX_STREAMS = 32
 
 
 class OneWayRequests:
-    """Requests whose answers nothing waits for: they release memory and sessions, and cost no caller time.
+    """Requests without a waiter for the answer: they release memory and sessions, and cost no caller time.
+    Thread-safe.
 
     Invariant: a request is written as soon as the sender's lock is free. `add` appends before it tries the lock,
-    and every holder of the lock calls `send` after its release, so one of the two sees the request. A full pipe
-    keeps a request until the next frame, or until `send` is called. The lock is never waited for. Any thread.
+    and every holder of the lock calls `send` after its release, so one of the two notices the request. If the pipe
+    is full, a request waits until the next frame, or until `send` is called. The code never waits for the lock.
     """
 
     def __init__(self, lock: RLock, write: Callable[[Header], bool]) -> None:
-        """write: called under the lock; writes a request, or returns False to have it written later."""
+        """Initialize. `write` is called under the lock; it writes a request, or returns False to postpone it."""
         self._lock = lock
         self._write = write
         self._waiting: collections.deque[Header] = collections.deque()
@@ -80,18 +81,18 @@ class OneWayRequests:
         """Send the waiting requests as far as that needs no waiting."""
         with contextlib.suppress(TooLate):
             while self._waiting:
-                # A time of 0: the sender that holds the lock now sends this request when it has finished.
+                # Timeout 0: the sender that holds the lock now sends this request when it has finished.
                 if not in_turn(self._lock, 0, self._send_next):
                     return
 
     def _send_next(self) -> bool:
-        # Taken out when it is written: an exception in between has it written twice, which does no harm.
+        # Removed after it is written: an exception in between has it written twice, which does no harm.
         try:
             header = self._waiting[0]
         except IndexError:  # the last holder of the lock has sent it
             return True
         written = self._write(header)
-        # Else a signal handler's call has written it, too.
+        # Otherwise a signal handler's call has written it, too.
         if written and self._waiting and self._waiting[0] is header:
             self._waiting.popleft()
         return written
@@ -106,32 +107,32 @@ class Deadline(Exception):
 
 
 class ChannelRetired(Exception):
-    """The connection is being closed in order; the host does not work on the call. The next generation takes it."""
+    """The connection is being closed as planned; the host does not process the call, but the next generation
+    does."""
 
 
 class ChannelFailed(Exception):
     """The connection has failed: the host is gone, hangs, or violates the protocol (`reason`).
 
-    request_id: of the caller's own request; ``None`` if it has not asked for anything.
+    `request_id` is that of the caller's own request; ``None`` if it has not sent one.
     """
 
     def __init__(self, reason: BridgeError | None = None) -> None:
         super().__init__(str(reason or "end of stream"))
-        # The reason is kept as long as the connection; a traceback would keep the frames of the thread that
-        # found it.
+        # The reason is kept as long as the connection; a traceback would keep the frames of the thread that found
+        # it.
         self.reason = reason if reason is None else reason.with_traceback(None)
         self.request_id: int | None = None
 
     def again(self) -> ChannelFailed:
-        """A copy to be raised. The kept one is never raised: its traceback would keep callers' frames and arrays
-        alive."""
+        """Return a copy to raise. Raising the stored exception would keep callers' frames and arrays alive."""
         return ChannelFailed(self.reason)
 
 
 def error_of(answer: Frame, *, retired: bool) -> Exception:
-    """What an ERROR frame means. retired: this side has said GOODBYE, which withdraws requests in the host."""
+    """Return the exception for an ERROR frame. `retired`: this side has sent GOODBYE, which withdraws requests."""
     error = from_wire(answer.header.get("error") or {})
-    # After GOODBYE the host cancels what it has not begun: the next generation takes those calls.
+    # After GOODBYE the host cancels requests that it has not begun: the next generation processes those calls.
     return ChannelRetired() if retired and isinstance(error, Cancelled) else error
 
 
@@ -139,20 +140,20 @@ def stalled(verb: str, seconds: float) -> HostHung:
     return HostHung(
         f"The host stopped in the middle of a message: it did not {verb} a byte for {seconds:g} s.",
         cause="The host process is stopped (debugger, SIGSTOP, suspended) or the machine is out of memory.",
-        fix="Nothing to do: the host is ended and started again with the next call.",
+        fix="Nothing to do: the host is ended, and restarted with the next call.",
     )
 
 
-# In a thread that runs a function which the host has called: `channel`, the connection that waits for it.
-# Per thread: a function that the host called must not wait for that host, which waits for the function.
+# Per thread: `channel` is the connection whose host waits for the function that this thread runs. That function
+# must not wait for that host.
 inside = local()
 
 
 def reentered(op: object) -> CallBackFailed:
     return CallBackFailed(
         f"A function that the host has called calls the same host again ({op}).",
-        cause="The host waits for the function, so it could not answer.",
-        fix="Make the call before or after it, or use a host of its own: host=qnnbridge.Host().",
+        cause="The host waits for the function, so it cannot answer.",
+        fix="Make the call before or after the function, or use a separate host: host=qnnbridge.Host().",
         details={"reason": "reentered"},
     )
 
@@ -168,31 +169,31 @@ def descriptors_closed() -> HostCrashed:
     return HostCrashed(
         "The connection to the host is lost: this program has closed its descriptors.",
         cause="Other code closed all open files (os.closerange, a library that makes a daemon of the program).",
-        fix="Let it close only what it opened, or do that before the first session. The next call starts the host "
-        "again.",
+        fix="Let that code close only what it opened, or run it before the first session. The next call restarts "
+        "the host.",
         details={"from_outside": True},
     )
 
 
 def interrupted() -> ProtocolDesync:
     return ProtocolDesync(
-        "The place in the stream was lost because Ctrl+C struck while a message was taken apart.",
-        fix="Nothing to do: the host is started again with the next call.",
+        "The position in the stream was lost because Ctrl+C came while a message was parsed.",
+        fix="Nothing to do: the host is restarted with the next call.",
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class CallContext:
-    """The description of a call, to blame it if the host dies.
+    """Description of a call, to blame it if the host dies.
 
     Attributes:
         op: the operation, for example ``session.run``.
-        model: the label of the model.
-        fingerprint: the fingerprint that a death counts against.
+        model: label of the model.
+        fingerprint: fingerprint whose account a death is added to.
         options_hash: hash of the session's options.
-        without_qnn: QNN is not requested, or took no node of the session.
-        entry: the fingerprint is that of an entry of the cache, which stands for the model.
-        known: what is known against the model on QNN, in sentences with the fix.
+        without_qnn: QNN is not requested, or runs no node of the session.
+        entry: the fingerprint is that of an entry of the cache, from which the model was loaded.
+        known: known fault of the model on QNN, in sentences with the fix.
     """
 
     op: str
@@ -204,7 +205,7 @@ class CallContext:
     known: str = ""
 
     def about(self, phase: Mapping[str, Any]) -> CallContext:
-        """The same request, now known to work on the model, or the entry of the cache, that a PHASE names."""
+        """Return the context with the model, or the entry of the cache, that a PHASE declares."""
         fingerprint, label = phase.get("fingerprint"), phase.get("label")
         if type(fingerprint) is not str:
             return self
@@ -218,8 +219,9 @@ class CallContext:
 class Lost:
     """A request that was open when the connection failed.
 
-    phase: the native step that the host declared, if any. sent: whether it was written whole, so the host may have
-    started it.
+    Attributes:
+        phase: the native step that the host declared, if any.
+        sent: the request was written completely, so the host may have started it.
     """
 
     request_id: int
@@ -244,18 +246,18 @@ class ChannelInUse(Protocol):
 
 
 def remaining(deadline: float | None) -> float:
-    """Seconds left; without a deadline -1, which is what `Lock.acquire` takes for ever."""
+    """Return the seconds left; without a deadline -1, which means forever to `Lock.acquire`."""
     return -1 if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 class WakeEvent:
-    """Wakes one thread that waits for it. Any thread, also a signal handler that interrupts it."""
+    """Wakes one waiting thread. Safe from any thread and from a signal handler that interrupts it."""
 
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
-        # A lock in place of `threading.Event`: `Event.set` takes a lock that is not re-entrant, and a signal
-        # handler that interrupts it and wakes the thread, too, would wait for itself.
+        # A lock instead of `threading.Event`: `Event.set` takes a lock that is not re-entrant, so a signal handler
+        # that interrupts it and also wakes the thread would deadlock.
         self._lock = Lock()
         self._lock.acquire()
 
@@ -263,35 +265,37 @@ class WakeEvent:
         try:
             self._lock.release()
         except RuntimeError:
-            pass  # it is already awake and has not looked yet
+            pass  # it is already awake and has not checked yet
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it was woken in time."""
+        """Return whether it was woken in time."""
         return self._lock.acquire(timeout=max(0.0, timeout_s))
 
 
 class Waiter(WakeEvent):
-    """One caller that waits for one answer. Woken when that has arrived, the lead is free, or the connection has
+    """One caller that waits for one answer. Woken when the answer has arrived, the lead is free, or the connection
     failed."""
 
     __slots__ = ("answer", "news", "on_news", "request_id")
 
     def __init__(self, on_news: Callable[[Frame], None] | None = None) -> None:
-        """on_news: given each PHASE, EVENT and CALL_BACK frame of the request by the thread that reads it; must not
-        wait."""
+        """Initialize. `on_news` gets each PHASE, EVENT and CALL_BACK frame of the request from the thread that
+        reads it, and must not wait."""
         super().__init__()
         self.answer: Frame | None = None
-        # From before its first byte is written.
+        # Set before its first byte is written.
         self.request_id: int | None = None
-        # EVENT frames that the caller has to take before it waits on. Empty for callers that only want the answer.
+        # EVENT frames that the caller has to process before it continues to wait. Empty if it only needs the
+        # answer.
         self.news: collections.deque[Frame] | tuple[()] = ()
         self.on_news = on_news
 
 
 class Callers:
-    """The callers of one connection in the order of their arrival. Those beyond the first `room` wait. Any thread.
+    """The callers of one connection in the order of their arrival. Callers beyond the first `room` wait.
+    Thread-safe.
 
-    Nothing is counted: a caller that is interrupted could leave that out. Each takes itself out of `waiting`.
+    There is no counter, which an interrupted caller could leave wrong: each caller removes itself from `waiting`.
     """
 
     def __init__(self, room: int) -> None:
@@ -300,15 +304,15 @@ class Callers:
         self._left: Changes[bool] = Changes()
 
     def enter(self, me: Waiter, timeout_s: float | None) -> bool:
-        """Wait for one's turn. False if it does not come in time."""
+        """Wait for this caller's turn. Return False if it does not come in time."""
         self.waiting[me] = None
         if len(self.waiting) <= self.room:
             return True
-        # The order of the dict is that of arrival: a caller's place only moves forwards.
+        # The order of the dict is that of arrival, so a caller's position only moves forwards.
         return self._left.wait_for(lambda: me in list(self.waiting)[: self.room], timeout_s)
 
     def has_left(self) -> None:
-        """A caller has taken itself away."""
+        """Notify the others after a caller removed itself."""
         if len(self.waiting) >= self.room:
             self._left.notify()
 
@@ -324,10 +328,10 @@ class _Open:
 
 
 class OpenRequests:
-    """The requests of one connection that have no final answer yet. Any thread."""
+    """The requests of one connection without a final answer. Thread-safe."""
 
     def __init__(self) -> None:
-        # Re-entrant: a signal handler may make a call while its thread is in here.
+        # Re-entrant: a signal handler may make a call while its thread holds the lock.
         self._lock = RLock()
         self._open: dict[int, _Open] = {}
         self._changes: Changes[bool] = Changes()
@@ -335,13 +339,13 @@ class OpenRequests:
         self.idle_wanted = False
         # All fast channels by number. A busy channel is an open request.
         self.channels: dict[int, ChannelInUse] = {}
-        # Called by any thread when a caller abandons a request whose answer may still come.
+        # Called by any thread when a caller abandons a request whose answer may still arrive.
         self.on_left: Callable[[], None] | None = None
         # Calls whose answers come in parts (`ReplyStream`); at most `MAX_STREAMS`.
         self.streams: dict[object, None] = {}
-        # The native step that the host as a whole declared.
+        # Native step that the host as a whole declared.
         self.host_phase: str | None = None
-        # What it said of QNN when it had found it, and what is called then.
+        # Versions that the host reported after it found QNN, and a listener for them.
         self.host_versions: dict[str, str] = {}
         self.on_versions: Callable[[Mapping[str, str]], None] | None = None
         self.failure: ChannelFailed | None = None
@@ -364,47 +368,48 @@ class OpenRequests:
             return any(channel.abandoned and not channel.answered() for channel in list(self.channels.values()))
 
     def channel_is_free(self) -> None:
-        """A call on a channel is over."""
+        """Record the end of a call on a channel."""
         with self._lock:
-            self._look_whether_idle()
+            self._notify_if_idle_wanted()
 
     def add(self, request_id: int, waiter: Waiter | None, context: CallContext) -> None:
-        """A request is about to be written."""
+        """Add a request that is about to be written."""
         with self._lock:
             if self.failure is not None:
                 raise self.failure.again()
             if waiter is not None:
-                # Set under the lock and before the first byte: from here on an interrupted caller can
-                # withdraw it.
+                # Set under the lock and before the first byte: from here on an interrupted caller can withdraw the
+                # request.
                 waiter.request_id = request_id
             self._open[request_id] = _Open(waiter, context)
 
     def sent(self, request_id: int) -> None:
-        """The request was written whole."""
+        """Record that the request was written completely."""
         entry = self._open.get(request_id)
         if entry is not None:
             entry.sent = True
 
     def withdraw(self, request_id: int) -> None:
-        """The request was not written at all, or the host will not start it."""
+        """Forget a request that was not written at all, or that the host will not start."""
         with self._lock:
             self._open.pop(request_id, None)
-            self._look_whether_idle()
+            self._notify_if_idle_wanted()
 
     def leave(self, request_id: int) -> bool:
-        """The caller has given the request up; the host may still work on it. False if it was withdrawn before."""
+        """Record that the caller abandoned the request; the host may still process it. Return False if it was
+        withdrawn before."""
         with self._lock:
             entry = self._open.get(request_id)
             if entry is not None:
                 entry.waiter = None
-                self._look_whether_idle()
-        # Outside of the lock: the maintenance thread that is woken takes it, too.
+                self._notify_if_idle_wanted()
+        # Outside the lock, which the woken maintenance thread also takes.
         if entry is not None and entry.context.op and self.on_left is not None:
             self.on_left()
         return entry is not None
 
     def declare(self, frame: Frame) -> None:
-        """The host is about to enter this native step, with this model if that was not known."""
+        """Record that the host is about to enter a native step, with the model if that was unknown."""
         phase = str(frame.header.get("phase"))
         if not frame.request_id:  # of the host as a whole
             self.host_phase = phase
@@ -423,19 +428,18 @@ class OpenRequests:
         self.pass_on(frame)
 
     def pass_on(self, frame: Frame) -> None:
-        """News of a request, for its caller if it still waits."""
+        """Pass news of a request to its caller if it still waits."""
         entry = self._open.get(frame.request_id)
         waiter = entry.waiter if entry is not None else None
         if waiter is not None and waiter.on_news is not None:
             waiter.on_news(frame)
 
     def answer(self, frame: Frame) -> None:
-        """Hand an answer to its waiter."""
+        """Pass an answer to its waiter."""
         with self._lock:
-            # An answer to nothing is checked by `Connection`, which raises a desync; here it may belong to an
-            # abandoned call.
+            # `Connection` raises a desync for an answer without a request; here it may belong to an abandoned call.
             entry = self._open.pop(frame.request_id, None)
-            self._look_whether_idle()
+            self._notify_if_idle_wanted()
         if entry is not None and entry.waiter is not None:
             entry.waiter.answer = frame
             entry.waiter.wake()
@@ -450,10 +454,10 @@ class OpenRequests:
                     return
 
     def fail(self, reason: BridgeError | None) -> ChannelFailed:
-        """The connection has failed. The first reason stays."""
+        """Record that the connection has failed. The first reason is kept."""
         with self._lock:
             if self.failure is None:
-                # A picture of this moment: later answers and withdrawals must not change who is to blame.
+                # A snapshot: later answers and withdrawals must not change which call is to blame.
                 self.lost = tuple(
                     Lost(number, entry.context, entry.phase, entry.sent)
                     for number, entry in sorted(self._open.items())
@@ -467,17 +471,17 @@ class OpenRequests:
             failure = self.failure.again()
             waiters = [entry.waiter for entry in self._open.values() if entry.waiter is not None]
             self._changes.notify()
-        # Woken outside of the lock, which each of them takes next.
+        # Woken outside the lock, which each of them takes next.
         for waiter in waiters:
             waiter.wake()
         return failure
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no caller waits for an answer. False if one still does."""
+        """Wait until no caller waits for an answer. Return False if one still does."""
         self.idle_wanted = True
         return self._changes.wait_for(lambda: self.failure is not None or not self.waiting, timeout_s)
 
-    def _look_whether_idle(self) -> None:
+    def _notify_if_idle_wanted(self) -> None:
         if self.idle_wanted:
             self._changes.notify()
 

@@ -1,10 +1,10 @@
-"""Speech to text with Whisper: the encoder on the NPU, windows, cache and tokens in one call.
+"""Speech to text with Whisper: one call runs the encoder on the NPU and handles windows, cache and tokens.
 
 >>> from qnnbridge import speech
 >>> with speech.load("whisper-base") as recognizer:
 ...     print(recognizer.transcribe("talk.wav").text)
 
-Needs the packages of the extra ``speech``. docs/speech.md lists the layouts of folders.
+Requires the packages of the extra ``speech``. docs/speech.md lists the supported layouts of folders.
 """
 
 from __future__ import annotations
@@ -59,16 +59,21 @@ __all__ = ["Recognizer", "SpeechSegment", "Transcript", "Transcription", "load"]
 
 _log = log_of("qnnbridge.speech")
 
-# Two windows in a row advance by no less: tiny times alone would mean fifty windows for each second.
+# Two consecutive windows advance by at least this much: tiny time tokens alone could cause fifty windows a second.
 _LEAST_ADVANCE_S = 1.0
-# A call's own clock may end it so much earlier.
+# A call that ends this close to the deadline counts as past it, since its own clock may end it slightly early.
 _SOON_S = 0.05
 Task = Literal["transcribe", "translate"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class SpeechSegment(Shown):
-    """The text of one part of the audio. start, end: in seconds. tokens: those of the text and of its times."""
+    """The text of one part of the audio.
+
+    Attributes:
+        start, end: in seconds.
+        tokens: tokens of the text and of its times.
+    """
 
     start: float
     end: float
@@ -82,13 +87,13 @@ class SpeechSegment(Shown):
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Transcript(Shown):
-    """All of a transcription.
+    """Result of a transcription.
 
-    Args:
-        language: its code, given or detected; ``None`` if the model reports none.
-        duration: of the audio, in seconds.
-        audio_rate: of the source, in Hz; any other than 16000 was resampled.
-        cut: windows whose text was longer than the decoder can take, so that words may be missing.
+    Attributes:
+        language: language code, given or detected; ``None`` if the model reports none.
+        duration: duration of the audio in seconds.
+        audio_rate: sampling rate of the source in Hz; any other than 16000 was resampled.
+        cut: number of windows whose text was too long for the decoder, so words may be missing.
     """
 
     language: str | None
@@ -125,18 +130,20 @@ def load(
     """Load Whisper from a folder of optimum, onnxruntime-genai or AI Hub.
 
     Args:
-        folder: with the ONNX files.
-        tokenizer: a folder with tokenizer.json and the configurations; default `folder`.
+        folder: folder with the ONNX files.
+        tokenizer: folder with tokenizer.json and the configurations; default `folder`.
         host: as for `InferenceSession`.
-        provider: of the encoder, and of a decoder with fixed caches. Others run on the host's CPU.
-        provider_options: of QNN.
-        fallback: "cpu" lets nodes that QNN does not take run on the host's CPU.
-        timeout: seconds for each session to be made, and for each call of one.
+        provider: provider of the encoder, and of a decoder with fixed caches. Other decoders run on the host's CPU.
+        provider_options: options of QNN.
+        fallback: "cpu" runs nodes that QNN does not support on the host's CPU.
+        timeout: seconds for the creation of each session, and for each call of a session.
 
-    Raises `NoSuchFile`, `GenerationFolderInvalid`, `GenerationUnsupported`, and what making sessions raises.
+    Raises:
+        NoSuchFile, GenerationFolderInvalid, GenerationUnsupported: the folder is not a supported Whisper.
+        BridgeError: a session cannot be created.
     """
     if provider not in ("qnn", "cpu"):
-        raise OptionError(f"provider={provider!r} is not known.", fix='Give "qnn" or "cpu".')
+        raise OptionError(f"provider={provider!r} is not a valid value.", fix='Give "qnn" or "cpu".')
     place = Path(os.path.abspath(os.fsdecode(folder)))
     texts = Path(os.path.abspath(os.fsdecode(tokenizer))) if tokenizer is not None else place
     files = find_files(place)
@@ -150,7 +157,7 @@ def load(
 
 
 class Recognizer(Shown):
-    """A loaded Whisper. Made by `load`. Any thread; transcriptions may run side by side."""
+    """A loaded Whisper model, made by `load`. Thread-safe; transcriptions may run in parallel."""
 
     def __init__(
         self, sessions: WhisperSessions, tokenizer: Any, vocabulary: Vocabulary, settings: WhisperSettings
@@ -174,27 +181,28 @@ class Recognizer(Shown):
 
     @property
     def layout(self) -> Layout:
-        """``separate`` or ``merged`` decoders of optimum, ``genai``, or ``fixed`` caches (AI Hub)."""
+        """Layout of the folder: ``separate`` or ``merged`` decoders of optimum, ``genai``, or ``fixed`` caches (AI
+        Hub)."""
         return self._sessions.layout
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Codes; empty for a model of English alone."""
+        """Language codes; empty for an English-only model."""
         return tuple(sorted(self._vocabulary.languages))
 
     @property
     def placement(self) -> dict[str, Placement]:
-        """Where the nodes of ``encoder`` and ``decoder`` run."""
+        """Placement of the nodes of ``encoder`` and ``decoder``."""
         return {"encoder": self._sessions.encoder.placement, "decoder": self._sessions.decoders[-1].placement}
 
     @property
     def verified(self) -> dict[str, NumbersReport]:
-        """Comparison of ``encoder`` and ``decoder`` with the CPU, as far as it is known."""
+        """Result of comparing ``encoder`` and ``decoder`` with the CPU, as far as known."""
         return {"encoder": self._sessions.encoder.verified, "decoder": self._sessions.decoders[-1].verified}
 
     @property
     def window_s(self) -> float:
-        """Seconds of audio that the model sees at once."""
+        """Seconds of audio that the model processes at once."""
         return self._sessions.frames * HOP / RATE
 
     def transcribe(
@@ -207,7 +215,7 @@ class Recognizer(Shown):
         timestamps: bool = True,
         timeout: float | None = None,
     ) -> Transcript:
-        """All segments of the audio; see `stream`."""
+        """Return all segments of the audio; see `stream` for the arguments."""
         with self.stream(
             audio,
             sampling_rate=sampling_rate,
@@ -228,17 +236,18 @@ class Recognizer(Shown):
         timestamps: bool = True,
         timeout: float | None = None,
     ) -> Transcription:
-        """Segments as they are recognised, window by window.
+        """Return an iterator of segments, which recognises them window by window.
 
         Args:
             audio: a path, an open file, or a numpy array of floats with one channel.
-            sampling_rate: of an array, in Hz; default 16000.
-            language: its code; default: detected in the first window.
+            sampling_rate: sampling rate of an array in Hz; default 16000.
+            language: language code; by default it is detected in the first window.
             task: "translate" returns English text.
-            timestamps: ``False`` returns one segment per window, without times in it.
+            timestamps: ``False`` returns one segment per window, without times inside the window.
             timeout: seconds until the last segment; default none. The iterator raises `DeadlineExceeded`.
 
-        Raises `OptionError` for audio that cannot be read and for a language or task that the model lacks.
+        Raises:
+            OptionError: the audio cannot be read, or the model lacks the language or task.
         """
         if self._closed:
             raise Closed("The recognizer is closed.")
@@ -280,8 +289,8 @@ class Recognizer(Shown):
         languages = self._vocabulary.languages
         if not languages:
             return None
-        # Behind the start token Whisper gives the language: of all tokens only those of languages are compared.
-        # A decoder of its own: the prompt begins with the start token again, and a cache must not hold it twice.
+        # After the start token Whisper predicts the language: compare only the tokens of languages. This needs a
+        # separate decoder: the prompt begins with the start token again, and a cache must not contain it twice.
         scores = self._sessions.begin(encoded, left).step([self._vocabulary.start])
         return max(languages, key=lambda code: float(scores[languages[code]]))
 
@@ -293,11 +302,11 @@ class Recognizer(Shown):
         return prompt if timestamps else [*prompt, words.no_timestamps]
 
     def _tokens(self, decoder: WindowDecoder, prompt: list[int], timestamps: bool) -> tuple[list[int], bool]:
-        """The tokens of a window, and whether the decoder was full before their end."""
+        """Return the tokens of a window, and whether the decoder was full before their end."""
         words, settings = self._vocabulary, self._settings
         first = words.no_timestamps + 1 if timestamps else None
         rules = TokenRules(words.end, settings.suppressed, settings.suppressed_first, first, settings.latest_first)
-        # Of two limits the smaller one: that of the decoder's shapes, and that of the model's configuration.
+        # The smaller limit applies: that of the decoder's shapes, or that of the model's configuration.
         most = min(decoder.positions, settings.positions) - len(prompt)
         scores = decoder.step(prompt)
         chosen: list[int] = []
@@ -311,15 +320,18 @@ class Recognizer(Shown):
             scores = decoder.step([token])
 
     def _text(self, tokens: tuple[int, ...]) -> str:
-        # The tokens behind it are times.
+        # Higher tokens are times.
         first = self._vocabulary.no_timestamps + 1
         return str(self._tokenizer.decode([t for t in tokens if t < first], skip_special_tokens=True))
 
 
 class Transcription(Shown):
-    """Segments of one audio, in order; an iterator. Made by `Recognizer.stream`.
+    """Iterator over the segments of one audio, in order. Made by `Recognizer.stream`.
 
-    language: known from the first segment on. position: seconds of audio that are done. cut: as in `Transcript`.
+    Attributes:
+        language: known from the first segment on.
+        position: seconds of audio that have been processed.
+        cut: as in `Transcript`.
     """
 
     def __init__(
@@ -355,11 +367,11 @@ class Transcription(Shown):
         return self
 
     def __next__(self) -> SpeechSegment:
-        # Python refuses a generator that two threads enter at once, with a ValueError.
+        # Python raises ValueError if two threads enter a generator at once.
         with self._lock:
             try:
                 return next(self._found)
-            except DeadlineExceeded as error:  # of a call that got what was left
+            except DeadlineExceeded as error:  # from a call that got the remaining time
                 if self._deadline is not None and time.monotonic() > self._deadline - _SOON_S:
                     raise self._too_late() from error
                 raise
@@ -368,10 +380,10 @@ class Transcription(Shown):
         owner, audio = self._recognizer, self._audio
         size = owner._sessions.frames * HOP
         least = round(_LEAST_ADVANCE_S * RATE)
-        # As if a whole window had passed: the first one alone may advance by less than `least`.
+        # Initialised to a whole window, so that the first window alone may advance by less than `least`.
         before = size
         while (samples := audio.window(size)).size:
-            # `samples` is shorter at the end of the audio; `log_mel` fills the window with silence.
+            # At the end of the audio `samples` is shorter; `log_mel` fills the window with silence.
             encoded = owner._begin(samples, self._left)
             if self.language is None:
                 self.language = owner._detect(encoded, self._left)
@@ -379,29 +391,30 @@ class Transcription(Shown):
             decoder = owner._sessions.begin(encoded, self._left)
             tokens, full = owner._tokens(decoder, prompt, self._timestamps)
             here, spent = audio.passed, samples.size
-            # Without times the whole window is one segment, and the next one begins behind it.
+            # Without times the whole window is one segment, and the next window begins after it.
             spans = [TokenSpan(0, None, tuple(tokens))]
             if self._timestamps:
                 spans, step = spans_of(tokens, owner._vocabulary.no_timestamps + 1)
-                if step is not None:  # the rest is heard again, with what follows it
+                if step is not None:  # the rest is processed again, with the audio after it
                     # A step is 20 ms, two frames of the features.
                     spent = min(max(1, step) * 2 * HOP, spent)
-                # Two short steps in a row: the model names tiny times. The window is done, with what it has left.
+                # Two short steps in a row: the model predicts tiny times. The window is finished with its remaining
+                # tokens.
                 if max(spent, before) < least and step is not None:  # the rest stays here
                     done = sum(len(span.tokens) for span in spans)
-                    if len(tokens) > done + 1:  # one alone is a time
+                    if len(tokens) > done + 1:  # a single one is a time
                         spans.append(TokenSpan(step, None, tuple(tokens[done:])))
                     spent = samples.size
             before = spent
-            # A full decoder loses nothing where the next window begins inside of this one: it hears the rest again.
+            # A full decoder loses nothing if the next window begins inside this one: the rest is processed again.
             if full and spent == samples.size:
                 self.cut += 1
-                _log.warning("a window at %.2f s has more text than the decoder can take", here / RATE)
-            # Before the segments are handed out, so that `position` counts this window while the caller has them.
+                _log.warning("a window at %.2f s has more text than the decoder can hold", here / RATE)
+            # Before the segments are yielded, so that `position` includes this window while the caller has them.
             audio.advance(spent)
             last = here + samples.size
             for span in spans:
-                # Times may lie in the silence behind the audio: no segment ends after it.
+                # Times may lie in the silence after the audio: no segment ends after the audio.
                 end = last if span.end is None else min(last, here + span.end * 2 * HOP)
                 start = min(end, here + span.start * 2 * HOP)
                 if span.tokens:
@@ -410,8 +423,8 @@ class Transcription(Shown):
                     )
 
     def transcript(self, segments: Iterable[SpeechSegment]) -> Transcript:
-        """segments: all of this transcription."""
-        found = tuple(segments)  # the language is known then
+        """Collect the result. `segments` are all segments of this transcription."""
+        found = tuple(segments)  # evaluated first, because it sets the language
         return Transcript(self.language, self._task, self.position, found, self.audio_rate, self.cut)
 
     def cancel(self) -> None:
@@ -430,8 +443,8 @@ class Transcription(Shown):
 
     def _too_late(self) -> DeadlineExceeded:
         return DeadlineExceeded(
-            f"The time for the transcription is over; {self.position:.0f} s of the audio are done.",
-            fix="Grant more time (timeout=), or give shorter audio.",
+            f"The time limit of the transcription expired; {self.position:.0f} s of the audio are done.",
+            fix="Allow more time (timeout=), or give shorter audio.",
             details={"state": "stopped"},
         )
 

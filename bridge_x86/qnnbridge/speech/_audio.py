@@ -1,4 +1,5 @@
-"""Audio as mono samples at 16 kHz, piece by piece: hours of it never lie in memory at once. Features of windows."""
+"""Audio as mono samples at 16 kHz, read in pieces so that hours never lie in memory at once, and features of
+windows."""
 
 from __future__ import annotations
 
@@ -13,19 +14,20 @@ import numpy as np
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_protocol.installing import extra_fix
 
-# --- log-mel features: the numbers are those of transformers' `WhisperFeatureExtractor` ---
+# --- log-mel features: the numbers equal those of transformers' `WhisperFeatureExtractor` ---
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 RATE: Final = 16000
 HOP: Final = 160
 WINDOW: Final = 400
-_BELOW: Final = 8.0  # decades under the loudest bin at which a window is cut off
+_BELOW: Final = 8.0  # range below the loudest bin, in decades
 
 
 @functools.lru_cache(maxsize=4)
 def mel_filters(bins: int) -> Array:
-    """Slaney's triangles with areas of one, ``(WINDOW / 2 + 1, bins)``: below 1 kHz linear, above logarithmic."""
+    """Return Slaney's triangular filters of area 1, ``(WINDOW / 2 + 1, bins)``: linear below 1 kHz, logarithmic
+    above."""
     # Slaney's scale: 3 mels for each 200 Hz up to 1 kHz (mel 15), from there 27 mels for each factor of 6.4.
     step = np.log(6.4) / 27.0
     top = 15.0 + np.log(RATE / 2 / 1000.0) / step
@@ -35,20 +37,21 @@ def mel_filters(bins: int) -> Array:
     slopes = edges[np.newaxis, :] - frequencies[:, np.newaxis]
     widths = np.diff(edges)
     triangles = np.maximum(0.0, np.minimum(-slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]))
-    # The height 2 / width makes each area one, so that wide bins at the top are not louder.
+    # The height 2 / width makes each area 1, so that wide bins at the top are not louder.
     return np.asarray(triangles * (2.0 / (edges[2:] - edges[:-2]))[np.newaxis, :])
 
 
 def log_mel(samples: Array, bins: int, frames: int) -> Array:
-    """The features of one window, ``(1, bins, frames)`` float32. samples: mono at `RATE`, padded with silence."""
+    """Return the features of one window, ``(1, bins, frames)`` float32. `samples` are mono at `RATE`; silence is
+    added."""
     padded = np.zeros(frames * HOP, np.float64)
     padded[: samples.size] = samples
     half = WINDOW // 2
     # Half a window on each side centres the frames on their samples, as torch.stft does.
     padded = np.pad(padded, half, mode="reflect")
-    # numpy's window is symmetric. Without its last value it is the periodic one that Whisper was trained with.
+    # numpy's window is symmetric. Without its last value it is the periodic window that Whisper was trained with.
     window = np.hanning(WINDOW + 1)[:-1]
-    # The frame behind the last sample is not made, as Whisper drops it.
+    # The frame after the last sample is omitted, as in Whisper.
     pieces = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP][:frames]
     power = np.abs(np.fft.rfft(pieces * window, axis=1)) ** 2
     # 1e-10 keeps the logarithm of silence finite.
@@ -61,14 +64,14 @@ def log_mel(samples: Array, bins: int, frames: int) -> Array:
 
 PIECE_S: Final = 10
 _RATES: Final = (1000, 768000)
-# Of all channels at once: a header may say many of them.
+# Of all channels together: a header may declare many channels.
 _PIECE_VALUES: Final = 2**22
 
 Audio = str | os.PathLike[str] | BinaryIO | Array
 
 
 class _Source(Protocol):
-    """rate: in Hz. `read` gives mono float32 samples, none at the end."""
+    """Source of mono float32 samples; `read` returns no samples at the end. `rate` is in Hz."""
 
     rate: int
 
@@ -94,32 +97,31 @@ class _ArraySource:
         self._left = self._left[:0]
 
 
-# libsndfile gets nothing else: a native decoder that guesses at any file once ended its process.
-# WAV in four kinds (riff: Sony's Wave64), AIFF, AU, CAF, FLAC, OGG, and MP3: a tag, or the eleven set bits with
-# which each of its frames begins.
+# Only these are passed to libsndfile: a native decoder that guesses the format of any file once ended its process.
+# WAV in four variants (riff: Sony's Wave64), AIFF, AU, CAF, FLAC, OGG, and MP3: a tag, or the eleven set bits at
+# the start of each frame.
 _BEGINS = re.compile(rb"RIFF|RIFX|RF64|riff|FORM|\.snd|caff|fLaC|OggS|ID3|\xff[\xe0-\xff]")
 
 
 class _SoundFile:
-    """Whatever libsndfile reads: WAV, FLAC, OGG, MP3."""
+    """Audio in any format of libsndfile: WAV, FLAC, OGG, MP3."""
 
     def __init__(self, module: Any, audio: Any, name: str) -> None:
         try:
             self._file = module.SoundFile(audio)
-        # A header may say what soundfile itself has no words for: it raises RuntimeError, TypeError and others
-        # then.
+        # soundfile raises RuntimeError, TypeError and others for header values that it does not support.
         except (RuntimeError, ValueError, TypeError) as error:
             raise _no_audio(name, str(error)) from None
         except SystemError as error:  # of cffi
             raise BridgeError(
                 f"soundfile cannot read from an open file in this process: {error}.",
-                cause="A library that contains another libffi was loaded before cffi, which then calls that one: "
+                cause="A library that contains another libffi was loaded before cffi, which then calls that copy: "
                 "libQnnHtp.so of QNN for Linux has one.",
                 fix="Import soundfile before anything loads QNN in this process, or give the path of the file.",
             ) from None
         self._name = name
         self.rate = int(self._file.samplerate)
-        # libsndfile counts in frames, which have a value for each channel.
+        # libsndfile counts frames, which have a value for each channel.
         self._most = max(1, _PIECE_VALUES // self._file.channels)
 
     def read(self, samples: int) -> Array:
@@ -134,7 +136,7 @@ class _SoundFile:
 
 
 class _WaveFile:
-    """PCM and floats in WAV: samples of one to four bytes. Raises `OptionError` for anything else."""
+    """PCM and floats in WAV: samples of one to four bytes. Raises `OptionError` for any other file."""
 
     def __init__(self, audio: Any, name: str) -> None:
         self._owned = not hasattr(audio, "read")
@@ -153,18 +155,18 @@ class _WaveFile:
 
     def read(self, samples: int) -> Array:
         wanted = min(samples, max(1, _PIECE_VALUES // self._channels))
-        # What the header says of sizes is not asked: a pipe's header was written before they were known.
+        # The header's sizes are not used: a pipe's header was written before they were known.
         data = self._stream.read(wanted * self._width * self._channels)
-        # A file that was cut off may end inside of a frame.
+        # A truncated file may end inside a frame.
         data = data[: len(data) // (self._width * self._channels) * self._width * self._channels]
         if self._floats:
             given = np.frombuffer(data, "<f4").reshape(-1, self._channels)
             return np.asarray(given.mean(axis=1, dtype=np.float32))
-        # In WAV samples of one byte are unsigned, and wider ones signed.
+        # In WAV samples of one byte are unsigned, and wider ones are signed.
         if self._width == 1:
             values = (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128
         else:
-            # The bytes of a sample become the upper ones of an int32.
+            # The bytes of a sample become the upper bytes of an int32.
             wide = np.zeros((len(data) // self._width, 4), np.uint8)
             wide[:, 4 - self._width :] = np.frombuffer(data, np.uint8).reshape(-1, self._width)
             values = wide.view("<i4")[:, 0].astype(np.float32) / np.float32(2**31)
@@ -176,11 +178,11 @@ class _WaveFile:
 
 
 class _NoWave(Exception):
-    """Not a WAV file with PCM."""
+    """The file is not WAV with PCM."""
 
 
 class _Limited:
-    """The next bytes of a stream, and no more of it."""
+    """Reader of at most the next `size` bytes of a stream."""
 
     def __init__(self, stream: Any, size: int) -> None:
         self._stream, self._left = stream, size
@@ -193,18 +195,22 @@ class _Limited:
 
 
 _PCM, _FLOATS, _EXTENSIBLE = 1, 3, 0xFFFE
-# What a WAV file has in front of its samples is shorter.
+# Upper limit for everything before the samples of a WAV file.
 _MOST_HEAD_BYTES: Final = 2**20
 
 
 def _wave_head(stream: Any) -> tuple[int, int, int, bool, int | None]:
-    """Read up to the first sample: rate, channels, bytes of a sample, whether it is a float, bytes of all samples.
+    """Read up to the first sample: rate, channels, bytes per sample, whether samples are floats, bytes of all
+    samples.
 
-    The last is `None` where the header does not know it: it was written into a pipe, or before the recording ended.
-    Then the samples go on to the end of the file. Raises `_NoWave`.
+    The last value is `None` if the header does not contain it, because it was written into a pipe, or before the
+    recording ended. Then the samples extend to the end of the file.
+
+    Raises:
+        _NoWave: the file is not WAV with PCM.
     """
     head = stream.read(12)
-    # The size behind RIFF is not used: it is often wrong, and the size of the samples says more.
+    # The size after RIFF is not used: it is often wrong, and the size of the samples is more useful.
     if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
         raise _NoWave("it does not begin like WAV")
     form: tuple[int, int, int, bool] | None = None
@@ -221,13 +227,13 @@ def _wave_head(stream: Any) -> tuple[int, int, int, bool, int | None]:
         passed += size
         if passed > _MOST_HEAD_BYTES:
             raise _NoWave("its header is too long")
-        # Chunks begin at even places.
+        # Chunks begin at even offsets.
         body = stream.read(size + size % 2)
         if kind == b"fmt ":
             form = _wave_form(body)
 
 
-# Of a header whose writer did not know: nothing yet, or as much as there may be.
+# Sizes in headers whose writer did not know the size: zero, or a maximum.
 _UNKNOWN_SIZES: Final = (0, 0x7FFFFFFF, 0xFFFFFFFF)
 
 
@@ -245,12 +251,14 @@ def _wave_form(body: bytes) -> tuple[int, int, int, bool]:
 
 
 class AudioReader:
-    """Audio as a stream of windows. rate: of the source, in Hz.
+    """Audio as a stream of windows.
 
     Args:
-        sampling_rate: of an array; files have their own.
+        sampling_rate: sampling rate of an array in Hz; files contain their own.
 
-    Raises `OptionError`, `NoSuchFile`.
+    Raises:
+        OptionError: the audio cannot be read.
+        NoSuchFile: there is no such file.
     """
 
     def __init__(self, audio: Audio, sampling_rate: int | None = None) -> None:
@@ -261,7 +269,7 @@ class AudioReader:
         self.passed = 0
         try:
             self._resampler = _resampler(self.rate, self._name) if self.rate != RATE else None
-            # Reads the first piece: a file with nothing behind a good header fails here, not in the first window.
+            # Reads the first piece: a file without data after a good header fails here, not in the first window.
             if not self.window(1).size:
                 raise OptionError(
                     f"{self._name} has no samples.",
@@ -273,18 +281,18 @@ class AudioReader:
             raise
 
     def window(self, samples: int) -> Array:
-        """The next samples, fewer at the end. They stay until `advance`."""
+        """Return the next samples, fewer at the end. They stay until `advance`."""
         while self._held.size < samples and not self._ended:
             piece = self._source.read(self.rate * PIECE_S)
             self._ended = not piece.size
             # One NaN would spread: over the whole window by its loudest bin, over its neighbours by the resampler.
             if not np.isfinite(piece).all():
                 raise OptionError(
-                    f"{self._name} has samples that are no numbers (NaN or infinite).",
-                    fix="Write the audio again from what it was made of.",
+                    f"{self._name} has samples that are not numbers (NaN or infinite).",
+                    fix="Create the audio again from its source.",
                 )
             if self._resampler is not None:
-                # The empty piece at the end goes in as well: it brings out what the filter still holds.
+                # The empty piece at the end is passed, too: it flushes the samples that the filter still holds.
                 piece = self._resampler.resample_chunk(piece, last=self._ended)
             self._held = np.concatenate([self._held, piece])
         return self._held[:samples]
@@ -293,7 +301,7 @@ class AudioReader:
         """Drop samples from the front."""
         samples = min(samples, self._held.size)
         self.passed += samples
-        # A slice alone is a view, which keeps the samples before it in memory.
+        # A slice alone is a view, which keeps the preceding samples in memory.
         self._held = self._held[samples:].copy()
 
     def close(self) -> None:
@@ -305,11 +313,11 @@ def _source_of(audio: Audio, sampling_rate: int | None) -> tuple[_Source, str]:
         rate = RATE if sampling_rate is None else sampling_rate
         if not _RATES[0] <= rate <= _RATES[1]:
             raise OptionError(
-                f"sampling_rate={rate!r} is no rate of audio.", fix="Give samples in a second: 16000."
+                f"sampling_rate={rate!r} is not a valid sampling rate.", fix="Give samples per second: 16000."
             )
         return _ArraySource(audio, rate), "The array"
     if sampling_rate is not None:
-        raise OptionError("sampling_rate= is for arrays.", cause="A file says its rate itself.")
+        raise OptionError("sampling_rate= is for arrays.", cause="A file contains its sampling rate.")
     if isinstance(audio, (str, os.PathLike)):
         path = os.fspath(audio)
         if not os.path.isfile(path):
@@ -328,12 +336,13 @@ def _source_of(audio: Audio, sampling_rate: int | None) -> tuple[_Source, str]:
     source = _plain_wave(given, name) or _other_file(given, name)
     if not _RATES[0] <= source.rate <= _RATES[1]:
         source.close()
-        raise _no_audio(name, f"it says {source.rate} samples in a second")
+        raise _no_audio(name, f"its header declares {source.rate} samples per second")
     return source, name
 
 
 def _plain_wave(audio: Any, name: str) -> _Source | None:
-    """PCM in WAV, which is most of what comes, needs no native decoder. ``None`` for anything else."""
+    """Return a reader for PCM in WAV, the most common format, without a native decoder; ``None`` for any other
+    file."""
     start = audio.tell() if hasattr(audio, "read") else 0
     try:
         return _WaveFile(audio, name)
@@ -345,12 +354,12 @@ def _plain_wave(audio: Any, name: str) -> _Source | None:
 
 def _other_file(audio: Any, name: str) -> _Source:
     if not _BEGINS.match(_first_bytes(audio)):
-        raise _no_audio(name, "it begins like no WAV, AIFF, AU, CAF, FLAC, OGG or MP3")
+        raise _no_audio(name, "it does not begin like WAV, AIFF, AU, CAF, FLAC, OGG or MP3")
     try:
         import soundfile
     except ImportError:
-        return _WaveFile(audio, name)  # which says why it is none
-    except OSError as error:  # libsndfile is not there
+        return _WaveFile(audio, name)  # raises an error with the reason
+    except OSError as error:  # libsndfile is missing
         raise BridgeError(f"soundfile cannot be loaded: {error}.", fix=extra_fix("speech")) from None
     return _SoundFile(soundfile, audio, name)
 
@@ -370,7 +379,7 @@ def _resampler(rate: int, name: str) -> Any:
         import soxr
     except ImportError:
         raise BridgeError(
-            f"{name} has {rate} samples in a second and Whisper takes {RATE}: the package soxr is missing.",
+            f"{name} has {rate} samples per second and Whisper needs {RATE}: the package soxr is missing.",
             fix=f"{extra_fix('speech')}   Or resample the audio.",
         ) from None
     return soxr.ResampleStream(rate, RATE, 1, dtype="float32")

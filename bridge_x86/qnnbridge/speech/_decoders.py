@@ -1,8 +1,9 @@
-"""Encoder and decoder as sessions, and the state of one window: keys and values stay where the host sees them.
+"""Encoder and decoder as sessions, and the state of one window: keys and values stay in memory that the host
+accesses.
 
-Each step binds the values that the step before left; none is copied here. A decoder of growing caches gets
-new values each step. One of fixed caches writes into one of two sets of values and reads the other: a step that is
-repeated in a new host finds its inputs as they were.
+Each step binds the values that the previous step left; none is copied here. A decoder with growing caches gets new
+values in each step. A decoder with fixed caches reads one of two sets of values and writes the other, so a step
+that is repeated in a new host finds its inputs unchanged.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ TYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "tensor(int64)": np.dtype(np.int64),
     "tensor(bool)": np.dtype(np.bool_),
 }
-# What closes a position in the mask of AI Hub's decoders, which are quantised to a range around it.
+# Value that closes a position in the mask of AI Hub's decoders, which are quantised to a range around it.
 _CLOSED: Final = -100.0
 _BRANCH: Final = "use_cache_branch"
 _STATES: Final = "encoder_hidden_states"
 _FIXED_SELF: Final = re.compile(r"[kv]_cache_self_\d+_in")
 
 Values = dict[str, OrtValue]
-# Seconds that the next call may take; raises when no call may follow.
+# Returns the seconds that the next call may take; raises if no call may follow.
 TimeLeft = Callable[[], float | None]
 
 
@@ -46,24 +47,21 @@ def unlimited() -> float | None:
 
 
 class WindowDecoder(Protocol):
-    """The decoder for one window of audio.
-
-    positions: how many tokens it can take in all.
-    """
+    """The decoder for one window of audio. `positions` is the largest number of tokens."""
 
     positions: int
 
     def step(self, tokens: Sequence[int]) -> Array:
-        """The scores of what follows."""
+        """Return the scores of the next token after `tokens`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheNames:
-    """Of a decoder of growing caches, one of each list for each layer's keys and values.
+    """Names of a decoder with growing caches. Each tuple has one entry for the keys or values of a layer.
 
-    Args:
+    Attributes:
         made: outputs with the cross values, of the encoder or of the first step.
-        growing: per value: input, output.
+        growing: (input, output) of each value.
         crossing: inputs for the cross values.
     """
 
@@ -75,13 +73,13 @@ class CacheNames:
 
 
 def layers_of(nodes: Sequence[Node], pattern: str) -> int:
-    """How many inputs have a number in this place of their names."""
+    """Return the number of inputs whose name matches `pattern` with a number in place of %d."""
     rule = re.compile(re.escape(pattern).replace("%d", r"\d+"))
     return sum(rule.fullmatch(node.name) is not None for node in nodes)
 
 
 def names_of_optimum(nodes: Sequence[Node]) -> CacheNames:
-    """nodes: inputs of a decoder with past."""
+    """Return the names of a decoder of optimum. `nodes` are inputs of a decoder with past."""
     layers = layers_of(nodes, "past_key_values.%d.decoder.key")
     both = [f"{layer}.{{}}.{kind}" for layer in range(layers) for kind in ("key", "value")]
     own, cross = [name.format("decoder") for name in both], [name.format("encoder") for name in both]
@@ -95,7 +93,8 @@ def names_of_optimum(nodes: Sequence[Node]) -> CacheNames:
 
 
 def names_of_genai(nodes: Sequence[Node], names: Mapping[str, str]) -> CacheNames:
-    """names: those of the configuration, with %d for the layer."""
+    """Return the names of a decoder of onnxruntime-genai. `names` are those of its configuration, with %d for the
+    layer."""
     layers = layers_of(nodes, names["past_key_names"])
 
     def every(*keys: str) -> tuple[str, ...]:
@@ -122,7 +121,8 @@ def run_bound(
     outputs: Mapping[str, OrtValue | None],
     left: TimeLeft,
 ) -> Values:
-    """Runs with these values; new ones are made for outputs without. Raises what the session or `left` raised."""
+    """Run with these values; create new ones for outputs without a value. Raise errors of the session or of
+    `left`."""
     timeout = left()
     binding = session.io_binding()
     for name, value in inputs.items():
@@ -135,8 +135,7 @@ def run_bound(
     try:
         binding.run(timeout=timeout)
     except RemoteRuntimeError as error:
-        # A binding turns every error into a RuntimeError, as ONNX Runtime does; callers here want the typed
-        # one.
+        # A binding turns every error into a RuntimeError, as ONNX Runtime does; callers here need the typed error.
         if isinstance(error.__cause__, BridgeError):
             raise error.__cause__ from None
         raise
@@ -149,17 +148,17 @@ def _value(array: Any, node: Node) -> OrtValue:
 
 def _last(logits: OrtValue) -> Array:
     scores = np.asarray(logits.numpy())
-    # Of (1, tokens, vocabulary) the last row. A prompt has one for each of its tokens.
+    # The last row of (1, tokens, vocabulary). A prompt has one row for each token.
     return scores.reshape(scores.shape[1], -1)[-1] if scores.ndim == 3 else scores.reshape(-1)
 
 
 class GrowingDecoder:
-    """Of optimum (two files, or a merged one) and onnxruntime-genai.
+    """Decoder of optimum (two files, or a merged one) and onnxruntime-genai.
 
     Args:
         first, later: sessions of the first and of all later steps; may be the same.
-        encoded: what the encoder gave: hidden states, or the cross values.
-        heads, head: sizes of the caches.
+        encoded: outputs of the encoder: hidden states, or the cross values.
+        sizes: number and width of the heads of the caches.
     """
 
     def __init__(
@@ -182,7 +181,7 @@ class GrowingDecoder:
             self._cross = dict(zip(names.crossing, (encoded[name] for name in names.made), strict=True))
 
     def step(self, tokens: Sequence[int]) -> Array:
-        # The first step of a window: it has no cache yet, and makes the cross values.
+        # The first step of a window has no cache yet, and creates the cross values.
         if not self._own:
             return self._run(self._first, tokens, begins=True)
         scores = np.zeros(0, np.float32)
@@ -197,11 +196,11 @@ class GrowingDecoder:
         if _STATES in nodes:
             inputs[_STATES] = self._encoded[_STATES]
         if _BRANCH in nodes:
-            # A merged decoder contains both graphs; this input chooses.
+            # A merged decoder contains both graphs; this input selects one.
             inputs[_BRANCH] = _value([not begins], nodes[_BRANCH])
         for name, _ in names.growing:
             if name in nodes:
-                # A merged decoder has the inputs of its cache in the first step too, where nothing is cached.
+                # A merged decoder has the cache inputs in the first step, too, where nothing is cached.
                 inputs[name] = self._own.get(name) or self._empty(nodes[name])
         for name in names.crossing:
             if name in nodes:
@@ -218,17 +217,17 @@ class GrowingDecoder:
 
     def _empty(self, node: Node) -> OrtValue:
         heads, head = self._sizes
-        # A length of 0: no token so far. Such a tensor has a shape and no bytes.
+        # Length 0: no token so far. Such a tensor has a shape and no bytes.
         return _value(np.zeros((1, heads, 0, head)), node)
 
 
 class FixedDecoder:
-    """Of AI Hub: one token a step; caches of a fixed size, filled from their end; a mask that opens likewise.
+    """Decoder of AI Hub: one token per step; caches of a fixed size and a mask, both filled from their end.
 
-    So does AI Hub's own loop: qai_hub_models/models/_shared/hf_whisper/app.py.
+    AI Hub's own loop works the same way: qai_hub_models/models/_shared/hf_whisper/app.py.
 
     Args:
-        encoded: the cross values, which have the same names as outputs and inputs.
+        encoded: the cross values, whose outputs and inputs have the same names.
     """
 
     def __init__(self, session: InferenceSession, encoded: Values, left: TimeLeft) -> None:
@@ -236,11 +235,11 @@ class FixedDecoder:
         self._nodes: dict[str, Node] = {node.name: node for node in session.get_inputs()}
         mask = self._nodes["attention_mask"]
         self._mask = np.full(mask.shape, _CLOSED, TYPES[mask.type])
-        # The place of the token itself is the last of the mask.
+        # The last position of the mask is that of the token itself.
         self.positions = int(mask.shape[-1]) - 1
         self._encoded = encoded
         names = [name for name in self._nodes if _FIXED_SELF.fullmatch(name)]
-        # Two sets in turns: the host writes one while it reads the other, so a repeated step finds its inputs
+        # Two alternating sets: the host reads one and writes the other, so a repeated step finds its inputs
         # unchanged.
         self._sets = [
             {
@@ -259,7 +258,7 @@ class FixedDecoder:
 
     def _run(self, token: int) -> Array:
         nodes = self._nodes
-        # Opened from the end backwards, as AI Hub's own loop does.
+        # Opened from the end backwards, as in AI Hub's own loop.
         self._mask[..., self.positions - self._done] = 0.0
         held, filled = self._sets[self._done % 2], self._sets[(self._done + 1) % 2]
         inputs = {
@@ -276,23 +275,23 @@ class FixedDecoder:
 
 
 def is_fixed(nodes: Sequence[Node]) -> bool:
-    """Whether these are inputs of a decoder of AI Hub."""
+    """Return whether these are inputs of a decoder of AI Hub."""
     return any(_FIXED_SELF.fullmatch(node.name) for node in nodes)
 
 
 def is_merged(nodes: Sequence[Node]) -> bool:
-    """Whether these are inputs of a merged decoder of optimum."""
+    """Return whether these are inputs of a merged decoder of optimum."""
     return any(node.name == _BRANCH for node in nodes)
 
 
 def check_known(role: str, nodes: Sequence[Node], known: Sequence[str]) -> None:
-    """Raises `GenerationUnsupported` for inputs of other names or types."""
+    """Raise `GenerationUnsupported` for inputs with unknown names or types."""
     unknown = [node.name for node in nodes if node.name not in known]
     if unknown:
         raise GenerationUnsupported(
-            f"The {role} has inputs that are not known: {', '.join(unknown[:6])}.",
-            cause="It is exported in another way than those that docs/speech.md lists.",
-            fix="Export it without them; for onnxruntime-genai without past_present_share_buffer.",
+            f"The {role} has unknown inputs: {', '.join(unknown[:6])}.",
+            cause="Its export is not one of those that docs/speech.md lists.",
+            fix="Export it without these inputs; for onnxruntime-genai without past_present_share_buffer.",
         )
     odd = [f"{node.name}: {node.type}" for node in nodes if node.type not in TYPES]
     if odd:
@@ -304,19 +303,19 @@ def check_known(role: str, nodes: Sequence[Node], known: Sequence[str]) -> None:
         )
 
 
-# --- which token comes next: the most likely that the rules of Whisper allow; the rules are transformers' ---
+# --- choice of the next token: the most likely one that the rules of Whisper allow; the rules are transformers' ---
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenRules:
-    """For one window.
+    """Rules for the tokens of one window.
 
-    Args:
-        end: the token that ends a text.
-        suppressed: never chosen.
-        suppressed_first: never chosen as the first.
-        first_timestamp: the token for 0.00 s; its predecessor says that there are none. ``None``: without times.
-        latest_first: how many steps of 0.02 s the first time may be in.
+    Attributes:
+        end: token that ends a text.
+        suppressed: tokens that are never chosen.
+        suppressed_first: tokens that are never chosen first.
+        first_timestamp: token for 0.00 s; the token before it disables times. ``None``: without times.
+        latest_first: latest value of the first time, in steps of 0.02 s.
     """
 
     end: int
@@ -326,7 +325,7 @@ class TokenRules:
     latest_first: int | None
 
     def choose(self, logits: Array, chosen: Sequence[int]) -> int:
-        """chosen: the tokens behind the prompt."""
+        """Return the next token. `chosen` are the tokens after the prompt."""
         # A copy: the rules write into it, and the logits may be memory that the host shares. float16 is widened.
         scores = np.array(logits, np.float32)
         scores[[token for token in self.suppressed if token < scores.size]] = -np.inf
@@ -337,26 +336,26 @@ class TokenRules:
         return int(scores.argmax())
 
     def _order_times(self, scores: Array, chosen: Sequence[int], first: int) -> None:
-        # The token <|notimestamps|>, which belongs to prompts alone.
+        # The token <|notimestamps|> is for prompts only.
         scores[first - 1] = -np.inf
         was_time = bool(chosen) and chosen[-1] >= first
         before_was_time = len(chosen) < 2 or chosen[-2] >= first
-        if was_time:  # times come in pairs, but at the end
+        if was_time:  # times come in pairs, except at the end
             if before_was_time:
                 scores[first:] = -np.inf
             else:
-                # Text is numbered below the end token. Left are the end, special tokens and times.
+                # Text tokens have numbers below the end token, so only the end, special tokens and times remain.
                 scores[: self.end] = -np.inf
         times = [token for token in chosen if token >= first]
-        if times:  # they do not go back, and a segment takes time
+        if times:  # times do not decrease, and a segment has a duration
             scores[first : times[-1] + (0 if was_time and not before_was_time else 1)] = -np.inf
         if not chosen:
             scores[:first] = -np.inf
             if self.latest_first is not None:
                 scores[first + self.latest_first + 1 :] = -np.inf
-        # A time is chosen if all times together are likelier than the likeliest other token. Without this rule one
-        # word would win against many times of which each is a little less likely. Both sides lack the normaliser of
-        # the softmax, which is the same for them. `divide`: the logarithm of 0, where no time is allowed.
+        # A time is chosen if all times together are more likely than the most likely other token. Without this rule
+        # one word would win against many times, each slightly less likely. The normaliser of the softmax, equal on
+        # both sides, is omitted. `divide` is the logarithm of 0, where no time is allowed.
         with np.errstate(divide="ignore"):
             top = scores.max()
             all_times = np.log(np.exp(scores[first:] - top).sum(dtype=np.float32))
@@ -366,7 +365,8 @@ class TokenRules:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenSpan:
-    """Tokens of one segment. start, end: in steps of 0.02 s from the window's begin; ``None``: the window's end."""
+    """Tokens of one segment. `start` and `end` are in steps of 0.02 s from the window's start; ``None``: the
+    window's end."""
 
     start: int
     end: int | None
@@ -374,10 +374,12 @@ class TokenSpan:
 
 
 def spans_of(tokens: Sequence[int], first_timestamp: int) -> tuple[list[TokenSpan], int | None]:
-    """The segments of a window, and the step that the next window begins at; ``None``: this one's end."""
-    # Two times in a row are an end and the next begin: the window is cut between them. Text behind the last
-    # pair has no end yet: the next window begins at the last end and hears its sound again. A single time as the
-    # last token says that no speech follows it, so the next window begins behind this one.
+    """Return the segments of a window, and the step at which the next window begins; ``None``: the end of this
+    one."""
+    # Two consecutive times are the end of a segment and the start of the next: the tokens are cut between them.
+    # Text after the last pair has no end yet: the next window begins at the last end and processes that audio
+    # again. A single time as the last token means that no speech follows it, so the next window begins after this
+    # one.
     times = [token >= first_timestamp for token in tokens]
     cuts = [number for number in range(1, len(tokens)) if times[number] and times[number - 1]]
     ends_with_one = times[-2:] == [False, True]

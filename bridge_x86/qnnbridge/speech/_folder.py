@@ -1,4 +1,5 @@
-"""A folder with Whisper: its ONNX files, its tokenizer, the rules of its generation, and sessions of its parts."""
+"""A folder with Whisper: its ONNX files, its tokenizer, the settings of its generation, and sessions of its
+parts."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ _POSITIONS: Final = 448
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WhisperFiles:
-    """names: of inputs and outputs where a configuration gives them (genai)."""
+    """ONNX files of a model. `names` are input and output names from a configuration (genai only)."""
 
     encoder: Path
     decoder: Path
@@ -61,7 +62,7 @@ class WhisperFiles:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The special tokens. languages: by code, empty for a model of English alone. tasks: likewise."""
+    """The special tokens. `languages` and `tasks` map codes to tokens; both are empty for an English-only model."""
 
     start: int
     end: int
@@ -72,7 +73,12 @@ class Vocabulary:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WhisperSettings:
-    """positions: tokens of a window with its prompt, at most. config: config.json, empty without one."""
+    """Settings of the generation.
+
+    Attributes:
+        positions: largest number of tokens of a window, including the prompt.
+        config: config.json; empty without that file.
+    """
 
     suppressed: tuple[int, ...]
     suppressed_first: tuple[int, ...]
@@ -84,7 +90,11 @@ class WhisperSettings:
 
 
 def find_files(folder: Path) -> WhisperFiles:
-    """Raises `NoSuchFile`, `GenerationFolderInvalid`, `GenerationUnsupported`."""
+    """Find the model's files.
+
+    Raises:
+        NoSuchFile, GenerationFolderInvalid, GenerationUnsupported: the folder is not a supported Whisper.
+    """
     if not folder.is_dir():
         raise NoSuchFile(f"There is no folder {folder}.", fix="Give the folder with the model's ONNX files.")
     genai = _document(folder / "genai_config.json")
@@ -92,7 +102,7 @@ def find_files(folder: Path) -> WhisperFiles:
         return _of_genai(folder, genai)
     merged, with_past = _found(folder, (_MERGED,)), _found(folder, (_WITH_PAST,))
     encoder = _of_role(folder, "encoder", _ENCODERS)
-    # optimum writes all three: the merged one needs less memory than two.
+    # optimum writes all three: the merged decoder needs less memory than two separate ones.
     decoder = merged or _of_role(folder, "decoder", _DECODERS)
     return WhisperFiles(encoder, decoder, None if decoder == merged else with_past, None)
 
@@ -117,7 +127,7 @@ def _of_role(folder: Path, role: str, names: Sequence[str]) -> Path:
         raise GenerationFolderInvalid(
             f"{folder} has several files that may be the {role}.",
             evidence=tuple(str(path.relative_to(folder)) for path in fitting),
-            fix=f"Put one {role}, one decoder and the tokenizer into a folder of their own.",
+            fix=f"Put one {role}, one decoder and the tokenizer into a separate folder.",
         )
     raise GenerationFolderInvalid(
         f"{folder} has no {role} of Whisper.",
@@ -130,7 +140,7 @@ def _of_genai(folder: Path, document: Mapping[str, Any]) -> WhisperFiles:
     model = _part(document, "model")
     if model.get("type") != "whisper":
         raise GenerationUnsupported(
-            f"genai_config.json says type {model.get('type')!r}, which is not Whisper.",
+            f"genai_config.json has the type {model.get('type')!r}, which is not Whisper.",
             fix="Text models are for qnnbridge.genai.",
         )
     encoder, decoder = _part(model, "encoder"), _part(model, "decoder")
@@ -154,14 +164,14 @@ def _of_genai(folder: Path, document: Mapping[str, Any]) -> WhisperFiles:
     for part, role in ((encoder, "encoder"), (decoder, "decoder")):
         name = str(part.get("filename", f"{role}.onnx"))
         path = folder / name
-        # A configuration from elsewhere must not name files outside of its folder. Links are followed: the caches
+        # A configuration from elsewhere must not refer to files outside its folder. Links are followed: the caches
         # of model hubs link to files of another folder.
         inside = all(
             ".." not in one.parts and not one.anchor for one in (PurePosixPath(name), PureWindowsPath(name))
         )
         if not inside or not path.is_file():
             raise GenerationFolderInvalid(
-                f"genai_config.json names {part.get('filename')!r} as {role}, which is not in {folder}."
+                f"genai_config.json refers to {part.get('filename')!r} as {role}, which is not in {folder}."
             )
         files.append(path)
     return WhisperFiles(files[0], files[1], None, names)
@@ -173,7 +183,7 @@ def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """Empty without the file. Raises `GenerationFolderInvalid`."""
+    """Read a JSON file; empty if it does not exist. Raise `GenerationFolderInvalid` if it is invalid."""
     try:
         found = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -181,7 +191,7 @@ def _document(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise GenerationFolderInvalid(f"{path} cannot be read.", cause=f"{error}") from None
     if not isinstance(found, dict):
-        raise GenerationFolderInvalid(f"{path} is no JSON object.")
+        raise GenerationFolderInvalid(f"{path} is not a JSON object.")
     return found
 
 
@@ -189,7 +199,7 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """A `tokenizers.Tokenizer`. Raises `GenerationFolderInvalid`, and `BridgeError` without the package."""
+    """Return a `tokenizers.Tokenizer`. Raise `GenerationFolderInvalid`, or `BridgeError` without the package."""
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -200,29 +210,29 @@ def load_tokenizer(folder: Path) -> Any:
             f"{folder} has no tokenizer.json.",
             cause="Exports of AI Hub come without one; the model gives numbers and no text.",
             fix="Copy tokenizer.json and generation_config.json of the model from Hugging Face "
-            "(openai/whisper-...) into the folder, or name their folder: load(FOLDER, tokenizer=OTHER).",
+            "(openai/whisper-...) into the folder, or give their folder: load(FOLDER, tokenizer=OTHER).",
         )
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001 - the library raises plain Exception
-        raise GenerationFolderInvalid(f"{path} is no tokenizer.", cause=f"{error}") from None
+        raise GenerationFolderInvalid(f"{path} is not a tokenizer.", cause=f"{error}") from None
 
 
 def read_vocabulary(tokenizer: Any, multilingual: bool | None) -> Vocabulary:
-    """Raises `GenerationFolderInvalid` for a tokenizer of another kind of model."""
-    # Of releases of tokenizers: objects with their text, or texts.
+    """Return the special tokens. Raise `GenerationFolderInvalid` for a tokenizer of another kind of model."""
+    # Releases of tokenizers differ: objects with their text, or texts.
     added = tokenizer.get_added_tokens_decoder().items()
     names = {str(getattr(token, "content", token)): number for number, token in added}
     needed = ("<|startoftranscript|>", "<|endoftext|>", "<|notimestamps|>")
     missing = [name for name in needed if name not in names]
     if missing:
         raise GenerationFolderInvalid(
-            f"tokenizer.json lacks {', '.join(missing)}.", cause="It is not that of a Whisper model."
+            f"tokenizer.json lacks {', '.join(missing)}.", cause="It is not the tokenizer of a Whisper model."
         )
     start = names["<|startoftranscript|>"]
     tasks = {task: names[f"<|{task}|>"] for task in ("transcribe", "translate") if f"<|{task}|>" in names}
     languages: dict[str, int] = {}
-    # The tokens of languages stand between those of the start and of the tasks.
+    # The tokens of languages lie between the start token and the tokens of tasks.
     if tasks and multilingual is not False:
         behind = min(tasks.values())
         found = ((_LANGUAGE.fullmatch(name), number) for name, number in names.items())
@@ -232,13 +242,13 @@ def read_vocabulary(tokenizer: Any, multilingual: bool | None) -> Vocabulary:
 
 
 def read_settings(folder: Path, tokenizer_folder: Path) -> WhisperSettings:
-    """From generation_config.json, config.json and preprocessor_config.json, as far as they are there."""
+    """Read generation_config.json, config.json and preprocessor_config.json, as far as they exist."""
     generation = _first("generation_config.json", folder, tokenizer_folder)
     config = _first("config.json", folder, tokenizer_folder)
     front = _first("preprocessor_config.json", folder, tokenizer_folder)
     if (rate := front.get("sampling_rate", 16000)) != 16000 or front.get("hop_length", 160) != 160:
         raise GenerationUnsupported(
-            f"preprocessor_config.json wants audio of {rate} Hz in steps of {front.get('hop_length')} samples.",
+            f"preprocessor_config.json requires audio of {rate} Hz in steps of {front.get('hop_length')} samples.",
             cause="Whisper has 16000 Hz and steps of 160.",
         )
     # Older exports have no generation_config.json: the same fields are in their config.json.
@@ -272,14 +282,14 @@ def _ids(value: object) -> tuple[int, ...]:
 
 
 def _language_of(language: object, forced: object, languages: object) -> str | None:
-    """What the model is set to: older exports force the language by the number of its token."""
+    """Return the configured language; older exports force the language by the number of its token."""
     if isinstance(language, str) and (
         match := _LANGUAGE.fullmatch(language) or re.fullmatch("([a-z]{2,4})", language)
     ):
         return match[1]
     if isinstance(forced, list) and isinstance(languages, dict):
         for pair in forced:
-            # Pairs of a position and a token. Position 0 is the start token, and behind it comes the language.
+            # Pairs of a position and a token. Position 0 is the start token, followed by the language.
             if isinstance(pair, list) and len(pair) == 2 and pair[0] == 1:
                 names = [name for name, number in languages.items() if number == pair[1]]
                 return names[0].strip("<|>") if names else None
@@ -287,33 +297,33 @@ def _language_of(language: object, forced: object, languages: object) -> str | N
 
 
 def chosen_language(vocabulary: Vocabulary, language: str | None) -> str | None:
-    """The code; ``None``: detect it. Raises `OptionError`."""
+    """Return the language code; ``None``: detect the language. Raise `OptionError` for an unknown language."""
     if language is None:
         return None
     code = language.strip().lower().strip("<|>")
     if not vocabulary.languages:
         if code != "en":
-            raise OptionError(f"This model knows English alone, not {language!r:.40}.")
+            raise OptionError(f"This model supports only English, not {language!r:.40}.")
         return "en"
     if code not in vocabulary.languages:
         raise OptionError(
             f"The model has no language {language!r:.40}.",
-            fix="Give one of " + ", ".join(sorted(vocabulary.languages)) + ", or none to have it found out.",
+            fix="Give one of " + ", ".join(sorted(vocabulary.languages)) + ", or none to detect the language.",
         )
     return code
 
 
-# --- from a folder to sessions: which layout it is, which sizes are fixed, and which provider each part gets ---
+# --- sessions of a folder: its layout, the fixed sizes, and the provider of each part ---
 
 Layout = Literal["separate", "merged", "genai", "fixed"]
 CPU = "CPUExecutionProvider"
-# A call is repeated in a new host as often: speech goes on after a death, and after a second one.
+# How often a call is repeated in a new host: speech continues after a death, and after a second one.
 RETRIES = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SessionChoices:
-    """How sessions are made; the fields are those of `qnnbridge.speech.load`."""
+    """Settings of the sessions; the fields are arguments of `qnnbridge.speech.load`."""
 
     host: Host
     provider: str
@@ -324,7 +334,12 @@ class SessionChoices:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WhisperSessions:
-    """What is loaded. bins, frames: of the features of one window. begin: a decoder for what the encoder gave."""
+    """The loaded sessions.
+
+    Attributes:
+        bins, frames: size of the features of one window.
+        begin: returns a decoder for the outputs of the encoder.
+    """
 
     layout: Layout
     encoder: InferenceSession
@@ -340,7 +355,12 @@ class WhisperSessions:
 
 
 def open_sessions(files: WhisperFiles, settings: WhisperSettings, choices: SessionChoices) -> WhisperSessions:
-    """Raises `GenerationUnsupported`, `GenerationFolderInvalid`, and what making sessions raises."""
+    """Open the sessions.
+
+    Raises:
+        GenerationUnsupported, GenerationFolderInvalid: the model is not a supported Whisper.
+        BridgeError: a session cannot be created.
+    """
     ins, outs = _nodes(files.encoder, choices)
     decoder_ins, decoder_outs = _nodes(files.decoder, choices)
     features = (files.names or {}).get("audio_features", "input_features")
@@ -366,8 +386,8 @@ def open_sessions(files: WhisperFiles, settings: WhisperSettings, choices: Sessi
             names, wanted = decoders.names_of_optimum(later_ins), (outs[0].name,)
         else:
             raise GenerationUnsupported(
-                f"{files.decoder.name} has no cache, and there is no decoder_with_past_model.onnx beside it.",
-                cause="Without one each token would compute all those before it again.",
+                f"{files.decoder.name} has no cache, and there is no decoder_with_past_model.onnx next to it.",
+                cause="Without a cache, each token would compute all previous tokens again.",
                 fix="Export the model with its cache: --task automatic-speech-recognition-with-past",
             )
         _check_growing(names, [decoder_ins, later_ins], [decoder_outs, later_outs])
@@ -375,13 +395,13 @@ def open_sessions(files: WhisperFiles, settings: WhisperSettings, choices: Sessi
     opened: list[InferenceSession] = []
 
     def session(path: Path, provider: str, sizes: Mapping[str, int]) -> InferenceSession:
-        # Kept one by one: if the second session fails, the first must not stay in the host.
+        # Recorded one by one: if the second session fails, the first must not stay in the host.
         opened.append(_open(path, provider, sizes, choices))
         return opened[-1]
 
     try:
         encoder = session(files.encoder, choices.provider, dimensions)
-        # Caches that grow have another size each step, and QNN takes fixed ones only.
+        # Growing caches have another size in each step, and QNN accepts only fixed sizes.
         first = session(files.decoder, choices.provider if layout == "fixed" else CPU, {})
         later = first if files.with_past is None else session(files.with_past, CPU, {})
     except BaseException:
@@ -404,16 +424,16 @@ def open_sessions(files: WhisperFiles, settings: WhisperSettings, choices: Sessi
 
 
 def _nodes(path: Path, choices: SessionChoices) -> tuple[Sequence[Node], Sequence[Node]]:
-    """Inputs and outputs as the file has them; the host reads it."""
+    """Return inputs and outputs as declared in the file, which the host reads."""
     recipe = SessionRecipe(SessionSpec(model_path=str(path.resolve())))
     found = identify(choices.host, recipe, deadline_after(choices.timeout))
     if not found.readable or not found.inputs:
-        raise GenerationFolderInvalid(f"{path} is no ONNX model that can be read.")
+        raise GenerationFolderInvalid(f"{path} is not a readable ONNX model.")
     return found.inputs, found.outputs
 
 
 def _window_of(nodes: Sequence[Node], settings: WhisperSettings, path: Path) -> tuple[int, int, dict[str, int]]:
-    """Bins, frames, and the sizes of the encoder's named dimensions."""
+    """Return bins, frames, and the sizes of the encoder's named dimensions."""
     shape = tuple(nodes[0].shape or ())
     if len(shape) != 3:
         raise GenerationUnsupported(f"The input of {path.name} has the shape {shape}, not (1, bins, frames).")
@@ -423,12 +443,12 @@ def _window_of(nodes: Sequence[Node], settings: WhisperSettings, path: Path) -> 
     sizes: dict[str, int] = {}
     for size, declared in zip((1, bins, frames), shape, strict=True):
         if isinstance(declared, str):
-            # The override of ONNX Runtime goes by names: a dimension without one would stay free.
+            # ONNX Runtime overrides dimensions by name: a dimension without a name would stay free.
             sizes[declared] = size
         elif declared is None or declared != size:
             raise GenerationUnsupported(
                 f"The input of {path.name} has the shape {shape}.",
-                cause=f"The model takes {declared} where Whisper has {size}."
+                cause=f"The model has {declared} where Whisper has {size}."
                 if declared
                 else "A dimension has no name.",
                 fix="Export the model for one window at a time."
@@ -467,7 +487,7 @@ def _cache_sizes(
     head = found[-1] or (width // heads if heads and width else None)
     if not heads or not head:
         raise GenerationUnsupported(
-            f"The sizes of the caches of {path.name} are not known.", fix="Put the model's config.json beside it."
+            f"The sizes of the caches of {path.name} are unknown.", fix="Put the model's config.json next to it."
         )
     return int(heads), int(head)
 
