@@ -19,9 +19,9 @@ values depends on the model, so padded results are compared with the CPU and dif
 
 Each variant is an ordinary session, which handles crashes, retries and the cache by itself.
 
-`session.BucketedSession` combines the parts: the arguments, the `plan` of free dimensions, splitting one call into
+`session.BucketedRunner` combines the parts: the arguments, the `plan` of free dimensions, splitting one call into
 parts or windows (`batches`), one session per bucket (`variants`), and the effect of padding (`padding`).
-`InferenceSession` creates a `BucketedSession` for ``buckets=``. Imports the root modules of the bridge and the
+`InferenceSession` creates a `BucketedRunner` for ``buckets=``. Imports the root modules of the bridge and the
 protocol.
 """
 

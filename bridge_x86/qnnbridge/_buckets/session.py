@@ -145,7 +145,8 @@ class BucketedRunner:
         self._mode = verify_mode(recipe.verify) if self._asks_for_qnn else "off"
         self._padding = PaddingCheck(recipe.label, self._mode)
         constants, model = without_constants(recipe.spec, model)
-        # If the application does not specify padding, `FreeModel.decide` chooses by runs on the CPU with free sizes.
+        # If the application does not specify padding, `FreeModel.decide` chooses by runs on the CPU with free
+        # sizes.
         decides, self._decided = lacks_padding(arguments, model, recipe.label), ""
         # The trials need a plan; zeros are tried first, so the first plan pads with zeros.
         planned = dataclasses.replace(arguments, pad_all=0, decided=True) if decides else arguments
@@ -373,8 +374,8 @@ class BucketedRunner:
         self._variants.count(variant)
         names, limits = tuple(call.names), call.limits._replace(timeout=left_s)
         if looked_at:
-            # Only the values that remain after cutting are compared with the CPU: the application never receives the
-            # values that result from padding.
+            # Only the values that remain after cutting are compared with the CPU: the application never receives
+            # the values that result from padding.
             counted = None if true == variant else self._counted(true, variant)
             values = runner.run_values(names, feeds, call.run_options, limits, compared=True, counted=counted)
             return values if call.wire else [to_application(value) for value in values]
