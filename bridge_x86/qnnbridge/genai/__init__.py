@@ -15,10 +15,11 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from qnnbridge.genai._generation import GenerationStats, Generator, GeneratorParams
+from qnnbridge.genai._generation import Generator, GeneratorParams
 from qnnbridge.genai._media import Audios, Images, MultiModalProcessor
 from qnnbridge.genai._model import Adapters, Config, Model
 from qnnbridge.genai._pool import GeneratorPool
+from qnnbridge.genai._recipe import GenerationStats
 from qnnbridge.genai._tensors import NamedTensors, Tensor
 from qnnbridge.genai._text import TextStream, TokenLogprobs, generate
 from qnnbridge.genai._tokenizer import Tokenizer, TokenizerStream

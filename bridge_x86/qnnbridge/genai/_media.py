@@ -37,8 +37,8 @@ class _Media(Shown):
     def __init__(self, contents: Sequence[Any]) -> None:
         if not contents:
             raise OptionError(f"There is no {self._one}.", fix="Give at least one.")
-        self._contents = tuple(map(self._bytes_of, contents))
-        total = sum(map(len, self._contents))
+        self.contents = tuple(map(self._bytes_of, contents))
+        total = sum(map(len, self.contents))
         if total > MOST_BYTES:
             raise PromptRefused(
                 f"The {self._one}s have {total:,} bytes together.",
@@ -47,11 +47,11 @@ class _Media(Shown):
             )
 
     def __len__(self) -> int:
-        return len(self._contents)
+        return len(self.contents)
 
     def _shown_facts(self) -> Iterator[Fact]:
-        size = sum(map(len, self._contents))
-        yield f"{counted(len(self._contents), self._one)}, {size:,} bytes", ""
+        size = sum(map(len, self.contents))
+        yield f"{counted(len(self.contents), self._one)}, {size:,} bytes", ""
 
     @classmethod
     def _open(cls, paths: Sequence[Any]) -> Any:
@@ -166,8 +166,8 @@ class MultiModalProcessor(Shown):
             prompts = whole_text(prompt)
         elif prompt is not None:
             prompts = [whole_text(_text(one)) for one in prompt]
-        pictures = images._contents if images is not None else ()
-        sounds = audios._contents if audios is not None else ()
+        pictures = images.contents if images is not None else ()
+        sounds = audios.contents if audios is not None else ()
         return NamedTensors.of(ProcessedInputs(self._model, self._remade, prompts, pictures, sounds, timeout))
 
     def create_stream(self) -> TokenizerStream:

@@ -9,9 +9,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from qnnbridge.genai._generation import GenerationStats, Generator, GeneratorParams
+from qnnbridge.genai._generation import Generator, GeneratorParams
+from qnnbridge.genai._media import Audios, Images
 from qnnbridge.genai._model import Model
+from qnnbridge.genai._parts import split_media
 from qnnbridge.genai._pool import GeneratorPool, can_reuse
+from qnnbridge.genai._recipe import GenerationStats
+from qnnbridge.genai._remote import tokens_of
+from qnnbridge.genai._tensors import INPUT_IDS, NamedTensors
 from qnnbridge.genai._tokenizer import Tokenizer
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
@@ -152,11 +157,14 @@ class TextStream(Shown, Iterator[str]):
         # A listener waits for the host's answer, which the caller need not.
         start_thread("qnnbridge cancel", flag.assign, True)
 
-    def begin(self, tokens: Sequence[int]) -> None:
+    def begin(self, prompt: _ReadPrompt) -> None:
         """Process the prompt, or what the generator does not have of it. By `generate`."""
         have = self._generator.token_count()
         try:
-            self._generator.append_tokens(tokens[have:])
+            if prompt.inputs is not None:
+                self._generator.set_inputs(prompt.inputs)
+            else:
+                self._generator.append_tokens(prompt.tokens[have:])
         except Cancelled:
             self._end_if_cancelled()
         # A replay has processed the whole history again.
@@ -254,7 +262,9 @@ def generate(
 
     Args:
         model: the model.
-        prompt: a text, used unchanged; token ids; or messages (role, content) for the chat template.
+        prompt: a text, used unchanged; token ids; or messages (role, content) for the chat template. The content
+            of a message is a text, or a list of parts: {"type": "text", "text": ...}, {"type": "image"} and
+            {"type": "audio"}, these two with "path", or with the bytes of a file as "image" or "audio".
         tokenizer: the model's; default a new one.
         max_tokens: maximum length of the answer; default as many as fit.
         stop: texts that end the answer; they are not part of it.
@@ -277,7 +287,7 @@ def generate(
         The pieces of the answer. The prompt has been processed.
 
     Raises:
-        PromptRefused: the prompt is empty or too long.
+        PromptRefused: the prompt is empty or too long, or a picture or recording cannot be read.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     stop = (stop,) if isinstance(stop, str) else tuple(stop)
@@ -288,7 +298,8 @@ def generate(
     if logprobs is not None and logprobs < 0:
         raise OptionError(f"logprobs={logprobs} is less than none.", fix="Give 0 or more.")
     tokenizer = tokenizer or Tokenizer(model)
-    tokens = _tokens(tokenizer, prompt, template, deadline)
+    read = _read(model, tokenizer, prompt, template, deadline)
+    tokens = read.tokens
     params = GeneratorParams(model)
     if temperature is not None:
         search |= {"do_sample": False} if temperature == 0 else {"do_sample": True, "temperature": temperature}
@@ -296,7 +307,7 @@ def generate(
     params.set_search_options(top_p=top_p, top_k=top_k, random_seed=seed, **search)
     if guidance is not None:
         params.set_guidance(*guidance)
-    if logprobs is not None or not can_reuse(params):
+    if logprobs is not None or read.inputs is not None or not can_reuse(params):
         pool = None
     # So the host makes nothing beyond the limit. A max_length above the context would be refused. A kept generator
     # has the whole context, since max_length cannot be changed.
@@ -313,13 +324,13 @@ def generate(
         if on_begin is not None:
             on_begin(stream)
         try:
-            stream.begin(tokens)
+            stream.begin(read)
         except BridgeError as error:
             # Idle generators go first when memory is short.
             short = isinstance(error, Busy) or error.details.get("npu_memory")
             if pool is None or not short or not pool.clear():
                 raise
-            stream.begin(tokens)
+            stream.begin(read)
     except BaseException:
         stream.__exit__()  # else its KV cache stays as long as the traceback of the error
         raise
@@ -337,13 +348,34 @@ def _left_s(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.001, deadline - time.monotonic())
 
 
-def _tokens(tokenizer: Tokenizer, prompt: Prompt, template: str | None, deadline: float | None) -> Sequence[int]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _ReadPrompt:
+    """tokens: of the prompt. inputs: with pictures and sound, if it has any."""
+
+    tokens: Sequence[int]
+    inputs: NamedTensors | None = None
+
+
+def _read(
+    model: Model, tokenizer: Tokenizer, prompt: Prompt, template: str | None, deadline: float | None
+) -> _ReadPrompt:
+    pictures: Sequence[bytes] = ()
+    sounds: Sequence[bytes] = ()
     if not isinstance(prompt, str):
         given: list[Any] = list(prompt)
         if given and not isinstance(given[0], Mapping):
-            return given
+            return _ReadPrompt(given)
+        given, pictures, sounds = split_media(model.info, given)
         prompt = tokenizer.apply_chat_template(json.dumps(given), template_str=template, timeout=_left_s(deadline))
-    return [int(token) for token in tokenizer.encode(prompt, timeout=_left_s(deadline))]
+    if not pictures and not sounds:
+        return _ReadPrompt([int(token) for token in tokenizer.encode(prompt, timeout=_left_s(deadline))])
+    inputs = model.create_multimodal_processor()(
+        prompt,
+        images=Images.open_bytes(*pictures) if pictures else None,
+        audios=Audios.open_bytes(*sounds) if sounds else None,
+        timeout=_left_s(deadline),
+    )
+    return _ReadPrompt(tokens_of(inputs[INPUT_IDS]), inputs)
 
 
 def _logprobs(logits: Any, token: int, offset: int, count: int) -> TokenLogprobs:
