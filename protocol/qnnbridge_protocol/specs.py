@@ -449,8 +449,7 @@ class GenerationModelInfo(Shown, Record):
     Attributes:
         type, device_type: of the model, in genai's notation.
         layout: "dynamic"; "window": fixed windows, the graph has the KV cache; "sliding": fixed windows, genai
-            slides
-            the KV cache.
+            slides the KV cache.
         window: tokens in a window, or ``None``.
         eos, pad: special tokens.
         search: the config's defaults of search options.
@@ -459,6 +458,7 @@ class GenerationModelInfo(Shown, Record):
         genai: version of onnxruntime-genai.
         stages: one for each file of the model.
         notes: warnings for the application.
+        modalities: "image" and "audio", if prompts may contain them.
     """
 
     type: str
@@ -475,12 +475,15 @@ class GenerationModelInfo(Shown, Record):
     genai: str
     stages: tuple[StagePlacement, ...] = ()
     notes: tuple[str, ...] = ()
+    modalities: tuple[str, ...] = ()
 
     def _shown_name(self) -> str:
         return self.label
 
     def _shown_facts(self) -> Iterator[Fact]:
         yield self.type, ""
+        if self.modalities:
+            yield f"takes {' and '.join(self.modalities)}", ""
         on_qnn = [stage for stage in self.stages if stage.placement.qnn_nodes]
         simulator = " (simulator)" if any(stage.placement.simulator for stage in on_qnn) else ""
         # A stage may stay on the CPU by design, such as the embeddings.

@@ -19,6 +19,7 @@ from tests.fakes.hosts import patched_host, script
 from tests.genai.conftest import prompt
 from tests.genai.plain_loop import PlainLoop
 from tests.genai.tiny_decoders import write_model
+from tests.genai.tiny_multimodal import picture, sound, write_multimodal
 
 pytestmark = [pytest.mark.process, needs.posix]
 
@@ -64,6 +65,40 @@ def test_two_applications_and_the_death_of_the_npu_host(lab: Lab, folder: Path) 
     for client in clients:
         client.close()
     until(lambda: kept(lab) == 0)
+
+
+def test_pictures_and_sound_outlive_the_npu_host(tmp_path: Path) -> None:
+    folder = write_multimodal(tmp_path / "phi4mm", "phi4mm")
+    lab = Lab(qnnbridge.Host(), BrokerSettings())
+    try:
+        client = lab.client()
+        model = genai.Model(folder, host=client)
+        inputs = model.create_multimodal_processor()(
+            "<|image_1|>a<|audio_1|>b",
+            images=genai.Images.open_bytes(picture()),
+            audios=genai.Audios.open_bytes(sound()),
+        )
+
+        def begun() -> genai.Generator:
+            one = genai.Generator(model, genai.GeneratorParams(model))
+            one.set_inputs(inputs)
+            return one
+
+        expected = step(begun(), 20)
+        (counted,) = [one["kv_bytes"] for one in lab.broker.status()["clients"]]
+        # Two crops of a picture, in floats; one generator, which is gone, and one in use.
+        assert counted >= 2 * 3 * 448 * 448 * 4
+        one = begun()
+        made = step(one, 10)
+        process = lab.npu_host.supervisor.running
+        assert process is not None
+        os.kill(process.real_pid, signal.SIGKILL)
+        assert made + step(one, 10) == expected
+        assert one.stats.restarts == 1
+        client.close()
+        until(lambda: kept(lab) == 0)
+    finally:
+        lab.close()
 
 
 def test_eight_applications_take_turns(lab: Lab, folder: Path) -> None:

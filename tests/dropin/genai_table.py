@@ -19,14 +19,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "genai-api.md"
 NOT_POSSIBLE = {
     "Config.from_package_ep": "give the folder of the variant to Config",
     "GeneratorParams.set_speculative_options": "no speculative decoding",
-    "Model.create_multimodal_processor": "no images and audio",
-    "Model.create_streaming_processor": "no audio",
+    "Model.create_streaming_processor": "no speech in pieces; qnnbridge.speech takes whole recordings",
     "Tensor.data": "a pointer into another process; use as_numpy()",
 }
 # Absent: an AttributeError, as in releases of genai that lack the name.
 ABSENT = {
     "Generator.get_speculative_stats": "no speculative decoding",
-    "Generator.set_hidden_states": "for models with images",
+    "Generator.set_hidden_states": "for drafts of speculative decoding",
     "Generator.snapshot_state": "rewind_to works without it",
     "Tokenizer.bor_token_id": "marks of reasoning; use to_token_id",
     "Tokenizer.bot_token_id": "marks of tools; use to_token_id",
@@ -35,6 +34,8 @@ ABSENT = {
 }
 # Works, and not in every respect as in one process.
 DIFFERS = {
+    "Audios.open": "the application reads the files",
+    "Audios.open_bytes": "takes any buffer",
     "Generator.append_tokens": "any number of times on every layout",
     "Generator.generate_next_token": "the host may have made the token already",
     "Generator.get_input": "a copy",
@@ -42,10 +43,15 @@ DIFFERS = {
     "Generator.get_output": "a copy",
     "Generator.get_sequence": "without pads",
     "Generator.rewind_to": "on pipelines, too",
+    "Generator.set_inputs": "once, as the first prompt of a generator",
     "Generator.set_runtime_option": "terminate_session raises Cancelled in what it ends",
     "Generator.token_count": "without pads",
+    "Images.open": "the application reads the files; PNG and JPEG on every system",
+    "Images.open_bytes": "takes any buffer; PNG and JPEG on every system",
     "Model": "takes host=, fallback= and timeout=",
     "Model.device_type": "see Model.placement for the stages",
+    "MultiModalProcessor": "called with timeout=, too",
+    "NamedTensors": "what a processor made stays in the host; reading a tensor gives a copy",
     "Tensor": "an array of this process",
     "Tensor.type": "a number",
     "disable_telemetry_events": "nothing to do: the host sends none",

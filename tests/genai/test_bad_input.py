@@ -193,7 +193,7 @@ def test_what_the_bridge_does_not_have(folders: Folders, host: qnnbridge.Host) -
     for attempt in (
         model.create_multimodal_processor,
         model.create_streaming_processor,
-        genai.Images,
+        genai.Request,
         genai.Engine,
         genai.Tensor([1]).data,
         lambda: genai.Config.from_package_ep("x", "y"),

@@ -15,7 +15,7 @@ import pytest
 import qnnbridge
 from qnnbridge import genai
 from qnnbridge.errors import DeadlineExceeded, GenerationError, GenerationFolderInvalid, OptionError
-from qnnbridge.genai._model import end_overdue
+from qnnbridge.genai._remote import end_overdue
 from tests.genai.conftest import Folders, prompt
 
 pytestmark = pytest.mark.process

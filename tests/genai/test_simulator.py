@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 import qnnbridge
-from qnnbridge import genai
+from qnnbridge import errors, genai
 from tests.genai.conftest import Folders, prompt
+from tests.genai.tiny_decoders import QNN
+from tests.genai.tiny_multimodal import picture, write_multimodal
 
 pytestmark = [pytest.mark.process, pytest.mark.simulator]
 
 
-def test_tokens_are_genais_own(folders: Folders, host: qnnbridge.Host) -> None:
-    og = pytest.importorskip("onnxruntime_genai")
+@pytest.fixture(scope="module")
+def og() -> Any:
+    """onnxruntime_genai in this process, with QNN."""
+    module = pytest.importorskip("onnxruntime_genai")
     import onnxruntime_qnn
 
-    og.register_execution_provider_library("QNNExecutionProvider", onnxruntime_qnn.get_library_path())
+    module.register_execution_provider_library("QNNExecutionProvider", onnxruntime_qnn.get_library_path())
+    return module
+
+
+def test_tokens_are_genais_own(folders: Folders, host: qnnbridge.Host, og: Any) -> None:
     models = ((og, og.Model(str(folders("window-qnn")))), (genai, genai.Model(folders("window-qnn"), host=host)))
     for length in (9, 32, 40, 60):
         both = []
@@ -28,3 +40,37 @@ def test_tokens_are_genais_own(folders: Folders, host: qnnbridge.Host) -> None:
                 made.append(int(generator.get_next_tokens()[0]))
             both.append(made)
         assert both[0] == both[1], length
+
+
+def test_a_stage_for_pictures_runs_on_qnn(tmp_path: Path, host: qnnbridge.Host, og: Any) -> None:
+    """The stage for pictures alone: the others have free shapes, which QNN does not take."""
+    folder = write_multimodal(tmp_path / "gemma3", "gemma3", qnn=True)
+    model = genai.Model(folder, host=host)
+    placed = {stage.stage: stage for stage in model.placement}
+    assert placed["vision"].placement.qnn_nodes > 0
+    assert placed["vision"].placement.cpu_nodes == 0
+    assert not placed["decoder"].wanted
+    made = []
+    for module, one in ((og, og.Model(str(folder))), (genai, model)):
+        inputs = one.create_multimodal_processor()(
+            "<|user|>a<start_of_image>b<|end|>", images=module.Images.open_bytes(picture())
+        )
+        generator = module.Generator(one, module.GeneratorParams(one))
+        generator.set_inputs(inputs)
+        tokens = []
+        for _ in range(16):
+            generator.generate_next_token()
+            tokens.append(int(generator.get_next_tokens()[0]))
+        made.append(tokens)
+    assert made[0] == made[1]
+
+
+def test_a_stage_for_pictures_that_qnn_cannot_take_is_refused(tmp_path: Path, host: qnnbridge.Host) -> None:
+    """Its pictures have any size: onnxruntime-genai computes it on the CPU, and reports nothing."""
+    folder = write_multimodal(tmp_path / "qwen", "qwen2_5_vl")
+    config = json.loads((folder / "genai_config.json").read_text("utf-8"))
+    config["model"]["vision"]["session_options"] = {"provider_options": QNN}
+    (folder / "genai_config.json").write_text(json.dumps(config), "utf-8")
+    with pytest.raises(errors.PlacementRefused, match="'vision'"):
+        genai.Model(folder, host=host)
+    assert genai.Model(folder, host=host, fallback="cpu").info.modalities == ("image",)

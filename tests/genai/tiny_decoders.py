@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -117,8 +118,8 @@ class Decoder:
 
     def logits(self, g: Graph, x: str) -> None:
         biased = g.op("MatMul", self.norm(g, x), g.const("head", self.head))
-        never = np.zeros(VOCABULARY, np.float32)
-        never[: len(SPECIAL)] = -50.0
+        never = np.zeros(self.head.shape[1], np.float32)
+        never[: len(SPECIAL)] = never[VOCABULARY:] = -50.0
         if self.sizes.ballast:
             biased = g.op("Add", biased, self.ballast(g, x))
         g.op("Add", biased, g.const("never", never), out="logits")
@@ -395,8 +396,10 @@ def write_model(
     return folder
 
 
-def write_tokenizer(folder: Path) -> None:
-    """A byte-level BPE tokenizer in the files of Hugging Face."""
+def write_tokenizer(
+    folder: Path, further: Mapping[str, int] = MappingProxyType({}), template: str = TEMPLATE
+) -> None:
+    """A byte-level BPE tokenizer in the files of Hugging Face. further: special tokens beyond the vocabulary."""
     letters = _byte_letters()
     vocabulary = {text: number for number, text in enumerate((*SPECIAL, *letters.values(), *PAIRS))}
     tokenizer = {
@@ -404,7 +407,7 @@ def write_tokenizer(folder: Path) -> None:
         "added_tokens": [
             {"id": number, "content": text, "special": True}
             | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-            for number, text in enumerate(SPECIAL)
+            for text, number in (*((text, number) for number, text in enumerate(SPECIAL)), *further.items())
         ],
         "normalizer": None,
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
@@ -420,7 +423,7 @@ def write_tokenizer(folder: Path) -> None:
         "pad_token": SPECIAL[PAD],
         "unk_token": SPECIAL[END],
         "model_max_length": 4096,
-        "chat_template": TEMPLATE,
+        "chat_template": template,
     }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qnnbridge._transport.channel import Deadline
-from qnnbridge.genai._model import Remade
+from qnnbridge.genai._remote import Remade
 from qnnbridge_host.genai.generation import Generation
 from qnnbridge_host.genai.models import Turns
 from qnnbridge_host.request.client import StopSignal
@@ -25,7 +25,7 @@ class _StoppedAtTheEnd(Generation):
         library = SimpleNamespace(call=lambda name, *_: self.calls.append(name))
         self._model: Any = SimpleNamespace(turns=Turns(), library=library)
         self._native: Any = SimpleNamespace(handle=1)
-        self._window, self._shares, self._is_ahead = None, True, False
+        self._appends, self._shares, self._is_ahead = True, True, False
         self._prefilling = None
         self.tokens, self.base = [], 0
 

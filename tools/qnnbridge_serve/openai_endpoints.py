@@ -265,7 +265,7 @@ class GeneratedAnswer(WorkedAnswer):
             if error.details.get("state") == "still-running":
                 self._overdue = True  # before the answer: `end` asks for it
                 self._tell(error)
-                from qnnbridge.genai._model import end_overdue
+                from qnnbridge.genai._remote import end_overdue
 
                 end_overdue(self._model.model.host)
             raise

@@ -15,11 +15,14 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from qnnbridge.genai._generation import GenerationStats, Generator, GeneratorParams
+from qnnbridge.genai._generation import Generator, GeneratorParams
+from qnnbridge.genai._media import Audios, Images, MultiModalProcessor
 from qnnbridge.genai._model import Adapters, Config, Model
 from qnnbridge.genai._pool import GeneratorPool
+from qnnbridge.genai._recipe import GenerationStats
 from qnnbridge.genai._tensors import NamedTensors, Tensor
-from qnnbridge.genai._text import TextStream, Tokenizer, TokenizerStream, TokenLogprobs, generate
+from qnnbridge.genai._text import TextStream, TokenLogprobs, generate
+from qnnbridge.genai._tokenizer import Tokenizer, TokenizerStream
 from qnnbridge_protocol.errors import GenerationUnsupported
 from qnnbridge_protocol.specs import GenerationModelInfo, StagePlacement
 
@@ -29,13 +32,16 @@ __id__ = "onnxruntime-genai"
 
 __all__ = [
     "Adapters",
+    "Audios",
     "Config",
     "GenerationModelInfo",
     "GenerationStats",
     "Generator",
     "GeneratorParams",
     "GeneratorPool",
+    "Images",
     "Model",
+    "MultiModalProcessor",
     "NamedTensors",
     "StagePlacement",
     "Tensor",
@@ -70,9 +76,8 @@ def __getattr__(name: str) -> Any:
 
 # --- functions of the module onnxruntime_genai, and the names of it that the bridge does not have ---
 
-# Classes for other things than text, and the engine for servers; each is a name that says so when it is used.
+# The engine for servers and others; each is a name that says so when it is used.
 UNAVAILABLE: Final = {
-    "Audios": "has no audio",
     "Engine": "has no batching engine; generators of a model take turns",
     "EngineCapabilities": "has no batching engine",
     "EngineErrorCode": "has no batching engine",
@@ -80,12 +85,10 @@ UNAVAILABLE: Final = {
     "EngineEventBuffer": "has no batching engine",
     "EngineEventFlags": "has no batching engine",
     "FinishReason": "has no batching engine",
-    "Images": "has no images",
     "MtpGenerator": "has no speculative decoding",
-    "MultiModalProcessor": "has no images and audio",
     "Request": "has no batching engine",
     "RequestOptions": "has no batching engine",
-    "StreamingProcessor": "has no audio",
+    "StreamingProcessor": "has no speech in pieces",
     "TurnOptions": "has no batching engine",
     "TurnUsage": "has no batching engine",
 }

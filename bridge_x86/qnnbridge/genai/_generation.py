@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 from qnnbridge._supervision.host_process import deadline_after
 from qnnbridge._threads import TerminateFlag, TerminateRelay
 from qnnbridge._transport.channel import CallContext, ChannelFailed, ReplyStream
-from qnnbridge.genai._model import (
-    Adapters,
-    Model,
+from qnnbridge.genai._model import Adapters, Model
+from qnnbridge.genai._recipe import GenerationRecipe, GenerationStats, NamedInputs
+from qnnbridge.genai._remote import (
     Remade,
     RemoteModel,
     RunsAhead,
@@ -34,6 +34,7 @@ from qnnbridge.genai._model import (
     token_values,
     tokens_of,
 )
+from qnnbridge.genai._tensors import INPUT_IDS
 from qnnbridge_protocol.errors import (
     BridgeError,
     Cancelled,
@@ -59,44 +60,6 @@ if TYPE_CHECKING:
 # Tokens of the longest step. Through a daemon a step holds the application's turn.
 LONGEST_STEP: Final = 32
 LONGEST_STEP_OF_DAEMON: Final = 8
-
-
-@dataclasses.dataclass
-class GenerationStats:
-    """What was done to keep a generation right.
-
-    replays: how often a new native generator took the history over (a further prompt on a fixed window, a full
-    window, a rewind, a new host). forced: tokens that were fed again one by one for it. reseeded: whether sampling
-    began a new sequence of random numbers. restarts: how often a new host went on with it. steps: requests for
-    tokens. first_token_s: from the first request after a prompt to its token.
-    """
-
-    replays: int = 0
-    forced: int = 0
-    reseeded: bool = False
-    restarts: int = 0
-    steps: int = 0
-    first_token_s: float | None = None
-
-
-@dataclasses.dataclass
-class GenerationRecipe:
-    """What a generator is made from. search: options by name. guidance: type, data, whether to use ff tokens."""
-
-    search: dict[str, Any] = dataclasses.field(default_factory=dict)
-    guidance: tuple[str, str, bool] | None = None
-    adapter: tuple[Adapters, str] | None = None
-    runtime: dict[str, str] = dataclasses.field(default_factory=dict)
-    inputs: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    def arguments(self) -> dict[str, Any]:
-        return {
-            "search": self.search,
-            "guidance": None if self.guidance is None else list(self.guidance),
-            "adapter": None if self.adapter is None else self.adapter[1],
-            "runtime": [list(pair) for pair in self.runtime.items()],
-            "inputs": list(self.inputs),
-        }
 
 
 class RemoteGeneration:
@@ -157,6 +120,28 @@ class RemoteGeneration:
         # The first token comes alone, so that the time to it is not that of several.
         self._step = 1
         self.stats.first_token_s = None
+
+    def begin(self, inputs: NamedTensors) -> None:
+        """Take inputs of the model, and the prompt if it is among them."""
+        if self.tokens:
+            raise GenerationUnsupported(
+                "Pictures and sound belong to the first prompt of a generator.",
+                cause=f"It has {counted(len(self.tokens), 'token')}. onnxruntime-genai would pass over these.",
+                fix="Make a new Generator, and give all messages with their pictures and sound.",
+            )
+        given = {name: tensor.as_numpy() for name, tensor in inputs._tensors.items()}
+        prompt = given.pop(INPUT_IDS, None)
+        made: Any = inputs._made
+        before = self.recipe.named
+        self.recipe.named = NamedInputs(given, made, tuple(inputs._remote))
+        self.change()
+        try:
+            if prompt is not None:
+                self.append(tokens_of(prompt))
+        except BaseException:
+            self.recipe.named = before
+            self.change()
+            raise
 
     def next(self) -> int:
         """The next token."""
@@ -354,15 +339,15 @@ class RemoteGeneration:
         recipe = self.recipe
         guided = "" if recipe.guidance is None else f" and guidance ({recipe.guidance[0]})"
         label = f"a prompt of {len(prompt)} tokens{guided}"
-        values = [recipe.inputs[name] for name in sorted(recipe.inputs)]
-        return self.model.context_of(label, [recipe.arguments(), list(prompt)], values)
+        made = None if recipe.named is None else recipe.named.made
+        digest = "" if made is None else made.digest
+        return self.model.context_of(label, [recipe.arguments(), list(prompt), digest], recipe.values())
 
     def _new_object(self) -> Remade:
         # A local name: the function below must not refer to this generation, which owns the object (see `Remade`).
         recipe = self.recipe
-        others = () if recipe.adapter is None else (recipe.adapter[0],)
         return self.model.child(
-            "GenaiGenerator", "generator", recipe.arguments, *others, values=lambda: list(recipe.inputs.values())
+            "GenaiGenerator", "generator", recipe.arguments, *recipe.objects(), values=recipe.values
         )
 
     def _myself(self) -> weakref.ref[RunsAhead]:
@@ -534,9 +519,8 @@ class Generator(Shown):
         self._remote.change()
 
     def set_inputs(self, inputs: NamedTensors) -> None:
-        """Give values for inputs of the model."""
-        for name in inputs.keys():  # noqa: SIM118 - it is no mapping
-            self.set_model_input(name, inputs[name])
+        """Give the prompt with its pictures and sound, as a `MultiModalProcessor` made them."""
+        self._remote.begin(inputs)
 
     def set_active_adapter(self, adapters: Adapters, adapter_name: str) -> None:
         """Use a LoRA adapter."""

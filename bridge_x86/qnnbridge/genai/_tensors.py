@@ -1,15 +1,18 @@
-"""`Tensor` and `NamedTensors`: arrays of the application under genai's names."""
+"""`Tensor` and `NamedTensors`: arrays under genai's names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qnnbridge_protocol.errors import GenerationUnsupported
 from qnnbridge_protocol.shown import Shown
 
 if TYPE_CHECKING:
     from qnnbridge_protocol.shown import Fact
+
+# The tensor with the prompt.
+INPUT_IDS: Final = "input_ids"
 
 
 class Tensor(Shown):
@@ -44,32 +47,65 @@ class Tensor(Shown):
         )
 
 
+class MadeInputs(Protocol):
+    """Tensors that are in the host. names: theirs. tokens, shape: those of ``input_ids``."""
+
+    names: Sequence[str]
+    tokens: Sequence[int]
+    shape: Sequence[int]
+
+    def tensor(self, name: str) -> Tensor: ...
+
+
 class NamedTensors(Shown):
-    """Tensors by name."""
+    """Tensors by name. Those that a `MultiModalProcessor` made stay in the host; reading one gives a copy."""
 
     def __init__(self) -> None:
         self._tensors: dict[str, Tensor] = {}
+        self._made: MadeInputs | None = None
+        # Names of `_made` that were not deleted or replaced.
+        self._remote: list[str] = []
+
+    @classmethod
+    def of(cls, made: MadeInputs) -> NamedTensors:
+        """Return the tensors that a processor made."""
+        import numpy as np
+
+        found = cls()
+        found._made = made
+        found._remote = [name for name in made.names if name != INPUT_IDS]
+        found._tensors[INPUT_IDS] = Tensor(np.asarray(made.tokens, np.int32).reshape(tuple(made.shape)))
+        return found
 
     def _shown_facts(self) -> Iterator[Fact]:
         for name, tensor in list(self._tensors.items()):
             for fact, _ in tensor._shown_facts():
                 yield f"{name} {fact}", ""
+        for name in self._remote:
+            yield f"{name} in the host", ""
 
     def __contains__(self, name: object) -> bool:
-        return name in self._tensors
+        return name in self._tensors or name in self._remote
 
     def __getitem__(self, name: str) -> Tensor:
+        if name in self._remote:
+            assert self._made is not None
+            return self._made.tensor(name)
         return self._tensors[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._tensors[name] = value if isinstance(value, Tensor) else Tensor(value)
+        self._remote = [one for one in self._remote if one != name]
 
     def __delitem__(self, name: str) -> None:
-        del self._tensors[name]
+        if name in self._remote:
+            self._remote.remove(name)
+        else:
+            del self._tensors[name]
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self._tensors) + len(self._remote)
 
     def keys(self) -> list[str]:
         """The names."""
-        return list(self._tensors)
+        return [*self._tensors, *self._remote]

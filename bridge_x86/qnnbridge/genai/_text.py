@@ -1,8 +1,7 @@
-"""Texts and tokens: the tokenizer, and `generate`, from a prompt to text with stop texts, deadline and cancel."""
+"""`generate`: from a prompt to text, with stop texts, deadline and cancel."""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import json
@@ -10,11 +9,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from qnnbridge._supervision.host_process import deadline_after
-from qnnbridge.genai._generation import GenerationStats, Generator, GeneratorParams
-from qnnbridge.genai._model import Model, Remade, call_object, operation_request, survive, token_values, tokens_of
+from qnnbridge.genai._generation import Generator, GeneratorParams
+from qnnbridge.genai._media import Audios, Images
+from qnnbridge.genai._model import Model
+from qnnbridge.genai._parts import split_media
 from qnnbridge.genai._pool import GeneratorPool, can_reuse
-from qnnbridge.genai._tensors import Tensor
+from qnnbridge.genai._recipe import GenerationStats
+from qnnbridge.genai._remote import tokens_of
+from qnnbridge.genai._tensors import INPUT_IDS, NamedTensors
+from qnnbridge.genai._tokenizer import Tokenizer
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import start_thread
@@ -23,234 +26,12 @@ from qnnbridge_protocol.errors import (
     Busy,
     Cancelled,
     DeadlineExceeded,
-    GenerationUnsupported,
     OptionError,
-    PromptRefused,
-    desync,
 )
-from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.shown import Shown, beginning, counted, more
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    from qnnbridge._supervision.host_process import HostProcess
-    from qnnbridge_protocol.frames import Frame
     from qnnbridge_protocol.shown import Fact
-
-
-# --- tokenizer ---
-
-
-class Tokenizer(Shown):
-    """The model's tokenizer. Any thread.
-
-    ``timeout=`` of its methods: seconds that the call may take, then `DeadlineExceeded`. Default: no limit.
-    """
-
-    def __init__(self, model: Model) -> None:
-        self._model = model._remote
-        self._options: dict[str, str] = {}
-        self._ids: dict[str, Any] | None = None
-        # A local name: with `self` in the function the tokenizer and `remade` would keep each other.
-        options = self._options
-        self.remade = self._model.child("GenaiTokenizer", "tokenizer", lambda: {"options": options})
-
-    def _shown_name(self) -> str:
-        return self._model.recipe.label
-
-    def _shown_facts(self) -> Iterator[Fact]:
-        for name, value in list(self._options.items()):
-            yield f"{name}={value}", ""
-
-    def encode(self, text: str, *, timeout: float | None = None) -> npt.NDArray[np.int32]:
-        """The tokens of a text."""
-        import numpy as np
-
-        return np.asarray(self._call("encode", {"texts": [_whole(str(text))]}, timeout=timeout)[0], np.int32)
-
-    def encode_batch(self, texts: Sequence[str]) -> Tensor:
-        """The tokens of several texts, padded on the right."""
-        import numpy as np
-
-        rows = self._call("encode", {"texts": [_whole(str(text)) for text in texts]})
-        padded = np.full((len(rows), max(map(len, rows), default=0)), self.pad_token_id, np.int32)
-        for row, tokens in zip(padded, rows, strict=True):
-            row[: len(tokens)] = tokens
-        return Tensor(padded)
-
-    def decode(self, tokens: Any, *, timeout: float | None = None) -> str:
-        """The text of tokens."""
-        return str(self._call("decode", {}, token_values(tokens_of(tokens)), timeout)[0])
-
-    def decode_batch(self, tokens: Any, *, timeout: float | None = None) -> list[str]:
-        """The texts of several rows of tokens."""
-        rows = tokens.as_numpy() if isinstance(tokens, Tensor) else tokens
-        return list(self._call("decode", {}, token_values(*(tokens_of(row) for row in rows)), timeout))
-
-    def to_token_id(self, text: str) -> int:
-        """The id of a single token by its text."""
-        return int(self._call("to_token_id", {"text": str(text)}))
-
-    def apply_chat_template(
-        self,
-        messages: str,
-        *,
-        template_str: str | None = None,
-        tools: str | None = None,
-        add_generation_prompt: bool = True,
-        timeout: float | None = None,
-    ) -> str:
-        """The prompt for a conversation: JSON list of maps with role and content."""
-        # An escape of JSON, unless its backslash is one that is escaped itself.
-        if "\\u0000" in str(messages).replace("\\\\", ""):
-            raise _cut_off()
-        arguments = {
-            "messages": _whole(str(messages)),
-            "template": template_str,
-            "tools": tools,
-            "add_generation_prompt": bool(add_generation_prompt),
-        }
-        return str(self._call("apply_chat_template", arguments, timeout=timeout))
-
-    def update_options(self, **options: Any) -> None:
-        """Set options of this tokenizer: add_special_tokens, skip_special_tokens."""
-        texts = {name: _option_text(value) for name, value in options.items()}
-        self._call("update_options", {"options": texts})
-        # Behind the call: an option that genai refuses would make each further tokenizer fail.
-        self._options.update(texts)
-
-    def create_stream(self) -> TokenizerStream:
-        """A decoder for single tokens."""
-        return TokenizerStream(self)
-
-    @property
-    def bos_token_id(self) -> int:
-        return int(self._special("bos_token_id"))
-
-    @property
-    def pad_token_id(self) -> int:
-        return int(self._special("pad_token_id"))
-
-    @property
-    def eos_token_ids(self) -> npt.NDArray[np.int32]:
-        import numpy as np
-
-        return np.asarray(self._special("eos_token_ids"), np.int32)
-
-    def _special(self, name: str) -> Any:
-        if self._ids is None:
-            self._ids = self._call("ids", {})
-        if self._ids[name] is None:
-            raise GenerationUnsupported(f"The tokenizer does not tell its {name}.")
-        return self._ids[name]
-
-    def _call(
-        self,
-        operation: str,
-        arguments: dict[str, Any],
-        values: Sequence[Any] = (),
-        timeout: float | None = None,
-    ) -> Any:
-        frame = self.on_object(self.remade, operation, arguments, values, timeout)
-        return field(frame.header, "result", "Any")
-
-    def on_object(
-        self,
-        remade: Remade,
-        operation: str,
-        arguments: dict[str, Any],
-        values: Sequence[Any],
-        timeout: float | None = None,
-    ) -> Frame:
-        """Call an operation of the tokenizer, or of a stream of it."""
-        deadline = deadline_after(timeout)
-        context = self._model.context_of(f"a call of its tokenizer ({operation})", [operation, arguments], values)
-
-        def attempt(process: HostProcess) -> Frame:
-            number = remade.number_in(process, deadline)
-            return call_object(process, number, operation, arguments, values, deadline, context)
-
-        return survive(self._model.host, attempt, context, deadline, timeout)
-
-
-class TokenizerStream(Shown):
-    """Decodes tokens one by one; a token may give no text until the next one. One thread at a time.
-
-    Tokens that a generator of the model has made ahead are decoded in the same call as the one before them.
-    """
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        # What the application has given, and what the host's stream has been given beyond that, with its texts.
-        self._given: list[int] = []
-        self._known: collections.deque[tuple[int, str]] = collections.deque()
-        self._remade = self._new()
-
-    def _shown_name(self) -> str:
-        return self._tokenizer._shown_name()
-
-    def _shown_facts(self) -> Iterator[Fact]:
-        yield f"{counted(len(self._given), 'token')} decoded", ""
-
-    def decode(self, token: int, *, timeout: float | None = None) -> str:
-        """The text that a token adds. timeout: seconds, then `DeadlineExceeded`."""
-        token = int(token)
-        # The application decodes another token than the one made ahead. The host's stream has the latter already,
-        # and cannot go back: a new stream gets what was given, and no more.
-        if self._known and self._known[0][0] != token:
-            self._known.clear()
-            self._remade.forget()
-            self._remade = self._new()
-        if not self._known:
-            tokens = [token, *self._ahead(token)]
-            reply = self._tokenizer.on_object(self._remade, "decode", {"tokens": tokens}, (), timeout)
-            pieces = field(reply.header, "result", "tuple[str, ...]")
-            if len(pieces) != len(tokens):
-                raise desync(f"{len(pieces)} texts for {len(tokens)} tokens")
-            self._known.extend(zip(tokens, pieces, strict=True))
-        _, piece = self._known.popleft()
-        self._given.append(token)
-        return piece
-
-    def _ahead(self, token: int) -> list[int]:
-        """Tokens that are likely to be given next."""
-        reference = self._tokenizer._model.ahead
-        generation = None if reference is None else reference()
-        # The stream may serve another generation of the model. Its last token is the sign that it does not.
-        if generation is None or generation.tokens[-1:] != [token]:
-            return []
-        return list(generation.ahead)
-
-    def _new(self) -> Remade:
-        tokenizer, given = self._tokenizer, self._given
-
-        def make(process: HostProcess, deadline: float | None) -> Any:
-            number = tokenizer.remade.number_in(process, deadline)
-            values = token_values(given) if given else []
-            header, buffers = operation_request(number, "stream", {}, values)
-            return header, buffers, tokenizer._model.context
-
-        return Remade(tokenizer._model.host, "GenaiStream", make)
-
-
-def _whole(text: str) -> str:
-    if "\0" in text:
-        raise _cut_off()
-    return text
-
-
-def _cut_off() -> PromptRefused:
-    return PromptRefused(
-        "A text with a character 0 cannot be encoded.",
-        cause="genai takes it for the end of the text, and would answer another prompt.",
-        fix="Leave the character out.",
-    )
-
-
-def _option_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # --- answers ---
@@ -376,11 +157,14 @@ class TextStream(Shown, Iterator[str]):
         # A listener waits for the host's answer, which the caller need not.
         start_thread("qnnbridge cancel", flag.assign, True)
 
-    def begin(self, tokens: Sequence[int]) -> None:
+    def begin(self, prompt: _ReadPrompt) -> None:
         """Process the prompt, or what the generator does not have of it. By `generate`."""
         have = self._generator.token_count()
         try:
-            self._generator.append_tokens(tokens[have:])
+            if prompt.inputs is not None:
+                self._generator.set_inputs(prompt.inputs)
+            else:
+                self._generator.append_tokens(prompt.tokens[have:])
         except Cancelled:
             self._end_if_cancelled()
         # A replay has processed the whole history again.
@@ -478,7 +262,9 @@ def generate(
 
     Args:
         model: the model.
-        prompt: a text, used unchanged; token ids; or messages (role, content) for the chat template.
+        prompt: a text, used unchanged; token ids; or messages (role, content) for the chat template. The content
+            of a message is a text, or a list of parts: {"type": "text", "text": ...}, {"type": "image"} and
+            {"type": "audio"}, these two with "path", or with the bytes of a file as "image" or "audio".
         tokenizer: the model's; default a new one.
         max_tokens: maximum length of the answer; default as many as fit.
         stop: texts that end the answer; they are not part of it.
@@ -501,7 +287,7 @@ def generate(
         The pieces of the answer. The prompt has been processed.
 
     Raises:
-        PromptRefused: the prompt is empty or too long.
+        PromptRefused: the prompt is empty or too long, or a picture or recording cannot be read.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     stop = (stop,) if isinstance(stop, str) else tuple(stop)
@@ -512,7 +298,8 @@ def generate(
     if logprobs is not None and logprobs < 0:
         raise OptionError(f"logprobs={logprobs} is less than none.", fix="Give 0 or more.")
     tokenizer = tokenizer or Tokenizer(model)
-    tokens = _tokens(tokenizer, prompt, template, deadline)
+    read = _read(model, tokenizer, prompt, template, deadline)
+    tokens = read.tokens
     params = GeneratorParams(model)
     if temperature is not None:
         search |= {"do_sample": False} if temperature == 0 else {"do_sample": True, "temperature": temperature}
@@ -520,7 +307,7 @@ def generate(
     params.set_search_options(top_p=top_p, top_k=top_k, random_seed=seed, **search)
     if guidance is not None:
         params.set_guidance(*guidance)
-    if logprobs is not None or not can_reuse(params):
+    if logprobs is not None or read.inputs is not None or not can_reuse(params):
         pool = None
     # So the host makes nothing beyond the limit. A max_length above the context would be refused. A kept generator
     # has the whole context, since max_length cannot be changed.
@@ -537,13 +324,13 @@ def generate(
         if on_begin is not None:
             on_begin(stream)
         try:
-            stream.begin(tokens)
+            stream.begin(read)
         except BridgeError as error:
             # Idle generators go first when memory is short.
             short = isinstance(error, Busy) or error.details.get("npu_memory")
             if pool is None or not short or not pool.clear():
                 raise
-            stream.begin(tokens)
+            stream.begin(read)
     except BaseException:
         stream.__exit__()  # else its KV cache stays as long as the traceback of the error
         raise
@@ -561,13 +348,34 @@ def _left_s(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.001, deadline - time.monotonic())
 
 
-def _tokens(tokenizer: Tokenizer, prompt: Prompt, template: str | None, deadline: float | None) -> Sequence[int]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _ReadPrompt:
+    """tokens: of the prompt. inputs: with pictures and sound, if it has any."""
+
+    tokens: Sequence[int]
+    inputs: NamedTensors | None = None
+
+
+def _read(
+    model: Model, tokenizer: Tokenizer, prompt: Prompt, template: str | None, deadline: float | None
+) -> _ReadPrompt:
+    pictures: Sequence[bytes] = ()
+    sounds: Sequence[bytes] = ()
     if not isinstance(prompt, str):
         given: list[Any] = list(prompt)
         if given and not isinstance(given[0], Mapping):
-            return given
+            return _ReadPrompt(given)
+        given, pictures, sounds = split_media(model.info, given)
         prompt = tokenizer.apply_chat_template(json.dumps(given), template_str=template, timeout=_left_s(deadline))
-    return [int(token) for token in tokenizer.encode(prompt, timeout=_left_s(deadline))]
+    if not pictures and not sounds:
+        return _ReadPrompt([int(token) for token in tokenizer.encode(prompt, timeout=_left_s(deadline))])
+    inputs = model.create_multimodal_processor()(
+        prompt,
+        images=Images.open_bytes(*pictures) if pictures else None,
+        audios=Audios.open_bytes(*sounds) if sounds else None,
+        timeout=_left_s(deadline),
+    )
+    return _ReadPrompt(tokens_of(inputs[INPUT_IDS]), inputs)
 
 
 def _logprobs(logits: Any, token: int, offset: int, count: int) -> TokenLogprobs:

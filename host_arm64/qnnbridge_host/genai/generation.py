@@ -30,6 +30,7 @@ import numpy as np
 
 from qnnbridge_host.genai.guidance import check_guidance
 from qnnbridge_host.genai.models import GenaiModel
+from qnnbridge_host.genai.multimodal import named_tensors
 from qnnbridge_host.genai.native import Object, make_tensor, read_tensor, token_array
 from qnnbridge_host.request.client import StopSignal
 from qnnbridge_protocol.errors import (
@@ -60,6 +61,18 @@ class GenerationSettings:
     adapter: tuple[Object, str] | None = None
     runtime: tuple[tuple[str, str], ...] = ()
     inputs: tuple[tuple[str, Any], ...] = ()
+    named: PromptInputs | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PromptInputs:
+    """What comes with a prompt: pictures and sound.
+
+    tokens: of the prompt. Those that stand for pictures and sound may be outside of the vocabulary.
+    """
+
+    arrays: dict[str, Any]
+    tokens: frozenset[int] = frozenset()
 
 
 @dataclasses.dataclass
@@ -94,6 +107,9 @@ class Generation:
         self.repairs = Repairs()
         folder = model.folder
         self._window = folder.window
+        # A model with a stage for pictures or sound cannot be rewound: onnxruntime-genai leaves its KV cache as it
+        # is, and reports no error.
+        self._appends = self._window is None and not folder.modalities
         self.max_length = int(self._option("max_length", 0)) or folder.context_length
         self._shares = bool(self._option("past_present_share_buffer", True))
         # Whether the history has to be fed as it came to be: see the module's text on rounding.
@@ -124,7 +140,7 @@ class Generation:
             self._is_ahead, self.done = True, False
             # The native generator cannot be rewound in these cases (pads, no shared cache, nothing left): it
             # is made again.
-            if self._window is not None or not self._shares or not length:
+            if not self._appends or not self._shares or not length:
                 self._native = None
 
     def append(self, tokens: Sequence[int], stop: StopSignal) -> None:
@@ -196,7 +212,7 @@ class Generation:
         The model has not processed the token that was generated last, and genai forgets it: it is appended again.
         """
         last = self.tokens[-1:] if self._is_ahead or self.base < len(self.tokens) else []
-        if self._window is None and (self._shares or not last):
+        if self._appends and (self._shares or not last):
             self._prefilling = self._native
             appended = False
             try:
@@ -332,6 +348,14 @@ class Generation:
             tensor = make_tensor(native, value)
             native.call("OgaGenerator_SetModelInput", made.handle, name.encode(), tensor.handle)
             made.keeps += (tensor,)
+        if settings.named is not None:
+            # Last of the inputs: further ones would move the names of these, to which genai has pointers. The
+            # processor has to be there: with it the model learns which input is meant by which name.
+            if self._model.folder.modalities:
+                self._model.processor()
+            tensors = named_tensors(native, settings.named.arrays)
+            native.call("OgaGenerator_SetInputs", made.handle, tensors.handle)
+            made.keeps += (tensors,)
         for name, text in settings.runtime:
             native.call("OgaGenerator_SetRuntimeOption", made.handle, name.encode(), text.encode())
         return made
@@ -438,7 +462,9 @@ class Generation:
             raise PromptRefused("The prompt has no tokens.", fix="Append at least one token.")
         # Without a vocabulary in the config: what genai's 32 bits hold.
         size = folder.vocab_size or _INT32_MAX
-        wrong = next((one for one in tokens if not 0 <= one < size), None)
+        named = self._settings.named
+        marks = frozenset[int]() if named is None else named.tokens
+        wrong = next((one for one in tokens if not 0 <= one < size and one not in marks), None)
         if wrong is not None:
             raise PromptRefused(
                 f"The token id {wrong} is outside of the model's vocabulary of {size}.",

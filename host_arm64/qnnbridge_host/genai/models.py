@@ -169,6 +169,19 @@ class GenaiModel:
         on_npu = any(one.wanted and one.placement.qnn_nodes for one in placement)
         # There is one NPU, so all models on it share a queue. Models on the CPU do not wait for each other.
         self.turns = _npu_turns if on_npu else Turns()
+        # Held while the processor of pictures and sound works.
+        self.processing = threading.Lock()
+        self._processor: Object | None = None
+
+    def processor(self) -> Object:
+        """Return the native processor of pictures and sound. Making it tells the model the names of its inputs."""
+        with self.processing:
+            if self._processor is None:
+                make = self.library.make
+                self._processor = make(
+                    "MultiModalProcessor", "OgaCreateMultiModalProcessor", self.model.handle, keeps=(self.model,)
+                )
+            return self._processor
 
     def count_memory(self, words: str) -> None:
         """Say what it has of the NPU. words: what it took to load it."""
@@ -199,6 +212,7 @@ class GenaiModel:
             genai=self.library.version,
             stages=tuple(self.placement),
             notes=self.notes,
+            modalities=folder.modalities,
         ).to_wire()
 
 
@@ -451,7 +465,7 @@ def _adapt(node: Any) -> None:
     for one in node if isinstance(node, list) else ():
         _adapt(one)
     for key, value in node.items() if isinstance(node, dict) else ():
-        if key == "filename" and isinstance(value, str):
+        if key in ("filename", "adapter_filename") and isinstance(value, str):
             node[key] = f"{_LINK}/{value}"
         elif key == "provider_options":
             node[key] = [

@@ -11,9 +11,10 @@ from ctypes import byref, c_char_p, c_int32
 from typing import Any
 
 from qnnbridge_host.engine.calls import ObjectCall, ObjectKind, ObjectResult, argument
-from qnnbridge_host.genai.generation import Generation, GenerationSettings
+from qnnbridge_host.genai.generation import Generation, GenerationSettings, PromptInputs
 from qnnbridge_host.genai.models import GenaiModel, ModelRequest, load
-from qnnbridge_host.genai.native import token_array
+from qnnbridge_host.genai.multimodal import ModelInputs, ModelProcessor
+from qnnbridge_host.genai.native import Object, token_array
 from qnnbridge_host.genai.trial import TIMEOUT_S
 from qnnbridge_host.model.genai_folder import GenaiFolder
 from qnnbridge_host.request.client import StopSignal
@@ -66,7 +67,7 @@ class ModelTokenizer:
         return found
 
     def decode(self, tokens: Sequence[int]) -> str:
-        self._check(tokens)
+        check_tokens(self.model, tokens)
         return self._native.text("OgaTokenizerDecode", self._object.handle, token_array(tokens), len(tokens))
 
     def to_token_id(self, text: str) -> int:
@@ -92,16 +93,7 @@ class ModelTokenizer:
             ) from None
 
     def stream(self) -> TokenStream:
-        return TokenStream(self)
-
-    def _check(self, tokens: Sequence[int]) -> None:
-        size = self.model.folder.vocab_size or 2**31  # genai takes 32 bits and cuts off the others
-        wrong = next((one for one in tokens if not 0 <= one < size), None)
-        if wrong is not None:
-            raise PromptRefused(
-                f"The token id {wrong} is outside of the model's vocabulary of {size}.",
-                fix="Decode tokens of this model.",
-            )
+        return TokenStream(self.model, "OgaCreateTokenizerStream", self._object)
 
     def _id(self, function: str) -> int | None:
         out = c_int32()
@@ -116,22 +108,33 @@ class ModelTokenizer:
         return None
 
 
-class TokenStream:
-    """Decodes tokens one after the other; a token may give no text until the next one comes."""
-
-    def __init__(self, tokenizer: ModelTokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._native = tokenizer.model.library
-        self._object = self._native.make(
-            "TokenizerStream", "OgaCreateTokenizerStream", tokenizer._object.handle, keeps=(tokenizer,)
+def check_tokens(model: GenaiModel, tokens: Sequence[int]) -> None:
+    """Raise `PromptRefused` for a token that genai would cut off or read beyond its vocabulary for."""
+    size = model.folder.vocab_size or 2**31  # genai takes 32 bits and cuts off the others
+    wrong = next((one for one in tokens if not 0 <= one < size), None)
+    if wrong is not None:
+        raise PromptRefused(
+            f"The token id {wrong} is outside of the model's vocabulary of {size}.",
+            fix="Decode tokens of this model.",
         )
+
+
+class TokenStream:
+    """Decodes tokens one after the other; a token may give no text until the next one comes.
+
+    function: makes the native stream from `source`, a tokenizer or a processor.
+    """
+
+    def __init__(self, model: GenaiModel, function: str, source: Object) -> None:
+        self._model = model
+        self._object = model.library.make("TokenizerStream", function, source.handle, keeps=(source,))
 
     def decode(self, tokens: Sequence[int]) -> list[str]:
         """The text that each token adds."""
-        self._tokenizer._check(tokens)
+        check_tokens(self._model, tokens)
         pieces, out = [], c_char_p()
         for token in tokens:
-            self._native.call("OgaTokenizerStreamDecode", self._object.handle, token, byref(out))
+            self._model.library.call("OgaTokenizerStreamDecode", self._object.handle, token, byref(out))
             pieces.append((out.value or b"").decode("utf-8", "replace"))
         return pieces
 
@@ -288,17 +291,62 @@ def _new_generator(model: GenaiModel, call: ObjectCall) -> ObjectResult:
     search = {str(k): v if isinstance(v, bool) else float(v) for k, v in (arguments.get("search") or {}).items()}
     guidance = arguments.get("guidance")
     adapter = arguments.get("adapter")
+    objects, values = list(call.objects), list(call.values)
+    names = [str(name) for name in arguments.get("inputs") or ()]
     settings = GenerationSettings(
         search,
         None if guidance is None else (str(guidance[0]), str(guidance[1]), bool(guidance[2])),
-        None if adapter is None else (call.objects[0].object, str(adapter)),
+        None if adapter is None else (objects.pop(0).object, str(adapter)),
         tuple((str(k), str(v)) for k, v in arguments.get("runtime") or ()),
-        tuple(zip((str(name) for name in arguments.get("inputs") or ()), call.values, strict=False)),
+        tuple(zip(names, values, strict=False)),
+        _prompt_inputs(arguments, values[len(names) :], objects),
     )
     wide = any(int(search.get(name, model.folder.search.get(name, 1)) or 1) > 1 for name in _WIDE)
     # A wide request on a fixed window is a `Generation`, whose checks refuse it with the reason.
     kind = BatchGeneration if wide and model.folder.window is None else Generation
     return ObjectResult(made=(GENERATOR, kind(model, settings)))
+
+
+def _prompt_inputs(arguments: Mapping[str, Any], values: list[Any], objects: list[Any]) -> PromptInputs | None:
+    given = arguments.get("named")
+    if given is None:
+        return None
+    arrays = dict(zip(map(str, given), values, strict=True))
+    chosen = arguments.get("made")
+    if chosen is None:
+        return PromptInputs(arrays)
+    if not (objects and isinstance(objects[0], ModelInputs)):
+        raise desync("a generator with processed inputs and without their object")
+    made = objects[0]
+    return PromptInputs({str(name): made.tensor(str(name)) for name in chosen} | arrays, frozenset(made.tokens))
+
+
+# --- pictures and sound ---
+
+
+def _new_inputs(processor: ModelProcessor, call: ObjectCall) -> ObjectResult:
+    call.enter("running")
+    prompts = call.arguments.get("prompts")
+    if isinstance(prompts, (list, tuple)):
+        prompts = [str(one) for one in prompts]
+    elif prompts is not None:
+        prompts = str(prompts)
+    pictures, sounds = argument(call, "images", int), argument(call, "audios", int)
+    contents = [bytes(memoryview(value)) for value in call.values]
+    if min(pictures, sounds) < 0 or pictures + sounds != len(contents):
+        raise desync(f"{pictures} pictures and {sounds} recordings in {len(contents)} values")
+    return ObjectResult(made=(INPUTS, processor.process(prompts, contents[:pictures], contents[pictures:])))
+
+
+def _decode_with(processor: ModelProcessor, call: ObjectCall) -> ObjectResult:
+    call.enter("running")
+    tokens = [int(one) for one in call.values[0]] if call.values else []
+    check_tokens(processor.model, tokens)
+    return ObjectResult(processor.decode(tokens))
+
+
+def _new_stream_with(processor: ModelProcessor, call: ObjectCall) -> ObjectResult:
+    return _replayed(TokenStream(processor.model, "OgaCreateTokenizerStreamFromProcessor", processor.native), call)
 
 
 # --- generators ---
@@ -380,7 +428,10 @@ def _apply_chat_template(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectR
 
 
 def _new_stream(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
-    stream = tokenizer.stream()
+    return _replayed(tokenizer.stream(), call)
+
+
+def _replayed(stream: TokenStream, call: ObjectCall) -> ObjectResult:
     if call.values:  # what an earlier one was given
         stream.decode(list(map(int, call.values[0])))
     return ObjectResult(made=(STREAM, stream))
@@ -419,6 +470,17 @@ ADAPTERS = ObjectKind(
         "unload": lambda adapters, call: adapters.unload(argument(call, "name", str)),
     },
 )
+INPUTS = ObjectKind(
+    "GenaiInputs",
+    None,
+    {"tensor": lambda inputs, call: ObjectResult(values=[inputs.tensor(argument(call, "name", str))])},
+    describe=ModelInputs.describe,
+)
+PROCESSOR = ObjectKind(
+    "GenaiProcessor",
+    None,
+    {"inputs": _new_inputs, "decode": _decode_with, "stream": _new_stream_with},
+)
 GENERATOR = ObjectKind(
     "GenaiGenerator",
     None,
@@ -437,6 +499,7 @@ MODEL = ObjectKind(
         "tokenizer": _new_tokenizer,
         "generator": _new_generator,
         "adapters": lambda model, _: ObjectResult(made=(ADAPTERS, ModelAdapters(model))),
+        "processor": lambda model, _: ObjectResult(made=(PROCESSOR, ModelProcessor(model))),
     },
     describe=GenaiModel.describe,
 )

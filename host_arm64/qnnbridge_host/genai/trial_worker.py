@@ -16,8 +16,9 @@ import numpy as np
 
 from qnnbridge_host.genai.generation import Generation, GenerationSettings
 from qnnbridge_host.genai.models import GenaiModel, ModelRequest, load_plain
+from qnnbridge_host.genai.multimodal import ModelProcessor, load_media, named_tensors, read_tensors, text_array
 from qnnbridge_host.genai.native import GenaiLibrary, Object, make_tensor
-from qnnbridge_host.genai.object_kinds import ModelTokenizer
+from qnnbridge_host.genai.object_kinds import ModelTokenizer, TokenStream
 from qnnbridge_host.request.client import StopSignal
 from qnnbridge_protocol.errors import BridgeError, GenerationUnsupported
 
@@ -136,11 +137,30 @@ def _all_functions(model: GenaiModel) -> Iterator[Callable[[], Any]]:
     tensor = make_tensor(native, np.zeros((1, 1), np.float32))
     yield lambda: native.call("OgaGenerator_SetModelInput", one.handle, label, tensor.handle)
     yield lambda: native.ints("OgaGenerator_GetNextTokens", one.handle)
+    yield from _media_functions(model, one)
     adapters = made("Adapters", "OgaCreateAdapters", model.model.handle, keeps=(model,))
     missing = os.path.join(model.folder.path, _ABSENT.decode()).encode()
     yield lambda: native.call("OgaLoadAdapter", adapters.handle, missing, label)
     yield lambda: native.call("OgaSetActiveAdapter", one.handle, adapters.handle, label)
     yield lambda: native.call("OgaUnloadAdapter", adapters.handle, label)
+
+
+def _media_functions(model: GenaiModel, generator: Object) -> Iterator[Callable[[], Any]]:
+    """Find calls of the functions for pictures and sound; a model for text has no processor."""
+    native = model.library
+    tensors = named_tensors(native, {_ABSENT.decode(): np.zeros(1, np.float32)})
+    yield lambda: native.call("OgaGenerator_SetInputs", generator.handle, tensors.handle)
+    yield lambda: read_tensors(native, tensors)
+    for kind in ("Images", "Audios"):
+        yield lambda kind=kind: load_media(native, kind, [b"x"])  # type: ignore[misc]
+    yield lambda: text_array(native, ["a"])
+    try:
+        processor = ModelProcessor(model)
+    except BridgeError:
+        return
+    yield lambda: processor.process("a", (), ())
+    yield lambda: processor.decode([2])
+    yield lambda: TokenStream(model, "OgaCreateTokenizerStreamFromProcessor", processor.native)
 
 
 def _config_functions(native: GenaiLibrary, path: str) -> Iterator[Callable[[], Any]]:

@@ -25,8 +25,16 @@ from qnnbridge_protocol.specs import NodeInfo
 
 CONFIG: Final = "genai_config.json"
 QNN_NAMES: Final = ("qnn", "qnnexecutionprovider")
-# Sections of the config, other than `pipeline`, that contain the name of a model file.
+# Sections of the config that contain the name of a model file, or a pipeline of several.
 _SECTIONS: Final = ("encoder", "embedding", "vision", "speech", "decoder")
+# Types of models whose prompts may have pictures and sound: those for which onnxruntime-genai 0.18 has a processor.
+_PICTURES: Final = frozenset(
+    (
+        *("fara", "gemma3", "gemma4", "mistral3", "phi3v", "phi4mm", "qwen2_5_vl", "qwen3_vl", "qwen3_5"),
+        *("qwen3_5_moe", "videochat_flash_qwen"),
+    )
+)
+_SOUND: Final = frozenset(("gemma4", "phi4mm", "whisper"))
 
 Layout = Literal["dynamic", "window", "sliding"]
 # Calls of `qnnbridge.genai.Config` in order: name of the method, then its arguments.
@@ -68,7 +76,7 @@ class GenaiFolder:
 
     search: the config's defaults of search options. bos: the token that begins a text. files: the stages' files as
     they were hashed; empty without hashing. fingerprint: hash of the config and of the contents of `files`; empty
-    without hashing.
+    without hashing. modalities: "image" and "audio", if prompts may contain them.
     """
 
     path: str
@@ -83,6 +91,7 @@ class GenaiFolder:
     search: Mapping[str, Any]
     files: tuple[KnownFile, ...] = ()
     fingerprint: str = ""
+    modalities: tuple[str, ...] = ()
 
     @property
     def layout(self) -> Layout:
@@ -131,6 +140,7 @@ def read_folder(
             stages=stages,
             window=window,
             search=dict(config.get("search") or {}),
+            modalities=tuple(_modalities(model)),
         )
     # Any field of a foreign config may have any type; Python's JSON parser accepts infinity as a number.
     except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
@@ -266,7 +276,7 @@ def _stages(folder: str, model: Mapping[str, Any]) -> list[GenaiStage]:
         if not isinstance(part, dict):
             continue
         default = _providers(part.get("session_options"))
-        if section == "decoder" and part.get("pipeline"):
+        if section in ("decoder", "vision") and part.get("pipeline"):
             for entry in _pipeline(part["pipeline"]):
                 stages += [_stage(folder, name, body, default) for name, body in entry.items()]
         elif part.get("filename"):
@@ -297,11 +307,21 @@ def _providers(options: Any) -> tuple[tuple[str, dict[str, str]], ...]:
     )
 
 
+def _modalities(model: Mapping[str, Any]) -> Iterator[str]:
+    kind = str(model.get("type", ""))
+    if kind in _PICTURES:
+        yield "image"
+    speech = model.get("speech")
+    # Phi-4 and Gemma 4 may be exported without their part for sound.
+    if kind in _SOUND and (kind == "whisper" or (isinstance(speech, dict) and speech.get("filename"))):
+        yield "audio"
+
+
 def _window(decoder: Mapping[str, Any], stages: Sequence[GenaiStage]) -> PromptWindow | None:
     sliding = decoder.get("sliding_window")
     # genai uses one name for two settings: how far attention looks back, and the window of a pipeline.
-    if not isinstance(sliding, dict) or len(stages) < 2:
-        return None  # in a single model it only limits attention
+    if not isinstance(sliding, dict) or len(stages) < 2 or not decoder.get("pipeline"):
+        return None  # in a single model it only limits attention, also behind a stage for pictures
     size = int(sliding.get("window_size") or 0)
     return PromptWindow(size, bool(sliding.get("slide_key_value_cache", True))) if size > 0 else None
 

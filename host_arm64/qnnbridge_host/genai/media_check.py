@@ -1,0 +1,225 @@
+"""Checks of pictures and sound before onnxruntime-genai decodes them.
+
+Outside of Windows its decoder of JPEG ends the process for a damaged header and for every file that is neither PNG
+nor JPEG, and waits for ever for the rest of a file that was cut off (0.18.0). So the parts of a JPEG are checked
+here as libjpeg reads them; only its compressed data are not, since libjpeg goes on whatever is wrong with them. Its
+decoder of PNG reports errors. Sound is checked for its format and for the memory that it takes when decoded.
+
+Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from qnnbridge_protocol.errors import PromptRefused
+
+# onnxruntime-genai 0.18 has the same bounds; older releases have none.
+MOST_PIXELS: Final = 100_000_000
+LONGEST_SIDE: Final = 16_384
+# A progressive JPEG has about ten. Each scan may be as much work as the whole picture.
+MOST_SCANS: Final = 100
+# Samples of all channels together, four bytes each when they are decoded: an hour and a half at 48 kHz in mono.
+MOST_SAMPLES: Final = 2**28
+# MPEG-2 at 8 kbit/s has 24,000 samples in 1,000 bytes.
+_MP3_SAMPLES: Final = 24
+
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
+_JPEG: Final = b"\xff\xd8"
+# Behind the compressed data of a scan: anything but a stuffed byte, a restart marker and fill bytes.
+_MARKER: Final = re.compile(rb"\xff+[^\x00\xd0-\xd7\xff]")
+_FRAMES: Final = frozenset((0xC0, 0xC1, 0xC2))
+_PASSED_OVER: Final = frozenset((0xDC, 0xFE, *range(0xE0, 0xF0)))
+
+
+class _Damaged(Exception):
+    """The reason why a JPEG is not decoded."""
+
+
+def check_picture(data: bytes, number: int) -> None:
+    """Raise `PromptRefused` unless it is a PNG or JPEG that can be decoded safely. number: in messages, from 1."""
+    if data.startswith(_PNG):
+        if data[12:16] != b"IHDR" or len(data) < 33:
+            raise _refused(number, "Its header is damaged.")
+        width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    elif data.startswith(_JPEG):
+        try:
+            width, height = _Jpeg(data).check()
+        except _Damaged as damaged:
+            raise _refused(number, f"It is a JPEG that is damaged: {damaged}.") from None
+    else:
+        raise PromptRefused(
+            f"Picture {number} is neither PNG nor JPEG.",
+            cause="onnxruntime-genai decodes these two on every system.",
+            fix="Convert it to PNG.",
+            details={"picture": number},
+        )
+    if not (0 < width <= LONGEST_SIDE and 0 < height <= LONGEST_SIDE and width * height <= MOST_PIXELS):
+        raise PromptRefused(
+            f"Picture {number} has {width} x {height} pixels.",
+            cause=f"A picture may have {MOST_PIXELS:,} pixels, and {LONGEST_SIDE:,} in a row or column.",
+            fix="Make it smaller: models scale pictures down in any case.",
+            details={"picture": number, "width": width, "height": height},
+        )
+
+
+def check_sound(data: bytes, number: int) -> None:
+    """Raise `PromptRefused` for sound that is not WAV, FLAC or MP3, or too long. number: in messages, from 1."""
+    if data.startswith(b"RIFF") and data[8:12] == b"WAVE":
+        samples = len(data)  # of at least one byte each
+    elif data.startswith(b"fLaC"):
+        # Channels less one in three bits, a depth in five, then the number of samples of one channel in 36.
+        head = int.from_bytes(data[18:26], "big")
+        samples = (head & (1 << 36) - 1) * ((head >> 41 & 7) + 1)
+        # Silence takes next to nothing in a FLAC, and onnxruntime-genai decodes a file without a number to its end.
+        if len(data) < 42 or not samples:
+            raise _no_sound(number, "The header of a FLAC has no number of samples.", "Record or convert it again.")
+    elif data.startswith(b"ID3") or (len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0):
+        samples = len(data) * _MP3_SAMPLES
+    else:
+        raise _no_sound(number, "It begins like no WAV, FLAC or MP3.", "Convert it to WAV.")
+    if samples > MOST_SAMPLES:
+        raise _no_sound(
+            number, f"It may have {samples:,} samples; {MOST_SAMPLES:,} are allowed.", "Cut it into parts."
+        )
+
+
+class _Jpeg:
+    """The parts of a JPEG in front of the compressed data, as libjpeg checks them. Raises `_Damaged`."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._size: tuple[int, int] | None = None
+        self._progressive = False
+        # By the number of a component: horizontal times vertical sampling, and its table of quantisation.
+        self._components: dict[int, tuple[int, int]] = {}
+        self._quantisation: set[int] = set()
+        # Class (0 for DC, 1 for AC) and number.
+        self._huffman: set[tuple[int, int]] = set()
+
+    def check(self) -> tuple[int, int]:
+        """Return width and height."""
+        scans = 0
+        for marker, body in self._segments():
+            if marker in _FRAMES:
+                self._frame(body, progressive=marker == 0xC2)
+            elif marker == 0xC4:
+                self._huffman_tables(body)
+            elif marker == 0xDB:
+                self._quantisation_tables(body)
+            elif marker == 0xDA:
+                scans += 1
+                self._scan(body)
+                _require(scans <= MOST_SCANS, f"it has more than {MOST_SCANS} scans")
+            elif marker == 0xDD:
+                _require(len(body) == 2, "an interval of restarts")
+            else:
+                _require(marker in _PASSED_OVER, f"the part {marker:02X} is of no kind that is decoded")
+        _require(scans > 0 and self._size is not None, "it has no picture")
+        assert self._size is not None
+        return self._size
+
+    def _segments(self) -> Iterator[tuple[int, bytes]]:
+        """Yield kind and contents of each part up to the end of the picture."""
+        data, at = self._data, 2
+        while True:
+            start = at
+            while data[at : at + 1] == b"\xff":
+                at += 1
+            _require(at > start and at < len(data), "it is cut off")
+            marker = data[at]
+            at += 1
+            if marker == 0xD9:
+                return
+            size = int.from_bytes(data[at : at + 2], "big")
+            _require(marker > 0xBF and not 0xD0 <= marker <= 0xD8, f"the part {marker:02X} stands in a wrong place")
+            _require(size >= 2 and at + size <= len(data), "it is cut off")
+            yield marker, data[at + 2 : at + size]
+            at += size
+            if marker == 0xDA:
+                found = _MARKER.search(data, at)
+                _require(found is not None, "it is cut off")
+                assert found is not None
+                at = found.start()
+
+    def _frame(self, body: bytes, *, progressive: bool) -> None:
+        _require(self._size is None, "it has two pictures")
+        _require(len(body) >= 6 and len(body) == 6 + 3 * body[5], "the description of the picture")
+        _require(body[0] == 8 and body[5] in (1, 3, 4), "its depth or number of colours")
+        self._size = int.from_bytes(body[3:5], "big"), int.from_bytes(body[1:3], "big")
+        _require(min(self._size) > 0, "it has no pixels")
+        self._progressive = progressive
+        for at in range(6, len(body), 3):
+            across, down = body[at + 1] >> 4, body[at + 1] & 15
+            # Pictures with a sampling of three make libjpeg wait for ever, and no program writes them.
+            fits = across in (1, 2, 4) and down in (1, 2, 4) and body[at] not in self._components
+            _require(fits, "its colours")
+            self._components[body[at]] = across * down, body[at + 2]
+
+    def _huffman_tables(self, body: bytes) -> None:
+        at = 0
+        while at < len(body):
+            kind, number, counts = body[at] >> 4, body[at] & 15, body[at + 1 : at + 17]
+            total = sum(counts)
+            symbols = body[at + 17 : at + 17 + total]
+            valid = kind < 2 and number < 4 and len(counts) == 16 and total <= 256 and len(symbols) == total
+            _require(valid and (kind or all(symbol <= 15 for symbol in symbols)), "a Huffman table")
+            code = 0
+            for bits, count in enumerate(counts, 1):
+                code += count
+                # No code may be all ones.
+                _require(not count or code < 1 << bits, "a Huffman table")
+                code <<= 1
+            self._huffman.add((kind, number))
+            at += 17 + total
+
+    def _quantisation_tables(self, body: bytes) -> None:
+        at = 0
+        while at < len(body):
+            wide, number = body[at] >> 4, body[at] & 15
+            size = 128 if wide else 64
+            _require(wide < 2 and number < 4 and at + 1 + size <= len(body), "a table of quantisation")
+            self._quantisation.add(number)
+            at += 1 + size
+
+    def _scan(self, body: bytes) -> None:
+        count = body[0] if body else 0
+        _require(self._size is not None and 1 <= count <= 4 and len(body) == 4 + 2 * count, "the head of a scan")
+        chosen = [(body[at], body[at + 1] >> 4, body[at + 1] & 15) for at in range(1, 1 + 2 * count, 2)]
+        _require(len({one for one, _, _ in chosen}) == count, "the head of a scan")
+        first, last, high, low = body[-3], body[-2], body[-1] >> 4, body[-1] & 15
+        if self._progressive:
+            # Either the first coefficient of some colours, or others of one; a refinement goes one bit further.
+            fits = last == 0 if first == 0 else first <= last <= 63 and count == 1
+            _require(fits and low <= 13 and (high == 0 or high == low + 1), "the head of a scan")
+        blocks = 0
+        for component, direct, alternating in chosen:
+            _require(component in self._components, "the head of a scan")
+            sampling, quantisation = self._components[component]
+            blocks += sampling
+            _require(quantisation in self._quantisation, "a table of quantisation is missing")
+            wanted = {(0, direct), (1, alternating)}
+            if self._progressive:
+                wanted = {(1, alternating)} if first else set() if high else {(0, direct)}
+            _require(wanted <= self._huffman, "a Huffman table is missing")
+        _require(count == 1 or blocks <= 10, "its colours")
+
+
+def _require(fits: Any, what: str) -> None:
+    if not fits:
+        raise _Damaged(what)
+
+
+def _refused(number: int, cause: str) -> PromptRefused:
+    return PromptRefused(
+        f"Picture {number} cannot be decoded.",
+        cause=cause,
+        fix="Copy it again, or open and save it with another program.",
+        details={"picture": number},
+    )
+
+
+def _no_sound(number: int, cause: str, fix: str) -> PromptRefused:
+    return PromptRefused(f"Sound {number} cannot be decoded.", cause=cause, fix=fix, details={"sound": number})
