@@ -87,7 +87,6 @@ def test_the_same_prompt_again_keeps_all_but_its_last_token(pair: Pair) -> None:
     "options",
     [
         {"temperature": 1.0, "seed": 3},
-        {"guidance": ("regex", "[a-z]+")},
         {"logprobs": 1},
         {"num_beams": 2},
         {"past_present_share_buffer": False},
@@ -99,6 +98,34 @@ def test_what_a_kept_generator_cannot_repeat_gets_a_new_one(pair: Pair, options:
     tokens = prompt(20, 9)
     first, second = pair.ask(tokens, 6, **options), pair.ask(tokens, 6, **options)
     assert (second.tokens, second.cached_tokens, len(pair.pool)) == (first.tokens, 0, 0)
+
+
+def test_an_answer_with_guidance_takes_a_generator_with_the_same_guidance(pair: Pair) -> None:
+    pair.pool.clear()
+    words, digits = ("regex", "(ab|cd|efg)+[0-9]{3}"), ("regex", "[0-9]{4}x?")
+    tokens, cached = prompt(20, 9), []
+    for _ in range(3):
+        answer, fresh = (pair.ask(tokens, 9, guidance=words, pool=pool) for pool in (pair.pool, None))
+        assert (answer.tokens, answer.stats.replays) == (fresh.tokens, 0)
+        cached.append(answer.cached_tokens)
+        tokens = [*tokens, *answer.tokens[:-2], *prompt(5, 3)]  # cut within the last answer, and goes on
+    assert cached == [0, 27, 39]
+    other, none = pair.ask(tokens, 9, guidance=digits), pair.ask(tokens, 9)
+    assert (other.cached_tokens, none.cached_tokens, len(pair.pool)) == (0, 0, 3)
+
+
+def test_a_look_at_logits_within_an_answer_does_not_begin_its_grammar_again(pair: Pair) -> None:
+    params = genai.GeneratorParams(pair.there)
+    params.set_search_options(max_length=100, do_sample=False)
+    params.set_guidance("regex", "abcdefghijklmnop")
+    generator, made = genai.Generator(pair.there, params), list[int]()
+    generator.append_tokens(prompt(9))
+    while not generator.is_done():
+        generator.generate_next_token()
+        made += map(int, generator.get_next_tokens())
+        if len(made) == 4:  # the host has made more by now
+            generator.get_logits()
+    assert pair.tokenizer.decode(made) == "abcdefghijklmnop"
 
 
 def test_prompts_with_another_salt_share_no_generator(pair: Pair) -> None:

@@ -136,7 +136,7 @@ def test_a_schema_is_kept_to(client: Any) -> None:
 
 
 def test_functions_are_called(client: Any) -> None:
-    options = {"tools": [WEATHER], "tool_choice": "required", "max_output_tokens": 200}
+    options = {"tools": [WEATHER], "tool_choice": "required", "max_output_tokens": 200, "parallel_tool_calls": False}
     found = respond(client, **options)
     (call,) = found.output
     assert (call.type, call.name, call.status, found.status) == (

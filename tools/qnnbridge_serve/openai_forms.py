@@ -231,7 +231,7 @@ def _logprobs(document: Mapping[str, Any], kind: Kind) -> int | None:
 
 def _tools(document: Mapping[str, Any], kind: Kind) -> ToolUse | None:
     if kind == "chat":
-        _flag(document, "parallel_tool_calls")  # one call at a time keeps to either
+        _flag(document, "parallel_tool_calls")
         return read_tools(document)
     if document.get("tools"):
         raise wrong("tools are for /v1/chat/completions and /v1/responses.", "tools")

@@ -19,7 +19,6 @@ from qnnbridge_serve.openai_answers import (
     MakeForm,
     Part,
     TokenScore,
-    call_id,
     event,
     score_document,
 )
@@ -106,6 +105,7 @@ def read_response(document: Any) -> tuple[GenerationRequest, MakeForm]:
         "max_output_tokens": asked.max_tokens,
         "temperature": document.get("temperature"),
         "top_p": document.get("top_p"),
+        "parallel_tool_calls": document.get("parallel_tool_calls") is not False,
         "tools": document.get("tools") or [],
         "tool_choice": document.get("tool_choice") or "auto",
         "text": {"format": text.get("format") or {"type": "text"}},
@@ -250,7 +250,6 @@ class ResponseForm:
             "object": "response",
             "created_at": created,
             "model": asked.model,
-            "parallel_tool_calls": False,
             "previous_response_id": None,
             "reasoning": {"effort": None, "summary": None},
             "store": False,
@@ -286,7 +285,7 @@ class ResponseForm:
         made: list[bytes] = []
         if part.kind == "name":
             made += self._close()
-            item = _Item("function_call", f"fc_{uuid.uuid4().hex}", name=part.text, call=call_id())
+            item = _Item("function_call", f"fc_{uuid.uuid4().hex}", name=part.text, call=part.call)
             return made + self._begin(item)
         if self._open is None:
             made += self._begin(_Item("message", f"msg_{uuid.uuid4().hex}"))

@@ -1,15 +1,17 @@
 """`GeneratorPool`: generators of finished answers, kept so that a later prompt processes only its new tokens.
 
-The key of a kept generator is the model object, the search options and the salt. The first two are fixed when the
-native generator is created; the salt separates users, since the number of reused tokens and the time to the first
-token show which prompts were sent before. Nothing else changes the state of a generator: the model object includes
+The key of a kept generator is the model object, the search options, the guidance and the salt. The first three are
+fixed when the native generator is created; the salt separates users, since the number of reused tokens and the time
+to the first token show which prompts were sent before. Nothing else changes the state of a generator: the model object includes
 the folder, the QNN options and the host; the chat template and earlier messages show in the tokens, which are
 compared one by one; `generate` sets no adapter. Stop texts, `timeout` and `max_tokens` act in this process and are
 set for each answer.
 
+With guidance onnxruntime-genai (0.13 to 0.18) takes the grammar back to its beginning when it rewinds. A kept
+generator is always rewound, at least by the token that is appended again, so each answer begins its grammar.
+
 A generator is not kept where the answer could differ from that of a new one, or where nothing would be saved:
 
-- with guidance, since the state of the grammar cannot be rewound;
 - with a sampling seed, since random numbers continue where the last answer ended;
 - with `logprobs`, several sequences, or after a cancelled or failed answer;
 - on pipelines with fixed windows, and where past and present share no buffer: there the host replays the history;
@@ -42,8 +44,17 @@ _SEVERAL: Final = ("num_beams", "batch_size", "num_return_sequences")
 class _Kept:
     model: Model
     search: dict[str, Any]
+    guidance: tuple[str, str, bool] | None
     salt: str
     generator: Generator
+
+    def fits(self, model: Model, params: GeneratorParams, salt: str) -> bool:
+        return (
+            self.model is model
+            and self.search == params._search
+            and self.guidance == params._guidance
+            and self.salt == salt
+        )
 
     @property
     def tokens(self) -> list[int]:
@@ -80,7 +91,7 @@ class GeneratorPool(Shown):
     def take(self, model: Model, params: GeneratorParams, tokens: Sequence[int], salt: str) -> Generator:
         """Return a generator that already has the longest common prefix, or a new one. End its use with `put`."""
         with self._lock:
-            found = self._best(model, params._search, tokens, salt)
+            found = self._best(model, params, tokens, salt)
             if found is not None:
                 self._idle.remove(found)
             self._busy += 1
@@ -103,7 +114,7 @@ class GeneratorPool(Shown):
             return
         with self._lock:
             self._busy -= 1
-            self._idle.append(_Kept(model, dict(params._search), salt, generator))
+            self._idle.append(_Kept(model, dict(params._search), params._guidance, salt, generator))
             surplus = self._surplus()
         _free(surplus)
 
@@ -118,10 +129,10 @@ class GeneratorPool(Shown):
         with self._lock:
             self._busy -= 1
 
-    def _best(self, model: Model, search: dict[str, Any], tokens: Sequence[int], salt: str) -> _Kept | None:
+    def _best(self, model: Model, params: GeneratorParams, tokens: Sequence[int], salt: str) -> _Kept | None:
         best, longest = None, 0
         for kept in self._idle:
-            if kept.model is not model or kept.search != search or kept.salt != salt:
+            if not kept.fits(model, params, salt):
                 continue
             common = _common(kept.tokens, tokens)
             # A generator of which less than half is of use belongs to another conversation, which may go on.
@@ -142,7 +153,6 @@ def can_reuse(params: GeneratorParams) -> bool:
     seed = options.get("random_seed")
     return (
         info.layout == "dynamic"
-        and params._guidance is None
         and (shares is None or bool(shares))
         and not (options.get("do_sample") and seed is not None and seed >= 0)
         and all(int(options.get(name) or 1) == 1 for name in _SEVERAL)

@@ -196,7 +196,9 @@ class Generation:
         The model has not processed the token that was generated last, and genai forgets it: it is appended again.
         """
         last = self.tokens[-1:] if self._is_ahead or self.base < len(self.tokens) else []
-        if self._window is None and (self._shares or not last):
+        # A rewind takes guidance back to the beginning of an answer: right for a new answer, not within one.
+        guided = self._settings.guidance is not None and not tokens and self.base < len(self.tokens)
+        if self._window is None and (self._shares or not last) and not guided:
             self._prefilling = self._native
             appended = False
             try:
