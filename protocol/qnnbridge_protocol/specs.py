@@ -430,7 +430,8 @@ class GenerationModelInfo(Shown, Record):
     graph has the KV cache; "sliding": fixed windows, genai slides the KV cache. window: tokens in one, or ``None``.
     eos, pad: special tokens. search: the config's defaults of search options. fingerprint: of config and files.
     label: name in messages. genai: version of onnxruntime-genai. stages: one for each file of the model.
-    notes: warnings for the application.
+    notes: warnings for the application. kv_bytes: memory of one generator's KV cache with a full context; 0 if it
+    is not known.
     """
 
     type: str
@@ -447,6 +448,7 @@ class GenerationModelInfo(Shown, Record):
     genai: str
     stages: tuple[StagePlacement, ...] = ()
     notes: tuple[str, ...] = ()
+    kv_bytes: int = 0
 
     def _shown_name(self) -> str:
         return self.label

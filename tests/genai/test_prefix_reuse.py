@@ -15,6 +15,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge import genai
+from qnnbridge.errors import OptionError
 from tests import needs
 from tests.genai.conftest import Folders, prompt
 from tests.genai.kills import Killer
@@ -135,6 +136,38 @@ def test_prompts_with_another_salt_share_no_generator(pair: Pair) -> None:
     other, none, same = (pair.ask(tokens, 8, cache_salt=salt) for salt in ("bob", "", "ann"))
     assert (other.cached_tokens, none.cached_tokens, same.cached_tokens) == (0, 0, len(tokens) - 1)
     assert first.tokens == other.tokens == none.tokens == same.tokens
+
+
+def test_a_pool_keeps_no_more_bytes_than_it_may(pair: Pair) -> None:
+    each = pair.there.info.kv_bytes
+    assert each == 4 * CONTEXT * 16 * 4  # four tensors, one head of 16 floats
+    pool = genai.GeneratorPool(8, 2 * each + 1)
+    for first in (3, 5, 7, 3):  # prompts that have nothing in common
+        last = pair.ask(prompt(20, first), 4, pool=pool)
+    assert (pool.stats.idle, pool.stats.in_use, pool.stats.kept_bytes) == (2, 0, 2 * each)
+    assert last.cached_tokens == 0  # the first one has made room
+    again = pair.ask(prompt(20, 3), 4, pool=pool)
+    assert (again.cached_tokens, again.tokens) == (19, last.tokens)
+    assert (pool.stats.hits, pool.stats.misses, pool.stats.reused_tokens) == (1, 4, 19)
+    pool.clear()
+    assert pool.stats.kept_bytes == 0
+
+
+def test_a_model_whose_cache_is_larger_than_the_pool_has_its_answers_as_without_a_pool(pair: Pair) -> None:
+    pool = genai.GeneratorPool(8, pair.there.info.kv_bytes - 1)
+    for _ in range(2):
+        with genai.generate(pair.there, prompt(20), max_tokens=4, temperature=0, pool=pool) as answer:
+            list(answer)
+            # Not the whole context, as a kept generator has.
+            assert answer._generator._params.get_search_options()["max_length"] == 24
+        assert answer.cached_tokens == 0
+    assert pool.stats == genai.PoolStats()
+
+
+@pytest.mark.parametrize("limits", [{"most": -1}, {"max_bytes": -1}])
+def test_limits_below_none_are_refused(limits: dict[str, int]) -> None:
+    with pytest.raises(OptionError, match="less than none"):
+        genai.GeneratorPool(**limits)
 
 
 def test_pipelines_get_new_generators(folders: Folders, host: qnnbridge.Host) -> None:

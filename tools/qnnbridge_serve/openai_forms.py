@@ -120,6 +120,11 @@ def read_generation(document: Any, kind: Kind) -> GenerationRequest:
     )
 
 
+def owner_of(machine: str, asked: GenerationRequest) -> str:
+    """Return whose the request is: only requests of one owner share what is kept of earlier ones."""
+    return repr((f"{machine} {asked.user}", asked.cache_salt))
+
+
 def named_model(document: Any) -> str:
     """The model that a request names. Raises `Refused`, also for what is no object."""
     if not isinstance(document, dict):

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from qnnbridge.genai._generation import GenerationStats, Generator, GeneratorParams
 from qnnbridge.genai._model import Adapters, Config, Model
-from qnnbridge.genai._pool import GeneratorPool
+from qnnbridge.genai._pool import GeneratorPool, PoolStats
 from qnnbridge.genai._tensors import NamedTensors, Tensor
 from qnnbridge.genai._text import TextStream, Tokenizer, TokenizerStream, TokenLogprobs, generate
 from qnnbridge_protocol.errors import GenerationUnsupported
@@ -37,6 +37,7 @@ __all__ = [
     "GeneratorPool",
     "Model",
     "NamedTensors",
+    "PoolStats",
     "StagePlacement",
     "Tensor",
     "TextStream",

@@ -197,7 +197,7 @@ class Generation:
         """
         last = self.tokens[-1:] if self._is_ahead or self.base < len(self.tokens) else []
         # A rewind takes guidance back to the beginning of an answer: right for a new answer, not within one.
-        guided = self._settings.guidance is not None and not tokens and self.base < len(self.tokens)
+        guided = not tokens and self.base < len(self.tokens) and self._settings.guidance is not None
         if self._window is None and (self._shares or not last) and not guided:
             self._prefilling = self._native
             appended = False

@@ -199,6 +199,7 @@ class GenaiModel:
             genai=self.library.version,
             stages=tuple(self.placement),
             notes=self.notes,
+            kv_bytes=self.kv_bytes,
         ).to_wire()
 
 

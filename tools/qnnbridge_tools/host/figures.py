@@ -60,7 +60,8 @@ class Latency:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClientFigures:
-    """busy: calls that were refused because of a limit."""
+    """busy: calls that were refused because of a limit. kv_bytes: memory of its generators. reused_prefixes: how
+    many prompts went to a generator with tokens of earlier ones. reused_tokens: these tokens."""
 
     id: str
     pid: int
@@ -74,6 +75,9 @@ class ClientFigures:
     waiting: int
     bytes: int
     shared_bytes: int
+    kv_bytes: int
+    reused_prefixes: int
+    reused_tokens: int
     calls_per_s: float
     latency_ms: Latency
 
@@ -374,6 +378,18 @@ def sessions_text(figures: Figures) -> str:
     return text
 
 
+def generation_text(figures: Figures) -> str:
+    """Generators of all clients in one line; empty if there were none."""
+    kv_bytes, prefixes, tokens = (
+        sum(getattr(one, name) for one in figures.clients)
+        for name in ("kv_bytes", "reused_prefixes", "reused_tokens")
+    )
+    if not kv_bytes and not prefixes:
+        return ""
+    reused = f"{count_text(tokens)} tokens of {count_text(prefixes)} prompts reused"
+    return f"KV caches {size_text(kv_bytes)}, {reused if prefixes else 'no tokens reused'}"
+
+
 def duration(seconds: float) -> str:
     """A duration as text: 42 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
     whole = int(seconds)
@@ -455,10 +471,12 @@ def _host_pairs(figures: Figures) -> list[tuple[str, str]]:
 
 
 def _work_pairs(figures: Figures) -> list[tuple[str, str]]:
+    generation = generation_text(figures)
     return [
         ("calls", totals_text(figures)),
         ("queue", queue_text(figures)),
         ("sessions", sessions_text(figures)),
+        *([("generation", generation)] if generation else []),
         (
             "clients",
             f"{len(figures.clients)} connected now; {count_text(figures.totals.clients)} connections so far",
