@@ -190,6 +190,9 @@ class Account:
         self.in_flight_bytes = 0
         self.shared_bytes = 0
         self.kv_bytes = 0
+        # Prompts that went into a generator with tokens of earlier ones, and these tokens.
+        self.reused_prefixes = 0
+        self.reused_tokens = 0
         # How much, and whether it was shared.
         self._freed: collections.deque[tuple[int, bool]] = collections.deque()
 
@@ -255,6 +258,13 @@ class Account:
     def drop_kv(self, size: int) -> None:
         with self._lock:
             self.kv_bytes -= size
+
+    def reuse(self, tokens: int) -> None:
+        """Count a prompt whose generator had these tokens already."""
+        if tokens:
+            with self._lock:
+                self.reused_prefixes += 1
+                self.reused_tokens += tokens
 
     def release_with(self, memory: Any, size: int, *, shared: bool = False) -> None:
         """Return the taken amount when this memory is freed."""

@@ -303,6 +303,7 @@ class ClientObjects:
             frame = found.forward(forwarded, request.buffers, on_sent=on_sent, on_news=_relay(request))
         number = frame.header.get("object")
         if type(number) is not int:
+            self._client.account.reuse(_reused(header, frame.header.get("result")))
             return frame.header, frame.buffers
         made = HostObject(self._broker.host, found.generation, number, str(header.get("operation")))
         self._keep(request.id, made, _memory_of(frame.header.get("result")), cancellation)
@@ -372,6 +373,17 @@ class ClientObjects:
                 fix="Release objects that are not needed any more: drop the last reference to them.",
                 details={"limit": "objects", "value": self._limit},
             )
+
+
+def _reused(header: dict[str, Any], result: Any) -> int:
+    """Return how many tokens the generator of a `step` with a prompt had already; 0 if it processed them again."""
+    arguments = header.get("arguments")
+    if header.get("operation") != "step" or not header.get("values") or not isinstance(arguments, dict):
+        return 0
+    length, replayed = arguments.get("length"), arguments.get("restore")
+    # The third number of a step's result: how often a new native generator took the history over.
+    kept = isinstance(result, (list, tuple)) and len(result) > 2 and result[2] == 0
+    return length if type(length) is int and length > 0 and kept and not replayed else 0
 
 
 def _memory_of(result: Any) -> int:

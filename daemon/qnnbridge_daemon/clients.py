@@ -360,6 +360,8 @@ class Client:
             "bytes": meter.bytes,
             "shared_bytes": account.shared_bytes,
             "kv_bytes": account.kv_bytes,
+            "reused_prefixes": account.reused_prefixes,
+            "reused_tokens": account.reused_tokens,
             "calls_per_s": meter.calls_per_s,
             "latency_ms": meter.latency_ms(),
         }

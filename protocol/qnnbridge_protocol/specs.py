@@ -459,6 +459,7 @@ class GenerationModelInfo(Shown, Record):
         stages: one for each file of the model.
         notes: warnings for the application.
         modalities: "image" and "audio", if prompts may contain them.
+        kv_bytes: memory of one generator's KV cache with a full context; 0 if it is not known.
     """
 
     type: str
@@ -476,6 +477,7 @@ class GenerationModelInfo(Shown, Record):
     stages: tuple[StagePlacement, ...] = ()
     notes: tuple[str, ...] = ()
     modalities: tuple[str, ...] = ()
+    kv_bytes: int = 0
 
     def _shown_name(self) -> str:
         return self.label

@@ -155,6 +155,22 @@ def test_the_memory_of_kv_caches_is_counted_and_limited(tmp_path: Path) -> None:
         lab.close()
 
 
+def test_reused_tokens_are_counted(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "dynamic", "dynamic")
+    lab = Lab(qnnbridge.Host())
+    try:
+        model, pool, cached = genai.Model(folder, host=lab.client()), genai.GeneratorPool(), []
+        for length in (20, 20, 30):
+            with genai.generate(model, prompt(length), max_tokens=4, temperature=0, pool=pool) as answer:
+                list(answer)
+            cached.append(answer.cached_tokens)
+        assert cached == [0, 19, 20]
+        (client,) = lab.broker.status()["clients"]
+        assert (client["reused_prefixes"], client["reused_tokens"]) == (2, 39)
+    finally:
+        lab.close()
+
+
 def test_idle_generators_of_a_pool_make_room_in_the_daemon(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "dynamic", "dynamic")
     each = 4 * 96 * 16 * 4  # as above

@@ -15,6 +15,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge import genai
+from qnnbridge.errors import OptionError
 from tests import needs
 from tests.genai.conftest import Folders, prompt
 from tests.genai.kills import Killer
@@ -87,7 +88,6 @@ def test_the_same_prompt_again_keeps_all_but_its_last_token(pair: Pair) -> None:
     "options",
     [
         {"temperature": 1.0, "seed": 3},
-        {"guidance": ("regex", "[a-z]+")},
         {"logprobs": 1},
         {"num_beams": 2},
         {"past_present_share_buffer": False},
@@ -101,6 +101,34 @@ def test_what_a_kept_generator_cannot_repeat_gets_a_new_one(pair: Pair, options:
     assert (second.tokens, second.cached_tokens, len(pair.pool)) == (first.tokens, 0, 0)
 
 
+def test_an_answer_with_guidance_takes_a_generator_with_the_same_guidance(pair: Pair) -> None:
+    pair.pool.clear()
+    words, digits = ("regex", "(ab|cd|efg)+[0-9]{3}"), ("regex", "[0-9]{4}x?")
+    tokens, cached = prompt(20, 9), []
+    for _ in range(3):
+        answer, fresh = (pair.ask(tokens, 9, guidance=words, pool=pool) for pool in (pair.pool, None))
+        assert (answer.tokens, answer.stats.replays) == (fresh.tokens, 0)
+        cached.append(answer.cached_tokens)
+        tokens = [*tokens, *answer.tokens[:-2], *prompt(5, 3)]  # cut within the last answer, and goes on
+    assert cached == [0, 27, 39]
+    other, none = pair.ask(tokens, 9, guidance=digits), pair.ask(tokens, 9)
+    assert (other.cached_tokens, none.cached_tokens, len(pair.pool)) == (0, 0, 3)
+
+
+def test_a_look_at_logits_within_an_answer_does_not_begin_its_grammar_again(pair: Pair) -> None:
+    params = genai.GeneratorParams(pair.there)
+    params.set_search_options(max_length=100, do_sample=False)
+    params.set_guidance("regex", "abcdefghijklmnop")
+    generator, made = genai.Generator(pair.there, params), list[int]()
+    generator.append_tokens(prompt(9))
+    while not generator.is_done():
+        generator.generate_next_token()
+        made += map(int, generator.get_next_tokens())
+        if len(made) == 4:  # the host has made more by now
+            generator.get_logits()
+    assert pair.tokenizer.decode(made) == "abcdefghijklmnop"
+
+
 def test_prompts_with_another_salt_share_no_generator(pair: Pair) -> None:
     pair.pool.clear()
     tokens = prompt(40, 11)
@@ -108,6 +136,38 @@ def test_prompts_with_another_salt_share_no_generator(pair: Pair) -> None:
     other, none, same = (pair.ask(tokens, 8, cache_salt=salt) for salt in ("bob", "", "ann"))
     assert (other.cached_tokens, none.cached_tokens, same.cached_tokens) == (0, 0, len(tokens) - 1)
     assert first.tokens == other.tokens == none.tokens == same.tokens
+
+
+def test_a_pool_keeps_no_more_bytes_than_it_may(pair: Pair) -> None:
+    each = pair.there.info.kv_bytes
+    assert each == 4 * CONTEXT * 16 * 4  # four tensors, one head of 16 floats
+    pool = genai.GeneratorPool(8, 2 * each + 1)
+    for first in (3, 5, 7, 3):  # prompts that have nothing in common
+        last = pair.ask(prompt(20, first), 4, pool=pool)
+    assert (pool.stats.idle, pool.stats.in_use, pool.stats.kept_bytes) == (2, 0, 2 * each)
+    assert last.cached_tokens == 0  # the first one has made room
+    again = pair.ask(prompt(20, 3), 4, pool=pool)
+    assert (again.cached_tokens, again.tokens) == (19, last.tokens)
+    assert (pool.stats.hits, pool.stats.misses, pool.stats.reused_tokens) == (1, 4, 19)
+    pool.clear()
+    assert pool.stats.kept_bytes == 0
+
+
+def test_a_model_whose_cache_is_larger_than_the_pool_has_its_answers_as_without_a_pool(pair: Pair) -> None:
+    pool = genai.GeneratorPool(8, pair.there.info.kv_bytes - 1)
+    for _ in range(2):
+        with genai.generate(pair.there, prompt(20), max_tokens=4, temperature=0, pool=pool) as answer:
+            list(answer)
+            # Not the whole context, as a kept generator has.
+            assert answer._generator._params.get_search_options()["max_length"] == 24
+        assert answer.cached_tokens == 0
+    assert pool.stats == genai.PoolStats()
+
+
+@pytest.mark.parametrize("limits", [{"most": -1}, {"max_bytes": -1}])
+def test_limits_below_none_are_refused(limits: dict[str, int]) -> None:
+    with pytest.raises(OptionError, match="less than none"):
+        genai.GeneratorPool(**limits)
 
 
 def test_pipelines_get_new_generators(folders: Folders, host: qnnbridge.Host) -> None:

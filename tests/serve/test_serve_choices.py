@@ -222,7 +222,7 @@ def called(choice: Any) -> tuple[str, Any]:
 
 
 def test_a_function_that_has_to_be_called_is(client: Any) -> None:
-    options = {"model": "tagged", "tools": TOOLS, "max_tokens": 200}
+    options = {"model": "tagged", "tools": TOOLS, "max_tokens": 200, "parallel_tool_calls": False}
     choice = chat(client, **options, tool_choice="required").choices[0]
     assert choice.finish_reason == "tool_calls"
     assert choice.message.content is None
@@ -265,12 +265,12 @@ def test_a_model_calls_by_itself_or_says_something(client: Any) -> None:
     assert said.message.tool_calls is None
     assert said.message.content
     assert said.finish_reason == "length"
-    found = chat(client, model="letter", tools=TOOLS, temperature=1.5, seed=1, max_tokens=900).choices[0]
+    found = chat(client, model="letter", tools=TOOLS, temperature=1.5, seed=1, max_tokens=900, parallel_tool_calls=False).choices[0]
     assert found.finish_reason == "tool_calls"
     assert called(found)[0] in ("weather", "say")
     assert "S" not in (found.message.content or "")
     text = ""
-    for part in chat(client, model="letter", tools=TOOLS, temperature=1.5, seed=1, max_tokens=900, stream=True):
+    for part in chat(client, model="letter", tools=TOOLS, temperature=1.5, seed=1, max_tokens=900, parallel_tool_calls=False, stream=True):
         text += part.choices[0].delta.content or ""
     assert text == (found.message.content or "")
     assert chat(client, model="tagged", tools=TOOLS, tool_choice="none").choices[0].message.tool_calls is None

@@ -15,7 +15,9 @@ from tests.genai.tiny_decoders import Sizes, write_model
 
 from qnnbridge_serve.errors import Refused
 from qnnbridge_serve.openai_answers import Counts, Finished, Piece
+from qnnbridge_serve.openai_forms import owner_of
 from qnnbridge_serve.openai_responses import read_response
+from qnnbridge_serve.openai_stored import StoredResponses
 
 pytest.importorskip("onnxruntime_genai")
 openai = needs.package("openai")
@@ -77,7 +79,7 @@ def test_an_answer_is_that_of_the_chat(client: Any) -> None:
     assert (found.status, found.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert (found.usage.input_tokens, found.usage.output_tokens) == (known.usage.prompt_tokens, 8)
     assert found.usage.total_tokens == known.usage.total_tokens
-    assert (found.instructions, found.metadata, found.store) == ("short", {"a": "b"}, False)
+    assert (found.instructions, found.metadata, found.store) == ("short", {"a": "b"}, True)
     (item,) = found.output
     assert (item.type, item.role, item.status) == ("message", "assistant", "incomplete")
     # The answer goes back with the next question, as the library has it.
@@ -135,8 +137,114 @@ def test_a_schema_is_kept_to(client: Any) -> None:
     assert found.text.format.type == "json_schema"
 
 
+def cached(found: Any) -> int:
+    return int(found.usage.input_tokens_details.cached_tokens)
+
+
+def test_a_request_goes_on_from_the_response_that_it_names(client: Any) -> None:
+    options = {"temperature": 0, "instructions": "short"}
+    first = respond(client, "the harbour of the sea", **options)
+    second = respond(client, "and more", previous_response_id=first.id, **options)
+    third = respond(client, [{"role": "user", "content": "and the end"}], previous_response_id=second.id, **options)
+    assert (first.previous_response_id, third.previous_response_id) == (None, second.id)
+    messages = [
+        {"role": "system", "content": "short"},
+        {"role": "user", "content": "the harbour of the sea"},
+        {"role": "assistant", "content": first.output_text},
+        {"role": "user", "content": "and more"},
+        {"role": "assistant", "content": second.output_text},
+        {"role": "user", "content": "and the end"},
+    ]
+    whole = client.chat.completions.create(model="tiny", messages=messages, max_tokens=8, temperature=0, user="other")
+    assert third.output_text == whole.choices[0].message.content
+    assert third.usage.input_tokens == whole.usage.prompt_tokens
+    assert first.usage.input_tokens < cached(second) < cached(third)
+    # A second way on from the first; the instructions of a request are those of its answer alone.
+    branch = respond(client, "and more", previous_response_id=first.id, temperature=0, stream=True)
+    *_, end = branch
+    messages = [*messages[1:4]]
+    whole = client.chat.completions.create(model="tiny", messages=messages, max_tokens=8, temperature=0, user="other")
+    assert end.response.output_text == whole.choices[0].message.content
+    # What a stream has answered is there as well.
+    assert respond(client, "on", previous_response_id=end.response.id).previous_response_id == end.response.id
+
+
+def test_calls_are_in_the_stored_conversation(client: Any) -> None:
+    options = {"tools": [WEATHER], "tool_choice": "required", "max_output_tokens": 200, "parallel_tool_calls": False}
+    first = respond(client, **options)
+    (call,) = first.output
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    second = respond(client, [result], previous_response_id=first.id, **options)
+    back = [{"role": "user", "content": "hello"}, call.model_dump(exclude_none=True), result]
+    whole = respond(client, back, **options)
+    assert second.usage.input_tokens == whole.usage.input_tokens
+    assert second.output[0].arguments == whole.output[0].arguments
+
+
+def test_responses_of_others_and_those_that_were_not_stored_are_not_found(client: Any) -> None:
+    mine = respond(client, user="ann")
+    not_stored = respond(client, store=False)
+    assert (mine.store, not_stored.store) == (True, False)
+    for number, options in (
+        ("resp_1", {}),
+        (not_stored.id, {}),
+        (mine.id, {}),
+        (mine.id, {"user": "bob"}),
+        (mine.id, {"user": "ann", "extra_body": {"cache_salt": "x"}}),
+    ):
+        for stream in (False, True):
+            with pytest.raises(openai.NotFoundError) as caught:
+                respond(client, previous_response_id=number, stream=stream, **options)
+            assert (caught.value.param, caught.value.code) == ("previous_response_id", "previous_response_not_found")
+    assert respond(client, previous_response_id=mine.id, user="ann").output_text
+
+
+def test_stored_responses_are_bounded_in_number_and_size() -> None:
+    stored = StoredResponses(3, 200)
+    for number in range(5):
+        stored.put(f"r{number}", "ann", [number])
+        assert stored.find("r0" if number < 3 else "r2", "ann")
+    # r0 was used last before r3 came; then r2.
+    assert len(stored) == 3
+    for gone in ("r1", "r3x"):
+        with pytest.raises(Refused):
+            stored.find(gone, "ann")
+    stored.put("large", "ann", ["x" * 150])
+    stored.put("too large", "ann", ["x" * 300])
+    assert stored.find("large", "ann") == ["x" * 150]
+    with pytest.raises(Refused):
+        stored.find("too large", "ann")
+    stored.put("next", "ann", ["x" * 150])
+    assert len(stored) == 1
+    assert stored.find("next", "ann")
+    with pytest.raises(Refused):
+        stored.find("next", "bob")
+
+
+def test_a_server_without_stored_responses() -> None:
+    for document in ({"store": None}, {"store": False}, {}):
+        asked, make_form = read_response({"model": "m", "input": "x", **document}, StoredResponses(0))
+        assert make_form(asked, 0, "").whole([Finished(0, "stop")], Counts(1, 0))["store"] is False
+    with pytest.raises(Refused) as caught:
+        read_response({"model": "m", "input": "x", "store": True}, StoredResponses(0))
+    assert (caught.value.status, caught.value.field) == (400, "store")
+    with pytest.raises(Refused) as caught:
+        read_response({"model": "m", "input": "x", "previous_response_id": "resp_1"}, StoredResponses(0))
+    assert caught.value.status == 404
+
+
+def test_a_call_that_a_stop_text_cut_off_is_left_out_of_the_conversation() -> None:
+    stored = StoredResponses(3)
+    asked, make_form = read_response({"model": "m", "input": "x"}, stored)
+    pieces = [Piece(0, "say", "name", call="c1"), Piece(0, '{"a"', "arguments"), Finished(0, "stop")]
+    whole = make_form(asked, 0, "").whole(pieces, Counts(1, 0))
+    assert whole["output"][0]["arguments"] == '{"a"'
+    owner = owner_of("", asked)
+    assert stored.find(whole["id"], owner)[-1] == {"role": "assistant", "content": ""}
+
+
 def test_functions_are_called(client: Any) -> None:
-    options = {"tools": [WEATHER], "tool_choice": "required", "max_output_tokens": 200}
+    options = {"tools": [WEATHER], "tool_choice": "required", "max_output_tokens": 200, "parallel_tool_calls": False}
     found = respond(client, **options)
     (call,) = found.output
     assert (call.type, call.name, call.status, found.status) == (
@@ -195,9 +303,9 @@ def test_logprobs_are_included(client: Any) -> None:
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0]"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
         ({"input": "x" * 9000}, "input"),
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"extra_body": {"previous_response_id": 3}}, "previous_response_id"),
+        ({"extra_body": {"store": "yes"}}, "store"),
         ({"conversation": "conv_1"}, "conversation"),
-        ({"store": True}, "store"),
         ({"background": True}, "background"),
         ({"truncation": "auto"}, "truncation"),
         ({"reasoning": {"effort": "high"}}, "reasoning"),

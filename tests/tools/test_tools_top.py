@@ -54,6 +54,7 @@ def test_a_page_has_what_matters() -> None:
         "12.2 ms",
         "1 run, 3 wait",
         "camera.py",
+        "; KV caches 96.0 MiB, 14,400 tokens of 12 prompts reused",
     ):
         assert words in text, words
 

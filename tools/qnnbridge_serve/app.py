@@ -290,6 +290,7 @@ class InferenceService:
             "server_bytes": psutil.Process().memory_info().rss,
             "model_control": self._control,
             "models": models,
+            "generators": self.language.pool_row() if self.language.models.wanted else None,
             **self._host_status(),
         }
 
@@ -309,7 +310,11 @@ class InferenceService:
     def _exposition(self, accept: str) -> tuple[bytes, str]:
         of_daemon = () if self._figures is None else families_of(read_figures(self._figures()))
         registries = (self._repository, *self._by_folder)
-        families = (*of_daemon, *(family for registry in registries for family in registry.families()))
+        families = (
+            *of_daemon,
+            *(family for registry in registries for family in registry.families()),
+            *self.language.families(),
+        )
         return self.figures.exposition(families, accept)
 
     async def list_models(self, request: Request) -> Response:

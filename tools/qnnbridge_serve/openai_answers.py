@@ -5,6 +5,7 @@ Generating is called in a worker's thread; the documents are pure.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -46,12 +47,18 @@ class TokenScore:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of the answer `choice`. scores: of the tokens that it comes of."""
+    """A part of the answer `choice`.
+
+    Args:
+        scores: Of the tokens that it comes of.
+        call: The id of the call, for the name of a function.
+    """
 
     choice: int
     text: str
     kind: PartKind = "text"
     scores: tuple[TokenScore, ...] = ()
+    call: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,10 +122,10 @@ DONE: Final = b"data: [DONE]\n\n"
 
 @dataclasses.dataclass(slots=True)
 class Choice:
-    """One answer, put together of its parts. call: name and arguments."""
+    """One answer, put together of its parts. calls: id, name and arguments of each."""
 
     text: str = ""
-    call: tuple[str, str] | None = None
+    calls: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
     finish: str = "stop"
     scores: list[TokenScore] = dataclasses.field(default_factory=list)
 
@@ -130,10 +137,10 @@ class Choice:
         if part.kind == "text":
             self.text += part.text
         elif part.kind == "name":
-            self.call = (part.text, "")
+            self.calls.append((part.call, part.text, ""))
         else:
-            name, arguments = self.call or ("", "")
-            self.call = (name, arguments + part.text)
+            number, name, arguments = self.calls.pop()
+            self.calls.append((number, name, arguments + part.text))
 
 
 def gathered(parts: Iterable[Part]) -> dict[int, Choice]:
@@ -143,8 +150,9 @@ def gathered(parts: Iterable[Part]) -> dict[int, Choice]:
     return found
 
 
-def call_id() -> str:
-    return f"call_{uuid.uuid4().hex[:24]}"
+def call_id(*, short: bool = False) -> str:
+    """Return an id for a call. short: nine letters and digits."""
+    return uuid.uuid4().hex[:9] if short else f"call_{uuid.uuid4().hex[:24]}"
 
 
 class AnswerForm:
@@ -157,6 +165,8 @@ class AnswerForm:
 
     def __init__(self, asked: GenerationRequest, created: int, fingerprint: str) -> None:
         self._asked = asked
+        # Of each answer in a stream: how many calls have begun.
+        self._calls: collections.Counter[int] = collections.Counter()
         self._is_chat = asked.kind == "chat"
         prefix = "chatcmpl" if self._is_chat else "cmpl"
         self._head = {
@@ -186,10 +196,12 @@ class AnswerForm:
             content = {"delta": {"content": part.text}}
         elif part.kind == "name":
             called = {"name": part.text, "arguments": ""}
-            begun = {"index": 0, "id": call_id(), "type": "function", "function": called}
+            begun = {"index": self._calls[part.choice], "id": part.call, "type": "function", "function": called}
+            self._calls[part.choice] += 1
             content = {"delta": {"tool_calls": [begun]}}
         else:
-            content = {"delta": {"tool_calls": [{"index": 0, "function": {"arguments": part.text}}]}}
+            more = {"index": self._calls[part.choice] - 1, "function": {"arguments": part.text}}
+            content = {"delta": {"tool_calls": [more]}}
         return [event(self._chunk(part.choice, content, scores=part.scores))]
 
     def closing(self, counts: Counts) -> list[bytes]:
@@ -206,11 +218,12 @@ class AnswerForm:
         if not self._is_chat:
             return {**choice, "text": one.text}
         message: dict[str, Any] = {"role": "assistant", "content": one.text, "refusal": None}
-        if one.call is not None:
-            name, arguments = one.call
+        if one.calls:
             message["content"] = one.text if one.text.strip() else None
-            called = {"name": name, "arguments": arguments}
-            message["tool_calls"] = [{"id": call_id(), "type": "function", "function": called}]
+            message["tool_calls"] = [
+                {"id": number, "type": "function", "function": {"name": name, "arguments": arguments}}
+                for number, name, arguments in one.calls
+            ]
         return {**choice, "message": message}
 
     def _chunk(
@@ -402,9 +415,10 @@ def parts_of(
     left_s: LeftS = lambda: None,
 ) -> Iterator[Part]:
     """The parts of one answer; the last is `Finished`, unless it was cancelled."""
-    calls = None if choice.form is None or asked.tools is None else CallReader(choice.form, asked.tools)
+    form = choice.form
+    calls = None if form is None or asked.tools is None else CallReader(form, asked.tools)
     scores = None if asked.logprobs is None else _Scores(model.tokenizer, stream, left_s)
-    special = None if choice.form is None else choice.form.special
+    special = None if form is None else form.special
     seen = 0
     while True:
         try:
@@ -424,7 +438,8 @@ def parts_of(
             yield Piece(choice.number, piece, scores=() if scores is None else scores.take())
         else:
             for kind, text in calls.feed(piece, special=special in new):
-                yield Piece(choice.number, text, kind)
+                number = call_id(short=form.short_ids) if kind == "name" and form is not None else ""
+                yield Piece(choice.number, text, kind, call=number)
     if stream.finish_reason == "cancelled":
         return
     if calls is not None:

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from prometheus_client.metrics_core import Metric
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -41,11 +42,12 @@ from qnnbridge_serve.openai_answers import (
     open_choice,
     parts_of,
 )
-from qnnbridge_serve.openai_forms import GenerationRequest, named_model, read_generation
+from qnnbridge_serve.openai_forms import GenerationRequest, named_model, owner_of, read_generation
 from qnnbridge_serve.openai_responses import read_response, renamed
+from qnnbridge_serve.openai_stored import StoredResponses
 from qnnbridge_serve.options import ServiceLimits
 from qnnbridge_serve.pacing import STALL_TIMEOUT_S
-from qnnbridge_serve.repository import FolderFigures, FolderModels, LanguageModel
+from qnnbridge_serve.repository import FolderFigures, FolderModels, LanguageModel, pool_families
 from qnnbridge_serve.transport import (
     Admission,
     ClientGone,
@@ -425,7 +427,8 @@ class LanguageService:
         self._timeout_s = limits.answer_timeout_s
         from qnnbridge.genai import GeneratorPool
 
-        self._pool = GeneratorPool(limits.kept)
+        self._pool = GeneratorPool(limits.kept, limits.kept_bytes)
+        self._stored = StoredResponses(limits.kept_responses)
         self._most_bytes = min(limits.most_bytes, MOST_BYTES)
         self._admission = Admission(limits.in_all, max(4 * self._most_bytes, 256 * 1024**2))
         self._queues = ClientQueues(limits.threads, limits.queue)
@@ -434,6 +437,15 @@ class LanguageService:
         # Reading JSON is work of Python, which holds its lock: more threads would not be faster.
         self._readers = Workers("language reader", 1)
 
+    def pool_row(self) -> dict[str, Any]:
+        """Return the figures of kept generators for `/status`."""
+        return dataclasses.asdict(self._pool.stats)
+
+    def families(self) -> Iterator[Metric]:
+        """Yield the figures of kept generators for /metrics, if there are language models."""
+        if self.models.wanted:
+            yield from pool_families(self._pool.stats)
+
     async def chat(self, request: Request) -> Response:
         return await self._complete(request, lambda document: (read_generation(document, "chat"), AnswerForm))
 
@@ -441,8 +453,9 @@ class LanguageService:
         return await self._complete(request, lambda document: (read_generation(document, "text"), AnswerForm))
 
     async def respond(self, request: Request) -> Response:
+        read = functools.partial(read_response, stored=self._stored, machine=_machine(request))
         try:
-            return await self._complete(request, read_response)
+            return await self._complete(request, read)
         except Refused as refused:
             raise renamed(refused) from None
 
@@ -463,8 +476,8 @@ class LanguageService:
                 asked, form = await self._readers.do_for(read, deadline, request.receive)
             model = self.models.get(asked.model)
             figures, client = self.models.figures[model.name], _client(request, asked)
-            salt = repr((client, asked.cache_salt))
-            answer = GeneratedAnswer(asked, model, figures, deadline, form, self._pool, salt)
+            owner = owner_of(_machine(request), asked)
+            answer = GeneratedAnswer(asked, model, figures, deadline, form, self._pool, owner)
             answer.start(self._workers, self._queues, client)
             if not asked.stream:
                 body = json.dumps(await whole_answer(answer, request.receive)).encode()
@@ -475,9 +488,12 @@ class LanguageService:
 
 
 def _client(request: Request, asked: GenerationRequest) -> str:
-    """Return the client that takes turns and reuses its own generators: the machine and its field `user`."""
-    machine = request.client.host if request.client is not None else ""
-    return f"{machine} {asked.user}"
+    """Return the client that takes turns: the machine and its field `user`."""
+    return f"{_machine(request)} {asked.user}"
+
+
+def _machine(request: Request) -> str:
+    return request.client.host if request.client is not None else ""
 
 
 # --- /v1/embeddings ---

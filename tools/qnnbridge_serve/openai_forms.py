@@ -120,6 +120,11 @@ def read_generation(document: Any, kind: Kind) -> GenerationRequest:
     )
 
 
+def owner_of(machine: str, asked: GenerationRequest) -> str:
+    """Return whose the request is: only requests of one owner share what is kept of earlier ones."""
+    return repr((f"{machine} {asked.user}", asked.cache_salt))
+
+
 def named_model(document: Any) -> str:
     """The model that a request names. Raises `Refused`, also for what is no object."""
     if not isinstance(document, dict):
@@ -231,7 +236,7 @@ def _logprobs(document: Mapping[str, Any], kind: Kind) -> int | None:
 
 def _tools(document: Mapping[str, Any], kind: Kind) -> ToolUse | None:
     if kind == "chat":
-        _flag(document, "parallel_tool_calls")  # one call at a time keeps to either
+        _flag(document, "parallel_tool_calls")
         return read_tools(document)
     if document.get("tools"):
         raise wrong("tools are for /v1/chat/completions and /v1/responses.", "tools")

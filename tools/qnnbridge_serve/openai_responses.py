@@ -1,15 +1,18 @@
 """OpenAI's /v1/responses: a request becomes one of /v1/chat/completions, an answer a list of items.
 
-Nothing is stored: a conversation is sent whole each time. Pure.
+A request either sends its conversation whole, or names the response before it, whose conversation the server has
+stored.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import json
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from qnnbridge_serve.errors import Refused, wrong
@@ -19,21 +22,19 @@ from qnnbridge_serve.openai_answers import (
     MakeForm,
     Part,
     TokenScore,
-    call_id,
     event,
     score_document,
 )
-from qnnbridge_serve.openai_forms import GenerationRequest, error_document, read_generation, refuse_fields
+from qnnbridge_serve.openai_forms import GenerationRequest, error_document, owner_of, read_generation, refuse_fields
+from qnnbridge_serve.openai_stored import StoredResponses
 
 _LOGPROBS: Final = "message.output_text.logprobs"
 # Fields that cannot be honoured: the values that ask for nothing.
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
-    "previous_response_id": (None,),
     "conversation": (None,),
     "context_management": (None, []),
     "prompt": (None,),
     "background": (None, False),
-    "store": (None, False),
     "truncation": (None, "disabled"),
     "reasoning": (None, {}, {"effort": None}, {"effort": None, "summary": None}),
     "max_tool_calls": (None,),
@@ -63,11 +64,24 @@ _TEXTS: Final = ("input_text", "output_text", "text")
 # --- requests ---
 
 
-def read_response(document: Any) -> tuple[GenerationRequest, MakeForm]:
-    """The request, and the form of its answer. Raises `Refused`."""
+def read_response(
+    document: Any, stored: StoredResponses | None = None, machine: str = ""
+) -> tuple[GenerationRequest, MakeForm]:
+    """The request, and the form of its answer. Raises `Refused`.
+
+    stored: the responses that it may go on from. machine: of the client.
+    """
     if not isinstance(document, dict):
         raise wrong("The request is no JSON object.")
-    refuse_fields(document, _NEUTRAL, "here, where nothing is stored; leave it out")
+    refuse_fields(document, _NEUTRAL, "here; leave it out")
+    previous, store = document.get("previous_response_id"), document.get("store")
+    if not isinstance(previous, (str, type(None))):
+        raise wrong("previous_response_id is the id of a response.", "previous_response_id")
+    if not isinstance(store, (bool, type(None))):
+        raise wrong("store is true or false.", "store")
+    stores = stored is not None and stored.stores
+    if store and not stores:
+        raise wrong("This server stores no responses (--keep-responses 0); leave store out.", "store")
     for field, name in _ELSEWHERE.items():
         if document.get(field) is not None:
             raise wrong(f"{field} is not for /v1/responses; what it says belongs into {name}.", name)
@@ -101,18 +115,35 @@ def read_response(document: Any) -> tuple[GenerationRequest, MakeForm]:
         asked = read_generation(chat, "chat")
     except Refused as refused:
         raise renamed(refused) from None
+    # As with OpenAI, the instructions of a request are those of its own answer alone.
+    messages = json.loads(asked.messages)
+    system, messages = (messages[:1], messages[1:]) if instructions else ([], messages)
+    owner = owner_of(machine, asked)
+    if previous is not None:
+        messages = [*(stored or StoredResponses(0)).find(previous, owner), *messages]
+        called = {call["function"]["name"] for one in messages for call in one.get("tool_calls", ())}
+        whole = json.dumps([*system, *messages])
+        asked = dataclasses.replace(asked, messages=whole, called=frozenset(called))
+
+    def keep(number: str, answer: Mapping[str, Any]) -> None:
+        if stored is not None and stores and store is not False:
+            stored.put(number, owner, [*messages, answer])
+
     given = {
+        "previous_response_id": previous,
+        "store": stores and store is not False,
         "instructions": instructions,
         "max_output_tokens": asked.max_tokens,
         "temperature": document.get("temperature"),
         "top_p": document.get("top_p"),
+        "parallel_tool_calls": document.get("parallel_tool_calls") is not False,
         "tools": document.get("tools") or [],
         "tool_choice": document.get("tool_choice") or "auto",
         "text": {"format": text.get("format") or {"type": "text"}},
         "metadata": metadata or {},
         "user": asked.user or None,
     }
-    return asked, functools.partial(ResponseForm, said=given)
+    return asked, functools.partial(ResponseForm, said=given, keep=keep)
 
 
 def renamed(refused: Refused) -> Refused:
@@ -240,20 +271,25 @@ class ResponseForm:
     Args:
         created: Seconds since 1970.
         said: What the answer repeats of its request.
+        keep: Called with the id of the response and its message at the end.
     """
 
     def __init__(
-        self, asked: GenerationRequest, created: int, fingerprint: str, *, said: Mapping[str, Any]
+        self,
+        asked: GenerationRequest,
+        created: int,
+        fingerprint: str,
+        *,
+        said: Mapping[str, Any],
+        keep: Callable[[str, Mapping[str, Any]], None],
     ) -> None:
+        self._keep = keep
         self._head = {
             "id": f"resp_{uuid.uuid4().hex}",
             "object": "response",
             "created_at": created,
             "model": asked.model,
-            "parallel_tool_calls": False,
-            "previous_response_id": None,
             "reasoning": {"effort": None, "summary": None},
-            "store": False,
             "background": False,
             "truncation": "disabled",
             **said,
@@ -286,7 +322,7 @@ class ResponseForm:
         made: list[bytes] = []
         if part.kind == "name":
             made += self._close()
-            item = _Item("function_call", f"fc_{uuid.uuid4().hex}", name=part.text, call=call_id())
+            item = _Item("function_call", f"fc_{uuid.uuid4().hex}", name=part.text, call=part.call)
             return made + self._begin(item)
         if self._open is None:
             made += self._begin(_Item("message", f"msg_{uuid.uuid4().hex}"))
@@ -358,6 +394,8 @@ class ResponseForm:
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": counts.prompt + counts.answer,
         }
+        # Before the last event goes out: the next request may come at once.
+        self._keep(str(self._head["id"]), self._message())
         cut = self._finish == "length"
         response = self._response("incomplete" if cut else "completed")
         return {
@@ -365,6 +403,19 @@ class ResponseForm:
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "usage": usage,
         }
+
+    def _message(self) -> dict[str, Any]:
+        """Return the answer as a message of a conversation. A call that was cut off is left out."""
+        texts, calls = [], []
+        for one in self._done:
+            if one["type"] == "message":
+                texts.append(one["content"][0]["text"])
+                continue
+            # A stop text can cut off a call, too.
+            with contextlib.suppress(ValueError):
+                function = {"name": one["name"], "arguments": json.loads(one["arguments"])}
+                calls.append({"id": one["call_id"], "type": "function", "function": function})
+        return {"role": "assistant", "content": "".join(texts), **({"tool_calls": calls} if calls else {})}
 
     def _response(self, status: str) -> dict[str, Any]:
         return {

@@ -1,8 +1,9 @@
 """Functions that a model may call: read from a request, written into a grammar, found in the answer. Pure.
 
-How a model writes a call is learned from its chat template, which has to write the calls of earlier messages: a
-call with names of our own is rendered, and what stands around them is the form. Guidance keeps the answer to that
-form and to the schemas of the functions, so that an answer is a text, or a text and one whole call.
+How a model writes calls is learned from its chat template, which has to write the calls of earlier messages: one
+call and two calls with names of our own are rendered, and what stands around and between them is the form. Guidance
+keeps the answer to that form and to the schemas of the functions, so that an answer is a text, or a text and whole
+calls. The calls are written as the template writes them, so the next turn finds them in the KV cache.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any, Final, Literal
 from qnnbridge_serve.errors import Refused, wrong
 
 MOST_TOOLS: Final = 128
+# Calls in one answer. A small model repeats a call until its context is full.
+MOST_CALLS: Final = 16
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # For the library of guidance: no white space between tokens of JSON, of which small models make any amount.
 COMPACT: Final[Mapping[str, Any]] = {"x-guidance": {"whitespace_flexible": False}}
@@ -38,11 +41,13 @@ class ToolUse:
         tools: JSON of the list, for the chat template.
         functions: Those that may be called.
         required: Whether the answer is a call.
+        parallel: Whether the answer may have several calls.
     """
 
     tools: str
     functions: tuple[Function, ...]
     required: bool
+    parallel: bool = True
 
 
 # --- requests ---
@@ -75,6 +80,8 @@ def read_tools(document: Mapping[str, Any]) -> ToolUse | None:
         text,
         functions if chosen is None else tuple(one for one in functions if one.name == chosen),
         required=choice == "required" or chosen is not None,
+        # As with OpenAI: a function that is named is called once.
+        parallel=document.get("parallel_tool_calls") is not False and chosen is None,
     )
 
 
@@ -137,33 +144,51 @@ def read_calls(given: Any, where: str) -> list[dict[str, Any]]:
 # --- the form of a call ---
 
 
+# Texts, and ids of special tokens.
+Written = tuple["str | int", ...]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class CallForm:
-    """A call is `before`, the name, `between`, and the arguments as JSON.
+    """A call is `before`, the name, `between`, the arguments as JSON, and `after`.
 
     Args:
-        before: Texts, and ids of special tokens.
         written: All of `before` as text.
-        special: The first special token of `before`, if there is one.
+        after: Text after the arguments of each call.
+        more: Text between `after` and the name of the next call; ``None`` if an answer has one call at most.
+        end: Text between `after` of the last call and the end of the answer.
+        separators: The template's separators of entries, and of a key and its value, in JSON.
+        short_ids: Whether the template takes only ids of nine letters and digits for calls.
     """
 
-    before: tuple[str | int, ...]
+    before: Written
     written: str
     between: str
+    after: Written = ()
+    more: Written | None = None
+    end: Written = ()
+    separators: tuple[str, str] = (",", ":")
+    short_ids: bool = False
 
     @property
     def special(self) -> int | None:
+        """The first special token of `before`, if there is one."""
         return next((part for part in self.before if isinstance(part, int)), None)
 
     @property
     def shown(self) -> str:
         """`before` as the tokenizer decodes it, which leaves special tokens out."""
-        return "".join(part for part in self.before if isinstance(part, str))
+        return shown_of(self.before)
 
     @property
     def mark(self) -> str:
         """Where no special token begins a call: the text that does, and that no other text may have in it."""
         return "" if self.special is not None else re.split(r"[{\[(]", self.written)[0].strip()
+
+
+def shown_of(written: Written) -> str:
+    """Return the text without special tokens."""
+    return "".join(part for part in written if isinstance(part, str))
 
 
 # messages, tools or None, whether the answer's beginning is added; the prompt.
@@ -172,32 +197,55 @@ Render = Callable[[str, "str | None", bool], str]
 SpecialOf = Callable[[str], "int | None"]
 
 _PROBE: Final = "qnnbridge_probe"
-_ARGUMENTS: Final = re.compile(rf'\{{\s*"{_PROBE}_key"\s*:\s*"{_PROBE}_value"\s*\}}')
+# Mistral's templates refuse ids of another length.
+_IDS: Final = ((f"{_PROBE}_id", f"{_PROBE}_di"), ("qnnprobe1", "qnnprobe2"))
+_NAMES: Final = (f"{_PROBE}_name", f"{_PROBE}_other")
+_TEXT: Final = f"{_PROBE}_text"
+_ARGUMENTS: Final = re.compile(
+    rf'\{{\s*"{_PROBE}_key"(\s*:\s*)"{_PROBE}_value"(\s*,\s*)"{_PROBE}_more"\s*:\s*"{_PROBE}_value"\s*\}}'
+)
+_GIVEN: Final = {f"{_PROBE}_key": f"{_PROBE}_value", f"{_PROBE}_more": f"{_PROBE}_value"}
+# A field with the id of the call, which the template writes and the server chooses.
+_ID_FIELD: Final = re.compile(rf',\s*"\w+"\s*:\s*"(?:{"|".join(one for some in _IDS for one in some)})"')
 # What special tokens look like.
-_TOKEN_LIKE: Final = re.compile(r"(<[^<>\s]+>|\[[A-Z_]+\])")
+_TOKEN_LIKE: Final = re.compile(r"(<[^<>\s]+>|\[/?[A-Z_]+\])")
 
 
 def learn_form(render: Render, special_of: SpecialOf, tools: str) -> CallForm:
     """How a model writes calls. Raises `Refused` for a template that writes none, or none of this form."""
     user = {"role": "user", "content": "x"}
-    call = {
-        "id": f"{_PROBE}_id",
-        "type": "function",
-        "function": {"name": f"{_PROBE}_name", "arguments": {f"{_PROBE}_key": f"{_PROBE}_value"}},
-    }
-    calls = {"role": "assistant", "content": "", "tool_calls": [call]}
-    result = {"role": "tool", "tool_call_id": f"{_PROBE}_id", "name": f"{_PROBE}_name", "content": "x"}
-    text = {"role": "assistant", "content": f"{_PROBE}_text"}
-    # The last message of a conversation has what others have not: an empty thought, for example.
-    for behind in ([result, text, user], [result], []):
-        try:
-            written = render(json.dumps([user, calls, *behind]), tools, False)
-            plain = render(json.dumps([user, text, *(one for one in behind if one is not result)]), tools, False)
-        except Refused:
-            continue
-        found = _form_in(written, plain, special_of)
-        if found is not None:
-            return found
+    text = {"role": "assistant", "content": _TEXT}
+    for ids in _IDS:
+        calls = [
+            {"id": number, "type": "function", "function": {"name": name, "arguments": _GIVEN}}
+            for number, name in zip(ids, _NAMES, strict=True)
+        ]
+        results = [
+            {"role": "tool", "tool_call_id": number, "name": name, "content": "x"}
+            for number, name in zip(ids, _NAMES, strict=True)
+        ]
+
+        def rendered(count: int, behind: Sequence[Mapping[str, str]], *, with_results: bool) -> str:
+            called = {"role": "assistant", "content": "", "tool_calls": calls[:count]}  # noqa: B023 - used at once
+            got = results[:count] if with_results else []  # noqa: B023
+            return render(json.dumps([user, called, *got, *behind]), tools, False)
+
+        # The last message of a conversation has what others have not: an empty thought, for example.
+        for behind, with_results in (([text, user], True), ([], True), ([], False)):
+            try:
+                written = rendered(1, behind, with_results=with_results)
+                plain = render(json.dumps([user, text, *behind]), tools, False)
+            except Refused:
+                continue
+            found = _form_in(written, plain, special_of)
+            if found is None:
+                continue
+            try:
+                several = rendered(2, behind, with_results=with_results)
+            except Refused:
+                several = ""  # Llama's template has one call in a message
+            found = _with_end(found, written, several, plain, special_of)
+            return dataclasses.replace(found, short_ids=ids is _IDS[1])
     raise wrong(
         "The model's chat template does not write calls of functions in a form that can be kept to: a name and "
         "then its arguments as JSON. Leave tools out, or serve a model that was made for them.",
@@ -206,25 +254,68 @@ def learn_form(render: Render, special_of: SpecialOf, tools: str) -> CallForm:
 
 
 def _form_in(written: str, plain: str, special_of: SpecialOf) -> CallForm | None:
-    at = written.find(f"{_PROBE}_name")
+    at = written.find(_NAMES[0])
     arguments = _ARGUMENTS.search(written)
     if at < 0 or arguments is None or arguments.start() < at:
         return None
     begin = next((index for index, (a, b) in enumerate(zip(written, plain, strict=False)) if a != b), at)
-    before, between = written[min(begin, at) : at], written[at + len(f"{_PROBE}_name") : arguments.start()]
-    if f"{_PROBE}_id" in before + between or not between:
+    before, between = written[min(begin, at) : at], written[at + len(_NAMES[0]) : arguments.start()]
+    if any(one in before + between for one in (*_IDS[0], *_IDS[1])) or not between:
         return None
     parts: list[str | int] = []
-    for part in filter(None, _TOKEN_LIKE.split(before)):
-        number = special_of(part) if _TOKEN_LIKE.fullmatch(part) else None
-        if number is not None and not "".join(one for one in parts if isinstance(one, str)).strip():
+    for part in _parts(before, special_of):
+        if isinstance(part, int) and not shown_of(tuple(parts)).strip():
             parts.clear()  # a line feed before it, which the model need not write
+        parts.append(part)
+    key, item = arguments.groups()
+    # Others have line feeds, and the depth of the value is in them.
+    known = item in (",", ", ") and key in (":", ": ")
+    form = CallForm(tuple(parts), before, between, separators=(item, key) if known else (",", ":"))
+    # Otherwise every text could be the beginning of a call.
+    return form if form.shown.strip() or form.special is not None else None
+
+
+def _with_end(form: CallForm, written: str, several: str, plain: str, special_of: SpecialOf) -> CallForm:
+    """Add what follows the arguments: the end of the answer, and the way to the next call."""
+    arguments = _ARGUMENTS.search(written)
+    turn_end = _TOKEN_LIKE.match(plain[plain.rfind(_TEXT) + len(_TEXT) :].lstrip())
+    if arguments is None or turn_end is None:
+        return form  # the answer ends with its arguments
+    tail = written[arguments.end() :]
+    if turn_end[0] not in tail:
+        return form
+    end = _ID_FIELD.sub("", tail[: tail.index(turn_end[0])])
+    if _PROBE in end:
+        return form
+    both, second = list(_ARGUMENTS.finditer(several)), several.find(_NAMES[1])
+    between = several[both[0].end() : second] if len(both) == 2 and second > both[0].end() else ""
+    between = _ID_FIELD.sub("", between)
+    same = several[second + len(_NAMES[1]) :].startswith(form.between)
+    if not between or not same or _PROBE in between:
+        return dataclasses.replace(form, end=_parts(end, special_of))
+    length = next((at for at, (a, b) in enumerate(zip(end, between, strict=False)) if a != b), len(end))
+    length = min(length, len(between))
+    # Not within a token.
+    for text in (end, between):
+        inside = [found.start() for found in _TOKEN_LIKE.finditer(text) if found.start() < length < found.end()]
+        length = min([length, *inside])
+    return dataclasses.replace(
+        form,
+        after=_parts(end[:length], special_of),
+        more=_parts(between[length:], special_of),
+        end=_parts(end[length:], special_of),
+    )
+
+
+def _parts(written: str, special_of: SpecialOf) -> Written:
+    """Split a text into texts and ids of special tokens."""
+    parts: list[str | int] = []
+    for part in filter(None, _TOKEN_LIKE.split(written)):
+        number = special_of(part) if _TOKEN_LIKE.fullmatch(part) else None
         if number is None and parts and isinstance(parts[-1], str):
             part = str(parts.pop()) + part
         parts.append(part if number is None else number)
-    form = CallForm(tuple(parts), before, between)
-    # Otherwise every text could be the beginning of a call.
-    return form if form.shown.strip() or form.special is not None else None
+    return tuple(parts)
 
 
 # --- grammar ---
@@ -234,28 +325,41 @@ _ANY: Final = r"/(.|\n)*/"
 
 def grammar_of(form: CallForm, use: ToolUse) -> str:
     """In Lark's language, as the library of guidance reads it."""
+    item, key = form.separators
+    # For each schema an object of its own: the library writes into none, but a client's `x-guidance` replaces it.
+    style = {"x-guidance": {**COMPACT["x-guidance"], "item_separator": item, "key_separator": key}}
     called = " | ".join(
         # The schema comes last: an `x-guidance` of its own counts.
-        f"{_literal(one.name + form.between)} %json {json.dumps({**COMPACT, **one.schema})}"
+        f"{_literal(one.name + form.between)} %json {json.dumps({**style, **one.schema})}"
         for one in use.functions
     )
-    call = " ".join(_literal(part) if isinstance(part, str) else f"<[{part}]>" for part in form.before)
-    lines = [f"called: {called}", f"call: {call} called"]
+    more = _sequence(form.more) if use.parallel and form.more is not None else ""
+    after, end = _sequence(form.after), _sequence(form.end)
+    lines = [
+        f"calls: called {after} {f'more{{0,{MOST_CALLS - 1}}}' if more else ''} {end}",
+        *([f"more: {more} called {after}"] if more else []),
+        f"called: {called}",
+    ]
+    before = _sequence(form.before)
     if use.required:
-        return "\n".join(["start: call", *lines])
+        return "\n".join([f"start: {before} calls", *lines])
     if form.special is not None:
-        return "\n".join(["start: TEXT | call | TEXT call", *lines, r"TEXT: /(.|\n)+/"])
+        return "\n".join([f"start: TEXT | {before} calls | TEXT {before} calls", *lines, r"TEXT: /(.|\n)+/"])
     mark = form.mark
     if mark:
         # A text ends where the mark begins a call; what has the mark in it is no text.
         rest = form.written.split(mark, 1)[1]
-        behind = f"{_literal(rest)} called" if rest else "called"
+        behind = f"{_literal(rest)} calls" if rest else "calls"
         no_mark = f"{_ANY} & ~/(.|\\n)*{_escaped(mark)}(.|\\n)*/"
         starts = ["start: TEXT | before behind", f"before[suffix={_literal(mark)}]: {_ANY}"]
-        return "\n".join([*starts, f"TEXT: {no_mark}", f"behind: {behind}", lines[0]])
+        return "\n".join([*starts, f"TEXT: {no_mark}", f"behind: {behind}", *lines])
     first = _escaped(form.written.lstrip()[0])
-    stripped = f"call: {_literal(form.written.lstrip())} called"
-    return "\n".join(["start: TEXT | call", lines[0], stripped, rf"TEXT: /[^{first}](.|\n)*/"])
+    stripped = _literal(form.written.lstrip())
+    return "\n".join([f"start: TEXT | {stripped} calls", *lines, rf"TEXT: /[^{first}](.|\n)*/"])
+
+
+def _sequence(parts: Written) -> str:
+    return " ".join(_literal(part) if isinstance(part, str) else f"<[{part}]>" for part in parts)
 
 
 def _literal(text: str) -> str:
@@ -273,20 +377,21 @@ PartKind = Literal["text", "name", "arguments"]
 
 
 class CallReader:
-    """Sorts the pieces of one answer: text, the name of a function, its arguments.
+    """Sorts the pieces of one answer: text, the name of a function, its arguments, the next name.
 
     Attributes:
-        complete: Whether there was a whole call.
+        complete: Whether there was a call, and all calls are whole.
     """
 
     def __init__(self, form: CallForm, use: ToolUse) -> None:
         self._form = form
-        self._heads = [
-            (before + one.name + form.between, one.name)
-            for before in dict.fromkeys([form.shown, form.written, form.written.lstrip()])
-            for one in use.functions
-        ]
-        self._state: Literal["text", "head", "arguments", "end"] = "head" if use.required else "text"
+        names = [one.name for one in use.functions]
+        befores = dict.fromkeys([form.shown, form.written, form.written.lstrip()])
+        self._heads = [(before + name + form.between, name) for before in befores for name in names]
+        # Of a further call. What is before them has been written by the grammar, and is no text.
+        more = shown_of(form.more or ())
+        self._next = [(more + name + form.between, name) for name in names] if form.more is not None else []
+        self._state: Literal["text", "head", "arguments", "next"] = "head" if use.required else "text"
         self._held = ""
         self._depth = 0
         self._in_text = self._escaped = False
@@ -302,17 +407,25 @@ class CallReader:
             else:
                 yield from self._text()
         if self._state == "head":
-            # A text may stand before it that was held back, since it could have become a stop text.
-            places = [(self._held.find(head), -len(head), name) for head, name in self._heads]
-            at, length, name = min((one for one in places if one[0] >= 0), default=(-1, 0, ""))
-            if at >= 0:
-                text, self._held = self._held[:at], self._held[at - length :]
-                self._state = "arguments"
-                if text.strip():
-                    yield "text", text
-                yield "name", name
-        if self._state == "arguments":
-            yield from self._arguments()
+            yield from self._head(self._heads)
+        # A piece may have the end of one call and all of the next.
+        while self._held and self._state in ("arguments", "next"):
+            before = self._state, len(self._held)
+            yield from self._arguments() if self._state == "arguments" else self._head(self._next)
+            if (self._state, len(self._held)) == before:
+                break
+
+    def _head(self, heads: Sequence[tuple[str, str]]) -> Iterator[tuple[PartKind, str]]:
+        # A text may stand before it that was held back, since it could have become a stop text.
+        places = [(self._held.find(head), -len(head), name) for head, name in heads]
+        at, length, name = min((one for one in places if one[0] >= 0), default=(-1, 0, ""))
+        if at < 0:
+            return
+        text, self._held = self._held[:at], self._held[at - length :]
+        if text.strip() and self._state == "head":
+            yield "text", text
+        self._state, self.complete = "arguments", False
+        yield "name", name
 
     def end(self) -> Iterator[tuple[PartKind, str]]:
         """What was held back."""
@@ -358,9 +471,9 @@ class CallReader:
             elif letter in "}]":
                 self._depth -= 1
                 if not self._depth:
-                    self._state, self.complete = "end", True
-                    yield "arguments", self._held[: index + 1]
-                    self._held = ""
+                    self._state, self.complete = "next", True
+                    whole, self._held = self._held[: index + 1], self._held[index + 1 :]
+                    yield "arguments", whole
                     return
         if self._held:
             yield "arguments", self._held

@@ -343,6 +343,23 @@ class ServiceLimits:
             help="Generators of --llm, those at work included; idle ones keep the tokens of a conversation.",
         ),
     ] = 4
+    kept_bytes: Annotated[
+        int,
+        typer.Option(
+            "--keep-bytes", metavar="SIZE", help="Memory of their KV caches, each with the whole context: 500M, 8G."
+        ),
+        Read(read_size, str, "4G"),
+    ] = 4 << 30
+    kept_responses: Annotated[
+        int,
+        typer.Option(
+            "--keep-responses",
+            min=0,
+            max=100_000,
+            metavar="N",
+            help="Responses in memory that previous_response_id of /v1/responses can name.",
+        ),
+    ] = 1000
 
     @property
     def in_all(self) -> int:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from qnnbridge import Host, InferenceSession
-    from qnnbridge.genai import Model, Tokenizer
+    from qnnbridge.genai import Model, PoolStats, Tokenizer
     from qnnbridge.speech import Recognizer
     from qnnbridge_protocol.specs import Fallback, Placement
     from qnnbridge_tools.generation.measuring import Pace
@@ -554,6 +554,17 @@ LANGUAGE: Final = FolderKind(
         _PER_S: ("", f"Of an answer after its first token; of the last {RECENT} answers."),
     },
 )
+
+
+def pool_families(stats: PoolStats) -> Iterator[Metric]:
+    """Yield the figures of kept generators."""
+    states = [({"state": "idle"}, stats.idle), ({"state": "in_use"}, stats.in_use)]
+    yield gauge("qnnbridge_llm_generators", "Generators that are kept, and that answer a request.", states)
+    text = "Memory of the KV caches of these generators, each with the whole context."
+    yield gauge("qnnbridge_llm_generators_kv_bytes", text, [({}, stats.kept_bytes)], "bytes")
+    results = [({"result": "hit"}, stats.hits), ({"result": "miss"}, stats.misses)]
+    text = "Answers that looked for a kept generator with the beginning of their prompt."
+    yield counter("qnnbridge_llm_prefixes", text, results)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

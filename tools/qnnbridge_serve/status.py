@@ -91,6 +91,7 @@ def daemon_document(figures: Figures) -> dict[str, Any]:
             ["calls", words.totals_text(figures)],
             ["queue", words.queue_text(figures)],
             ["sessions", words.sessions_text(figures)],
+            *(["generation", text] for text in [words.generation_text(figures)] if text),
         ],
         "tables": [
             _table("Models", words.MODEL_HEADERS, map(words.model_row, figures.models)),

@@ -100,7 +100,7 @@ def head(figures: Figures) -> list[str]:
         output.visible(f"NPU host: {_host_text(figures.host)}"),
         f"Calls: {words.rate_text(figures.calls_per_s)}/s now, {words.count_text(totals.calls)} in all, "
         f"{words.count_text(totals.errors)} errors, {words.count_text(totals.busy)} refused",
-        f"Queue: {words.queue_text(figures)}",
+        "; ".join(filter(None, (f"Queue: {words.queue_text(figures)}", words.generation_text(figures)))),
     ]
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from qnnbridge.genai._generation import Generator, GeneratorParams
 from qnnbridge.genai._media import Audios, Images, MultiModalProcessor
 from qnnbridge.genai._model import Adapters, Config, Model
-from qnnbridge.genai._pool import GeneratorPool
+from qnnbridge.genai._pool import GeneratorPool, PoolStats
 from qnnbridge.genai._recipe import GenerationStats
 from qnnbridge.genai._tensors import NamedTensors, Tensor
 from qnnbridge.genai._text import TextStream, TokenLogprobs, generate
@@ -43,6 +43,7 @@ __all__ = [
     "Model",
     "MultiModalProcessor",
     "NamedTensors",
+    "PoolStats",
     "StagePlacement",
     "Tensor",
     "TextStream",

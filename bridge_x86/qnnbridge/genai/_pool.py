@@ -1,15 +1,17 @@
 """`GeneratorPool`: generators of finished answers, kept so that a later prompt processes only its new tokens.
 
-The key of a kept generator is the model object, the search options and the salt. The first two are fixed when the
-native generator is created; the salt separates users, since the number of reused tokens and the time to the first
-token show which prompts were sent before. Nothing else changes the state of a generator: the model object includes
-the folder, the QNN options and the host; the chat template and earlier messages show in the tokens, which are
-compared one by one; `generate` sets no adapter. Stop texts, `timeout` and `max_tokens` act in this process and are
-set for each answer.
+The key of a kept generator is the model object, the search options, the guidance and the salt. The first three are
+fixed when the native generator is created; the salt separates users, since the number of reused tokens and the time
+to the first token show which prompts were sent before. Nothing else changes the state of a generator: the model
+object includes the folder, the QNN options and the host; the chat template and earlier messages show in the tokens,
+which are compared one by one; `generate` sets no adapter. Stop texts, `timeout` and `max_tokens` act in this
+process and are set for each answer.
+
+With guidance onnxruntime-genai (0.13 to 0.18) takes the grammar back to its beginning when it rewinds. A kept
+generator is always rewound, at least by the token that is appended again, so each answer begins its grammar.
 
 A generator is not kept where the answer could differ from that of a new one, or where nothing would be saved:
 
-- with guidance, since the state of the grammar cannot be rewound;
 - with a sampling seed, since random numbers continue where the last answer ended;
 - with `logprobs`, several sequences, or after a cancelled or failed answer;
 - on pipelines with fixed windows, and where past and present share no buffer: there the host replays the history;
@@ -42,12 +44,42 @@ _SEVERAL: Final = ("num_beams", "batch_size", "num_return_sequences")
 class _Kept:
     model: Model
     search: dict[str, Any]
+    guidance: tuple[str, str, bool] | None
     salt: str
     generator: Generator
+
+    def fits(self, model: Model, params: GeneratorParams, salt: str) -> bool:
+        return (
+            self.model is model
+            and self.search == params._search
+            and self.guidance == params._guidance
+            and self.salt == salt
+        )
 
     @property
     def tokens(self) -> list[int]:
         return self.generator._remote.tokens
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PoolStats:
+    """What a `GeneratorPool` has done and holds.
+
+    Attributes:
+        idle: generators that are kept.
+        in_use: generators of answers that are under way.
+        kept_bytes: memory of both kinds: their KV caches with a full context, as far as it is known.
+        hits: answers that took a kept generator.
+        misses: answers that could have taken one, and got a new one.
+        reused_tokens: tokens of prompts that were not processed again.
+    """
+
+    idle: int = 0
+    in_use: int = 0
+    kept_bytes: int = 0
+    hits: int = 0
+    misses: int = 0
+    reused_tokens: int = 0
 
 
 class GeneratorPool(Shown):
@@ -59,51 +91,74 @@ class GeneratorPool(Shown):
     Args:
         most: maximum number of generators, those in use included. The least recently used idle one is freed first;
             generators in use beyond the maximum are freed when their answer ends.
+        max_bytes: maximum of the memory of their KV caches, those in use included, likewise. A model whose KV cache
+            alone is larger gets new generators. Default: no limit.
     """
 
-    def __init__(self, most: int = 4) -> None:
+    def __init__(self, most: int = 4, max_bytes: int | None = None) -> None:
         if most < 0:
             raise OptionError(f"most={most} is less than none.", fix="Give 0 or more.")
+        if max_bytes is not None and max_bytes < 0:
+            raise OptionError(f"max_bytes={max_bytes} is less than none.", fix="Give 0 or more.")
         self._most = most
+        self._max_bytes = max_bytes
         self._lock = renew_in_forks(Lock())
         # The least recently used first.
         self._idle: list[_Kept] = []
-        self._busy = 0
+        # Of the generators in use, by their id: the memory, and the tokens that they had.
+        self._busy: dict[int, tuple[int, int]] = {}
+        self._hits = self._misses = self._reused = 0
 
     def _shown_facts(self) -> Iterator[Fact]:
-        yield f"{len(self._idle)} idle, {self._busy} in use, at most {self._most}", ""
+        limit = "" if self._max_bytes is None else f" and {self._max_bytes:,} bytes"
+        yield f"{len(self._idle)} idle, {len(self._busy)} in use, at most {self._most}{limit}", ""
 
     def __len__(self) -> int:
         """Number of idle generators."""
         return len(self._idle)
 
+    @property
+    def stats(self) -> PoolStats:
+        """What the pool has done and holds now."""
+        with self._lock:
+            counts = len(self._idle), len(self._busy), self._bytes()
+            return PoolStats(*counts, self._hits, self._misses, self._reused)
+
+    def takes(self, model: Model) -> bool:
+        """Return whether a generator of this model may be kept."""
+        return self._most > 0 and (self._max_bytes is None or model.info.kv_bytes <= self._max_bytes)
+
     def take(self, model: Model, params: GeneratorParams, tokens: Sequence[int], salt: str) -> Generator:
         """Return a generator that already has the longest common prefix, or a new one. End its use with `put`."""
         with self._lock:
-            found = self._best(model, params._search, tokens, salt)
+            found = self._best(model, params, tokens, salt)
             if found is not None:
                 self._idle.remove(found)
-            self._busy += 1
+            # A new one does nothing in the host before its first call.
+            generator = Generator(model, params) if found is None else found.generator
+            common = 0 if found is None else _common(found.tokens, tokens)
+            self._busy[id(generator)] = (model.info.kv_bytes, common)
+            self._hits += found is not None
+            self._misses += found is None
             surplus = self._surplus()
         _free(surplus)
         try:
-            if found is None:
-                return Generator(model, params)
-            found.generator._remote.begin_again(_common(found.tokens, tokens))
+            if found is not None:
+                generator._remote.begin_again(common)
         except BaseException:
-            self._end_use()
+            self._end_use(generator)
             raise
-        return found.generator
+        return generator
 
     def put(self, model: Model, params: GeneratorParams, generator: Generator, salt: str, *, keep: bool) -> None:
         """End the use of a generator, and keep it for later prompts or free it."""
         if not keep or generator.stats.reseeded:
-            self._end_use()
+            self._end_use(generator)
             generator.close()
             return
         with self._lock:
-            self._busy -= 1
-            self._idle.append(_Kept(model, dict(params._search), salt, generator))
+            self._count(generator)
+            self._idle.append(_Kept(model, dict(params._search), params._guidance, salt, generator))
             surplus = self._surplus()
         _free(surplus)
 
@@ -114,14 +169,22 @@ class GeneratorPool(Shown):
         _free(idle)
         return bool(idle)
 
-    def _end_use(self) -> None:
+    def _end_use(self, generator: Generator) -> None:
         with self._lock:
-            self._busy -= 1
+            self._count(generator)
 
-    def _best(self, model: Model, search: dict[str, Any], tokens: Sequence[int], salt: str) -> _Kept | None:
+    def _count(self, generator: Generator) -> None:
+        _, common = self._busy.pop(id(generator))
+        # A replay has processed the whole history again.
+        self._reused += 0 if generator.stats.replays else common
+
+    def _bytes(self) -> int:
+        return sum(kept.model.info.kv_bytes for kept in self._idle) + sum(size for size, _ in self._busy.values())
+
+    def _best(self, model: Model, params: GeneratorParams, tokens: Sequence[int], salt: str) -> _Kept | None:
         best, longest = None, 0
         for kept in self._idle:
-            if kept.model is not model or kept.search != search or kept.salt != salt:
+            if not kept.fits(model, params, salt):
                 continue
             common = _common(kept.tokens, tokens)
             # A generator of which less than half is of use belongs to another conversation, which may go on.
@@ -130,8 +193,13 @@ class GeneratorPool(Shown):
         return best
 
     def _surplus(self) -> list[_Kept]:
-        count = max(0, min(len(self._idle), len(self._idle) + self._busy - self._most))
-        surplus, self._idle = self._idle[:count], self._idle[count:]
+        surplus, size = [], self._bytes()
+        while self._idle and (
+            len(self._idle) + len(self._busy) > self._most
+            or (self._max_bytes is not None and size > self._max_bytes)
+        ):
+            surplus.append(self._idle.pop(0))
+            size -= surplus[-1].model.info.kv_bytes
         return surplus
 
 
@@ -142,7 +210,6 @@ def can_reuse(params: GeneratorParams) -> bool:
     seed = options.get("random_seed")
     return (
         info.layout == "dynamic"
-        and params._guidance is None
         and (shares is None or bool(shares))
         and not (options.get("do_sample") and seed is not None and seed >= 0)
         and all(int(options.get(name) or 1) == 1 for name in _SEVERAL)

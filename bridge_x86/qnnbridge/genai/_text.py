@@ -307,7 +307,8 @@ def generate(
     params.set_search_options(top_p=top_p, top_k=top_k, random_seed=seed, **search)
     if guidance is not None:
         params.set_guidance(*guidance)
-    if logprobs is not None or read.inputs is not None or not can_reuse(params):
+    reusable = pool is not None and pool.takes(model) and can_reuse(params)
+    if logprobs is not None or read.inputs is not None or not reusable:
         pool = None
     # So the host makes nothing beyond the limit. A max_length above the context would be refused. A kept generator
     # has the whole context, since max_length cannot be changed.

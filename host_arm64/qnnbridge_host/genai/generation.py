@@ -212,7 +212,9 @@ class Generation:
         The model has not processed the token that was generated last, and genai forgets it: it is appended again.
         """
         last = self.tokens[-1:] if self._is_ahead or self.base < len(self.tokens) else []
-        if self._appends and (self._shares or not last):
+        # A rewind takes guidance back to the beginning of an answer: right for a new answer, not within one.
+        guided = not tokens and self.base < len(self.tokens) and self._settings.guidance is not None
+        if self._appends and (self._shares or not last) and not guided:
             self._prefilling = self._native
             appended = False
             try:

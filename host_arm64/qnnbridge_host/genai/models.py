@@ -213,6 +213,7 @@ class GenaiModel:
             stages=tuple(self.placement),
             notes=self.notes,
             modalities=folder.modalities,
+            kv_bytes=self.kv_bytes,
         ).to_wire()
 
 

@@ -214,10 +214,10 @@ let lastHost = "";
 
 function showHost() {
   setText($("host-tab"), status.daemon ? "Daemon" : "Host");
-  const now = JSON.stringify(status.daemon ?? status.host);
+  const now = JSON.stringify([status.daemon ?? status.host, status.generators]);
   if (now === lastHost) return;
   lastHost = now;
-  const facts = status.daemon?.facts ?? hostFacts(status.host), tables = status.daemon?.tables ?? [];
+  const facts = [...(status.daemon?.facts ?? hostFacts(status.host)), ...poolFacts(status.generators)], tables = status.daemon?.tables ?? [];
   $("host").replaceChildren(
     make("dl", {}, facts.flatMap(([name, text]) => [make("dt", {}, name), make("dd", {}, text)])),
     ...tables.flatMap(({ title, headers, rows: lines }) => [make("h2", {}, title), lines.length ? table(headers, lines, { class: "small" }) : make("p", { class: "soft" }, "none")]));
@@ -228,6 +228,12 @@ function hostFacts(host) {
   return [["host", host.running ? "running, this server's own" : "not running"],
     ["history", `started ${times(host.starts)}, crashed ${times(host.crashes)}, replaced in good order ${times(host.planned_restarts)}`],
     ...(host.last_crash ? [["last crash", host.last_crash]] : [])];
+}
+
+function poolFacts(pool) {
+  if (!pool) return [];
+  return [["kept generators", `${pool.idle} idle, ${pool.in_use} in use, ${size(pool.kept_bytes)}`],
+    ["reused prefixes", `${pool.hits} of ${pool.hits + pool.misses} answers, ${pool.reused_tokens} tokens`]];
 }
 
 // --- metrics and the API ---

@@ -73,6 +73,9 @@ class ClientFigures:
 
     Args:
         busy: number of calls refused because of a limit.
+        kv_bytes: memory of the client's generators.
+        reused_prefixes: number of prompts that went to a generator with tokens of earlier prompts.
+        reused_tokens: number of these tokens.
     """
 
     id: str
@@ -87,6 +90,9 @@ class ClientFigures:
     waiting: int
     bytes: int
     shared_bytes: int
+    kv_bytes: int
+    reused_prefixes: int
+    reused_tokens: int
     calls_per_s: float
     latency_ms: Latency
 
@@ -401,6 +407,18 @@ def sessions_text(figures: Figures) -> str:
     return text
 
 
+def generation_text(figures: Figures) -> str:
+    """Generators of all clients in one line; empty if there were none."""
+    kv_bytes, prefixes, tokens = (
+        sum(getattr(one, name) for one in figures.clients)
+        for name in ("kv_bytes", "reused_prefixes", "reused_tokens")
+    )
+    if not kv_bytes and not prefixes:
+        return ""
+    reused = f"{count_text(tokens)} tokens of {count_text(prefixes)} prompts reused"
+    return f"KV caches {size_text(kv_bytes)}, {reused if prefixes else 'no tokens reused'}"
+
+
 def duration(seconds: float) -> str:
     """Format a duration: 42 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
     whole = int(seconds)
@@ -482,10 +500,12 @@ def _host_pairs(figures: Figures) -> list[tuple[str, str]]:
 
 
 def _work_pairs(figures: Figures) -> list[tuple[str, str]]:
+    generation = generation_text(figures)
     return [
         ("calls", totals_text(figures)),
         ("queue", queue_text(figures)),
         ("sessions", sessions_text(figures)),
+        *([("generation", generation)] if generation else []),
         (
             "clients",
             f"{len(figures.clients)} connected now; {count_text(figures.totals.clients)} connections so far",
