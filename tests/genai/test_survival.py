@@ -179,7 +179,8 @@ def test_sampling_says_that_it_was_seeded_anew(folders: Folders, own_host: qnnbr
     assert step(first, 6) == step(again, 6)
     assert not first.stats.reseeded
     Killer(own_host).kill()
-    assert len(step(first, 6)) == 6
+    # The statistics arrive with the end of a step: the next host's first one ends after at most ten tokens.
+    assert len(step(first, 10)) == 10
     assert first.stats.reseeded
     assert first.stats.restarts == 1
 

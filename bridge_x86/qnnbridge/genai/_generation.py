@@ -86,6 +86,8 @@ class RemoteGeneration:
         # The host has finished; the application still has the tokens of `ahead` to take.
         self._done_after_ahead = False
         self._step = 1
+        # Seconds that the request for the last prompt took.
+        self._prompt_s = 0.0
         self._longest = LONGEST_STEP_OF_DAEMON if model.host.is_daemon else LONGEST_STEP
         self._stream: ReplyStream | None = None
         self._process: HostProcess | None = None
@@ -99,16 +101,19 @@ class RemoteGeneration:
 
     # --- what the application does ---
 
-    def append(self, prompt: Sequence[int]) -> None:
-        """Add a prompt, or a further one."""
+    def append(self, prompt: Sequence[int], count: int = 0) -> None:
+        """Add a prompt, or a further one.
+
+        count: number of tokens to generate with the same request; 0 if the application may read or change the
+        logits of the first one.
+        """
         if not prompt:
             raise PromptRefused("The prompt has no tokens.", fix="Append at least one token.")
         self.settle()
-        context = self._context_of([*self.tokens, *prompt])
+        context, began = self._context_of([*self.tokens, *prompt]), time.monotonic()
 
         def attempt(process: HostProcess) -> Frame:
-            # A count of 0: the prompt is processed and no token made. The next call asks for the first.
-            number, values, arguments = self._prepared(process, prompt, 0)
+            number, values, arguments = self._prepared(process, prompt, count)
             return call_object(process, number, "step", arguments, values, self._deadline, context, self.stopping)
 
         frame = self._with_replay(attempt, context)
@@ -116,10 +121,11 @@ class RemoteGeneration:
         self.tokens += prompt
         self.base, self._context = len(self.tokens), context
         self._take(frame)
-        self.done = self._done_after_ahead
+        self.done = self._done_after_ahead and not self.ahead
         # The first token comes alone, so that the time to it is not that of several.
-        self._step = 1
-        self.stats.first_token_s = None
+        self._step = min(1 + count, self._longest)
+        self.stats.steps += count > 0
+        self.stats.first_token_s, self._prompt_s = None, time.monotonic() - began
 
     def begin(self, inputs: NamedTensors) -> None:
         """Take inputs of the model, and the prompt if it is among them."""
@@ -167,7 +173,7 @@ class RemoteGeneration:
         if not (self.done and self.model.info is not None and token in self.model.info.eos):
             self.tokens.append(token)
         if self.stats.first_token_s is None:
-            self.stats.first_token_s = time.monotonic() - began
+            self.stats.first_token_s = self._prompt_s + time.monotonic() - began
         return token
 
     def rewind(self, length: int) -> None:
@@ -586,8 +592,9 @@ class RemoteBatch(RemoteGeneration):
         # Sequences that can be asked for: of beams the best ones.
         self.rows = math.prod(max(1, int(size or 1)) for size in sizes)
 
-    def append(self, prompt: Sequence[int]) -> None:
-        # First: the request that brings the prompt must not find it in the log as well.
+    def append(self, prompt: Sequence[int], count: int = 0) -> None:
+        # First: the request that brings the prompt must not find it in the log as well. No token is generated with
+        # it: the log counts tokens only when the application has them.
         super().append(prompt)
         self._log.append((list(prompt), 0))
 

@@ -17,7 +17,7 @@ class GenerationStats:
     replays: how often a new native generator took the history over (a further prompt on a fixed window, a full
     window, a rewind, a new host). forced: tokens that were fed again one by one for it. reseeded: whether sampling
     began a new sequence of random numbers. restarts: how often a new host went on with it. steps: requests for
-    tokens. first_token_s: from the first request after a prompt to its token.
+    tokens. first_token_s: seconds of the requests for the last prompt and its first token.
     """
 
     replays: int = 0

@@ -248,7 +248,11 @@ class Remade:
         return self._make(process, deadline)
 
     def _made(self, frame: Frame) -> None:
-        """The answer to the request has come."""
+        """Take the answer to the request that made the object."""
+
+    def answer_of_creation(self) -> Frame | None:
+        """Return the answer to the request that made the object, once, if it also answers the call."""
+        return None
 
     def _is_in(self, found: HostObject, process: HostProcess) -> bool:
         there = found.generation == process.generation and not found.released
@@ -353,6 +357,9 @@ class RemoteModel(Remade):
 
         def attempt(process: HostProcess) -> Frame:
             number = remade.number_in(process, deadline)
+            answer = remade.answer_of_creation()
+            if answer is not None:
+                return answer
             return call_object(process, number, operation, arguments, values, deadline, context)
 
         return survive(self.host, attempt, context, deadline, timeout)

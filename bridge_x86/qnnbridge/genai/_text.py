@@ -164,7 +164,8 @@ class TextStream(Shown, Iterator[str]):
             if prompt.inputs is not None:
                 self._generator.set_inputs(prompt.inputs)
             else:
-                self._generator.append_tokens(prompt.tokens[have:])
+                # The first token comes with the prompt, unless its logits are read before.
+                self._generator._remote.append(tokens_of(prompt.tokens[have:]), 1 if self._top is None else 0)
         except Cancelled:
             self._end_if_cancelled()
         # A replay has processed the whole history again.

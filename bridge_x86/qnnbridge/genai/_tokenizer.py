@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from qnnbridge._supervision.host_process import HostProcess
+    from qnnbridge_protocol.frames import Frame
     from qnnbridge_protocol.shown import Fact
 
 
@@ -173,12 +174,17 @@ class TokenizerStream(Shown):
             self._remade = self._new()
         if not self._known:
             tokens = [token, *self._ahead(token)]
-            arguments = {"tokens": tokens}
-            what = "its tokenizer (decode)"
-            reply = self._model.on_object(self._remade, what, "decode", arguments, (), timeout)
-            pieces = field(reply.header, "result", "tuple[str, ...]")
-            if len(pieces) != len(tokens):
-                raise desync(f"{len(pieces)} texts for {len(tokens)} tokens")
+            self._remade.first, what = tokens, "its tokenizer (decode)"
+            try:
+                reply = self._model.on_object(self._remade, what, "decode", {"tokens": tokens}, (), timeout)
+                pieces = field(reply.header, "result", "tuple[str, ...]")
+                if len(pieces) != len(tokens):
+                    raise desync(f"{len(pieces)} texts for {len(tokens)} tokens")
+            except BaseException:
+                # The host's stream may have decoded these tokens or not: the next call gets a new one.
+                self._remade.forget()
+                self._remade = self._new()
+                raise
             self._known.extend(zip(tokens, pieces, strict=True))
         _, piece = self._known.popleft()
         self._given.append(token)
@@ -193,16 +199,37 @@ class TokenizerStream(Shown):
             return []
         return list(generation.ahead)
 
-    def _new(self) -> Remade:
-        model, source, given = self._model, self._source, self._given
+    def _new(self) -> _RemoteStream:
+        return _RemoteStream(self._model, self._source, self._given)
 
-        def make(process: HostProcess, deadline: float | None) -> Any:
-            number = source.number_in(process, deadline)
-            values = token_values(given) if given else []
-            header, buffers = operation_request(number, "stream", {}, values)
-            return header, buffers, model.context
 
-        return Remade(model.host, "GenaiStream", make)
+class _RemoteStream(Remade):
+    """A stream in whichever host runs. The request that makes it already decodes the first tokens.
+
+    source: the tokenizer or processor that makes it. given: tokens that it must have decoded before.
+    """
+
+    def __init__(self, model: RemoteModel, source: Remade, given: list[int]) -> None:
+        super().__init__(model.host, "GenaiStream")
+        self._model = model
+        self._source = source
+        self._given = given
+        # Tokens of the next call.
+        self.first: list[int] = []
+        self._answer: Frame | None = None
+
+    def answer_of_creation(self) -> Frame | None:
+        answer, self._answer = self._answer, None
+        return answer
+
+    def _request(self, process: HostProcess, deadline: float | None) -> Any:
+        number = self._source.number_in(process, deadline)
+        values = token_values(self._given) if self._given else []
+        header, buffers = operation_request(number, "stream", {"tokens": self.first}, values)
+        return header, buffers, self._model.context
+
+    def _made(self, frame: Frame) -> None:
+        self._answer = frame
 
 
 def whole_text(text: str) -> str:

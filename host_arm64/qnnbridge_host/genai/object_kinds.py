@@ -432,9 +432,10 @@ def _new_stream(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
 
 
 def _replayed(stream: TokenStream, call: ObjectCall) -> ObjectResult:
-    if call.values:  # what an earlier one was given
+    if call.values:  # tokens that an earlier stream has decoded
         stream.decode(list(map(int, call.values[0])))
-    return ObjectResult(made=(STREAM, stream))
+    pieces = stream.decode(list(map(int, call.arguments.get("tokens") or ())))
+    return ObjectResult(pieces, made=(STREAM, stream))
 
 
 def _load_adapter(adapters: ModelAdapters, call: ObjectCall) -> None:
