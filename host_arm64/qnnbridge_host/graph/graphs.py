@@ -438,7 +438,7 @@ def without_weights(model: Any, *, plain: bool = False) -> Any:
     light.graph.name = graph.name
     foreign = [node for node in light.graph.node if node.domain == _MICROSOFT] if plain else []
     if plain:
-        _say_defaults(light.graph.node)
+        _write_out_defaults(light.graph.node)
     if foreign:
         elements = {tensor.name: tensor.data_type for tensor in graph.initializer}
         for node in foreign:
@@ -454,7 +454,7 @@ def without_weights(model: Any, *, plain: bool = False) -> Any:
     return light
 
 
-def _say_defaults(nodes: Any) -> None:
+def _write_out_defaults(nodes: Any) -> None:
     """Write out a default that the inference of onnx 1.23 gets wrong: STFT is one-sided without the attribute."""
     from onnx import helper
 

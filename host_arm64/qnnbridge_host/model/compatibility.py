@@ -127,7 +127,7 @@ class Compatibility:
         driver = (
             "made on the system's runtime driver (HNRD)" if self.user_driver else "not on a runtime driver (HNRD)"
         )
-        return made_with, f"for {', '.join(_target_words(target) for target in self.targets)}; {driver}"
+        return made_with, f"for {', '.join(_target_text(target) for target in self.targets)}; {driver}"
 
 
 def parse(text: str) -> Compatibility | None:
@@ -154,7 +154,7 @@ def _number(text: str) -> int:
     return int(text.strip().lstrip("vV") or "0")
 
 
-def _target_words(target: CompiledTarget) -> str:
+def _target_text(target: CompiledTarget) -> str:
     words = chip_label(target.soc_model) if target.soc_model else "no chip named"
     if target.arch:
         words += f", architecture V{target.arch} asked for"
@@ -475,11 +475,11 @@ def _judge(nodes: tuple[EpContextNode, ...], blobs: tuple[Blob, ...], was: Made,
         )
         if verdict is not None
     ]
-    worst = max(verdicts, key=_badness, default=Verdict(OK))
+    worst = max(verdicts, key=_severity, default=Verdict(OK))
     return worst._replace(notes=tuple(note for verdict in verdicts for note in verdict.notes))
 
 
-def _badness(verdict: Verdict) -> int:
+def _severity(verdict: Verdict) -> int:
     return (OK, RECOMPILE, CANNOT_RUN).index(verdict.level)
 
 
@@ -537,7 +537,7 @@ def _chip(was: Made, host: HostTraits) -> Verdict | None:
         return Verdict(OK, notes=("The model does not say which chip it was compiled for.",))
     verdicts = [_chip_on_npu(target, was, host, host.htp_arch) for target in was.targets if target.known_arch]
     # A binary for several chips runs if one of its targets fits.
-    return min(verdicts, key=_badness)
+    return min(verdicts, key=_severity)
 
 
 def _chip_on_npu(target: CompiledTarget, was: Made, host: HostTraits, ours: int) -> Verdict:

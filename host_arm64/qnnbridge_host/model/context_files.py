@@ -150,7 +150,7 @@ def _embedded(model: str | bytes, node: EpContextNode) -> BlobFacts:
             f"its node {node.label} contains no context binary",
             (
                 f"embed_mode is {'missing, which means 1' if node.embed_mode is None else node.embed_mode}, and "
-                f"what should be the binary is {_shown(kept)}."
+                f"what should be the binary is {_preview(kept)}."
             ),
             f"{RECOMPILE_FIX}.",
         )
@@ -158,7 +158,7 @@ def _embedded(model: str | bytes, node: EpContextNode) -> BlobFacts:
         return read_blob(file, value.start, value.length)
 
 
-def _shown(value: bytes) -> str:
+def _preview(value: bytes) -> str:
     return repr(value[:60].decode("utf-8", "backslashreplace")) if value else "empty"
 
 

@@ -140,7 +140,7 @@ def read_folder(
     paths = _check_files(folder, set(given))
     if look is None:
         return folder
-    files = tuple(_looked(folder, stage, path, look) for stage, path in paths)
+    files = tuple(_hashed(folder, stage, path, look) for stage, path in paths)
     return dataclasses.replace(folder, files=files, fingerprint=_fingerprint(path, config, files))
 
 
@@ -340,7 +340,7 @@ def _checked(folder: GenaiFolder, stage: GenaiStage, path: str) -> tuple[GenaiSt
     return stage, path
 
 
-def _looked(folder: GenaiFolder, stage: GenaiStage, path: str, look: Callable[[str], KnownFile]) -> KnownFile:
+def _hashed(folder: GenaiFolder, stage: GenaiStage, path: str, look: Callable[[str], KnownFile]) -> KnownFile:
     try:
         return look(os.path.abspath(path))
     except OSError as error:

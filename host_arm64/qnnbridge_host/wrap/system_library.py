@@ -256,7 +256,7 @@ def read_binary(path: str, folder: str | None = None) -> BinaryDescription:
                 handle, ctypes.addressof(view), len(mapped), ctypes.byref(found), ctypes.byref(size)
             )
             if code or not found:
-                raise _unread(path, f"QnnSystemContext_getBinaryInfo: error {code & 0xFFFF}", version)
+                raise _cannot_read(path, f"QnnSystemContext_getBinaryInfo: error {code & 0xFFFF}", version)
             return _binary(found.contents, path, version)
         # The description is in memory of the handle. All of it has been copied by now.
         finally:
@@ -315,7 +315,7 @@ def _interface(folder: str) -> tuple[_Interface, str]:
     )
 
 
-def _unread(path: str, evidence: str, version: str) -> ContextUnusable:
+def _cannot_read(path: str, evidence: str, version: str) -> ContextUnusable:
     return ContextUnusable(
         f"QNN's system library cannot read {os.path.basename(path)} as a context binary.",
         cause="It is damaged, it is of another format, or a newer QNN SDK than the host's made it.",
@@ -349,14 +349,14 @@ class _Reader:
     def count(self, number: int, most: int, pointer: Any, what: str) -> int:
         # For a count without an array ctypes would raise a ValueError that does not mention the file.
         if number > most or (number and not pointer):
-            raise _unread(self.path, f"{number} {what}", self.library)
+            raise _cannot_read(self.path, f"{number} {what}", self.library)
         return number
 
     def text(self, value: bytes | None, what: str) -> str:
         try:
             return (value or b"").decode("utf-8")
         except UnicodeDecodeError:
-            raise _unread(self.path, f"{what} is {value!r}", self.library) from None
+            raise _cannot_read(self.path, f"{what} is {value!r}", self.library) from None
 
 
 def _binary(found: _Binary, path: str, version: str) -> BinaryDescription:
