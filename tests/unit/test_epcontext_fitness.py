@@ -199,7 +199,7 @@ def test_where_the_binary_says_nothing_the_metadata_count(tmp_path: Path) -> Non
     assert "compiled with QNN 2.60 for V81; this host has QNN 2.51 on V73" in verdict.reason
     models.set_compatibility(path, None)
     assert judge(path, npu(60)).level == OK
-    assert "does not say which chip" in judge(path, npu(60)).notes[0]
+    assert "does not record the chip" in judge(path, npu(60)).notes[0]
     assert judge(models.edit(path, ep_sdk_version="v2.60.0.1"), npu(60)).level == CANNOT
 
 

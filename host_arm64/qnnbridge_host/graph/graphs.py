@@ -124,7 +124,7 @@ def load_tensor(tensor: Any, folder: Path) -> None:
     # accept signs, blanks and underscores.
     if not (offset.isdecimal() and length.isdecimal() and int(length) in (0, needed)):
         raise InvalidGraph(
-            f"Tensor {tensor.name} is said to be {length} bytes from {offset} on of the file {name}.",
+            f"Tensor {tensor.name} is declared with {length} bytes from {offset} on in the file {name}.",
             cause=f"Its shape {list(tensor.dims)} takes {needed:,} bytes.",
             fix="The model is damaged: export it again.",
         )

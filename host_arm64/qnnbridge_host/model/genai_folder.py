@@ -134,7 +134,7 @@ def read_folder(
         )
     # Any field of a foreign config may have any type; Python's JSON parser accepts infinity as a number.
     except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
-        raise _invalid(path, f"{CONFIG} is not understood: {error}.", "Export the model again.") from None
+        raise _invalid(path, f"{CONFIG} cannot be interpreted: {error}.", "Export the model again.") from None
     if not stages:
         raise _invalid(path, f"{CONFIG} contains no model file.", "Export the model again.")
     paths = _check_files(folder, set(given))
@@ -413,7 +413,7 @@ LAYOUTS: Final[tuple[LayoutSupport, ...]] = (
         "window",
         "a pipeline with GroupQueryAttention and the whole KV cache (Olive, Foundry)",
         ("0.16.0", "0.16.0"),
-        "it makes the KV cache as long as the prompt, and the stages have a fixed one",
+        "it makes the KV cache as long as the prompt, but its length is fixed in the stages",
     ),
     LayoutSupport(
         "sliding",

@@ -78,7 +78,7 @@ def refuse_native(folder: str, allowed: Collection[str], own_libraries: str | No
             continue
         raise NativeCodeRefused(
             f"{CONFIG} of {folder} sets {option.key} to {option.value!r}, which {option.does}.",
-            cause="The config comes with the model, and ONNX Runtime would obey it with the rights of this user.",
+            cause="The config comes with the model, and ONNX Runtime would apply it with the rights of this user.",
             evidence=[f"{CONFIG}: {option.place}"],
             fix=f"Remove {option.key} from {CONFIG}. If the origin of the folder is trusted, allow it: "
             f"qnnbridge.genai.Model(..., allow_native=[{option.key!r}]), or "

@@ -212,7 +212,7 @@ def walk(
                 raise _invalid_field(window[position - base :])
             fields += 1
             if fields > most:
-                raise TooMuch(f"more than {most} fields would have to be read, which no model needs")
+                raise TooMuch(f"more than {most} fields would have to be read, more than any model needs")
             if wire == BYTES:
                 length, at = varint(window, at)
                 start = base + at
@@ -258,7 +258,7 @@ def walk(
                 top = top.parent
                 depth -= 1
             else:
-                raise Garbage(f"a field is of the kind {wire}, which is not allowed here")
+                raise Garbage(f"a field has the wire type {wire}, which is not allowed here")
             repeats = repeats + 1 if tag == last else 0
             last = tag
             if repeats >= _RUN_FIELDS and tag in _RUN_TAGS and top is not None and not top.wants(number):

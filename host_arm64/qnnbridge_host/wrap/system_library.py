@@ -287,7 +287,7 @@ def library_folder() -> str:
         if has_library(folder):
             return folder
     raise ProviderUnavailable(
-        f"QNN's system library {LIBRARY} is not beside the QNN of the host's Python, {sys.executable}.",
+        f"QNN's system library {LIBRARY} was not found next to the QNN of the host's Python, {sys.executable}.",
         cause="Only this library can read the contents of a context binary.",
         fix=install_command("host", python=sys.executable, options="--force-reinstall"),
         evidence=folders,
@@ -337,8 +337,8 @@ class _Reader:
         if version not in versions:
             raise ContextUnusable(
                 f"The QNN SDK of this host describes {os.path.basename(self.path)} in a form that qnnbridge does "
-                "not know.",
-                cause=f"{what} version {version}; known are {', '.join(map(str, versions))}.",
+                "not support.",
+                cause=f"{what} version {version}; supported are {', '.join(map(str, versions))}.",
                 fix="Update qnnbridge, or use the onnxruntime-qnn release that made the binary.",
                 evidence=(f"system interface {self.library}",),
                 details={"path": self.path},
