@@ -326,4 +326,4 @@ def test_the_manifest_of_another_model_is_not_used(recorded: Path) -> None:
     shutil.copy(manifest_path(recorded), manifest_path(other))
     verdict = judge(other)
     assert verdict.level == "ok"
-    assert "is of good.onnx and was not used" in verdict.notes[0]
+    assert "belongs to good.onnx and was ignored" in verdict.notes[0]
