@@ -174,7 +174,7 @@ def make_plan(
         raise desync("plan.make without a proper description")
     # Raises `Closed` for an unknown session; the client then treats the plan as refused for now.
     session, lane = find(number)
-    tensors = [_read(item) for item in (*inputs, *outputs)]
+    tensors = [_parse_tensor(item) for item in (*inputs, *outputs)]
     bound = [_shared(tensor, slabs, written=at >= len(inputs)) for at, tensor in enumerate(tensors)]
     call = BoundCall(tuple(bound[: len(inputs)]), tuple(bound[len(inputs) :]))
     # `feeds` is a dict: with a duplicate name it is shorter than the list.
@@ -194,7 +194,7 @@ class _Tensor(NamedTuple):
     offset: int
 
 
-def _read(item: Any) -> _Tensor:
+def _parse_tensor(item: Any) -> _Tensor:
     from qnnbridge_protocol.elements import LAYOUTS, ElementType, measure
 
     if type(item) is not list or len(item) != 5 or type(item[0]) is not str or type(item[2]) is not list:
@@ -524,10 +524,10 @@ class HostChannel:
                 self.spare.clear()
                 self._made = 0
                 self.current = self._record = None
-                self.note = _nowhere
+                self.note = _ignore_phase
 
 
-def _nowhere(_phase: str) -> None:
+def _ignore_phase(_phase: str) -> None:
     """Discard the phase of a call on an ended channel."""
 
 

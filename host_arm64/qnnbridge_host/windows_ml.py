@@ -213,7 +213,7 @@ def _not_made_ready(entry: CatalogueEntry, error: OSError) -> ProviderUnavailabl
     missing = entry.state == NOT_PRESENT
     return ProviderUnavailable(
         f"Windows could not {'download' if missing else 'prepare'} {entry.words}.",
-        cause=_words(error),
+        cause=_message(error),
         fix="Connect this computer to the internet and try again; where Windows Update is managed, its policy has "
         "to allow the download. Without a network use engine='wheel' (onnxruntime-qnn) or ep_path=."
         if missing
@@ -243,7 +243,7 @@ def _no_package(error: Exception) -> ProviderUnavailable:
 def _no_catalogue(error: OSError) -> ProviderUnavailable:
     return ProviderUnavailable(
         "Windows cannot open its catalogue of execution providers.",
-        cause=_words(error),
+        cause=_message(error),
         fix=f"Windows ML needs {_WINDOWS_11_24H2}, with its updates. Or use engine='wheel' (onnxruntime-qnn).",
         details={"engine": "windowsml", "hresult": _hresult(error)},
     )
@@ -252,13 +252,13 @@ def _no_catalogue(error: OSError) -> ProviderUnavailable:
 def _no_entry(error: OSError | ValueError) -> ProviderUnavailable:
     return ProviderUnavailable(
         "Windows cannot describe the providers of its catalogue.",
-        cause=_words(error) if isinstance(error, OSError) else f"The package windowsml does not support: {error}.",
+        cause=_message(error) if isinstance(error, OSError) else f"windowsml does not support: {error}.",
         fix="Upgrade windowsml in the host's Python, and restart Windows. Or use engine='wheel' (onnxruntime-qnn).",
         details={"engine": "windowsml"},
     )
 
 
-def _words(error: OSError) -> str:
+def _message(error: OSError) -> str:
     number = _hresult(error)
     return f"{error.strerror or error}" + (f" (HRESULT {number})" if number else "")
 
@@ -268,7 +268,7 @@ def _hresult(error: OSError) -> str | None:
     return None if number is None else f"0x{number & 0xFFFFFFFF:08X}"
 
 
-def _tell(**fields: Any) -> None:
+def _print_json(**fields: Any) -> None:
     import json
 
     print(json.dumps(fields), flush=True)
@@ -287,15 +287,15 @@ def main(words: list[str]) -> int:
             def progress(part: float) -> None:
                 if int(part * 100) != last[0]:
                     last[0] = int(part * 100)
-                    _tell(progress=part)
+                    _print_json(progress=part)
 
             found = [ready_qnn(download=True, on_progress=progress)]
         else:
             found = listed()
     except BridgeError as error:
-        _tell(error=error.to_wire(), package=package)
+        _print_json(error=error.to_wire(), package=package)
         return 1
-    _tell(
+    _print_json(
         providers=[{name: getattr(one, name) for name in CatalogueEntry._fields} for one in found], package=package
     )
     return 0

@@ -112,7 +112,7 @@ def test_two_dots_in_a_plain_name_are_told_how_to_avoid(tmp_path: Path) -> None:
     path = models.edit(models.real(tmp_path), ep_cache_context="a..b_qnn.bin")
     (tmp_path / "a_qnn.bin").rename(tmp_path / "a..b_qnn.bin")
     verdict = judge(path)
-    assert "two dots in a row, which QNN takes for a way out" in verdict.reason
+    assert "two dots in a row, which QNN treats as leaving" in verdict.reason
     assert "Rename the original model" in (verdict.fix or "")
 
 
@@ -196,7 +196,7 @@ def test_a_node_that_does_not_say_is_a_main_node(tmp_path: Path) -> None:
 def test_another_providers_model_is_not_for_this_host(source: str | None, tmp_path: Path) -> None:
     verdict = judge(models.edit(models.real(tmp_path), source=source))
     assert verdict.level == "cannot run here"
-    assert (source or "an execution provider that it does not name") in verdict.reason
+    assert (source or "an unnamed execution provider") in verdict.reason
 
 
 def test_the_short_name_of_qnn_counts(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_another_size_is_found_without_a_hash(name: str, recorded: Path) -> None
         return models.sha256(Path(path))
 
     verdict = check_compiled(recorded, scan, SIMULATOR, hash_of=hash_of)
-    assert "by the manifest it had" in (verdict.cause or "")
+    assert "the manifest records" in (verdict.cause or "")
     assert name not in hashed
 
 
@@ -326,4 +326,4 @@ def test_the_manifest_of_another_model_is_not_used(recorded: Path) -> None:
     shutil.copy(manifest_path(recorded), manifest_path(other))
     verdict = judge(other)
     assert verdict.level == "ok"
-    assert "is of good.onnx and was not used" in verdict.notes[0]
+    assert "belongs to good.onnx and was ignored" in verdict.notes[0]

@@ -82,7 +82,7 @@ def test_the_sentence_that_a_person_gets(tmp_path: Path) -> None:
     assert verdict.message == (
         "cannot run here: compiled with QNN 2.51 for SoC 88 (V81); this host has QNN 2.37 on V73"
     )
-    assert (verdict.fix or "").startswith("Recompile from the original model with soc_model=60. To install ")
+    assert (verdict.fix or "").startswith("Recompile from the original model with soc_model=60. Installing ")
     assert "is not enough" in (verdict.fix or "")
     text = str(verdict.error("m_ctx.onnx", "/models/m_ctx.onnx"))
     assert text.startswith("m_ctx.onnx cannot run here: compiled with QNN 2.51")
@@ -199,7 +199,7 @@ def test_where_the_binary_says_nothing_the_metadata_count(tmp_path: Path) -> Non
     assert "compiled with QNN 2.60 for V81; this host has QNN 2.51 on V73" in verdict.reason
     models.set_compatibility(path, None)
     assert judge(path, npu(60)).level == OK
-    assert "does not say which chip" in judge(path, npu(60)).notes[0]
+    assert "does not record the chip" in judge(path, npu(60)).notes[0]
     assert judge(models.edit(path, ep_sdk_version="v2.60.0.1"), npu(60)).level == CANNOT
 
 

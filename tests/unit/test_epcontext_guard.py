@@ -46,7 +46,7 @@ def test_another_provider_is_named(tmp_path: Path) -> None:
     )
     with pytest.raises(CompiledModelRefused) as caught:
         refuse_compiled(model.SerializeToString(), "x")
-    assert "made by OpenVINOExecutionProvider and an execution provider that it does not name" in str(caught.value)
+    assert "made by OpenVINOExecutionProvider and an unnamed execution provider" in str(caught.value)
 
 
 def test_many_parts_are_not_all_listed() -> None:

@@ -41,7 +41,7 @@ def test_without_a_short_name_it_is_refused_with_what_to_do(
     code_page: pytest.MonkeyPatch, compiled: ModelSource
 ) -> None:
     code_page.setattr(native_path, "short_path", lambda path: path)
-    with pytest.raises(ContextUnusable, match=r"F\.onnx cannot be loaded from where it is") as refused:
+    with pytest.raises(ContextUnusable, match=r"F\.onnx cannot be loaded from its folder") as refused:
         path_for_qnn(compiled)
     assert "no short names" in str(refused.value.cause)
     assert "plain English name" in str(refused.value.fix)

@@ -22,7 +22,7 @@ from qnnbridge_protocol.errors import InvalidGraph, NoSuchFile
 def test_functions_that_are_too_many_nodes_when_written_out_are_refused() -> None:
     with pytest.raises(InvalidGraph, match=r"more than 1,000,000 nodes") as caught:
         bounds.check_functions(models.exponential_functions())
-    assert "40 functions stand for 10^12 nodes" in str(caught.value.cause)
+    assert "40 functions have 10^12 nodes" in str(caught.value.cause)
     bounds.check_functions(models.exponential_functions(depth=18))
 
 
@@ -185,9 +185,9 @@ def test_functions_that_cannot_be_written_out_are_refused(functions: list[Any], 
     [
         ({"offset": "4096"}, "w.bin of the model is cut off"),
         ({"offset": str(2**64 - 8), "length": "16"}, "w.bin of the model is cut off"),
-        ({"length": str(2**70)}, "from 0 on of the file w.bin"),
-        ({"offset": "-8"}, "from -8 on of the file w.bin"),
-        ({"offset": "1e3"}, "from 1e3 on of the file w.bin"),
+        ({"length": str(2**70)}, "from 0 on in the file w.bin"),
+        ({"offset": "-8"}, "from -8 on in the file w.bin"),
+        ({"offset": "1e3"}, "from 1e3 on in the file w.bin"),
     ],
 )
 def test_weights_in_a_file_that_lacks_them_are_refused(entries: dict[str, str], says: str, tmp_path: Path) -> None:

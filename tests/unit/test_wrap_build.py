@@ -140,7 +140,7 @@ def test_a_graph_is_chosen_by_its_name() -> None:
         ({"name": ""}, "has no name"),
         ({"layout": 5}, "memory layout 5"),
         ({"dynamic": True}, "changes from run to run"),
-        ({"dimensions": (2, 0)}, "has no elements"),
+        ({"dimensions": (2, 0)}, "is empty"),
         ({"kind": 11}, "is optional"),
     ],
 )
@@ -257,7 +257,7 @@ def test_a_version_that_is_not_known_is_refused_before_it_is_read(
     versions: tuple[int, int, int], what: str
 ) -> None:
     whole, _memory = filled(*versions)
-    with pytest.raises(ContextUnusable, match="a form that qnnbridge does not know") as refused:
+    with pytest.raises(ContextUnusable, match="a form that qnnbridge does not support") as refused:
         native._binary(whole, "m.bin", "1.99.0")
     assert f"{what}" in str(refused.value.cause)
 

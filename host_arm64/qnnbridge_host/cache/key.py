@@ -233,7 +233,7 @@ def reason_against(source: ModelSource, spec: SessionSpec, settings: CacheSettin
         return "the model is compiled already"
     reason = _against_options(spec)
     if reason is None and is_small(source, settings):
-        reason = f"the model has {size_of(source)} bytes, compiling it is quick"
+        reason = f"the model has {size_of(source)} bytes, so compiling it is fast"
     return reason
 
 
@@ -255,7 +255,7 @@ def _against_options(spec: SessionSpec) -> str | None:
         return f"QNN's backend is {backend}, not htp"
     for name in _WRITES & options.keys():
         if options[name] != "0":
-            return f"the QNN option {name} is about compiling itself"
+            return f"the QNN option {name} concerns compilation itself"
     if options.get("profiling_level", "off") != "off":
         return "QNN's profiling would not see the compilation"
     for name in _LIBRARIES:
@@ -264,7 +264,7 @@ def _against_options(spec: SessionSpec) -> str | None:
     if spec.custom_op_libraries:
         return "the session has custom operators, in libraries whose contents are not known"
     if spec.options.get("optimized_model_filepath"):
-        return "optimized_model_filepath asks for a file that only the original model gives"
+        return "optimized_model_filepath requests a file that only the original model gives"
     for key, text in spec.config_entries.items():
         if key.startswith(_OWN_CONTEXT) and text not in ("", "0"):
             return f"the session itself is about compiled models ({key})"

@@ -373,7 +373,7 @@ class Verdicts(JsonFolder):
             report: the verdict of the comparison.
             calls: number of calls of the model since they were counted last.
         """
-        with self._alone():
+        with self._locked():
             before = self.read(key)
             if before is None:
                 found = dataclasses.replace(report, calls=max(1, calls), compared=1)
@@ -386,14 +386,14 @@ class Verdicts(JsonFolder):
 
     def count(self, key: str, calls: int) -> None:
         """Add calls that were not compared, if there is a verdict."""
-        with self._alone():
+        with self._locked():
             before = self.read(key)
             if before is not None:
                 self._write(key, self._content(dataclasses.replace(before, calls=before.calls + calls)))
 
     def begin(self, key: str) -> bool:
         """Count an attempt. Return whether a comparison may start: not too many attempts were interrupted."""
-        with self._alone():
+        with self._locked():
             try:
                 content = self._read(key) or {}
                 attempts = int(content.get("attempts", 0))
@@ -408,7 +408,7 @@ class Verdicts(JsonFolder):
 
     def ended(self, key: str) -> None:
         """Reset the attempts: the latest comparison ended, with any result."""
-        with self._alone():
+        with self._locked():
             try:
                 content = self._read(key)
             except (Damaged, OSError):
@@ -442,7 +442,7 @@ class Verdicts(JsonFolder):
         return {"schema": SCHEMA, "rules": RULES, "report": report.to_wire()}
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """Hold the lock of all verdicts during a block. Continue without it if it is unavailable for too long."""
         held = None
         with contextlib.suppress(OSError):

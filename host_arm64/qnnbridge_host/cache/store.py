@@ -223,10 +223,10 @@ class Store:
         """Remove an entry and the records of its use."""
         folder = self.entry_folder(key)
         if os.path.lexists(enter(folder)):
-            grave = self.part("tmp") / f"removed-{secrets.token_hex(8)}"
+            discarded = self.part("tmp") / f"removed-{secrets.token_hex(8)}"
             # Rename first, then remove: if the process is killed in between, no partial entry is left.
-            os.rename(folder, grave)
-            remove_tree(grave)
+            os.rename(folder, discarded)
+            remove_tree(discarded)
         if not self.in_use(key):
             remove_tree(self._uses(key))
 

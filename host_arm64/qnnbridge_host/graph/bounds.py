@@ -34,8 +34,8 @@ def refuse_large(count: int, label: str, command: str, time: str) -> None:
     if count > LARGE_NODES:
         raise OptionError(
             f"{label} has {count:,} nodes, and {command} takes {time} for more than {LARGE_NODES:,}.",
-            cause="Real models have fewer; a loop that the exporter unrolled makes this many.",
-            fix="Export the model with the loop as Loop or outside of it, or go on all the same: --large.",
+            cause="Real models have fewer; this many result from a loop that the exporter unrolled.",
+            fix="Export the model with the loop as Loop or outside of it, or continue anyway: --large.",
         )
 
 
@@ -50,15 +50,15 @@ def check_functions(model: Any) -> None:
     # Python's limit is about 1,000 nested calls; ONNX itself has no limit.
     except RecursionError:
         raise InvalidGraph(
-            "The functions of the model call each other too deep.",
+            "The calls of the model's functions are nested too deeply.",
             cause=f"Of {len(model.functions)} functions, hundreds are nested.",
             fix="Export the model without functions.",
         ) from None
     if total > MAX_NODES:
         raise InvalidGraph(
-            f"The model's functions are more than {MAX_NODES:,} nodes when they are written out.",
-            cause=f"They call each other: {len(model.functions)} functions stand for {_about(total)} nodes.",
-            fix="Export the model without functions, or with fewer calls from one to the other.",
+            f"The model's functions have more than {MAX_NODES:,} nodes when they are inlined.",
+            cause=f"They call each other: {len(model.functions)} functions have {_about(total)} nodes in total.",
+            fix="Export the model without functions, or with fewer calls between them.",
         )
 
 

@@ -124,7 +124,7 @@ def load_tensor(tensor: Any, folder: Path) -> None:
     # accept signs, blanks and underscores.
     if not (offset.isdecimal() and length.isdecimal() and int(length) in (0, needed)):
         raise InvalidGraph(
-            f"Tensor {tensor.name} is said to be {length} bytes from {offset} on of the file {name}.",
+            f"Tensor {tensor.name} is declared with {length} bytes from {offset} on in the file {name}.",
             cause=f"Its shape {list(tensor.dims)} takes {needed:,} bytes.",
             fix="The model is damaged: export it again.",
         )
@@ -438,7 +438,7 @@ def without_weights(model: Any, *, plain: bool = False) -> Any:
     light.graph.name = graph.name
     foreign = [node for node in light.graph.node if node.domain == _MICROSOFT] if plain else []
     if plain:
-        _say_defaults(light.graph.node)
+        _write_out_defaults(light.graph.node)
     if foreign:
         elements = {tensor.name: tensor.data_type for tensor in graph.initializer}
         for node in foreign:
@@ -454,7 +454,7 @@ def without_weights(model: Any, *, plain: bool = False) -> Any:
     return light
 
 
-def _say_defaults(nodes: Any) -> None:
+def _write_out_defaults(nodes: Any) -> None:
     """Write out a default that the inference of onnx 1.23 gets wrong: STFT is one-sided without the attribute."""
     from onnx import helper
 

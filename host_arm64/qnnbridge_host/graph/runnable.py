@@ -47,7 +47,7 @@ def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = N
             # Checked before the run: Linux grants the memory, and ends a process when the memory is used.
             if size > limit:
                 raise InvalidGraph(
-                    f"The model computes a tensor of {_in_words(size)}.",
+                    f"The model computes a tensor of {_size_text(size)}.",
                     cause=f"{name} ({node.op_type}) has the shape {list(shape)}.",
                     fix="Give smaller sizes (--dim), or export the model without this tensor.",
                 )
@@ -119,6 +119,6 @@ def _element_bytes(element: int) -> int:
         return 1
 
 
-def _in_words(size: int) -> str:
+def _size_text(size: int) -> str:
     power = min(len(_UNITS) - 1, (max(1, size).bit_length() - 1) // 10)
     return f"{size / 2 ** (10 * power):,.0f} {_UNITS[power]}"

@@ -77,7 +77,7 @@ class EpContextNode(NamedTuple):
     @property
     def provider(self) -> str:
         """Execution provider that compiled the part, for messages."""
-        return self.source or "an execution provider that it does not name"
+        return self.source or "an unnamed execution provider"
 
 
 # Every node that refers to a file, or is or contains a compiled part, contains one of these byte strings. Searching

@@ -127,7 +127,7 @@ class Compatibility:
         driver = (
             "made on the system's runtime driver (HNRD)" if self.user_driver else "not on a runtime driver (HNRD)"
         )
-        return made_with, f"for {', '.join(_target_words(target) for target in self.targets)}; {driver}"
+        return made_with, f"for {', '.join(_target_text(target) for target in self.targets)}; {driver}"
 
 
 def parse(text: str) -> Compatibility | None:
@@ -154,10 +154,10 @@ def _number(text: str) -> int:
     return int(text.strip().lstrip("vV") or "0")
 
 
-def _target_words(target: CompiledTarget) -> str:
+def _target_text(target: CompiledTarget) -> str:
     words = chip_label(target.soc_model) if target.soc_model else "no chip named"
     if target.arch:
-        words += f", architecture V{target.arch} asked for"
+        words += f", architecture V{target.arch} requested"
     return words + (f", {target.vtcm_mb} MB of VTCM" if target.vtcm_mb else "")
 
 
@@ -413,8 +413,8 @@ def _name_problem(model: str | bytes) -> Verdict | None:
     if isinstance(model, bytes) or not model.lower().endswith(".ort"):
         return None
     return cannot_run(
-        "its name ends in .ort, by which ONNX Runtime takes it for its own format",
-        "It is an ONNX file, whatever its name.",
+        "its name ends in .ort, so ONNX Runtime would read it as its own format",
+        "The file is an ONNX model in spite of its name.",
         f"Rename it to {os.path.splitext(os.path.basename(model))[0]}.onnx.",
     )
 
@@ -424,14 +424,14 @@ def _structure_problem(nodes: tuple[EpContextNode, ...]) -> Verdict | None:
     if foreign:
         makers = ", ".join(dict.fromkeys(node.provider for node in foreign))
         return cannot_run(
-            f"made by {makers}, and this host runs what QNNExecutionProvider made",
+            f"made by {makers}; this host runs only models of QNNExecutionProvider",
             "A context binary can be read only by the execution provider that made it.",
             f"{RECOMPILE_FIX}, or use the original model.",
         )
     if not any(node.owns_blob for node in nodes):
         return cannot_run(
             "none of its compiled parts owns a context binary",
-            "No EPContext node has main_context=1. Parts were taken out of the model, or it was written wrongly.",
+            "No EPContext node has main_context=1. Parts of the model were removed, or it was written incorrectly.",
             f"{RECOMPILE_FIX}.",
         )
     return None
@@ -448,7 +448,7 @@ def _manifest(model: str | bytes) -> tuple[CompiledManifest | None, Verdict | No
     except ContextUnusable as error:
         return None, cannot_run(error.message.rstrip("."), error.cause, error.fix, *error.evidence), ()
     if manifest is not None and manifest.model != os.path.basename(model):
-        return None, None, (f"The manifest beside it is of {manifest.model} and was not used.",)
+        return None, None, (f"The manifest next to it belongs to {manifest.model} and was ignored.",)
     return manifest, None, ()
 
 
@@ -457,7 +457,7 @@ def _manifest(model: str | bytes) -> tuple[CompiledManifest | None, Verdict | No
 
 def _judge(nodes: tuple[EpContextNode, ...], blobs: tuple[Blob, ...], was: Made, host: HostTraits) -> Verdict:
     if host.backend != "htp":
-        return Verdict(OK, notes=(f"The session asks for QNN's backend {host.backend}; fitness was not judged.",))
+        return Verdict(OK, notes=(f"The session uses QNN's backend {host.backend}; fitness was not checked.",))
     # Every rule runs because the notes of each are kept. Among verdicts of the same level the first one is shown:
     # a missing QNN comes before its version, and the version before the chip, because the advice on the chip
     # depends on the version.
@@ -475,11 +475,11 @@ def _judge(nodes: tuple[EpContextNode, ...], blobs: tuple[Blob, ...], was: Made,
         )
         if verdict is not None
     ]
-    worst = max(verdicts, key=_badness, default=Verdict(OK))
+    worst = max(verdicts, key=_severity, default=Verdict(OK))
     return worst._replace(notes=tuple(note for verdict in verdicts for note in verdict.notes))
 
 
-def _badness(verdict: Verdict) -> int:
+def _severity(verdict: Verdict) -> int:
     return (OK, RECOMPILE, CANNOT_RUN).index(verdict.level)
 
 
@@ -514,12 +514,12 @@ def _older_sdk(was: Made, host: HostTraits) -> Verdict | None:
         chip = _chip(was, host)
         fix = f"{RECOMPILE_FIX}, or install {newer} in the host's Python."
         if chip is not None and not chip.can_run:
-            fix = f"{chip.fix} To install {newer} is not enough: the chip does not fit either."
+            fix = f"{chip.fix} Installing {newer} is not enough, because the chip does not fit either."
         return cannot_run(
             f"{was.words}; this host has {host.words}", "QNN cannot read a context binary of a newer SDK.", fix
         )
     if its > ours:
-        return Verdict(RECOMPILE, f"{was.words} ({was.sdk}); this host has a little older one ({host.qnn_sdk})")
+        return Verdict(RECOMPILE, f"{was.words} ({was.sdk}); this host has a slightly older one ({host.qnn_sdk})")
     if its[:2] < ours[:2]:
         return Verdict(
             OK,
@@ -534,10 +534,10 @@ def _chip(was: Made, host: HostTraits) -> Verdict | None:
     if host.htp_arch is None:
         return Verdict(OK, notes=("The chip of the host is not known, so the architecture was not compared.",))
     if not was.targets or not any(target.known_arch for target in was.targets):
-        return Verdict(OK, notes=("The model does not say which chip it was compiled for.",))
+        return Verdict(OK, notes=("The model does not record the chip that it was compiled for.",))
     verdicts = [_chip_on_npu(target, was, host, host.htp_arch) for target in was.targets if target.known_arch]
     # A binary for several chips runs if one of its targets fits.
-    return min(verdicts, key=_badness)
+    return min(verdicts, key=_severity)
 
 
 def _chip_on_npu(target: CompiledTarget, was: Made, host: HostTraits, ours: int) -> Verdict:
@@ -631,7 +631,7 @@ def _embedded_parts(nodes: tuple[EpContextNode, ...], host: HostTraits) -> Verdi
     if not bare:
         return None
     release = sdk_numbers(host.onnxruntime_qnn)
-    why = "Some older releases take the missing binary of its second part for a file (ONNX Runtime issue 31977)."
+    why = "Some older releases treat the missing binary of its second part as a file (ONNX Runtime issue 31977)."
     if release is not None and release >= _EMBEDDED_PARTS_LOAD_SINCE:
         return Verdict(OK, notes=(f"It has several parts and embeds its context binary. {why}",))
     return Verdict(

@@ -102,7 +102,7 @@ def _compare_with_manifest(source: ModelSource) -> None:
     if source.known[0].sha256 != record.sha256:
         raise ContextUnusable(
             f"The compiled model {source.label} is not as it was compiled.",
-            cause="Its contents have changed since: not even its compiled parts are found in it any more.",
+            cause="Its contents have changed so much that its compiled parts cannot be found in it any more.",
             evidence=(f"sha256 {source.known[0].sha256}", f"in the manifest {record.sha256}"),
             fix="Copy it again, or compile the original model again. If it is another model, delete the manifest.",
             details={"path": path},
@@ -185,7 +185,7 @@ def _outcome(verdict: Verdict, scan: ModelScan, check: str | None) -> tuple[str,
 def _only_warns(check: str | None) -> bool:
     value = os.environ.get(CHECK_VARIABLE, "") if check is None else check
     if value not in ("", "error", "warn"):
-        raise OptionError(f"{CHECK_VARIABLE}={value!r} is not known.", fix="Set it to error (default) or warn.")
+        raise OptionError(f"{CHECK_VARIABLE}={value!r} is invalid.", fix="Set it to error (default) or warn.")
     return value == "warn"
 
 
@@ -223,7 +223,7 @@ def path_for_qnn(source: ModelSource) -> str | None:
         return os.path.join(native_path(folder), name)
     except OSError as error:
         raise ContextUnusable(
-            f"The compiled model {source.label} cannot be loaded from where it is.",
+            f"The compiled model {source.label} cannot be loaded from its folder.",
             cause=f"{error}.",
             fix="Move the model and its context binary to a folder with a plain English name (A to Z), or compile "
             "it again there.",

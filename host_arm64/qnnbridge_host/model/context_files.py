@@ -150,7 +150,7 @@ def _embedded(model: str | bytes, node: EpContextNode) -> BlobFacts:
             f"its node {node.label} contains no context binary",
             (
                 f"embed_mode is {'missing, which means 1' if node.embed_mode is None else node.embed_mode}, and "
-                f"what should be the binary is {_shown(kept)}."
+                f"the value of the binary is {_preview(kept)}."
             ),
             f"{RECOMPILE_FIX}.",
         )
@@ -158,7 +158,7 @@ def _embedded(model: str | bytes, node: EpContextNode) -> BlobFacts:
         return read_blob(file, value.start, value.length)
 
 
-def _shown(value: bytes) -> str:
+def _preview(value: bytes) -> str:
     return repr(value[:60].decode("utf-8", "backslashreplace")) if value else "empty"
 
 
@@ -243,8 +243,8 @@ def _check_facts(blob: Blob) -> None:
     if blob.is_of_another_model:
         raise _Unusable(
             f"its {blob.label} belongs to another model",
-            "Its graphs have other names than the parts of the model. Two models that are compiled to one file "
-            "name leave one's model beside the other's binary; loaded, that crashes or gives wrong numbers.",
+            "Its graphs do not have the names of the model's parts. Compiling two models to the same file name "
+            "leaves the model of one next to the binary of the other, which crashes or gives wrong numbers.",
             f"{RECOMPILE_FIX}, each model to a different file name.",
             f"the model has {', '.join(sorted(blob.names))}",
             f"the binary has {', '.join(blob.facts.graphs)}",
@@ -283,7 +283,7 @@ def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
     if size != record.size:
         raise _Unusable(
             f"its file {record.name} is not as it was compiled",
-            f"It has {size} bytes; by the manifest it had {record.size}.",
+            f"It has {size} bytes; the manifest records {record.size}.",
             _COPY_AGAIN,
         )
     if sha256 != record.sha256:

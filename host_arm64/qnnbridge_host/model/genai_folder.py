@@ -144,13 +144,13 @@ def read_folder(
         )
     # Any field of a foreign config may have any type; Python's JSON parser accepts infinity as a number.
     except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
-        raise _invalid(path, f"{CONFIG} is not understood: {error}.", "Export the model again.") from None
+        raise _invalid(path, f"{CONFIG} cannot be interpreted: {error}.", "Export the model again.") from None
     if not stages:
         raise _invalid(path, f"{CONFIG} contains no model file.", "Export the model again.")
     paths = _check_files(folder, set(given))
     if look is None:
         return folder
-    files = tuple(_looked(folder, stage, path, look) for stage, path in paths)
+    files = tuple(_hashed(folder, stage, path, look) for stage, path in paths)
     return dataclasses.replace(folder, files=files, fingerprint=_fingerprint(path, config, files))
 
 
@@ -360,7 +360,7 @@ def _checked(folder: GenaiFolder, stage: GenaiStage, path: str) -> tuple[GenaiSt
     return stage, path
 
 
-def _looked(folder: GenaiFolder, stage: GenaiStage, path: str, look: Callable[[str], KnownFile]) -> KnownFile:
+def _hashed(folder: GenaiFolder, stage: GenaiStage, path: str, look: Callable[[str], KnownFile]) -> KnownFile:
     try:
         return look(os.path.abspath(path))
     except OSError as error:
@@ -433,7 +433,7 @@ LAYOUTS: Final[tuple[LayoutSupport, ...]] = (
         "window",
         "a pipeline with GroupQueryAttention and the whole KV cache (Olive, Foundry)",
         ("0.16.0", "0.16.0"),
-        "it makes the KV cache as long as the prompt, and the stages have a fixed one",
+        "it makes the KV cache as long as the prompt, but its length is fixed in the stages",
     ),
     LayoutSupport(
         "sliding",

@@ -228,7 +228,7 @@ def _where_it_is(found: KnownWrong, entry: NodeEntry) -> KnownWrong:
     found = dataclasses.replace(found, node=node, inside=entry.inside, top=entry.top)
     if entry.always_taken and found.fault.rewrite:
         return dataclasses.replace(found, before=BRANCH_REWRITES)
-    advice = f"it is in {entry.inside}, where qnnbridge fix changes nothing: export the model without that"
+    advice = f"it is in {entry.inside}, which qnnbridge fix does not change: export the model without it"
     fault = dataclasses.replace(found.fault, rewrite="", advice=advice)
     return dataclasses.replace(found, fault=fault)
 

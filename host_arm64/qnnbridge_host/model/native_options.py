@@ -78,7 +78,7 @@ def refuse_native(folder: str, allowed: Collection[str], own_libraries: str | No
             continue
         raise NativeCodeRefused(
             f"{CONFIG} of {folder} sets {option.key} to {option.value!r}, which {option.does}.",
-            cause="The config comes with the model, and ONNX Runtime would obey it with the rights of this user.",
+            cause="The config comes with the model, and ONNX Runtime would apply it with the rights of this user.",
             evidence=[f"{CONFIG}: {option.place}"],
             fix=f"Remove {option.key} from {CONFIG}. If the origin of the folder is trusted, allow it: "
             f"qnnbridge.genai.Model(..., allow_native=[{option.key!r}]), or "
@@ -94,19 +94,19 @@ def native_options(folder: str, own_libraries: str | None = None) -> Iterator[Na
             config = json.load(file, object_pairs_hook=_Pairs)
     except (OSError, ValueError, RecursionError):
         return
-    yield from _in(config, (), False, own_libraries)
+    yield from _search(config, (), False, own_libraries)
 
 
 class _Pairs(list[tuple[str, Any]]):
     """A JSON object as a list of pairs that keeps every occurrence of a key."""
 
 
-def _in(node: Any, place: tuple[str, ...], is_option: bool, own: str | None) -> Iterator[NativeOption]:
+def _search(node: Any, place: tuple[str, ...], is_option: bool, own: str | None) -> Iterator[NativeOption]:
     if isinstance(node, _Pairs):
         for key, value in node:
             inside = is_option or key.lower() in _SECTIONS
             if isinstance(value, list):
-                yield from _in(value, (*place, key), inside, own)
+                yield from _search(value, (*place, key), inside, own)
             # Each value of a list is checked; the recursion above has checked the objects in it.
             values = value if isinstance(value, list) else [value]
             for one in () if isinstance(value, _Pairs) else values:
@@ -115,7 +115,7 @@ def _in(node: Any, place: tuple[str, ...], is_option: bool, own: str | None) -> 
                     yield NativeOption(key, str(one), " > ".join((*place, key)), does)
     elif isinstance(node, list):
         for number, one in enumerate(node):
-            yield from _in(one, (*place, str(number)), is_option, own)
+            yield from _search(one, (*place, str(number)), is_option, own)
 
 
 def _effect(key: str, value: Any, is_option: bool, own: str | None) -> str | None:

@@ -170,10 +170,10 @@ ATTRIBUTES: Final = (
     AttributeRule(
         ("ArgMax", "ArgMin"), "select_last_index", 0, (0,), "of equal values QNN finds the first, not the last"
     ),
-    AttributeRule(("AveragePool", "MaxPool", "LpPool"), "dilations", 1, (1,), "pooling is not dilated on QNN"),
+    AttributeRule(("AveragePool", "MaxPool", "LpPool"), "dilations", 1, (1,), "QNN has no dilated pooling"),
     AttributeRule(("LpPool",), "p", 2, (1, 2), "QNN supports only p of 1 and 2"),
     AttributeRule(("LpNormalization",), "p", 2, (2,), "QNN supports only p of 2"),
-    AttributeRule(("ConvTranspose",), "dilations", 1, (1,), "transposed convolutions are not dilated on QNN"),
+    AttributeRule(("ConvTranspose",), "dilations", 1, (1,), "QNN has no dilated transposed convolutions"),
     AttributeRule(("RoiAlign",), "mode", "avg", ("avg",), "QNN supports only the mode avg"),
     AttributeRule(
         ("GridSample",), "mode", "linear", ("linear", "bilinear", "nearest"), "QNN does not support the mode cubic"
@@ -211,7 +211,7 @@ ATTRIBUTES: Final = (
         "activations",
         (),
         (),
-        "its activations must not be stated, even if they are the defaults",
+        "its activations must not be set explicitly, even to the defaults",
         "qnnbridge fix (default-activations) removes the defaults",
     ),
 )

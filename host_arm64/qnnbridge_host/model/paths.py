@@ -49,7 +49,7 @@ def path_problem(path: str) -> str | None:
         return "it leads out of the model's folder with '..'"
     if ".." in path:
         # `context_files` chooses its advice by the word QNN in this reason.
-        return "it has two dots in a row, which QNN takes for a way out of the folder"
+        return "it has two dots in a row, which QNN treats as leaving the folder"
     for part in parts:
         # Windows 10 also opens the device for NUL.bin, and for a name followed by blanks.
         if re.fullmatch(_DEVICES, part.split(".")[0].rstrip()):
@@ -137,7 +137,7 @@ def cannot_write(folder: str, reason: str, evidence: str = "") -> CompileFailed:
     return CompileFailed(
         f"The compiled model cannot be written to {folder}.",
         cause=reason,
-        fix="Make room there or choose another folder (-o, output=) that can be written to.",
+        fix="Free space there or choose another folder (-o, output=) that can be written to.",
         evidence=[evidence] if evidence else (),
         details={"folder": folder, "free_bytes": _free(folder)},
     )
@@ -184,7 +184,7 @@ def why_not_written(folder: str) -> str:
         return _full(folder)
     if not os.path.isdir(folder):
         return "The folder is gone."
-    return "ONNX Runtime could not write its files: a full disk, a quota, a limit on their size, or no right."
+    return "ONNX Runtime could not write its files: a full disk, a quota, a file size limit, or missing rights."
 
 
 def _full(folder: str) -> str:

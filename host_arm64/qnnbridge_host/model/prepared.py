@@ -295,7 +295,7 @@ def choose(
             f"No compiled model of {os.path.basename(folder)} can run here.",
             cause="session.disable_model_compile=1 forbids compiling.",
             evidence=why_not,
-            fix=_prepare_for(host) + ", or leave that entry out of the session options: "
+            fix=_prepare_for(host) + ", or remove that entry from the session options: "
             f"{model or 'the original model'} is then compiled here.",
             details={"path": folder},
         )

@@ -197,7 +197,7 @@ def walk(
                 # Fixed-width values are skipped without a check, so an overrun is detected here. A group ends only
                 # with its end tag.
                 if position > top.end or top.kind is _GROUP:
-                    raise Garbage(_OVER)
+                    raise Garbage(_TOO_LONG)
                 visitor.close(top)
                 top = top.parent
                 depth -= 1
@@ -209,10 +209,10 @@ def walk(
             tag, at = varint(window, at)
             number, wire = tag >> 3, tag & 7
             if not number:
-                raise _no_field(window[position - base :])
+                raise _invalid_field(window[position - base :])
             fields += 1
             if fields > most:
-                raise TooMuch(f"more than {most} fields would have to be read, which no model needs")
+                raise TooMuch(f"more than {most} fields would have to be read, more than any model needs")
             if wire == BYTES:
                 length, at = varint(window, at)
                 start = base + at
@@ -229,7 +229,7 @@ def walk(
                         top = Message(kind, schema[kind], top, number, start, start + length)
                         depth += 1
                         if depth > _MAX_DEPTH:
-                            raise Garbage(_DEEP)
+                            raise Garbage(_TOO_DEEP)
                         continue
                 if number in top.kept:
                     if length <= MAX_KEPT_BYTES:
@@ -252,13 +252,13 @@ def walk(
                 top = Message(_GROUP, {}, top, number, base + at, top.end)
                 depth += 1
                 if depth > _MAX_DEPTH:
-                    raise Garbage(_DEEP)
+                    raise Garbage(_TOO_DEEP)
             # The end tag has the group's number. Protobuf refuses other numbers, and end tags outside of groups.
             elif wire == _GROUP_END and top.kind is _GROUP and top.field == number:
                 top = top.parent
                 depth -= 1
             else:
-                raise Garbage(f"a field is of the kind {wire}, which is not allowed here")
+                raise Garbage(f"a field has the wire type {wire}, which is not allowed here")
             repeats = repeats + 1 if tag == last else 0
             last = tag
             if repeats >= _RUN_FIELDS and tag in _RUN_TAGS and top is not None and not top.wants(number):
@@ -276,20 +276,20 @@ def walk(
         raise
 
 
-_OVER: Final = "a field is longer than the message that contains it"
-_DEEP: Final = f"more than {_MAX_DEPTH} messages are nested"
+_TOO_LONG: Final = "a field is longer than the message that contains it"
+_TOO_DEEP: Final = f"more than {_MAX_DEPTH} messages are nested"
 # One-byte tags of numeric fields, of which lists consist.
 _RUN_TAGS: Final = frozenset(tag for tag in range(8, 0x80) if tag & 7 in (VARINT, FIXED64, FIXED32))
 
 
-def _no_field(rest: bytes) -> Garbage:
+def _invalid_field(rest: bytes) -> Garbage:
     zeros = len(rest) - len(rest.lstrip(b"\0"))
     return Garbage("a field has the invalid number 0", zeros=zeros)
 
 
 def _past_end(start: int, length: int, size: int) -> str:
     missing = start + length - size
-    return f"a field is {length} bytes long, of which the file lacks {missing}" if missing > 0 else _OVER
+    return f"a field is {length} bytes long, of which the file lacks {missing}" if missing > 0 else _TOO_LONG
 
 
 @functools.cache

@@ -134,8 +134,8 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
     elif looks_like_blob(head):
         words = (
             "is not an ONNX model: it is a QNN context binary",
-            "It is the part of a compiled model that is kept beside its .onnx file; AI Hub and QAIRT also make it "
-            "alone.",
+            "It is the part of a compiled model that is stored next to its .onnx file; AI Hub and QAIRT also make "
+            "it without one.",
             "Give the .onnx file that refers to it, mostly the same name without _qnn.bin. If there is none: "
             f"{model_command('wrap', path, '-o model_ctx.onnx')}",
         )

@@ -255,7 +255,7 @@ class ModelSource(NamedTuple):
     def never_rests(self) -> ModelChanged:
         """Return the error for files that changed during every attempt to read them."""
         return ModelChanged(
-            f"Something writes to the files of {self.label} again and again while it is loaded.",
+            f"A program writes to the files of {self.label} again and again while it is loaded.",
             fix="Create the session again, when nothing writes to them any more.",
             details={"path": self.path or ""},
         )
@@ -371,7 +371,7 @@ def _changed(path: str, what: str, label: str, model: object) -> ModelChanged:
     is_model = isinstance(model, (str, os.PathLike)) and os.fsdecode(model) == path
     subject = f"The model {name}" if is_model else f"The file {name} of the model {os.path.basename(label)}"
     return ModelChanged(
-        f"{subject} {what}, so its session cannot be made again after the restart of the host.",
+        f"{subject} {what}, so its session cannot be created again after the restart of the host.",
         fix="Put the original file back, or create a new session.",
         details={"path": path},
     )

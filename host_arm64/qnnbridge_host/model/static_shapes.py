@@ -535,13 +535,13 @@ def _sliced(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
     return tuple(value for row in _rows(given[0])[part] for value in row)
 
 
-def _joined(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
+def _concatenated(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
     if attributes["axis"] % len(shape) != 0:
         raise Unknown
     return tuple(value for number in range(len(given)) for value in _known(given, number))
 
 
-def _turned(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
+def _transposed_values(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
     if len(shape) != 2 or list(attributes.get("perm", [1, 0])) != [1, 0]:
         raise Unknown
     return tuple(value for column in zip(*_rows(given[0]), strict=True) for value in column)
@@ -589,8 +589,8 @@ _VALUE_RULES: Final[Mapping[str, Callable[[Inputs, Attributes, Sizes], Sequence[
     "Cast": _cast,
     "Gather": _gathered,
     "Slice": _sliced,
-    "Concat": _joined,
-    "Transpose": _turned,
+    "Concat": _concatenated,
+    "Transpose": _transposed_values,
     "ConstantOfShape": _filled,
     "Range": _counted,
     "Expand": lambda given, _, shape: _as_long(_known(given), math.prod(shape)),

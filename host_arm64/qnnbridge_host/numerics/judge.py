@@ -133,10 +133,10 @@ def judge(
         return JudgedNumbers("unknown", reason=NO_VALUES)
     # Integers are decisions or quantised values, for which decibels mean little.
     if expected.dtype.kind in "biu" and found.dtype.kind in "biu":
-        return _integers(expected, found)
+        return _judge_integers(expected, found)
     if expected.dtype.kind not in "biuf" or found.dtype.kind not in "biuf":
-        return _texts(expected, found)
-    return _floats(expected, found, LIMITS[number_format], scale, step * _ONE_STEP, whole)
+        return _judge_strings(expected, found)
+    return _judge_floats(expected, found, LIMITS[number_format], scale, step * _ONE_STEP, whole)
 
 
 def judge_over_inputs(
@@ -274,7 +274,7 @@ def snr_db(expected: Array, found: Array) -> float:
 # format comes last: it turns "differs" into "unknown", but neither for columns, from which it has been subtracted
 # already, nor for lost values. Differences within one step of the output's quantisation prove nothing, like those
 # within the noise.
-def _floats(
+def _judge_floats(
     expected: Array, found: Array, limits: NumberLimits, scale: float, step: float, whole: bool
 ) -> JudgedNumbers:
     known = np.isfinite(expected)
@@ -455,7 +455,7 @@ def _small_column(
     return None
 
 
-def _integers(expected: Array, found: Array) -> JudgedNumbers:
+def _judge_integers(expected: Array, found: Array) -> JudgedNumbers:
     gap = np.abs(expected.astype(np.float64) - found.astype(np.float64))
     narrow = expected.dtype.kind in "iu" and expected.dtype.itemsize <= _NARROW_BYTES
     different = int(np.count_nonzero(gap > (_STEP if narrow else 0.0)))
@@ -482,7 +482,7 @@ def _decisions(expected: Array, found: Array, noise: float) -> float | None:
     return min((share for share in shares if share is not None), default=None)
 
 
-def _texts(expected: Array, found: Array) -> JudgedNumbers:
+def _judge_strings(expected: Array, found: Array) -> JudgedNumbers:
     different = int(np.count_nonzero(expected != found))
     reason = f"{different} of {expected.size} texts differ" if different else ""
     return JudgedNumbers(

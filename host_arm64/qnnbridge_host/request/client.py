@@ -264,7 +264,7 @@ class CallsBack:
                 self._calls += 1  # so that a late RETURN is dropped
                 raise CallBackFailed(
                     f"The application's function {function} did not return within {self._timeout_s:g} s.",
-                    cause="It hangs, or it waits for something that this call keeps busy.",
-                    fix="Let it return sooner, or set QNNBRIDGE_CALLBACK_TIMEOUT to more seconds.",
+                    cause="It hangs, or waits for a resource that this call keeps busy.",
+                    fix="Make it return sooner, or set QNNBRIDGE_CALLBACK_TIMEOUT to more seconds.",
                     details={"reason": "late", "function": function},
                 )

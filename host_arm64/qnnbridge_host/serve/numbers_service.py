@@ -204,20 +204,20 @@ class NumbersService:
                     reason="several comparisons did not finish; session.verify(feeds) waits for one",
                     when=time.time(),
                 )
-            report = self._undisturbed(wanted, order)
+            report = self._compare_unchanged(wanted, order)
         finally:
             self._turn.release()
         if wanted.verdicts is not None:
             wanted.verdicts.ended(wanted.key)
         if wanted.constant and report.state == "agrees":
-            return report if wanted.again else _unsettled(report)
+            return report if wanted.again else _inconclusive(report)
         # Inputs that prove nothing must not prevent a comparison of the next ones.
         if wanted.verdicts is None or (report.state == "unknown" and report.outputs):
             return dataclasses.replace(report, calls=max(1, wanted.calls), compared=1)
         together = wanted.verdicts.add(wanted.key, report, wanted.calls)
         return dataclasses.replace(report, calls=together.calls, compared=together.compared)
 
-    def _undisturbed(self, wanted: _Comparison, order: WorkOrder) -> NumbersReport:
+    def _compare_unchanged(self, wanted: _Comparison, order: WorkOrder) -> NumbersReport:
         """Return the report of a comparison during which no program wrote to the model's files. Raise
         `ModelChanged`.
 
@@ -261,17 +261,17 @@ def _compare(wanted: _Comparison, order: WorkOrder, optimizers: Optimizers) -> N
     try:
         with Worker(order).running() as worker:
             reference = open_original(worker, job)
-            expected = _counted(wanted, reference.run(wanted.feeds, wanted.outputs))
+            expected = _compared_part(wanted, reference.run(wanted.feeds, wanted.outputs))
             number_format = precision_of_operators(_operators(wanted.source))
             steps = quantised_steps(wanted.source.given)
             judged = judge_all(wanted.outputs, expected, wanted.results, number_format, steps=steps)
             if any(one.state == "differs" for _, one in judged):
                 # The results of a random model vary from run to run, so they prove nothing.
-                second = _counted(wanted, reference.run(wanted.feeds, wanted.outputs))
+                second = _compared_part(wanted, reference.run(wanted.feeds, wanted.outputs))
                 again = judge_all(wanted.outputs, expected, second, "fp16")
                 if any(one.snr_db is not None and one.state == "differs" for _, one in again):
                     return report("unknown", reason="the CPU gives another result every time it runs")
-                cause = _of_optimizers(wanted, worker, reference, expected, optimizers)
+                cause = _cause_in_optimizers(wanted, worker, reference, expected, optimizers)
     except Cancelled:
         raise
     except WorkerDied as error:
@@ -292,14 +292,14 @@ def _compare(wanted: _Comparison, order: WorkOrder, optimizers: Optimizers) -> N
     )
 
 
-def _unsettled(report: NumbersReport) -> NumbersReport:
+def _inconclusive(report: NumbersReport) -> NumbersReport:
     """Return the report for inputs without content, which do not prove that the numbers agree."""
     worst = f" ({report.outputs[0]})" if report.outputs else ""
     reason = f"the inputs are nearly constant, and these agree{worst}; a call with other inputs decides"
     return dataclasses.replace(report, state="unknown", reason=reason)
 
 
-def _of_optimizers(
+def _cause_in_optimizers(
     wanted: _Comparison, worker: Worker, reference: WorkerSession, expected: Sequence[Any], optimizers: Optimizers
 ) -> str:
     """Return why the results differ if ONNX Runtime's optimizers, not QNN, are the cause; else ""."""
@@ -314,7 +314,7 @@ def _of_optimizers(
         return all(one.state != "differs" for _, one in judge_all(wanted.outputs, mine, theirs, number_format))
 
     def run(session: Any) -> Sequence[Any]:
-        return _counted(wanted, session.run(wanted.feeds, wanted.outputs))
+        return _compared_part(wanted, session.run(wanted.feeds, wanted.outputs))
 
     # For a rewritten copy the cause is not searched: its inputs lack the constants of the original.
     if wanted.made_from[0] is not wanted.source:
@@ -323,7 +323,7 @@ def _of_optimizers(
     return optimizers.blamed(worker, job, wanted.settings, agrees, expected, wanted.results, run)
 
 
-def _counted(wanted: _Comparison, values: Sequence[Any]) -> list[Any]:
+def _compared_part(wanted: _Comparison, values: Sequence[Any]) -> list[Any]:
     """Return the parts of the CPU's outputs that the results are to be compared with."""
     import numpy as np
 

@@ -91,8 +91,8 @@ def chosen_graphs(binary: Binary, names: Sequence[str]) -> tuple[GraphDescriptio
     if not graphs:
         raise ContextUnusable(
             f"The context binary {binary.label} has no graph.",
-            cause="It was written before a graph was compiled into it, or holds weights alone.",
-            fix="Make it again: a graph has to be finalised before the binary is written.",
+            cause="It was written before a graph was compiled into it, or contains only weights.",
+            fix="Compile it again: a graph must be finalised before the binary is written.",
         )
     known = {graph.name: graph for graph in graphs}
     unknown = [name for name in names if name not in known]
@@ -154,7 +154,7 @@ def _check(binary: Binary, graph: GraphDescription, tensor: TensorDescription) -
     elif tensor.dynamic:
         why = "has a size that changes from run to run, which ONNX Runtime's QNN does not pass on"
     elif 0 in tensor.dimensions:
-        why = "has no elements, which ends the process of ONNX Runtime's QNN"
+        why = "is empty, which crashes ONNX Runtime's QNN"
     elif tensor.is_optional:
         why = "is optional, which ONNX Runtime does not support"
     if why is not None:

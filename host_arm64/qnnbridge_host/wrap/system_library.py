@@ -256,7 +256,7 @@ def read_binary(path: str, folder: str | None = None) -> BinaryDescription:
                 handle, ctypes.addressof(view), len(mapped), ctypes.byref(found), ctypes.byref(size)
             )
             if code or not found:
-                raise _unread(path, f"QnnSystemContext_getBinaryInfo: error {code & 0xFFFF}", version)
+                raise _cannot_read(path, f"QnnSystemContext_getBinaryInfo: error {code & 0xFFFF}", version)
             return _binary(found.contents, path, version)
         # The description is in memory of the handle. All of it has been copied by now.
         finally:
@@ -287,7 +287,7 @@ def library_folder() -> str:
         if has_library(folder):
             return folder
     raise ProviderUnavailable(
-        f"QNN's system library {LIBRARY} is not beside the QNN of the host's Python, {sys.executable}.",
+        f"QNN's system library {LIBRARY} was not found next to the QNN of the host's Python, {sys.executable}.",
         cause="Only this library can read the contents of a context binary.",
         fix=install_command("host", python=sys.executable, options="--force-reinstall"),
         evidence=folders,
@@ -315,7 +315,7 @@ def _interface(folder: str) -> tuple[_Interface, str]:
     )
 
 
-def _unread(path: str, evidence: str, version: str) -> ContextUnusable:
+def _cannot_read(path: str, evidence: str, version: str) -> ContextUnusable:
     return ContextUnusable(
         f"QNN's system library cannot read {os.path.basename(path)} as a context binary.",
         cause="It is damaged, it is of another format, or a newer QNN SDK than the host's made it.",
@@ -337,8 +337,8 @@ class _Reader:
         if version not in versions:
             raise ContextUnusable(
                 f"The QNN SDK of this host describes {os.path.basename(self.path)} in a form that qnnbridge does "
-                "not know.",
-                cause=f"{what} version {version}; known are {', '.join(map(str, versions))}.",
+                "not support.",
+                cause=f"{what} version {version}; supported are {', '.join(map(str, versions))}.",
                 fix="Update qnnbridge, or use the onnxruntime-qnn release that made the binary.",
                 evidence=(f"system interface {self.library}",),
                 details={"path": self.path},
@@ -349,14 +349,14 @@ class _Reader:
     def count(self, number: int, most: int, pointer: Any, what: str) -> int:
         # For a count without an array ctypes would raise a ValueError that does not mention the file.
         if number > most or (number and not pointer):
-            raise _unread(self.path, f"{number} {what}", self.library)
+            raise _cannot_read(self.path, f"{number} {what}", self.library)
         return number
 
     def text(self, value: bytes | None, what: str) -> str:
         try:
             return (value or b"").decode("utf-8")
         except UnicodeDecodeError:
-            raise _unread(self.path, f"{what} is {value!r}", self.library) from None
+            raise _cannot_read(self.path, f"{what} is {value!r}", self.library) from None
 
 
 def _binary(found: _Binary, path: str, version: str) -> BinaryDescription:
