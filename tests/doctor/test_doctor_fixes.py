@@ -331,7 +331,7 @@ def test_what_has_no_set_up_in_its_fix_is_not_mended_by_one() -> None:
     asked: list[str] = []
     lines = examine.apply_fixes(report, lambda question: bool(asked.append(question)))  # type: ignore[func-returns-value]
     assert asked == []
-    assert lines == ["not mended by --fix (sdk.newer-than-system): follow its fix"]
+    assert lines == ["not fixed by --fix (sdk.newer-than-system): follow its fix"]
 
 
 # --- commands ---

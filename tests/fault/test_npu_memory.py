@@ -88,7 +88,7 @@ def test_where_there_is_no_room_the_error_has_both_attempts_and_what_is_there(tm
 def test_ort_errors_of_the_npus_memory_are_known(text: str) -> None:
     assert details_of(errors.Fail, text)["npu_memory"] is True
     told = translate(RuntimeError(text))
-    assert "no room" in (told.cause or "")
+    assert "memory is full" in (told.cause or "")
     assert "qnnbridge top" in (told.fix or "")
 
 

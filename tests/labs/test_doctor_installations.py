@@ -130,7 +130,7 @@ def test_a_wrong_command_line_is_refused_before_anything_is_started(arguments: l
 
 def test_fix_asks_nobody_where_nobody_is(tmp_path: Path) -> None:
     done = said("doctor", "--quick", "--fix", "--host-python", str(tmp_path / "absent"))
-    assert "not mended by --fix (host.file-missing): follow its fix" in done.stdout
+    assert "not fixed by --fix (host.file-missing): follow its fix" in done.stdout
 
 
 def test_both_command_lines_say_the_same() -> None:

@@ -204,10 +204,10 @@ def test_a_library_of_another_provider_is_refused_before_it_is_loaded(table: Tab
     catalogue = table(provider(library=str(other)))
     for one in (host(catalogue), host(catalogue, engine=None, ep_path=other)):
         error = refusal(one)
-        assert "no library of the QNN provider" in error.message
+        assert "not a library of the QNN provider" in error.message
         assert "QnnInterface_getProviders" in (error.cause or "")
-    assert "no library of a QNN provider" in refusal(host(table(), engine=None, ep_path=tmp_path)).message
-    assert "no file or folder" in refusal(host(table(), engine=None, ep_path=tmp_path / "gone")).message
+    assert "does not contain a QNN provider" in refusal(host(table(), engine=None, ep_path=tmp_path)).message
+    assert "does not exist" in refusal(host(table(), engine=None, ep_path=tmp_path / "gone")).message
 
 
 def test_a_model_is_compiled_again_when_windows_has_another_version(

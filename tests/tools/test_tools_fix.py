@@ -371,7 +371,7 @@ def test_an_unknown_rewrite_is_bad_input_with_the_one_that_was_meant(tmp_path: P
 
 
 def test_sizes_without_the_rewrite_that_sets_them_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="left out"):
+    with pytest.raises(OptionError, match="excluded"):
         fix_model(models.MODELS / "pnet.onnx", tmp_path / "o.onnx", dims={"N": 1}, skip=["fixed-shapes"])
 
 

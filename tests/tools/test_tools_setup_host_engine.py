@@ -133,7 +133,7 @@ def test_options_that_exclude_each_other_are_refused(
 def test_a_folder_without_a_provider_and_a_catalogue_without_windows_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ProviderUnavailable, match="no library of a QNN provider"):
+    with pytest.raises(ProviderUnavailable, match="does not contain a QNN provider"):
         plan_with(tmp_path, monkeypatch, ep_path=tmp_path)
     with pytest.raises(OptionError, match="Only Windows has a catalogue"):
         make_plan(SetupOptions(engine="windowsml"), NpuTraits(), surroundings([]))

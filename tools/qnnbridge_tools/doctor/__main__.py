@@ -62,8 +62,8 @@ def _seconds(text: str) -> float:
 def _parser(name: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=name,
-        description="Say what is wrong with this machine, and how to mend it.",
-        epilog="Ends with 0 if all is well, 1 if something is degraded, 2 if the NPU cannot be used.\n\n"
+        description="Diagnose this machine and describe how to fix it.",
+        epilog="Exit code 0: all is well; 1: something is degraded; 2: the NPU cannot be used.\n\n"
         + GUIDES["doctor"].text().removeprefix("\b\n"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         # The other commands do not accept abbreviated options, either: an option that is added later could make an
@@ -71,7 +71,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--host-python", metavar="PYTHON", help="interpreter of the host")
-    parser.add_argument("--model", metavar="MODEL", help="examine this model on this host, too")
+    parser.add_argument("--model", metavar="MODEL", help="also examine this model on this host")
     parser.add_argument("--dim", metavar="NAME=SIZE", action="append", help="fix a free dimension of the model")
     parser.add_argument("--backend-path", metavar="FILE", help="backend_path that your application uses")
     parser.add_argument("--quick", action="store_true", help="under a second: no hashing, no live probe")
@@ -79,8 +79,13 @@ def _parser(name: str) -> argparse.ArgumentParser:
         "--numbers", action="store_true", help="also measure which known-wrong operators are wrong on this NPU"
     )
     parser.add_argument("--timeout", type=_seconds, metavar="S", default=60.0, help="seconds for a live probe")
-    parser.add_argument("--fix", action="store_true", help="offer to mend what can be mended without harm")
-    parser.add_argument("--snapshot", type=Path, metavar="FILE", help="also write what was found out")
+    parser.add_argument("--fix", action="store_true", help="offer the fixes that cannot do harm")
+    parser.add_argument(
+        "--snapshot",
+        type=Path,
+        metavar="FILE",
+        help="also write the collected facts, for diagnosis on another computer",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing FILE")
     parser.add_argument("--from-snapshot", type=Path, metavar="FILE", help="diagnose another computer's snapshot")
     parser.add_argument(

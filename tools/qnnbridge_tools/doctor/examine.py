@@ -646,7 +646,7 @@ def apply_fixes(report: Report, ask: Callable[[str], bool]) -> list[str]:
             lines.append(f"done ({', '.join(reasons)}): {fix.apply(found[0])}")
         except Exception as error:  # noqa: BLE001 - a failed repair must not prevent the others
             lines.append(f"failed ({', '.join(reasons)}): {error}")
-    lines += [f"not mended by --fix ({code}): follow its fix" for code in (one.code for one in left)]
+    lines += [f"not fixed by --fix ({code}): follow its fix" for code in (one.code for one in left)]
     return lines
 
 

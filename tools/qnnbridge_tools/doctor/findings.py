@@ -319,7 +319,7 @@ def _finding(one: Finding, detail: Detail, screen: Screen, mended_by: str | None
 def _remedy(remedy: Remedy, detail: Detail, width: int, mended_by: str | None) -> Iterator[str]:
     """Yield the lines of a fix. Each command stays on one separate line, so that it can be copied."""
     if mended_by:
-        yield f"{'':<{_TAG}}{'fix':<{_LABEL}}the commands of [{mended_by}] mend this, too"
+        yield f"{'':<{_TAG}}{'fix':<{_LABEL}}the commands of [{mended_by}] fix this, too"
         return
     words = _wrapped("fix", output.visible(remedy.words), width) if remedy.words else []
     if detail > Detail.LINE:
