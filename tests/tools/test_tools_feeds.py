@@ -90,10 +90,10 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
 def test_an_archive_with_several_arrays_needs_a_key(tmp_path: Path) -> None:
     path = tmp_path / "b.npz"
     np.savez(path, first=np.zeros(1), second=np.zeros(1))
-    with pytest.raises(OptionError, match="holds 2 arrays") as caught:
+    with pytest.raises(OptionError, match="contains 2 arrays") as caught:
         load([InputFile("x", path)], None)
     assert ":KEY" in str(caught.value.fix)
-    with pytest.raises(OptionError, match='holds no array "third", but first, second'):
+    with pytest.raises(OptionError, match='does not contain an array "third"'):
         load([InputFile("x", path, "third")], None)
 
 
