@@ -79,7 +79,9 @@ def test_where_8_bits_spoil_a_model_the_recipe_is_taken(text_direction: ByHand, 
     assert recipe.leaves_weights_float(text_direction.folder / "r.onnx")
     assert ours >= by_hand - 0.1, "with the same samples it is the same model"
     assert any("the weights stay float" in change for change in result.changes)
-    assert not any("to initializers" in change for change in result.changes), "a change that was not made must not be reported"
+    assert not any("to initializers" in change for change in result.changes), (
+        "a change that was not made must not be reported"
+    )
     assert not result.settings.per_channel
 
 
