@@ -123,7 +123,7 @@ def test_raw_bits_become_the_type_that_a_file_cannot_name() -> None:
 
 
 def test_numbers_where_raw_bits_are_due_are_refused() -> None:
-    with pytest.raises(OptionError, match=r"is bfloat16, b[.]npy holds float32") as caught:
+    with pytest.raises(OptionError, match=r"is bfloat16, but b[.]npy contains float32") as caught:
         complete(
             [NodeInfo("b", "tensor(bfloat16)", (2,))],
             [Feed("b", np.zeros(2, np.float32), "b.npy")],

@@ -56,7 +56,7 @@ def test_a_process_without_the_bridge_that_gives_no_figures_is_a_note(monkeypatc
     nonsense = _problem_of("print('nonsense', flush=True); import time; time.sleep(60)")
     assert "an unreadable answer" in str(nonsense)
     monkeypatch.setattr(bench, "ANSWER_TIMEOUT_S", 0.5)
-    assert "no answer within 0.5 s" in str(_problem_of("import time; time.sleep(60)"))
+    assert "did not answer within 0.5 s" in str(_problem_of("import time; time.sleep(60)"))
 
 
 def test_an_answer_of_one_token_has_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
