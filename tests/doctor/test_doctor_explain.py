@@ -35,7 +35,7 @@ KNOWN = [
     ),
     ("WinError 126", "not found", "Visual C++"),
     ("SanityCheckOrtEp OrtEp has invalid ort_version_supported", "2.0 to 2.3", "pip install -U onnxruntime-qnn"),
-    ("<E> Htp startup on load failed", "no NPU, or no driver", "doctor"),
+    ("<E> Htp startup on load failed", "NPU or its driver is missing", "doctor"),
     (
         r"FileNotFoundError: Could not find module 'C:\x\QnnHtpV73Stub.dll' (or one of its dependencies).",
         "libcdsprpc.dll",
@@ -95,7 +95,7 @@ KNOWN = [
     ),
     ("Stub lib id mismatch: expected (v2.42), detected (v2.40)", "different versions", "one set"),
     ("qnn_open failed, 0x80000406", "skel", "ADSP_LIBRARY_PATH"),
-    ("ModuleNotFoundError: No module named 'onnxruntime_qnn'", "no package", "qnnbridge setup"),
+    ("ModuleNotFoundError: No module named 'onnxruntime_qnn'", "is not installed", "qnnbridge setup"),
     ("*** EP Error ***\nFalling back to ['CPUExecutionProvider'] and retrying.", "CPU", "line above"),
 ]
 

@@ -70,7 +70,7 @@ def test_inspect_says_where_the_stages_run_when_it_loads(folders: Folders) -> No
 def test_inspect_of_the_sliding_layout_and_of_a_plain_folder(folders: Folders, tmp_path: Path) -> None:
     text = run("inspect", folders("sliding")).stdout
     assert "uint8, 4 tensors" in text
-    assert "0.16.0, as tried" in text
+    assert "0.16.0 (tested)" in text
     refused = run("inspect", tmp_path)
     assert refused.returncode == 2
     assert "genai_config.json" in refused.stderr

@@ -219,13 +219,13 @@ BAD = {
     "no folder": (["a.wav"], ["--model", "gone"], 2, "There is no folder"),
     "other tokenizer": (["a.wav"], ["--tokenizer", "nothing"], 2, "has no tokenizer.json"),
     "no times": (["a.wav"], ["--format", "srt", "--no-timestamps"], 2, "--format srt needs times"),
-    "several in one": (["a.wav", "b.wav"], ["--format", "vtt"], 2, "do not go into one vtt"),
+    "several in one": (["a.wav", "b.wav"], ["--format", "vtt"], 2, "cannot be written as one vtt"),
     "is there": (["a.wav"], ["-o", "a.srt"], 2, "exists already"),
     "the audio": (["a.wav"], ["-o", "a.wav", "--overwrite"], 2, "is the input itself"),
     "one name": (["a.wav", "other/a.wav"], ["-o", "nothing"], 2, "Two of the files would be written to"),
-    "a file as folder": (["a.wav", "b.wav"], ["-o", "a.srt"], 2, "is no folder"),
+    "a file as folder": (["a.wav", "b.wav"], ["-o", "a.srt"], 2, "is not a folder"),
     "language": (["a.wav"], ["--language", " "], 2, "--language is empty"),
-    "time": (["a.wav"], ["--timeout", "0"], 2, "leaves no time"),
+    "time": (["a.wav"], ["--timeout", "0"], 2, "is not above 0"),
     "option": (["a.wav"], ["--provider-option", "x"], 2, "KEY=VALUE"),
 }
 

@@ -93,7 +93,7 @@ def test_a_time_is_more_than_nothing() -> None:
     assert read_timeout(None) is None
     assert read_timeout(0.5) == 0.5
     for nothing in (0.0, float("nan")):
-        with pytest.raises(OptionError, match="leaves no time"):
+        with pytest.raises(OptionError, match="is not above 0"):
             read_timeout(nothing)
 
 

@@ -278,7 +278,7 @@ def test_pruning_removes_what_is_left_over_and_what_was_set_aside_and_keeps_what
 def test_a_size_that_is_none_is_bad_input(store: Store) -> None:
     put(store, FIRST)
     code, text = cache("prune", "--max-size", "much")
-    assert (code, '"much" is no size' in text) == (2, True)
+    assert (code, '"much" is not a size' in text) == (2, True)
     assert store.all_keys() == [FIRST]
 
 
@@ -319,7 +319,7 @@ def test_an_entry_in_use_stays_and_that_is_told(store: Store) -> None:
 def test_clearing_needs_a_key_or_all_and_not_both(store: Store, arguments: list[str]) -> None:
     put(store, FIRST)
     code, text = cache("clear", *arguments)
-    assert (code, "Say what to clear." in text) == (2, True)
+    assert (code, "Give keys or model names" in text) == (2, True)
     assert store.all_keys() == [FIRST]
 
 

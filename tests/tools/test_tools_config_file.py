@@ -96,9 +96,9 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
         ("percentile = [1.0, 2.0]", "one value"),
         ("percentile = true", "a value, not a switch"),
         ('percentile = "much"', "not a valid float"),
-        ("output = ", "is no TOML file"),
-        (f"seed = {'9' * 5000}", "is no TOML file"),
-        (f"seed = {'[' * 5000}", "is no TOML file"),
+        ("output = ", "is not a TOML file"),
+        (f"seed = {'9' * 5000}", "is not a TOML file"),
+        (f"seed = {'[' * 5000}", "is not a TOML file"),
         ("dim = 1979-05-27", "a list or a table"),
     ],
 )

@@ -190,7 +190,7 @@ def test_clearing_needs_an_id_or_all_and_not_both(arguments: list[str]) -> None:
     poison("bad.onnx")
     code, told = quarantine_command("clear", *arguments)
     assert code == 2
-    assert "Say which model to clear." in told
+    assert "No model to clear is given." in told
     assert len(Quarantine().accounts()) == 1
 
 
@@ -264,5 +264,5 @@ def test_several_codes_are_explained_one_after_the_other() -> None:
 def test_what_is_no_code_is_refused_with_an_example() -> None:
     exit_code, told = explain("banana")
     assert exit_code == 2
-    assert "is no exit code" in told
+    assert "is not an exit code" in told
     assert "Fix:" in told

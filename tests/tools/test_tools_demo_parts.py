@@ -153,7 +153,7 @@ def test_a_person_is_told_the_answers_and_where_they_were_computed(capsys: pytes
     assert "6 of 6 right. QNN and CPU agree on 6 of 6" in printed
     assert "nodes        181 nodes on QNN, 0 on the CPU, after optimisation\n" in printed
     assert "HTP simulator on the CPU, not an NPU; SoC model 60; backend htp\n" in printed
-    assert "host start-up  200 ms (says hello after 100 ms, then loads ONNX Runtime)\n" in printed
+    assert "host start-up  200 ms (connects after 100 ms, then loads ONNX Runtime)\n" in printed
     assert "QNN            load 100 ms, run 10 ms for a line (median)\n" in printed
 
 

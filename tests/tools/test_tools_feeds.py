@@ -90,10 +90,10 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
 def test_an_archive_with_several_arrays_needs_a_key(tmp_path: Path) -> None:
     path = tmp_path / "b.npz"
     np.savez(path, first=np.zeros(1), second=np.zeros(1))
-    with pytest.raises(OptionError, match="holds 2 arrays") as caught:
+    with pytest.raises(OptionError, match="contains 2 arrays") as caught:
         load([InputFile("x", path)], None)
     assert ":KEY" in str(caught.value.fix)
-    with pytest.raises(OptionError, match='holds no array "third", but first, second'):
+    with pytest.raises(OptionError, match='does not contain an array "third"'):
         load([InputFile("x", path, "third")], None)
 
 
@@ -123,7 +123,7 @@ def test_raw_bits_become_the_type_that_a_file_cannot_name() -> None:
 
 
 def test_numbers_where_raw_bits_are_due_are_refused() -> None:
-    with pytest.raises(OptionError, match=r"is bfloat16, b[.]npy holds float32") as caught:
+    with pytest.raises(OptionError, match=r"is bfloat16, but b[.]npy contains float32") as caught:
         complete(
             [NodeInfo("b", "tensor(bfloat16)", (2,))],
             [Feed("b", np.zeros(2, np.float32), "b.npy")],

@@ -51,12 +51,12 @@ def _problem_of(program: str, *, wait: bool = False) -> str | None:
 @pytest.mark.process
 def test_a_process_without_the_bridge_that_gives_no_figures_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "END_TIMEOUT_S", 0.2)
-    assert _problem_of("raise SystemExit(3)", wait=True) == "The process without a bridge died (exit code 3)"
+    assert _problem_of("raise SystemExit(3)", wait=True) == "The process without the bridge crashed (exit code 3)"
     assert _problem_of("""print('{"error": "no model"}', flush=True)""") == "no model"
     nonsense = _problem_of("print('nonsense', flush=True); import time; time.sleep(60)")
-    assert "no answer that can be read" in str(nonsense)
+    assert "an unreadable answer" in str(nonsense)
     monkeypatch.setattr(bench, "ANSWER_TIMEOUT_S", 0.5)
-    assert "no answer within 0.5 s" in str(_problem_of("import time; time.sleep(60)"))
+    assert "did not answer within 0.5 s" in str(_problem_of("import time; time.sleep(60)"))
 
 
 def test_an_answer_of_one_token_has_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,8 +80,8 @@ def test_an_answer_of_one_token_has_no_speed(capsys: pytest.CaptureFixture[str])
         (["inspect", "FOLDER", "--soc-model", "60"], "does not go with --soc-model"),
         (["inspect", "FILE", "--load"], "does not go with --load"),
         (["serve", "--llm", "a=FOLDER", "--provider-option", "soc_model=60"], "not go with --provider-option"),
-        (["chat", "FOLDER", "--temperature", "nan"], "--temperature nan is no number"),
-        (["chat", "FOLDER", "--top-p", "nan"], "--top-p nan is no number"),
+        (["chat", "FOLDER", "--temperature", "nan"], "--temperature nan is not a finite number"),
+        (["chat", "FOLDER", "--top-p", "nan"], "--top-p nan is not a finite number"),
     ],
 )
 def test_an_option_without_a_use_is_refused(arguments: list[str], words: str, tmp_path: Path) -> None:

@@ -209,8 +209,8 @@ def test_a_task_made_on_another_system_says_what_to_fill_in() -> None:
         (["--systemd", "--task-scheduler"], "different systems"),
         (["--max-bytes", "much"], '--max-bytes "much" is no size'),
         (["--recycle-bytes", "0"], '--recycle-bytes "0" is no size'),
-        (["--idle-exit", "nan"], "--idle-exit nan is no number of seconds"),
-        (["--idle-unload", "inf"], "--idle-unload inf is no number of seconds"),
+        (["--idle-exit", "nan"], "--idle-exit nan is not a number of seconds"),
+        (["--idle-unload", "inf"], "--idle-unload inf is not a number of seconds"),
         (["--output", "/"], "is a folder"),
     ],
 )

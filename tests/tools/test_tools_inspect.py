@@ -202,7 +202,7 @@ def test_a_missing_binary_is_told_also_without_a_host(tmp_path: Path) -> None:
 def test_without_a_host_the_verdict_is_unknown_and_the_rest_is_shown(tmp_path: Path) -> None:
     path = models.real(tmp_path)
     text, document = inspect(path).output, told(path)
-    assert "unknown, because there is no host" in line(text, "verdict")
+    assert "unknown, because no host was found" in line(text, "verdict")
     assert "QNNBRIDGE_HOST_PYTHON" in text
     assert document["verdict"]["level"] == "unknown"
     assert document["compiled"]["qnn_sdk"] == "2.51.0.260929181845"

@@ -120,7 +120,7 @@ def test_a_full_disk_behind_stdout_is_told_without_a_stack_trace_with_json_too()
 def test_a_time_that_is_no_number_is_bad_input(arguments: list[str], words: str) -> None:
     done = qnnbridge(*arguments)
     assert done.returncode == 2
-    assert f"{words} is no number of seconds" in done.stderr
+    assert f"{words} is not a number of seconds" in done.stderr
 
 
 def test_a_closed_pipe_is_left_to_the_command_line_library() -> None:

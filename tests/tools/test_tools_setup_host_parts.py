@@ -430,7 +430,7 @@ def test_a_named_version_that_is_too_old_is_refused_for_that_whether_it_runs_or_
         monkeypatch.setattr(shutil, "which", lambda name, path=None: program(tmp_path / "python"))
     else:
         monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(HostNotFound, match=r"which is too old: the host needs 3\.11 or newer"):
+    with pytest.raises(HostNotFound, match=r"is too old: the host needs 3\.11 or newer"):
         candidates(surroundings(), text, [], lambda path: "does not run as Python does: exit code 1")
 
 
@@ -619,7 +619,7 @@ def test_a_wheel_a_checkout_and_what_is_installed_can_be_the_source(tmp_path: Pa
     assert requirements(only("2.7.0"), Source(ROOT, editable=True))[:2] == ["--editable", f"{ROOT}[host]"]
     with pytest.raises(NoSuchFile):
         find_source(tmp_path / "none.whl")
-    with pytest.raises(OptionError, match=r"holds neither pyproject\.toml nor wheels"):
+    with pytest.raises(OptionError, match=r"contains neither pyproject\.toml nor wheels"):
         find_source(tmp_path)
     (tmp_path / "notes.txt").touch()
     with pytest.raises(OptionError, match="neither a wheel nor an sdist"):

@@ -203,7 +203,7 @@ def test_two_chips_are_refused_before_a_host_is_started(command: str, tmp_path: 
     given = [command, model, "--soc-model", "60", "--provider-option", "soc_model=88"]
     done = qnnbridge(*given)
     assert done.returncode != 0
-    assert 'gives "soc_model" two values' in done.output
+    assert '"soc_model" is given two values' in done.output
 
 
 def test_optimize_never_writes_over_its_model(tmp_path: Path) -> None:

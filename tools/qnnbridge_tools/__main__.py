@@ -1,7 +1,7 @@
-"""`python -m qnnbridge_tools` is the `qnnbridge` command.
+"""Run the `qnnbridge` command by `python -m qnnbridge_tools`.
 
-The doctor is started without the other commands: they need libraries that may be what is broken, and it has to work
-then, too, and quickly.
+The doctor is started without the other commands: it must work, and start fast, even if the libraries that they need
+are broken.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from qnnbridge_tools import output
 
 
 def main() -> int:
-    """The exit code of the command."""
+    """Run the command; return its exit code."""
     if sys.argv[1:2] == ["exec"]:
-        return _command()  # the output, and how its loss is reported, are the program's
-    # As hosts have it, for commands that run ONNX Runtime in this process: it would leave a file behind (`.ses`).
+        return _command()  # The program handles its output, and the loss of its reader, itself.
+    # As in hosts, for commands that run ONNX Runtime in this process: its telemetry would leave a file (`.ses`).
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         return output.guarded(_command)
-    except KeyboardInterrupt:  # while the commands are imported, or what was printed is written out
+    except KeyboardInterrupt:  # During the import of the commands, or while the output is flushed.
         print("Interrupted.", file=sys.stderr)
         return 130
 

@@ -1,5 +1,6 @@
-"""Reads the `NAME=VALUE` forms of the command line, and applies ``--dim`` to a session. A wrong value is an
-`OptionError`.
+"""Readers of the `NAME=VALUE` forms of the command line, and of ``--dim`` for sessions.
+
+A wrong value is an `OptionError`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class InputFile:
 
 
 def read_inputs(texts: Iterable[str]) -> list[InputFile]:
-    """`x=image.npy` or `x=all.npz:key`."""
+    """Read `x=image.npy` or `x=all.npz:key`."""
     read: list[InputFile] = []
     for text in texts:
         name, equals, rest = text.partition("=")
@@ -42,7 +43,7 @@ def read_inputs(texts: Iterable[str]) -> list[InputFile]:
                 fix="Give the input's name, an equals sign and a file: --input x=image.npy or x=all.npz:KEY.",
             )
         if any(name == other.name for other in read):
-            raise OptionError(f'--input names "{name}" twice.', fix="Give each input one file.")
+            raise OptionError(f'--input is given twice for "{name}".', fix="Give each input one file.")
         archive = re.fullmatch(r"(.*\.npz):(.+)", rest, re.IGNORECASE)  # not at any ":", Windows paths have one
         if archive:
             read.append(InputFile(name, Path(archive[1]), archive[2]))
@@ -52,38 +53,38 @@ def read_inputs(texts: Iterable[str]) -> list[InputFile]:
 
 
 def read_input_files(texts: Iterable[str]) -> tuple[list[InputFile], list[Path]]:
-    """`--input`: files of single inputs (`NAME=FILE.npy`), and files that hold all of them (`FILE.npz`)."""
+    """Read `--input`: files of single inputs (`NAME=FILE.npy`), and files that contain all inputs (`FILE.npz`)."""
     read = list(texts)
     whole = [text for text in read if _is_whole(text)]
     return read_inputs(text for text in read if text not in whole), [Path(text) for text in whole]
 
 
 def _is_whole(text: str) -> bool:
-    # A path may hold an equals sign: if there is such a file, it is meant.
+    # A path may contain an equals sign: if such a file exists, the text is a path.
     return text.lower().endswith((".npz", ".npy")) and ("=" not in text or Path(text).exists())
 
 
 def read_one_set(texts: Iterable[str]) -> tuple[list[InputFile], Path | None]:
-    """`--input` of a command that runs one set of inputs: at most one archive, and files of single inputs."""
+    """Read `--input` of a command that runs one set of inputs: at most one archive, and files of single inputs."""
     files, archives = read_input_files(texts)
     if len(archives) > 1:
-        raise OptionError("--input names two archives.", fix="Put all inputs into one .npz file.")
+        raise OptionError("--input is given two archives.", fix="Put all inputs into one .npz file.")
     return files, archives[0] if archives else None
 
 
 def input_paths(texts: Iterable[str]) -> list[Path]:
-    """All files that `--input` names."""
+    """Return all files of `--input`."""
     files, archives = read_input_files(texts)
     return [*(file.path for file in files), *archives]
 
 
 def read_dimensions(texts: Iterable[str]) -> Dimensions:
-    """`batch=1` by the dimension's name, or `x:0=1` by input and axis."""
+    """Read `batch=1` (by the dimension's name) or `x:0=1` (by input and axis)."""
     sizes: dict[str, int] = {}
     for text in texts:
-        # From the right: the name of a dimension may hold an equals sign.
+        # From the right: the name of a dimension may contain an equals sign.
         name, equals, size_text = text.rpartition("=")
-        # `isdigit` would also take superscripts, which `int` refuses.
+        # `isdigit` would also accept superscripts, which `int` rejects.
         if not equals or not name or not size_text.isdecimal() or not int(size_text):
             if equals and size_text == "SIZE":
                 raise OptionError(
@@ -92,32 +93,32 @@ def read_dimensions(texts: Iterable[str]) -> Dimensions:
                 )
             raise OptionError(
                 f'--dim "{text}" is not of the form NAME=SIZE with a size of at least 1.',
-                fix="Name the free dimension or the input and axis: --dim batch=1 or --dim x:0=1.",
+                fix="Give the name of the free dimension, or the input and axis: --dim batch=1 or --dim x:0=1.",
             )
         sizes[name] = int(size_text)
     return Dimensions.of(sizes)
 
 
 def read_shapes(texts: Iterable[str]) -> dict[str, list[int | None]]:
-    """`x=1,3,48,192`; `?` for an axis that stays as it is. `x=` is the shape of a scalar."""
+    """Read `x=1,3,48,192`; `?` stands for an axis that is not changed, and `x=` is the shape of a scalar."""
     read: dict[str, list[int | None]] = {}
     for text in texts:
         name, equals, sizes = text.rpartition("=")
-        # Reports show sizes as 1x3x48x192: that form is taken, too.
+        # Reports show sizes as 1x3x48x192: this form is accepted, too.
         words = re.split(r"[,x]", sizes) if sizes else []
         if not equals or not name or not all(word == "?" or _is_size(word) for word in words):
             raise OptionError(
                 f'--shape "{text}" is not of the form INPUT=SIZE,SIZE,... with sizes of at least 1.',
-                fix="Name the input and all of its sizes: --shape x=1,3,48,192. ? leaves an axis as it is.",
+                fix="Give the input and all of its sizes: --shape x=1,3,48,192. ? keeps the size of an axis.",
             )
         if name in read:
-            raise OptionError(f'--shape names "{name}" twice.', fix="Give each input one shape.")
+            raise OptionError(f'--shape is given twice for "{name}".', fix="Give each input one shape.")
         read[name] = [None if word == "?" else int(word) for word in words]
     return read
 
 
 def read_constants(texts: Iterable[str]) -> dict[str, Any]:
-    """Return the number, or the list of numbers, that each input always is: `sr=16000`, `size=480,640`."""
+    """Return the number, or the list of numbers, that each input always has: `sr=16000`, `size=480,640`."""
     from qnnbridge_protocol.input_constants import plain_constants
 
     read: dict[str, Any] = {}
@@ -132,8 +133,8 @@ def read_constants(texts: Iterable[str]) -> dict[str, Any]:
             read_one, cause = {}, f"{error}."
         if not equals or not name or not read_one or name in read:
             raise OptionError(
-                f'--constant "{text:.200}" is not of the form INPUT=NUMBER or INPUT=NUMBER,NUMBER,..., or names an '
-                "input twice.",
+                f'--constant "{text:.200}" is not of the form INPUT=NUMBER or INPUT=NUMBER,NUMBER,..., or '
+                "repeats an input.",
                 cause=cause,
                 fix="For example --constant sr=16000, or --constant size=480,640.",
             )
@@ -152,20 +153,20 @@ def _number(word: str) -> float:
         return float(word)
 
 
-# Each combination is a model of its own.
+# Each combination is a separate model.
 MOST_BUCKETS = 256
 
 
 def read_bucket_sizes(texts: Iterable[str]) -> dict[str, list[int]]:
-    """`seq=16,32` and `batch=1`: the sizes of each dimension, in rising order."""
+    """Read `seq=16,32` and `batch=1`: the sizes of each dimension, in rising order."""
     sizes: dict[str, list[int]] = {}
     for text in texts:
         name, equals, given = text.rpartition("=")
         words = given.split(",")
         if not equals or not name or name in sizes or not all(_is_size(word) for word in words):
             raise OptionError(
-                f'--bucket "{text}" is not of the form NAME=SIZE,SIZE,... or names a dimension twice.',
-                fix="Name a free dimension and its sizes: --bucket seq=16,32,64.",
+                f'--bucket "{text}" is not of the form NAME=SIZE,SIZE,... or repeats a dimension.',
+                fix="Give a free dimension and its sizes: --bucket seq=16,32,64.",
             )
         # A size that is given twice would be compiled twice, into one file.
         sizes[name] = sorted({int(word) for word in words})
@@ -173,12 +174,12 @@ def read_bucket_sizes(texts: Iterable[str]) -> dict[str, list[int]]:
 
 
 def read_buckets(texts: Iterable[str]) -> list[dict[str, int]]:
-    """Every combination of the sizes of `read_bucket_sizes`, the smallest first; none without a text."""
+    """Return every combination of the sizes of `read_bucket_sizes`, the smallest first, or an empty list."""
     sizes = read_bucket_sizes(texts)
     if math.prod(len(one) for one in sizes.values()) > MOST_BUCKETS:
         raise OptionError(
             f"These buckets make more than {MOST_BUCKETS} models.",
-            fix="Give fewer sizes; powers of two waste little.",
+            fix="Give fewer sizes, for example powers of two, which need little padding.",
         )
     return [dict(zip(sizes, one, strict=True)) for one in itertools.product(*sizes.values())] if sizes else []
 
@@ -188,53 +189,53 @@ def _is_size(word: str) -> bool:
 
 
 def read_chip(text: str) -> int:
-    """`--soc-model`: the number of a chip, from its number, its part name or its name in shops."""
+    """Read `--soc-model`: return a chip's number, from its number, its part name or its product name."""
     from qnnbridge_host.model.chips import chip_named, known_chips_text
 
     known = chip_named(text.strip())
     if known is not None:
         return known.number
-    # A chip that is newer than the table is given by its number.
+    # A chip that is newer than the table can be given by its number.
     if text.strip().isascii() and text.strip().isdecimal() and int(text):
         return int(text)
     raise OptionError(
         f'--soc-model "{text}" is neither a number nor the name of a chip.',
-        fix=f'Known: {known_chips_text()}, and names such as "X Elite".',
+        fix=f'Give one of {known_chips_text()}, or a product name such as "X Elite".',
     )
 
 
 def read_timeout(seconds: float | None) -> float | None:
-    """`--timeout`: none, or more than nothing."""
-    # Written so that NaN is refused, too: it is not above 0.
+    """Read `--timeout`: ``None``, or a number above 0."""
+    # Written so that NaN is rejected, too: it is not above 0.
     if seconds is not None and not seconds > 0:
         raise OptionError(
-            f"--timeout {seconds:g} leaves no time for anything.",
-            fix="Give a number of seconds above 0, or leave --timeout away for as long as it takes.",
+            f"--timeout {seconds:g} is not above 0.",
+            fix="Give a number of seconds above 0, or omit --timeout for no limit.",
         )
     return seconds
 
 
 def refuse_together(what: str, given: Mapping[str, bool]) -> None:
-    """Raises `OptionError` for the first option that was given although `what` has no use for it."""
+    """Raise `OptionError` for the first given option that cannot be combined with `what`."""
     option = next((name for name, is_given in given.items() if is_given), None)
     if option is not None:
-        raise OptionError(f"{what} does not go with {option}.", fix=f"Leave {option} away.")
+        raise OptionError(f"{what} does not go with {option}.", fix=f"Omit {option}.")
 
 
 def check_number(option: str, number: float | None) -> None:
-    """Raises `OptionError` for nan and infinity, which pass the range of an option."""
+    """Raise `OptionError` for nan and infinity, which pass the range check of an option."""
     if number is not None and not math.isfinite(number):
-        raise OptionError(f"{option} {number:g} is no number to compute with.")
+        raise OptionError(f"{option} {number:g} is not a finite number.")
 
 
 def check_seconds(option: str, seconds: float | None) -> None:
-    """Raises `OptionError` for nan and infinity, which pass the range of an option."""
+    """Raise `OptionError` for nan and infinity, which pass the range check of an option."""
     if seconds is not None and not math.isfinite(seconds):
-        raise OptionError(f"{option} {seconds:g} is no number of seconds.")
+        raise OptionError(f"{option} {seconds:g} is not a number of seconds.")
 
 
 def read_provider_options(texts: Iterable[str]) -> dict[str, str]:
-    """`soc_model=60`; the host checks names and values."""
+    """Read `soc_model=60`; the host checks the keys and values."""
     options: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -248,7 +249,7 @@ def read_provider_options(texts: Iterable[str]) -> dict[str, str]:
 
 
 def with_chip(options: Mapping[str, str], soc_model: str | None) -> dict[str, str]:
-    """Options of the provider, and `--soc-model`, which is one of them."""
+    """Return the provider options with `--soc-model`, which is one of them."""
     given = dict(options)
     if soc_model is not None:
         _give(given, "soc_model", soc_model)
@@ -257,19 +258,19 @@ def with_chip(options: Mapping[str, str], soc_model: str | None) -> dict[str, st
 
 def _give(options: dict[str, str], key: str, value: str) -> None:
     if options.setdefault(key, value) != value:
-        raise OptionError(f'--provider-option gives "{key}" two values.', fix="Give it once.")
+        raise OptionError(f'"{key}" is given two values (--provider-option).', fix="Give it once.")
 
 
-# As errors of sessions write it; for several dimensions the calls stand in a row.
+# The form in the errors of sessions; for several dimensions the calls follow one another.
 _OVERRIDE = re.compile(r"add_free_dimension_override_by_name\((['\"])(.*?)\1, SIZE\)(,(?= add_free))?")
 _PLAIN_NAME = re.compile(r"[\w.:-]+")
-# Sessions take sizes by name only, and some dimensions have none.
+# Sessions take sizes only by name, and some dimensions have no name.
 _EXPORT = re.compile(r"Export the model with fixed shapes(?: \(those .*?=SIZE\"?\))?")
 _ON_CPU = "create the session with fallback='cpu'"
 
 
 def session_options(dimensions: Dimensions) -> SessionOptions | None:
-    """Options that fix the named dimensions; ``None`` if there are none."""
+    """Return session options that fix the named dimensions; ``None`` if there are none."""
     if not dimensions.by_name:
         return None
     from qnnbridge import SessionOptions
@@ -281,9 +282,11 @@ def session_options(dimensions: Dimensions) -> SessionOptions | None:
 
 
 def read_models(models: Iterable[Path], dimensions: Dimensions) -> list[ModelScan]:
-    """Scan models; of a prepared folder, the model that was compiled; none of any other model package.
+    """Scan models. For a prepared folder, this is the model that was compiled; other model packages are skipped.
 
-    Raises the errors of `scan_model` and `read_folder`, and `OptionError` for a `--dim` that no model has.
+    Raises:
+        BridgeError: as `scan_model` and `read_folder` raise it.
+        OptionError: a `--dim` belongs to none of the models.
     """
     from qnnbridge_host.model.prepared import read_folder
     from qnnbridge_host.model.scan import scan_model
@@ -293,7 +296,7 @@ def read_models(models: Iterable[Path], dimensions: Dimensions) -> list[ModelSca
     for model in models:
         if model.is_dir():
             prepared = read_folder(os.fspath(model))
-            if prepared is None:  # read by ONNX Runtime in the host, which refuses it if need be
+            if prepared is None:  # read by ONNX Runtime in the host, which reports problems
                 continue
             chosen.update(name for variant in prepared.variants for name in variant.sizes)
             scans.append(scan_model(model / prepared.model, count_nodes=False))
@@ -307,14 +310,14 @@ def read_models(models: Iterable[Path], dimensions: Dimensions) -> list[ModelSca
 
 
 def refuse_unknown(scans: Sequence[ModelScan], dimensions: Dimensions) -> None:
-    """Raises `OptionError` for a `--dim` that no input of these models has: ONNX Runtime says nothing of it."""
+    """Raise `OptionError` for a `--dim` that no input of these models has, because ONNX Runtime ignores it."""
     if any(scan.format == "ort" for scan in scans):  # this format cannot be read here
         return
     refuse_unknown_of([node for scan in scans for node in scan.inputs], dimensions)
 
 
 def refuse_unknown_of(inputs: Iterable[DeclaredInput], dimensions: Dimensions) -> None:
-    """`refuse_unknown`, for inputs that are known already."""
+    """Do the work of `refuse_unknown` for inputs that are known already."""
     refuse_unknown_names({(one.input, one.axis): one.name for one in free_axes(inputs)}, dimensions)
 
 
@@ -329,7 +332,7 @@ def free_axes(inputs: Iterable[DeclaredInput]) -> list[FreeAxis]:
 
 
 def in_options(refused: PlacementRefused, inputs: Iterable[DeclaredInput] = ()) -> None:
-    """Turn the calls of Python that the fix names into options of the command line.
+    """Replace the Python calls in the error's fix by options of the command line.
 
     inputs: of the model, if the command takes sizes by input and axis.
     """

@@ -128,7 +128,7 @@ def report_text(sections: Sequence[Part], identity: personal.Identity) -> str:
 
 def run_command(arguments: Sequence[str], timeout: float) -> Outcome:
     """Run a `qnnbridge` command in a child process. The outcome reports all failures of the process."""
-    # PYTHONSAFEPATH: else files such as json.py in the current folder replace Python's own modules.
+    # PYTHONSAFEPATH: otherwise files such as json.py in the current folder replace Python's own modules.
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8:backslashreplace", "PYTHONSAFEPATH": "1"}
     # Files, not pipes: a process that outlives the command would keep a pipe open.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -176,7 +176,7 @@ def _report_ids(text: str) -> list[str]:
     try:
         return [str(one["id"]) for one in json.loads(text)["reports"]]
     except (ValueError, LookupError, TypeError):
-        return []  # the part with the list shows why
+        return []  # the part with the list shows the reason
 
 
 def _text_of(file: IO[bytes]) -> str:

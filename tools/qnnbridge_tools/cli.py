@@ -1,4 +1,4 @@
-"""The `qnnbridge` command: which subcommands there are, and nothing else.
+"""The `qnnbridge` command: the table of its subcommands.
 
 A command's module is imported when the command is looked up. At its top it imports only typer and the standard
 library; numpy, rich and the bridge are imported inside the functions. So `qnnbridge --help`, which looks up all
@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from qnnbridge_tools import output, reporting
 from qnnbridge_tools.examples import GUIDES
 
-# Group in --help -> name of a command -> where its function, or its own commands, are.
+# For each group in --help and each name of a command: the place of its function, or of its subcommands.
 _GROUPS = {
     "Start": {
         "setup": "qnnbridge_tools.setup_host.command:setup_host",
@@ -66,7 +66,7 @@ _COMMANDS = {name: place for commands in _GROUPS.values() for name, place in com
 
 
 class _Commands(UserDict[str, Any]):
-    """Commands by name. Each is imported when it is looked up, so that one command does not pay for all."""
+    """Commands by name. Each is imported when it is looked up, so that a command imports no others."""
 
     def __getitem__(self, name: str) -> Any:
         found = self.data[name]
@@ -81,7 +81,7 @@ class _Group(TyperGroup):
         self.commands = _Commands(_COMMANDS)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """By groups; one whole line for each."""
+        """Write the commands by groups; one whole line for each."""
         width = max(map(len, _COMMANDS))
         for group, names in _GROUPS.items():
             with formatter.section(group):
@@ -92,12 +92,12 @@ class _Group(TyperGroup):
 
 class _Command(TyperCommand):
     def make_context(self, *given: Any, **more: Any) -> Any:
-        """Parse the arguments. Errors show a command that works."""
+        """Parse the arguments. Errors show a correct command."""
         try:
             return super().make_context(*given, **more)
         except Exception as error:
-            # By its name: typer has a copy of click of its own in newer versions. Its subclasses, for options and
-            # missing arguments, say themselves what is wanted.
+            # By its name: newer versions of typer contain a copy of click. Its subclasses, for options and missing
+            # arguments, have a clear message themselves.
             guide = GUIDES.get(str(self.name))
             if type(error).__name__ == "UsageError" and guide is not None:
                 known: Any = error
@@ -107,7 +107,7 @@ class _Command(TyperCommand):
 
 def _typer(**settings: Any) -> typer.Typer:
     return typer.Typer(
-        rich_markup_mode=None,  # plain help: quick, and no glyphs that an old code page lacks
+        rich_markup_mode=None,  # plain help: quick, and without characters that an old code page lacks
         pretty_exceptions_enable=False,
         **{"add_completion": False, **settings},
     )
@@ -121,7 +121,7 @@ def _load(name: str, place: str) -> Any:
         raise SystemExit(output.report_incomplete(error)) from None
     found = getattr(module, attribute)
     holder = _typer()
-    holder.callback()(lambda: None)  # with it even a single command stays under its name
+    holder.callback()(lambda: None)  # with it even a single command keeps its name
     epilog = GUIDES[name].text()
     if isinstance(found, typer.Typer):
         holder.add_typer(found, name=name, epilog=epilog)
@@ -154,14 +154,14 @@ def common(
         ),
     ] = False,
 ) -> None:
-    """Options that stand before the subcommand."""
+    """Options before the subcommand."""
 
 
 def main() -> int:
-    """Entry point of the console script. Returns the exit code: 0 done, 1 failed, 2 bad input, 130 Ctrl+C."""
+    """Run the console script. Return the exit code: 0 done, 1 failed, 2 bad input, 130 Ctrl+C."""
     output.make_streams_safe()
     try:
-        # On Windows click expands *, ~ and %NAME%: not for a program that gets its arguments as they are.
+        # On Windows click expands *, ~ and %NAME%: not for `exec`, whose program must get its arguments unchanged.
         app(prog_name="qnnbridge", windows_expand_args=sys.argv[1:2] != ["exec"])
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 1

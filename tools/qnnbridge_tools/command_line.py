@@ -1,12 +1,13 @@
-"""Makes a command of a function that takes records of options: its parameters are the fields of the records.
+"""Builds a command from a function that takes records of options: the fields of the records are the parameters.
 
-A record is a frozen dataclass. Its fields carry `typer.Option` or `typer.Argument` as their annotation, or are
-records themselves. The type of a field decides how it is given: a literal is a choice, a tuple is an option that
-may be repeated, and `Read` names the function that makes the value of what was written.
+A record is a frozen dataclass. Its fields have `typer.Option` or `typer.Argument` as their annotation, or are
+records themselves. The type of a field determines its form on the command line: a literal is a choice, a tuple is
+an option that can be repeated, and `Read` contains the function that converts the given text.
 
-`--config FILE` gives options out of a TOML file, under the same names. The command line goes before the file. One
-file serves several commands: keys outside of tables are for all of them, a table `[compile]` is for that command
-only. Relative paths are relative to the file. Nothing heavy is imported at the top: every command line loads this.
+`--config FILE` reads options from a TOML file, under the same names. The command line has priority over the file.
+One file can serve several commands: keys outside of tables are for all of them, a table `[compile]` is for that
+command only. Relative paths are relative to the file. No large module is imported at the top, because every command
+line loads this module.
 """
 
 from __future__ import annotations
@@ -31,17 +32,18 @@ from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import reporting
 
 WORDS: Final[Any] = tuple[str, ...]
-# Metadata of a field that no command line gives: it keeps its default.
+# Metadata of a field that is not an option: it keeps its default.
 APART: Final[Mapping[str, bool]] = {"apart": True}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Read:
-    """How the value of a field is made of what was written.
+    """How the value of a field is made from the given text.
 
     Args:
-        given: the type of that, or a record of options.
-        default: what stands for nothing written, if the default of the field has another type.
+        value: the function that makes the value.
+        given: the type of the text, or a record of options.
+        default: the default of the text, if the default of the field has another type.
     """
 
     value: Callable[[Any], Any]
@@ -51,15 +53,18 @@ class Read:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Part:
-    """What a field is on the command line: its parameters, and what makes its value of all that was given."""
+    """The parameters of a field on the command line, and the function that makes its value from the given ones."""
 
     parameters: tuple[inspect.Parameter, ...]
     value: Callable[[Mapping[str, Any]], Any]
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """The command. It ends as `reporting.work` says; with `as_json` among its options an error is a document."""
-    # `eval_str`: the modules of commands import annotations from __future__, so these are texts.
+    """Return the command that calls a function.
+
+    It ends as described in `reporting.work`; with `as_json` among its options an error is printed as a document.
+    """
+    # `eval_str`: the command modules import annotations from __future__, so the annotations are texts.
     own = inspect.signature(function, eval_str=True)
     parts = {name: _part(name, one.annotation, one.default) for name, one in own.parameters.items()}
     parameters = [one for part in parts.values() for one in part.parameters]
@@ -67,13 +72,13 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def made(**values: Any) -> None:
-        # Called as a function (`host` without a subcommand calls `status`), it gets the defaults that typer would
-        # give.
+        # When it is called as a function (`host` without a subcommand calls `status`), it gets the defaults that
+        # typer would set.
         given = {**defaults, **values}
         with reporting.work(as_json=bool(given.get("as_json"))):
             function(**{name: part.value(given) for name, part in parts.items()})
 
-    # typer reads the signature and the annotations, and both have to say the same.
+    # typer reads both the signature and the annotations, so both must be equal.
     made.__annotations__ = {one.name: one.annotation for one in parameters}
     made.__dict__["__signature__"] = inspect.Signature(parameters)
     return made
@@ -92,9 +97,9 @@ def _part(name: str, hint: Any, default: Any) -> _Part:
         hint = read.given
         default = () if read.given is WORDS else read.default if read.default is not None else default
     hint, written, default = _written(hint, default)
-    # `Annotated[hint, *notes]` is no syntax before Python 3.11.
+    # `Annotated[hint, *notes]` is a syntax error before Python 3.11.
     annotation = operator.getitem(Annotated, (hint, *notes)) if notes else hint
-    # Keyword-only: these may stand without a default behind those that have one.
+    # Keyword-only: such parameters may have no default after others that have one.
     parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
     if read is None:
         return _Part((parameter,), lambda given: written(given[name]))
@@ -106,7 +111,7 @@ def _of_record(record: Any, read: Read | None) -> _Part:
     parts = {}
     for field in dataclasses.fields(record):
         if not field.metadata.get("apart"):
-            needed = field.default is field.default_factory  # neither is there
+            needed = field.default is field.default_factory  # neither is set
             default = None if field.default is dataclasses.MISSING else field.default
             parts[field.name] = _part(field.name, hints[field.name], inspect.Parameter.empty if needed else default)
 
@@ -118,7 +123,7 @@ def _of_record(record: Any, read: Read | None) -> _Part:
 
 
 def _written(hint: Any, default: Any) -> tuple[Any, Callable[[Any], Any], Any]:
-    """The type that typer reads, what makes a value of this type of it, and the default."""
+    """Return the type that typer reads, the function that converts a value of it, and the default."""
     inner = hint
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         inner = next(one for one in typing.get_args(hint) if one is not type(None))
@@ -126,11 +131,11 @@ def _written(hint: Any, default: Any) -> tuple[Any, Callable[[Any], Any], Any]:
         element, value, _ = _written(typing.get_args(inner)[0], None)
         absent = default if default is inspect.Parameter.empty else None
         several = types.GenericAlias(list, (element,)) | None
-        # click gives an empty list or None for an absent option; the record then gets its own default.
+        # click sets an empty list or None for an absent option; the record then gets its default.
         return several, lambda given: tuple(map(value, given)) if given else default, absent
     if typing.get_origin(inner) is Literal:
         words = typing.get_args(inner)
-        # typer makes choices of an Enum; the record gets the plain text.
+        # typer builds choices from an Enum; the record gets the plain text.
         choice: Any = enum.Enum("Choice", [(word, word) for word in words], type=str)  # type: ignore[misc]
         form = choice if inner is hint else choice | None
         return (
@@ -142,9 +147,9 @@ def _written(hint: Any, default: Any) -> tuple[Any, Callable[[Any], Any], Any]:
 
 
 def command_again(context: typer.Context, *more: str) -> str:
-    """Return the command that is running, as it was given, with more options.
+    """Return the running command as it was given, with more options.
 
-    more: their words. An option that is given already is given again: the last one counts.
+    more: the additional words. An option that is given already is repeated: the last one counts.
     """
     from qnnbridge_protocol.shell import shell_word
 
@@ -152,7 +157,7 @@ def command_again(context: typer.Context, *more: str) -> str:
     for parameter in context.command.params:
         name = str(parameter.name)
         source = context.get_parameter_source(name)
-        # By its name: typer has a copy of click of its own in newer versions.
+        # By its name: newer versions of typer contain a copy of click.
         if source is None or source.name != "COMMANDLINE":
             continue
         value = context.params[name]
@@ -170,14 +175,14 @@ def command_again(context: typer.Context, *more: str) -> str:
 
 # The commands that have the option; a key outside of tables may belong to any of them.
 COMMANDS = ("prepare", "quantize", "compile")
-# In the context of the command: what its file says, for tables of other commands.
+# Key in the context of the command: the contents of its file, for tables of other commands.
 _META = "qnnbridge.config"
 _NOT_IN_FILES = ("config", "help", "json")
 
 
 def load_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Callback of the option: the file's values become the defaults of all other options."""
-    # Completion in a shell parses half a command line, and must not read files.
+    """Set the file's values as the defaults of all other options. This is the callback of the option."""
+    # Shell completion parses incomplete command lines, and must not read files.
     if path is not None and not context.resilient_parsing:
         with reporting.work():
             document = _read(path)
@@ -188,7 +193,7 @@ def load_config(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def table_of(context: typer.Context, command: str) -> tuple[dict[str, Any], Path]:
-    """The table of another command, and the folder of the file; empty without a file."""
+    """Return the table of another command, and the folder of the file; empty without a file."""
     path, document = context.meta.get(_META, (Path("."), {}))
     table = document.get(command, {})
     return (dict(table) if isinstance(table, Mapping) else {}), path.absolute().parent
@@ -202,14 +207,14 @@ def _read(path: Path) -> dict[str, Any]:
         raise OptionError(f"There is no file {path}.", fix="Give the path of a TOML file: --config FILE.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"{path} cannot be read.", cause=str(error)) from None
-    except (ValueError, RecursionError) as error:  # no TOML; a number of 5000 digits; lists in lists in lists
+    except (ValueError, RecursionError) as error:  # not TOML; a number of 5000 digits; deeply nested lists
         raise OptionError(
-            f"{path} is no TOML file.", cause=str(error), fix='Write lines like: activation-type = "uint8".'
+            f"{path} is not a TOML file.", cause=str(error), fix='Write lines such as: activation-type = "uint8".'
         ) from None
 
 
 def _defaults(context: typer.Context, document: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """By name of parameter. Raises `OptionError` for keys that no command knows, and values of another kind."""
+    """Return the defaults by parameter name. Raises `OptionError` for unknown keys and values of a wrong type."""
     known = _keys(context.command.params)
     name = str(context.command.name)
     found: dict[str, Any] = {}
@@ -221,7 +226,7 @@ def _defaults(context: typer.Context, document: Mapping[str, Any], path: Path) -
             found |= _value(known[key], key, value, path)
         elif key not in _keys_of_others(context):
             raise _unknown(key, [*known, *_keys_of_others(context)], path)
-    # After the general keys, so that the command's own table wins.
+    # After the general keys, so that the command's own table has priority.
     for key, value in own.items() if isinstance(own, Mapping) else ():
         if key not in known:
             raise _unknown(key, known, path)
@@ -230,11 +235,11 @@ def _defaults(context: typer.Context, document: Mapping[str, Any], path: Path) -
 
 
 def _keys(parameters: Iterable[Any]) -> dict[str, tuple[Any, bool]]:
-    """Key -> parameter, and whether it is the negative form of a switch."""
+    """Return the parameter for each key, and whether the key is the negative form of a switch."""
     keys: dict[str, tuple[Any, bool]] = {}
     for parameter in parameters:
         if parameter.param_type_name == "argument":
-            # `MODEL...` of a command that takes several is the key `model`.
+            # The argument `MODEL...` of a command that takes several models has the key `model`.
             keys[str(parameter.metavar or parameter.name).lower().rstrip(".")] = (parameter, False)
             continue
         for negative, texts in ((False, parameter.opts), (True, parameter.secondary_opts)):
@@ -249,7 +254,7 @@ def _keys_of_others(context: typer.Context) -> list[str]:
 
 def _value(known: tuple[Any, bool], key: str, value: Any, path: Path) -> dict[str, Any]:
     parameter, negative = known
-    # A switch takes true or false, everything else a value: "yes" for a switch is a typing error.
+    # A switch takes true or false, other options a value: "yes" for a switch is an error.
     if isinstance(value, bool) != bool(getattr(parameter, "is_flag", False)):
         raise _wrong(key, value, path, "true or false" if not isinstance(value, bool) else "a value, not a switch")
     if isinstance(value, bool):
@@ -259,18 +264,18 @@ def _value(known: tuple[Any, bool], key: str, value: Any, path: Path) -> dict[st
     if not several and len(texts) != 1:
         raise _wrong(key, value, path, "one value")
     if _is_path(parameter):
-        # Not as a Path: a slash at the end says that the output is a folder.
+        # Not as a Path: a slash at the end means that the output is a folder.
         texts = [os.path.join(path.absolute().parent, text) for text in texts]
     return {parameter.name: texts if several else texts[0]}
 
 
 def _texts(key: str, value: Any, path: Path) -> list[str]:
-    """As they stand on the command line: `{seq = [16, 32]}` is `seq=16,32`."""
+    """Return the texts in the form of the command line: `{seq = [16, 32]}` is `seq=16,32`."""
     if isinstance(value, Mapping):
         return [f"{name}={','.join(_texts(key, one, path))}" for name, one in value.items()]
     if isinstance(value, list):
         return [text for one in value for text in _texts(key, one, path)]
-    # Within a list or a table: a bool is an int for Python, and would become the text "True".
+    # Within a list or a table: a bool is an int in Python, and would become the text "True".
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise _wrong(key, value, path, "text, a number, a list or a table of these")
     return [str(value)]
@@ -287,10 +292,12 @@ def _unknown(key: str, known: Iterable[str], path: Path) -> Exception:
     near = difflib.get_close_matches(key, names, 1)
     return OptionError(
         f'{path}: there is no option "{key}".',
-        cause=f"Its keys are the options without the two dashes: {', '.join(names)}.",
+        cause=f"The keys are the options without the two dashes: {', '.join(names)}.",
         fix=f'Did you mean "{near[0]}"?' if near else "Remove the key.",
     )
 
 
 def _wrong(key: str, value: object, path: Path, wanted: str) -> Exception:
-    return OptionError(f'{path}: "{key}" is {value!r:.60}; it wants {wanted}.', fix="See --help of the command.")
+    return OptionError(
+        f'{path}: "{key}" is {value!r:.60}; it must be {wanted}.', fix="Read the --help of the command."
+    )

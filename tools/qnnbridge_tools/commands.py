@@ -1,6 +1,6 @@
 """The command lines of `demo`, `doctor`, `run`, `compile`, `bench`, `inspect`, `wrap`, `versions` and `top`.
 
-Each function gets its options as records and hands over to the package of its name, which it imports only then: a
+Each function receives its options as records and calls the package of the same name, which it imports only then: a
 command module imports only typer and the standard library at its top.
 """
 
@@ -45,8 +45,8 @@ LEAST_INTERVAL_S = 0.2
 def demo(host_python: HostPython = None, timeout: Timeout = None, as_json: AsJson = False) -> None:
     """Run a trained model on QNN, and on the CPU for comparison.
 
-    Tells which way up six lines of text are, computed by QNN in the host process, where and how fast. Ends
-    with 0 only if QNN answered and every answer is right.
+    The model detects which way up six lines of text are. The report shows the answers, where they were computed and
+    how fast. Exit code 0 only if QNN answered and every answer is right.
     """
     from qnnbridge_tools import demo as showing
 
@@ -60,7 +60,7 @@ def demo(host_python: HostPython = None, timeout: Timeout = None, as_json: AsJso
 
 @command
 def doctor(given: DoctorCommand) -> None:
-    """Diagnose this machine and say how to fix it.
+    """Diagnose this machine and print the fixes.
 
     Exit code 0: all is well; 1: something is degraded; 2: the NPU cannot be used.
     """
@@ -100,7 +100,7 @@ def compile_models(request: CompileRequest) -> None:
         return
     from qnnbridge_tools.compile.compiling import default_output, perform
 
-    # The copies with fixed shapes live until the last of them is compiled.
+    # The copies with fixed shapes exist until the last of them is compiled.
     with contextlib.ExitStack() as copies:
         if request.sizes.shapes or request.sizes.constants:
             place = default_output(request)
@@ -219,7 +219,7 @@ def inspect(
     overwrite: OverwriteFile = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a model is made of. Of a compiled one also whether it can run here, without loading it."""
+    """Show the contents of a model. For a compiled model also whether it can run here, without loading it."""
     from qnnbridge_tools import arguments, binaries, inspection, page, prepared_folders
 
     place = page.place_of(html, overwrite=overwrite, inputs=[model])
@@ -240,7 +240,7 @@ def inspect(
         show(facts, inspection.folder_document, inspection.print_folder)
         return
     arguments.refuse_together("A model file", {"--load": load and model.exists()})
-    # By its contents: a context binary may have any suffix.
+    # By its contents: a context binary can have any suffix.
     if binaries.is_binary(model):
         binary = binaries.gather(model, soc_model=soc_model, host_python=host_python)
         show(binary, binaries.document, binaries.print_facts)
@@ -270,7 +270,7 @@ def wrap(
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make an ONNX model around a context binary. For sessions to run what AI Hub, QAIRT or QAI AppBuilder made."""
+    """Make an ONNX model around a context binary. Sessions then run models of AI Hub, QAIRT or QAI AppBuilder."""
     from qnnbridge_tools import binaries
 
     done = binaries.wrap_binary(

@@ -1,7 +1,7 @@
-"""`qnnbridge crashes`, `quarantine` and `explain`: crash reports, models that killed hosts, explained exit codes.
+"""`qnnbridge crashes`, `quarantine` and `explain`: crash reports, models that killed hosts, and exit codes.
 
-Hosts that were ended on purpose, and programs that are no host, did not crash; their reports are shown with
-``--ended`` only.
+Hosts that were ended on purpose, and programs that are not hosts, did not crash: their reports are shown only with
+``--ended``.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ crashes_app = typer.Typer(help="List and show crash reports: why hosts ended.", 
 Ended = Annotated[
     bool,
     typer.Option(
-        "--ended", help="Only hosts ended on purpose (on_deadline='kill') and processes that were no hosts."
+        "--ended", help="Only hosts ended on purpose (on_deadline='kill') and processes that were not hosts."
     ),
 ]
 
 
 @crashes_app.callback(invoke_without_command=True)
 def crashes(context: typer.Context) -> None:
-    """Without a subcommand: the list."""
+    """Print the list if no subcommand is given."""
     if context.invoked_subcommand is None:
         list_reports()
 
@@ -67,14 +67,14 @@ def show(
     as_json: AsJson = False,
     ended: Ended = False,
 ) -> None:
-    """Show a report; the newest one if none is named."""
+    """Show a report; by default the newest one."""
     from qnnbridge_tools import output
 
     reports = _reports(ended)
     if as_json:
         output.print_json(reports.read(report_id))
     else:
-        # What a dying process printed may hold anything: only its line ends reach the terminal.
+        # The output of a dying process can contain any characters: only its line ends reach the terminal.
         print("\n".join(output.visible(line) for line in reports.read_text(report_id).split("\n")).rstrip())
 
 
@@ -96,7 +96,7 @@ quarantine_app = typer.Typer(help="List and clear models that kept killing hosts
 
 @quarantine_app.callback(invoke_without_command=True)
 def quarantine(context: typer.Context) -> None:
-    """Without a subcommand: the list."""
+    """Print the list if no subcommand is given."""
     if context.invoked_subcommand is None:
         list_models()
 
@@ -137,9 +137,9 @@ def clear(
     """Remove a model, or all of them, from quarantine."""
     from qnnbridge._supervision.blame import Quarantine
 
-    # Exactly one of the two.
+    # Exactly one of the two must be given.
     if everything == bool(account_id):
-        raise OptionError("Say which model to clear.", fix="Give an id or a name of the list, or --all.")
+        raise OptionError("No model to clear is given.", fix="Give an id or a name from the list, or --all.")
     kept = Quarantine()
     wanted = kept.accounts() if account_id is None else [_only_match(kept.accounts(), account_id)]
     for account in wanted:
@@ -156,14 +156,17 @@ def clear(
 
 
 def _only_match(accounts: list[QuarantineAccount], account_id: str) -> QuarantineAccount:
-    """The account that is meant. Several accounts of one model are one model: `clear` takes all of them."""
+    """Return the account that was meant.
+
+    Several accounts of one model count as one: `clear` removes all of them.
+    """
     found = [one for one in accounts if one.model == account_id or one.id.startswith(account_id)]
-    # One model under other options is another one: it may be in quarantine with these alone.
+    # The same model with other options counts as another model: it can be in quarantine with these options only.
     if len({(account.fingerprint, account.options_hash) for account in found}) != 1:
         known = ", ".join(f"{account.id} ({_name(account)})" for account in found or accounts)
         raise OptionError(
-            f'{"No model" if not found else "More than one model"} in quarantine is called "{account_id}".',
-            fix=f"Give one of these ids: {known}." if known else "Nothing has to be cleared.",
+            f"{'No model' if not found else 'More than one model'} in quarantine has the id or name {account_id}.",
+            fix=f"Give one of these ids: {known}." if known else "The quarantine is empty.",
         )
     return found[0]
 

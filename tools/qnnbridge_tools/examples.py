@@ -1,4 +1,4 @@
-"""What `--help` shows below each command: examples that work when they are pasted, and the page to read."""
+"""The end of each command's `--help`: examples that work when they are pasted, and the page to read."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ class Guide(NamedTuple):
     """The end of one command's help.
 
     Args:
-        page: below `docs/`.
-        examples: arguments of `qnnbridge`, as cmd.exe, PowerShell and sh read them, with what they do.
+        page: the path below `docs/`.
+        examples: arguments of `qnnbridge` that cmd.exe, PowerShell and sh read alike, with their effect.
     """
 
     page: str
     examples: tuple[tuple[str, str], ...]
 
     def text(self) -> str:
-        """As it is shown. ``\\b`` keeps click from filling the paragraph."""
+        """Return the text that is shown. ``\\b`` keeps click from rewrapping the paragraph."""
         lines = [line for arguments, what in self.examples for line in (f"  # {what}", f"  qnnbridge {arguments}")]
         return "\n".join(["\b", "Examples:", *lines, "", f"More: docs/{self.page}"])
 
@@ -28,8 +28,8 @@ GUIDES: Final[Mapping[str, Guide]] = {
         "index.md",
         (
             ("demo", "a trained model that comes with qnnbridge, on QNN and on the CPU"),
-            ("demo --json", "the same for a program to read"),
-            ("demo --timeout 120", "give a slow machine two minutes for each call"),
+            ("demo --json", "the same as a JSON document"),
+            ("demo --timeout 120", "allow a slow machine two minutes for each call"),
         ),
     ),
     "doctor": Guide(
@@ -37,7 +37,7 @@ GUIDES: Final[Mapping[str, Guide]] = {
         (
             ("doctor", "check this machine"),
             ("doctor --model model.onnx", "check a model as well"),
-            ('doctor --explain "exit code 127"', "say what an error or a log line means"),
+            ('doctor --explain "exit code 127"', "explain an error or a log line"),
         ),
     ),
     "pull": Guide(
@@ -45,14 +45,14 @@ GUIDES: Final[Mapping[str, Guide]] = {
         (
             ("pull OWNER/NAME", "the model of a repository that suits this computer"),
             ("pull OWNER/NAME@v1.0 --file onnx/model.onnx", "one file of a revision"),
-            ("pull OWNER/NAME --output folder --offline", "what is there already, without a network"),
+            ("pull OWNER/NAME --output folder --offline", "only files that were downloaded before"),
         ),
     ),
     "models": Guide(
         "pull.md",
         (
             ("models", "the models that were pulled"),
-            ("models show OWNER/NAME", "where one came from, and its files"),
+            ("models show OWNER/NAME", "the origin and the files of a model"),
             ("models remove OWNER/NAME", "remove it"),
         ),
     ),
@@ -69,7 +69,7 @@ GUIDES: Final[Mapping[str, Guide]] = {
         (
             ("exec program.py --its-option", "run a program with its own arguments"),
             ("exec -m package.module", "run a module"),
-            ("exec --report program.py", "say afterwards what ran where"),
+            ("exec --report program.py", "print afterwards where each model ran"),
         ),
     ),
     "compile": Guide(
@@ -116,8 +116,8 @@ GUIDES: Final[Mapping[str, Guide]] = {
         "errors.md",
         (
             ("explain 127", "an exit code"),
-            ("explain 0xC0000005", "the same of Windows, as it is shown there"),
-            ("explain -11 --json", "for a program to read"),
+            ("explain 0xC0000005", "an exit code of Windows, in hexadecimal"),
+            ("explain -11 --json", "as a JSON document"),
         ),
     ),
     "inspect": Guide(
@@ -125,7 +125,7 @@ GUIDES: Final[Mapping[str, Guide]] = {
         (
             ("inspect model.onnx", "inputs, outputs, operators, weights"),
             ("inspect compiled.onnx --soc-model 60", "whether a compiled model can run on a chip"),
-            ("inspect compiled.onnx --load", "load it as well"),
+            ("inspect compiled.onnx --load", "load the model as well"),
         ),
     ),
     "wrap": Guide(
@@ -141,13 +141,13 @@ GUIDES: Final[Mapping[str, Guide]] = {
         (
             ("analyze model.onnx", "what runs on the NPU, and what does not"),
             ("analyze model.onnx --dim batch=1 --html report.html", "set a dimension, and write a page"),
-            ("analyze model.onnx --offline", "by the rules alone, without a host"),
+            ("analyze model.onnx --offline", "only by the rules, without a host"),
         ),
     ),
     "fix": Guide(
         "fix.md",
         (
-            ("fix model.onnx -o fixed.onnx", "rewrite what QNN does not take"),
+            ("fix model.onnx -o fixed.onnx", "rewrite the operators that QNN rejects"),
             ("fix model.onnx -o fixed.onnx --dim batch=1", "fix the sizes as well"),
             ("fix --list", "show all rewrites"),
         ),
@@ -156,7 +156,7 @@ GUIDES: Final[Mapping[str, Guide]] = {
         "model-tools.md",
         (
             ("optimize model.onnx -o smaller.onnx", "fold constants and fuse nodes"),
-            ("optimize model.onnx -o smaller.onnx --level basic", "without operators of ONNX Runtime's own"),
+            ("optimize model.onnx -o smaller.onnx --level basic", "without ONNX Runtime's own operators"),
             ("optimize model.onnx -o smaller.onnx --dim batch=1", "set a free dimension"),
         ),
     ),
@@ -164,34 +164,34 @@ GUIDES: Final[Mapping[str, Guide]] = {
         "model-tools.md",
         (
             ("quantize model.onnx -o quantized.onnx --calibration samples", "with a folder of real samples"),
-            ("quantize model.onnx -o quantized.onnx --random 16", "with made-up ones, for a first look"),
+            ("quantize model.onnx -o quantized.onnx --random 16", "with random samples, for a first try"),
             (
                 "quantize model.onnx -o quantized.onnx --calibration samples --target-snr 40",
-                "keep as many nodes wide as 40 dB take",
+                "keep nodes wide until 40 dB are reached",
             ),
         ),
     ),
     "evaluate": Guide(
         "model-tools.md",
         (
-            ("evaluate model.onnx --input samples", "QNN beside the CPU, over samples"),
+            ("evaluate model.onnx --input samples", "compare QNN with the CPU, over samples"),
             ("evaluate model.onnx --input samples --quantized quantized.onnx", "a quantised model as well"),
-            ("evaluate model.onnx --input samples --expected truth", "beside what is right"),
+            ("evaluate model.onnx --input samples --expected truth", "compare with the right results"),
         ),
     ),
     "verify": Guide(
         "verify.md",
         (
-            ("verify model.onnx", "made-up inputs of several kinds"),
-            ("verify model.onnx --input inputs.npz", "your own inputs"),
-            ("verify model.onnx --soc-model 60 --dim batch=1", "as for another chip, with a fixed size"),
+            ("verify model.onnx", "with random inputs of several kinds"),
+            ("verify model.onnx --input inputs.npz", "with your own inputs"),
+            ("verify model.onnx --soc-model 60 --dim batch=1", "for another chip, with a fixed size"),
         ),
     ),
     "prepare": Guide(
         "prepare.md",
         (
             ("prepare model.onnx -o shipped --soc-model 60", "for one chip"),
-            ("prepare model.onnx -o shipped --soc-model 60 --soc-model 88", "for two"),
+            ("prepare model.onnx -o shipped --soc-model 60 --soc-model 88", "for two chips"),
             ("prepare model.onnx -o shipped --quantize --calibration samples", "quantised"),
         ),
     ),
@@ -222,57 +222,57 @@ GUIDES: Final[Mapping[str, Guide]] = {
     "setup": Guide(
         "setup-host.md",
         (
-            ("setup", "ask, then download what is missing and make the host"),
-            ("setup --dry-run", "only say what would be done"),
-            ("setup --repair", "make the host again if it is not healthy"),
+            ("setup", "ask, then download the missing packages and create the host"),
+            ("setup --dry-run", "only print the steps"),
+            ("setup --repair", "create the host again if it is not healthy"),
         ),
     ),
     "setup-host": Guide(
         "setup-host.md",
         (
             ("setup-host", "the same as qnnbridge setup"),
-            ("setup-host --dry-run", "only say what would be done"),
-            ("setup-host --yes --config", "do not ask, and remember the host's Python"),
+            ("setup-host --dry-run", "only print the steps"),
+            ("setup-host --yes --config", "do not ask, and save the host's Python in the configuration"),
         ),
     ),
     "top": Guide(
         "daemon.md",
         (
-            ("top", "watch; q ends it"),
-            ("top --interval 5", "every five seconds"),
-            ("top --count 1 --json", "one look, for a program to read"),
+            ("top", "watch the daemon; q ends it"),
+            ("top --interval 5", "update every five seconds"),
+            ("top --count 1 --json", "once, as a JSON document"),
         ),
     ),
     "host": Guide(
         "daemon.md",
         (
             ("host start", "start the daemon"),
-            ("host status", "what it does"),
-            ("host logs --follow", "its log"),
+            ("host status", "show its clients, models and calls"),
+            ("host logs --follow", "follow its log"),
         ),
     ),
     "cache": Guide(
         "cache.md",
         (
-            ("cache list", "what is in it"),
+            ("cache list", "list the entries"),
             ("cache verify", "check every byte"),
-            ("cache prune --unused-days 30", "remove what was not used for a month"),
+            ("cache prune --unused-days 30", "remove entries that were not used for a month"),
         ),
     ),
     "crashes": Guide(
         "errors.md",
         (
-            ("crashes", "the reports"),
-            ("crashes show", "the newest"),
-            ("crashes path", "the folder in which they are"),
+            ("crashes", "list the reports"),
+            ("crashes show", "show the newest one"),
+            ("crashes path", "print the folder of the reports"),
         ),
     ),
     "quarantine": Guide(
         "errors.md",
         (
-            ("quarantine", "which models kept killing hosts"),
+            ("quarantine", "list models that kept killing hosts"),
             ("quarantine clear --all", "try them again"),
-            ("quarantine list --json", "for a program to read"),
+            ("quarantine list --json", "as a JSON document"),
         ),
     ),
 }

@@ -1,7 +1,7 @@
-"""`qnnbridge exec SCRIPT.py [ARGS]` and `qnnbridge exec -m MODULE [ARGS]`: runs an unmodified program with
-``onnxruntime`` answered by qnnbridge.
+"""`qnnbridge exec SCRIPT.py [ARGS]` and `qnnbridge exec -m MODULE [ARGS]`.
 
-With ``--report`` the records of all processes of the program are summed up by model.
+They run an unmodified program whose calls of ``onnxruntime`` are answered by qnnbridge. With ``--report`` the
+records of all processes of the program are summed up by model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from qnnbridge_tools.command_line import command
 
 
 class ExecCommand(TyperCommand):
-    """Everything behind ``-m MODULE`` belongs to the module, as with Python's own ``-m``."""
+    """Passes everything after ``-m MODULE`` to the module, as Python's own ``-m`` does."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, self._ended_by_module(args))
@@ -42,13 +42,14 @@ class ExecCommand(TyperCommand):
             following = at + (2 if args[at] in with_value else 1)
             # -mMODULE is one word, -m MODULE two.
             if args[at].startswith("-m") and following <= len(args):
-                # Without the dashes click takes an option behind the module's name for one of its own.
+                # Without the dashes click would parse an option after the module's name as an option of this
+                # command.
                 return [*args[:following], "--", *args[following:]]
             at = following
         return args
 
 
-# Everything behind the script belongs to the script.
+# Everything after the script is passed to the script.
 COMMAND_SETTINGS = {"exec": {"cls": ExecCommand, "context_settings": {"allow_interspersed_args": False}}}
 
 
@@ -82,14 +83,14 @@ def exec_program(
         ),
     ] = False,
 ) -> None:
-    """Run a program written for onnxruntime, unchanged, by the bridge."""
+    """Run a program written for onnxruntime, unchanged, on the bridge."""
     from qnnbridge.ort._placement import POLICIES, given_sizes, policy
 
     chosen = policy() if provider is None else provider
     if chosen not in POLICIES:
-        raise OptionError(f"--provider {chosen} is not known.", fix=f"One of: {', '.join(POLICIES)}.")
+        raise OptionError(f"--provider {chosen} is not known.", fix=f"Give one of {', '.join(POLICIES)}.")
     if not module and not program:
-        raise OptionError("No program is given.", fix="qnnbridge exec SCRIPT.py, or qnnbridge exec -m MODULE.")
+        raise OptionError("No program is given.", fix="Run qnnbridge exec SCRIPT.py, or qnnbridge exec -m MODULE.")
 
     sizes = dimension_sizes(dim, bucket) or given_sizes()
     wanted = Program(module, list(program)) if module else Program(None, list(program[1:]), script=program[0])
@@ -100,7 +101,7 @@ def exec_program(
 
 @dataclasses.dataclass
 class ModelUse:
-    """One model, however many processes and sessions it had."""
+    """The use of one model in all processes and sessions."""
 
     model: str
     where: str
@@ -113,7 +114,7 @@ class ModelUse:
 
 
 def read_records(folder: str) -> list[dict[str, Any]]:
-    """Those of all processes; a truncated file of a killed process is left out."""
+    """Return the records of all processes; a truncated file of a killed process is skipped."""
     found = []
     for name in sorted(os.listdir(folder)):
         with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, name), encoding="utf-8") as file:
@@ -148,7 +149,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def print_report(folder: str) -> None:
-    """On stderr: stdout is the program's."""
+    """Print the report on stderr, because stdout belongs to the program."""
     from qnnbridge_protocol.specs import AFTER_OPTIMISATION
     from qnnbridge_tools import output
 
@@ -195,12 +196,12 @@ class Program:
     script: str | None = None
 
     def check(self) -> None:
-        """Raises `NoSuchFile` for what is not there."""
+        """Raise `NoSuchFile` if the script or module does not exist."""
         if self.script is not None and self.script != "-" and not os.path.exists(self.script):
             raise NoSuchFile(f"There is no program {self.script}.", fix="Give the path of a Python file.")
-        # Of the outermost package alone: to find a module within it Python imports the package.
+        # Only the outermost package is searched: to find a module within it, Python would import the package.
         if self.module is not None and importlib.util.find_spec(self.module.partition(".")[0]) is None:
-            # `python -m` looks in the working folder as well.
+            # `python -m` searches the working folder as well.
             sys.path.insert(0, os.getcwd())
             found = importlib.util.find_spec(self.module.partition(".")[0])
             del sys.path[0]
@@ -210,10 +211,10 @@ class Program:
     def command(self, *, has_folder: bool) -> list[str]:
         """Return the command line of the program, with the options that this Python was started with.
 
-        has_folder: the drop-in is on the path of processes with the environment of `environment_for`.
+        has_folder: whether the drop-in is on the path of processes with the environment of `environment_for`.
         """
         start = ["-m", self.module] if self.module is not None else [str(self.script)]
-        # Python with -E or -I reads no variable that would bring the hook into it.
+        # Python with -E or -I reads none of the variables that would load the hook.
         reads_path = has_folder and not sys.flags.ignore_environment
         by_hand = [] if reads_path else ["-m", "qnnbridge.ort._import_hook"]
         return [sys.executable, *interpreter_options(sys.orig_argv), *by_hand, *start, *self.arguments]
@@ -226,7 +227,7 @@ def interpreter_options(command: Sequence[str]) -> list[str]:
     for word in words:
         if not word.startswith("-") or word == "-":
             break
-        # Letters may be joined: -Om MODULE. The value of -X and -W is the rest of the word, or the next one.
+        # Letters can be joined: -Om MODULE. The value of -X and -W is the rest of the word, or the next word.
         special = next((at for at, letter in enumerate(word) if letter in "mcXW"), None)
         if word.startswith("--"):
             found += [word, next(words, "")]  # --check-hash-based-pycs, the only one
@@ -241,7 +242,7 @@ def interpreter_options(command: Sequence[str]) -> list[str]:
 
 
 def dimension_sizes(dims: Dimensions, buckets: Sequence[str]) -> dict[str, int | list[int]]:
-    """Of `--dim` and `--bucket`. Raises `OptionError`."""
+    """Return the sizes of `--dim` and `--bucket`. Raises `OptionError`."""
     from qnnbridge_tools.arguments import read_bucket_sizes
 
     sizes: dict[str, int | list[int]] = dict(dims.by_name)
@@ -255,7 +256,8 @@ def dimension_sizes(dims: Dimensions, buckets: Sequence[str]) -> dict[str, int |
 def environment_for(provider: str, sizes: Mapping[str, int | list[int]]) -> tuple[dict[str, str], bool]:
     """Return the environment of the program, and whether Python finds the drop-in by it.
 
-    Raises `HostError` where there is no host to ask for its version.
+    Raises:
+        HostError: a host is needed for its version, and none was found.
     """
     from qnnbridge.ort import _children
     from qnnbridge.ort._placement import POLICY_VARIABLE, SIZES_VARIABLE
@@ -268,7 +270,7 @@ def environment_for(provider: str, sizes: Mapping[str, int | list[int]]) -> tupl
 
 
 def run_program(command: list[str], environ: dict[str, str], report: bool) -> int:
-    """The program's exit code; 128 plus the number of the signal that ended it."""
+    """Run the program and return its exit code, or 128 plus the number of the signal that ended it."""
     from qnnbridge.ort._placement import REPORT_VARIABLE
 
     if not report:
@@ -283,13 +285,16 @@ def run_program(command: list[str], environ: dict[str, str], report: bool) -> in
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """The exit code of the program. The program handles Ctrl+C; a signal to this process is passed on to it."""
+    """Return the exit code of the program.
+
+    The program handles Ctrl+C; a signal to this process is passed on to it.
+    """
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):
             process.send_signal(number)
 
-    # The terminal sends Ctrl+C to the program as well; this process waits for what it makes of it.
+    # The terminal sends Ctrl+C to the program as well; this process waits for the program's reaction.
     handlers: dict[int, Any] = {signal.SIGINT: signal.SIG_IGN}
     handlers |= {getattr(signal, name): pass_on for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

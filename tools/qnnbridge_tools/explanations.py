@@ -1,10 +1,10 @@
-"""What a code or a text means that a user saw somewhere: on a terminal, in a log, in a forum.
+"""Explanations of codes and texts that a user has seen on a terminal, in a log or in a forum.
 
-`explain_code` takes the text as it was copied and returns *every* reading of it, because the same number means
-different things to different observers: 127 is a shell's "not found", Git Bash's stand-in for nearly every
-Windows crash, and the Windows load error "procedure not found". `explain_text` asks all tables: log lines,
-messages of Python, pip, Windows and ONNX Runtime's Python layer (listed here), deaths, QNN codes, load errors, exit
-codes. An unknown text gives nothing. Pure functions over tables.
+`explain_code` takes a code as it was copied and returns *every* meaning, because the same number has different
+meanings in different places: 127 is a shell's "not found", Git Bash's replacement for nearly every Windows crash,
+and the Windows load error "procedure not found". `explain_text` searches all tables: log lines, messages of Python,
+pip, Windows and ONNX Runtime's Python layer (listed here), deaths, QNN codes, load errors and exit codes. It
+returns an empty list for an unknown text. All functions are pure functions over tables.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from qnnbridge_tools import own_errors
 
 __all__ = ["ExitCode", "ExitStatus", "Explanation", "Reading", "explain_code"]
 
-# What usually hides behind Git Bash's 127 when QNN is involved, most likely first.
-# Cygwin knows six statuses as signals, and shows all others from 0xC0000000 on as 127.
+# The usual causes of Git Bash's 127 when QNN is involved, most likely first. Cygwin maps six statuses to signals,
+# and shows all others from 0xC0000000 on as 127.
 GIT_BASH_127: Final = (0xC0000409, 0xC0000374, 0xC0000139, 0xC0000135)
 
 # QNN errors carry flags up to bit 63.
@@ -44,8 +44,8 @@ _WORDS = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"^[+-]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)$")
-# Eight digits without 0x count only with a letter among them: 10000000 is a decimal number.
-# C's suffixes L and U are copied along with a number.
+# Eight digits without 0x count as hexadecimal only if one of them is a letter: 10000000 is a decimal number. C's
+# suffixes L and U are copied along with a number.
 _HEX = re.compile(
     r"^(?P<sign>-?)(?:0x(?P<digits>[0-9a-f]+)|(?P<bare>(?=[0-9a-f]*[a-f])[0-9a-f]{8}))[lu]*$", re.IGNORECASE
 )
@@ -64,7 +64,7 @@ _ONE_SET_OF_LIBRARIES = (
 )
 _POLICY = "Reinstall the wheel; allow its libraries in Smart App Control, WDAC or the antivirus."
 
-# Windows' numbers for a library or program that it does not load.
+# Windows' numbers for a failure to load a library or program.
 # fmt: off
 LOAD_ERRORS: Final[Mapping[int, LoadError]] = {
     2: LoadError("ERROR_FILE_NOT_FOUND", "the file is not there", "Check the path."),
@@ -93,17 +93,17 @@ LOAD_ERRORS: Final[Mapping[int, LoadError]] = {
         _POLICY),
     14001: LoadError("ERROR_SXS_CANT_GEN_ACTCTX",
         "the side-by-side configuration is wrong: an old Visual C++ runtime is missing",
-        "Install the Visual C++ redistributable that the library names in its manifest."),
+        "Install the Visual C++ redistributable that is listed in the library's manifest."),
 }
 # fmt: on
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reading:
-    """One thing that the code can mean.
+    """One possible meaning of the code.
 
-    seen: where the number has this meaning. candidates: for a number that stands for several codes, these, most
-    likely first. kind: as in `ExitCode`, or ``load-error`` and ``qnn-error``, which are no exit codes at all.
+    seen: where the number has this meaning. candidates: for a number that stands for several codes, these codes,
+    most likely first. kind: as in `ExitCode`, or ``load-error`` and ``qnn-error``, which are not exit codes.
     """
 
     seen: str
@@ -124,7 +124,7 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Explanation:
-    """All readings of a code, most likely first. elsewhere: how other observers show the same code."""
+    """All meanings of a code, most likely first. elsewhere: how other programs show the same code."""
 
     text: str
     number: int
@@ -159,8 +159,14 @@ class Explanation:
 def explain_code(text: str) -> Explanation:
     """Explain an exit code, a signal, a Windows load error or a QNN error, as a user copied it.
 
+    Args:
+        text: the code as a number or a name, with or without words such as "exit code" before it.
+
+    Returns:
+        All meanings of the code, most likely first.
+
     Raises:
-        OptionError: the text is no code, or a name that is not known.
+        OptionError: the text is not a code, or it is an unknown name.
     """
     original = text.strip()
     prefix = _WORDS.match(original)
@@ -180,11 +186,11 @@ def explain_code(text: str) -> Explanation:
         raise _nonsense(original)
     else:
         readings = list(_readings(number, is_hex=is_hex))
-        # Any program may end with a number of its own.
+        # Any program may exit with a number that it defines itself.
         if not readings and 0 < number <= codes.UINT32:
             readings = [_exit_reading("Any program on Windows", codes.windows_code(number))]
         if kind.startswith(("exit", "rc", "returncode", "status")):
-            # The user says that it is an exit code.
+            # The user's words make clear that it is an exit code.
             readings = [r for r in readings if r.kind not in ("load-error", "qnn-error")] or readings
     if not readings:
         raise _nonsense(original)
@@ -192,7 +198,7 @@ def explain_code(text: str) -> Explanation:
 
 
 def _parse(body: str) -> tuple[int | None, bool]:
-    """The number in the text, and whether it was written as hexadecimal."""
+    """Return the number in the text, and whether it was written as hexadecimal."""
     match = _HEX.match(body)
     if match:
         number = int(match.group("digits") or match.group("bare"), 16)
@@ -221,7 +227,7 @@ def _nonsense(text: str) -> OptionError:
     close = difflib.get_close_matches(text.upper(), codes.known_names(), n=1, cutoff=0.75)
     hint = f"Did you mean {close[0]}? " if close else ""
     return OptionError(
-        f"{text!r} is no exit code, signal or QNN error." if text else "There is no code to explain.",
+        f"{text!r} is not an exit code, a signal or a QNN error." if text else "There is no code to explain.",
         fix=f"{hint}Give a number (3221226505, -11, 127), a hexadecimal number (0xC0000409) or a name "
         "(SIGSEGV, STATUS_HEAP_CORRUPTION, QNN_COMMON_ERROR_MEM_ALLOC).",
     )
@@ -233,7 +239,7 @@ def _readings(number: int, *, is_hex: bool) -> Iterator[Reading]:
     elif number <= 0xFF:
         yield from _byte(number, is_hex=is_hex)
     elif number <= codes.UINT32:
-        # 259 is STILL_ACTIVE: some supervisors take a process that ended with it for a living one.
+        # 259 is STILL_ACTIVE: some supervisors mistake a process that ended with it for a running one.
         if codes.windows_code(number).kind != "python" or number == 259:
             yield _exit_reading("Windows exit code", codes.windows_code(number))
         if log_rules.fastrpc(number):
@@ -248,7 +254,7 @@ def _negative(number: int) -> Iterator[Reading]:
     # Linux numbers its signals up to 64.
     if number >= -64:
         yield _exit_reading("Python's subprocess on Linux or macOS (-N is signal N)", codes.signal_code(-number))
-    # -1 may be both: signal 1 for Python on Linux, and cmd's form of 0xFFFFFFFF.
+    # -1 can be both: signal 1 for Python on Linux, and cmd's form of 0xFFFFFFFF.
     if number == -1 or -0x80000000 <= number < -64:
         row = codes.windows_code(number & codes.UINT32)
         yield _exit_reading("cmd or PowerShell on Windows (signed 32-bit exit code)", row)
@@ -268,7 +274,7 @@ def _byte(number: int, *, is_hex: bool) -> Iterator[Reading]:
     if is_hex and log_rules.fastrpc(number):
         yield _qnn_reading(log_rules.fastrpc(number))
     yield from _load_error(number)
-    # 0xC06D007F & 0xFF is 127, and 0xC06D007E & 0xFF is 126: they look like a shell's own codes.
+    # 0xC06D007F & 0xFF is 127, and 0xC06D007E & 0xFF is 126, which are also codes of a shell.
     cut = tuple(row for row in WINDOWS if row.number >= codes.NTSTATUS_ERROR and row.number & 0xFF == number)
     if cut:
         yield Reading(
@@ -290,9 +296,9 @@ def _git_bash(number: int) -> Iterator[Reading]:
         yield Reading(
             seen,
             _names(candidates) + ", or command not found",
-            "these shells show almost every Windows crash as 127; with QNN it is, most likely first, one of those "
-            "below, and last that the command was not found",
-            "Start the program from Python or PowerShell and read the full code; then explain that one.",
+            "these shells show almost every Windows crash as 127; with QNN it is most likely one of the codes "
+            "below (most likely first), and only rarely a command that was not found",
+            "Start the program from Python or PowerShell, read the full code, and explain that code.",
             "crash",
             candidates,
         )
@@ -317,7 +323,7 @@ def _load_error(number: int) -> Iterator[Reading]:
 
 
 def _qnn_error(number: int) -> Iterator[Reading]:
-    # Any 32-bit number has low 16 bits: only take the short form, or one with flags above bit 32.
+    # Any 32-bit number has low 16 bits: accept only the short form, or a number with flags above bit 32.
     row = log_rules.qnn_code(number) if number <= 0xFFFF or number > codes.UINT32 else None
     if row is not None:
         yield _qnn_reading(row)
@@ -325,7 +331,7 @@ def _qnn_error(number: int) -> Iterator[Reading]:
 
 def _qnn_reading(row: log_rules.QnnCode | None) -> Reading:
     assert row is not None
-    advice = row.advice or "Read the lines before it in ONNX Runtime's log."
+    advice = row.advice or "Read the lines before this one in ONNX Runtime's log."
     number = "" if row.name.startswith("FastRPC") else f" ({row.number})"
     return Reading("An error number in a QNN message", row.name + number, row.meaning, advice, "qnn-error")
 
@@ -340,8 +346,8 @@ def _names(rows: tuple[ExitCode, ...]) -> str:
 
 
 def _elsewhere(number: int) -> tuple[tuple[str, str], ...]:
-    """How the same code looks to other observers: for a signal, and for a full Windows code."""
-    # Not -1: it is signal 1 and 0xFFFFFFFF at once (`_negative`).
+    """Return how other programs show the same code, for a signal or a full Windows code."""
+    # Not for -1, which can be signal 1 or 0xFFFFFFFF (see `_negative`).
     if -64 <= number < -1:
         return (("Python", str(number)), ("POSIX shell", str(codes.SHELL_SIGNAL_BASE - number)))
     unsigned = number & codes.UINT32
@@ -360,43 +366,44 @@ def _elsewhere(number: int) -> tuple[tuple[str, str], ...]:
 # --- pasted texts: a code, a message, a piece of a log, in whatever form a user copied it ---
 
 _REINSTALL = (
-    "Reinstall onnxruntime and onnxruntime-qnn with the host's own interpreter: qnnbridge doctor names the command."
+    "Reinstall onnxruntime and onnxruntime-qnn with the host's interpreter: qnnbridge doctor shows the command."
 )
 _VC = (
     "Install the Visual C++ redistributable of the interpreter's machine type: winget install "
     "Microsoft.VCRedist.2015+.arm64 (x64 for an x64 Python)."
 )
-_MACHINE = "Use packages and an interpreter of one machine type: qnnbridge doctor names the odd one."
+_MACHINE = "Use packages and an interpreter of one machine type: qnnbridge doctor shows which one differs."
 
-# What users see around a host: messages of Python, pip, Windows and shells. The first rule that knows a line
-# explains it, and these come before the rules for the host's log, whose fixes are for the host's interpreter alone.
-# A rule for deaths needs exit code and phase as well; in a pasted text only its line can be looked for.
+# Messages that users see around a host: of Python, pip, Windows and shells. The first rule that matches a line
+# explains it. These rules come before the rules for the host's log, whose fixes apply only to the host's
+# interpreter. A rule for deaths needs exit code and phase as well; in a pasted text only its line can be
+# searched for.
 # fmt: off
 MESSAGE_RULES: Final[tuple[LogRule, ...]] = (
     LogRule("message.dynamic-shape",
         r"Dynamic shape is not supported yet(?:, for (?:input|output): *(?P<name>[^\s\"]+))?",
-        "QNN needs fixed dimensions, and the model has one that is not.",
-        "Fix it: SessionOptions.add_free_dimension_override_by_name(NAME, SIZE), or qnnbridge run "
+        "QNN needs fixed dimensions, and the model has a free dimension.",
+        "Give it a size: SessionOptions.add_free_dimension_override_by_name(NAME, SIZE), or qnnbridge run "
         "MODEL --random --dim "
         "NAME=SIZE."),
     LogRule("message.epcontext-not-implemented",
         r"NOT_IMPLEMENTED.*EPContext|Could not find an implementation for EPContext",
-        "The model is compiled for QNN (EPContext), and this session has no QNN provider that takes it: it was not "
-        "asked for, its libraries could not be loaded, or the host has only the CPU.",
-        "Ask for QNNExecutionProvider on a host that has it (qnnbridge doctor), or run the original model.",
+        "The model is compiled for QNN (EPContext), and this session has no QNN provider to run it: the provider "
+        "was not requested, its libraries could not be loaded, or the host has only the CPU.",
+        "Request QNNExecutionProvider on a host that has it (qnnbridge doctor), or run the original model.",
         STRONG),
     LogRule("message.not-available",
         r"Specified provider '?QNNExecutionProvider'? is not in available provider names",
         "This onnxruntime has no QNN: plain onnxruntime has replaced onnxruntime-qnn 1.x, or with "
         "2.x the plugin was "
-        "not registered (the old providers=[...] call never does).",
-        "Install one of both: pip uninstall -y onnxruntime onnxruntime-qnn, then pip install "
+        "not registered (the old providers=[...] call never registers it).",
+        "Install a matching set: pip uninstall -y onnxruntime onnxruntime-qnn, then pip install "
         "onnxruntime-qnn (1.x) or "
         "both (2.x). qnnbridge registers the plugin itself."),
     LogRule("message.fell-back", r"\*+ EP Error \*+|Falling back to \['CPUExecutionProvider'\]",
         "ONNX Runtime's Python layer could not make the session on QNN and made one on the CPU "
         "instead, with no error.",
-        "Read the line above it for the reason. qnnbridge sessions are strict and raise that reason instead.",
+        "Read the line above it for the reason. qnnbridge sessions raise this reason as an error instead.",
         STRONG),
     LogRule("message.dll-load-failed", r"DLL load failed while importing (?P<module>\S+?):? (?P<why>.+)",
         "A library that {module} needs could not be loaded ({why}): the Visual C++ runtime is "
@@ -404,84 +411,84 @@ MESSAGE_RULES: Final[tuple[LogRule, ...]] = (
         "another machine type or version are found first.", _VC + " " + _REINSTALL, STRONG),
     LogRule("message.not-a-valid-win32",
         r"is not a valid Win32 application|%1 ist keine zulässige Win32|n.est pas une application Win32 valide",
-        "The file is built for another machine type than the program that loads it, or it is cut off.",
+        "The file is built for another machine type than the program that loads it, or it is truncated.",
         _MACHINE, STRONG),
     LogRule("message.no-driver",
         r"Could not find module '[^']*QnnHtpV\d+Stub\.dll'|MCDM service name discovery failed|"
         r"open registry key '[^']*\\Services\\(?:qcnspmcdm|qcadsprpc)'|OpenServiceW error: 1060|"
         r"^ *libcdsprpc\.dll *$",
-        "The NPU's driver is not installed: with it come its service, qcnspmcdm or qcadsprpc, and libcdsprpc.dll, "
-        "which every stub library of QNN (QnnHtpV73Stub.dll) needs.",
+        "The NPU's driver is not installed. The driver installs its service (qcnspmcdm or qcadsprpc) and "
+        "libcdsprpc.dll, which every stub library of QNN (QnnHtpV73Stub.dll) needs.",
         "Install the NPU driver (Windows Update, or the computer maker's support page), then restart; "
-        "qnnbridge doctor looks for it.", STRONG),
+        "qnnbridge doctor checks for it.", STRONG),
     LogRule("message.htp-startup", r"Htp startup on load failed",
-        "QNN's library for the NPU found none when it was loaded: there is no NPU, or no driver.",
-        "qnnbridge doctor says which of both.", SYMPTOM),
+        "QNN's library for the NPU did not find an NPU when it was loaded: the NPU or its driver is missing.",
+        "Run qnnbridge doctor, which shows which of the two is missing.", SYMPTOM),
     LogRule("message.plugin-too-old", r"OrtEp has invalid\b|invalid ort_version_supported",
         "This onnxruntime (1.28 or later) refuses the provider of onnxruntime-qnn 2.0 to 2.3, though pip allows "
         "the pair.",
-        "Update the provider in the host's interpreter: pip install -U onnxruntime-qnn; or take onnxruntime 1.24.2 "
-        "to 1.27.", STRONG),
+        "Update the provider in the host's interpreter: pip install -U onnxruntime-qnn; or install onnxruntime "
+        "1.24.2 to 1.27.", STRONG),
     LogRule("message.module-not-found",
         r"specified module could not be found|angegebene Modul wurde nicht gefunden|"
         r"Could not find module '[^']+' \(or one of its dependencies\)",
-        "The library, or one that it needs, is not there.", _VC + " " + _REINSTALL, STRONG),
+        "The library, or one that it needs, is missing.", _VC + " " + _REINSTALL, STRONG),
     LogRule("message.procedure-not-found",
         r"specified procedure could not be found|angegebene Prozedur wurde nicht gefunden",
         "A library of another version was found first: versions are mixed.",
         "Remove QNN SDK folders from PATH; " + _REINSTALL[0].lower() + _REINSTALL[1:], STRONG),
     LogRule("message.elf", r"wrong ELF class|invalid ELF header|file too short",
-        "The library is for another machine type, or cut off.", _REINSTALL, STRONG),
+        "The library is for another machine type, or it is truncated.", _REINSTALL, STRONG),
     LogRule("message.no-wheel",
         r"Could not find a version that satisfies the requirement (?P<name>onnxruntime[\w-]*)",
         "{name} has no wheel for this interpreter: its version of Python or its machine type is not supported.",
-        "See which ones are: qnnbridge versions. For a host on Windows on Arm use an ARM64 Python 3.11 to 3.14."),
+        "See which ones are supported: qnnbridge versions. For a host on Windows on Arm use an ARM64 Python "
+        "3.11 to 3.14."),
     LogRule("message.no-wheel",
         r"Could not find a version that satisfies the requirement (?P<name>\S+)|"
         r"Failed building wheel for (?P<built>\S+)|Microsoft Visual C\+\+ 14\.0 or greater is required",
-        "A package has no ready wheel for this interpreter, often because it is an ARM64 one.",
-        "Keep the application in its x64 Python and give qnnbridge an ARM64 host: that one needs only "
+        "A package has no prebuilt wheel for this interpreter, often because it is an ARM64 interpreter.",
+        "Keep the application in its x64 Python and give qnnbridge an ARM64 host: the host needs only "
         "onnxruntime, onnxruntime-qnn, onnx, numpy and msgpack.", SYMPTOM),
     LogRule("message.not-supported-wheel", r"(?P<wheel>(?<!\S)\S+\.whl) is not a supported wheel on this platform",
         "The wheel {wheel} is for another machine type or version of Python than this pip.",
-        "Use the pip of the interpreter that it is for: PATH-TO-PYTHON -m pip install ..."),
+        "Use the pip of the interpreter that the wheel is for: PATH-TO-PYTHON -m pip install ..."),
     LogRule("message.no-module",
         r"No module named '?(?P<module>onnxruntime(?:_qnn)?|numpy|msgpack|qnnbridge\w*)\b",
-        "The interpreter that runs this has no package {module}.",
-        "For the host: qnnbridge setup. For the application: run the program with the Python that qnnbridge was "
-        "installed with."),
+        "The package {module} is not installed for the interpreter that runs this program.",
+        "For the host: qnnbridge setup. For the application: run the program with the Python that qnnbridge is "
+        "installed in."),
     LogRule("message.node-inserted", r"Conflicting session configuration: explicitly added the CPU EP",
         "ONNX Runtime's retry on the CPU contradicts disable_cpu_ep_fallback and hides the true reason.",
-        "Pass enable_fallback=0 to see it; qnnbridge always does.", STRONG),
+        "Pass enable_fallback=0 to see the reason; qnnbridge always passes it.", STRONG),
     LogRule("message.unsupported-arch",
         r"No libraries available for architecture: (?P<arch>\S+)|Unsupported architecture: (?P<other>\S+)",
-        "onnxruntime_qnn found itself on a machine type that its wheel has no libraries for: the "
-        "wheel is for another "
-        "one (an x64 wheel in an ARM64 Python, or the other way round).",
+        "The installed onnxruntime_qnn wheel has no libraries for this machine type: it is for another "
+        "one (an x64 wheel in an ARM64 Python, or the reverse).",
         "Install onnxruntime-qnn with the interpreter's own pip."),
     LogRule("message.terminated-by", r"invalid stoi argument|std::invalid_argument.*\bsto[a-z]+",
-        "An option that should be a number is none; QNN ends the process for it.",
+        "An option that should be a number is not a number, and QNN ends the process.",
         "Correct the provider or run option (device_id, vtcm_mb, qnn.rpc_control_latency)."),
     LogRule("message.command-not-found", r"command not found|is not recognized as an internal or external command",
-        "The shell found no program of that name; nothing was started.",
+        "The shell did not find a program with that name, and nothing was started.",
         "Use the full path of the interpreter.", STRONG),
 )
 # fmt: on
 
-# For lines that nothing else knows.
+# Rules for lines that no other rule matches.
 # fmt: off
 LAST_RULES: Final[tuple[LogRule, ...]] = (
-    LogRule("message.qnn-log", r"QnnDsp <E>|QNN_\w+_ERROR_\w+", "QNN reports an error of its own.",
+    LogRule("message.qnn-log", r"QnnDsp <E>|QNN_\w+_ERROR_\w+", "QNN reports an error.",
         "Paste the lines around it, too.", HINT),
 )
 # fmt: on
 
 
 MAX_MEANINGS: Final = 5
-# Of a longer line the beginning and the end are read: no message is that long, and some patterns would take for
-# ever.
+# The beginning and the end of a longer line are read: no message is that long, and some patterns would take too
+# long.
 _MAX_LINE_CHARS: Final = 4000
-# Different exit codes in one text; all but the first few are dropped in the end.
+# Different exit codes in one text; in the end all but the first few are dropped.
 _MAX_CODES: Final = 1000
 _WORDS_OF_LOAD_ERRORS: Final = (
     "message.module-not-found",
@@ -496,17 +503,17 @@ _EXIT: Final = re.compile(
     r"(?P<code>-?0x[0-9a-f]+|-?\d+)",
     re.IGNORECASE,
 )
-# 0xC: errors of NTSTATUS. 0x8: its warnings, and failures of HRESULT. 0xE: exceptions of C++ and .NET.
+# 0xC: NTSTATUS errors. 0x8: NTSTATUS warnings and HRESULT failures. 0xE: exceptions of C++ and .NET.
 _HEX_STATUS: Final = re.compile(r"\b0x[CE8][0-9a-f]{7}\b", re.IGNORECASE)
 _SIGNAL: Final = re.compile(r"\bSIG(?:SEGV|ABRT|ILL|FPE|BUS|KILL)\b|\b(?:Segmentation fault|Aborted|Bus error)\b")
 _SIGNAL_WORDS: Final = {"Segmentation fault": "SIGSEGV", "Aborted": "SIGABRT", "Bus error": "SIGBUS"}
-# Windows and shells speak the user's language.
+# Windows and shells print messages in the user's language.
 _BARE_CODE: Final = re.compile(r"\b(?:error|code|fehler|erreur)\b[^\d\n]{0,12}(?P<code>\d{4,20})\b", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Meaning:
-    """One thing that the text can mean. seen: the line it was read from, or where a code has this meaning."""
+    """One possible meaning of the text. seen: the line it was read from, or where a code has this meaning."""
 
     title: str
     cause: str
@@ -519,33 +526,33 @@ class Meaning:
 
 
 def explain_text(text: str) -> list[Meaning]:
-    """The likely meanings, best first; empty if nothing in the text is known."""
+    """Return the likely meanings, best first; empty if nothing in the text is known."""
     text = text.strip()
     if not text:
         return []
-    # A code alone is no message: the rules for lines would find nothing, or too much.
+    # A code alone is not a message: the rules for lines would match nothing, or too much.
     whole = _code(text)
     if whole is not None:
         return list(_line_readings(whole))
-    # Logs repeat themselves: each line is looked at once.
+    # Logs contain repeated lines: each line is searched once.
     lines = list(dict.fromkeys(_bounded(line) for line in text.splitlines()))
     text = "\n".join(lines)
     found = [*_from_rules(lines), *_from_deaths(lines, text), *_from_codes(text), *_from_own_errors(lines)]
     best: dict[str, Meaning] = {}
     for meaning in sorted(found, key=lambda one: -one.weight):
-        # Several rules may say the same: the first of them has the most weight.
+        # Several rules can have the same cause: the first of them has the most weight.
         best.setdefault(meaning.cause, meaning)
     meanings = list(best.values())
     if any(one.title.startswith("ERROR_") for one in meanings):  # Windows' own words for the number beside them
         meanings = [one for one in meanings if one.title not in _WORDS_OF_LOAD_ERRORS]
-    # What is merely possible is not worth reading beside what is sure.
+    # Possible meanings are not shown when a certain one was found.
     certain = meanings[0].weight >= STRONG if meanings else False
     return [one for one in meanings if not certain or one.weight > SYMPTOM][:MAX_MEANINGS]
 
 
 def _from_own_errors(lines: list[str]) -> Iterator[Meaning]:
     for error, cause, fix, line in own_errors.in_lines(lines):
-        # A symptom: whatever else is known of the text is the reason for the error.
+        # A symptom: any other match in the text is the reason for the error.
         yield Meaning(f"{error.__name__} ({error.code})", cause, fix, shorten(line), SYMPTOM)
     for name, cause, fix, line in own_errors.warnings_in(lines):
         yield Meaning(name, cause, fix, shorten(line), SYMPTOM)
@@ -557,7 +564,7 @@ def _bounded(line: str) -> str:
 
 
 def _code(text: str) -> Explanation | None:
-    """The text as a code and nothing else: ``1002``, ``WinError 126``, ``0xC0000409``, ``SIGSEGV``."""
+    """Explain the text if it is only a code: ``1002``, ``WinError 126``, ``0xC0000409``, ``SIGSEGV``."""
     if len(text) > 80 or "\n" in text:
         return None
     try:
@@ -574,7 +581,8 @@ def _line_readings(explanation: Explanation, weight: int = STRONG) -> Iterator[M
 
 
 def _from_rules(lines: list[str]) -> Iterator[Meaning]:
-    # Pasted lines may have lost their beginnings, and the messages of Python have none: all rules for all lines.
+    # All rules are tried on all lines: pasted lines may have lost their beginnings, and Python's messages have
+    # none.
     for finding in search(lines, (*MESSAGE_RULES, *SETUP_RULES, *MODEL_RULES, *LAST_RULES)):
         seen = finding.evidence[0] if finding.evidence else ""
         yield Meaning(finding.rule, finding.cause, finding.fix, seen, finding.weight)
@@ -582,7 +590,8 @@ def _from_rules(lines: list[str]) -> Iterator[Meaning]:
 
 def _from_deaths(lines: list[str], text: str) -> Iterator[Meaning]:
     for death in DEATH_RULES:
-        # The whole text at once: most rules match none of its lines, which then are not asked one by one.
+        # First the whole text: most rules match none of its lines, and the lines then need not be searched one by
+        # one.
         if death.line is None or not occurs(death.line, text):
             continue
         pattern = re.compile(death.line)
@@ -590,9 +599,9 @@ def _from_deaths(lines: list[str], text: str) -> Iterator[Meaning]:
             match = pattern.search(line)
             if match is None:
                 continue
-            # Some causes name the signal, which no line of a log does.
+            # Some causes contain the signal, which a log line does not contain.
             words = {key: value.strip() for key, value in match.groupdict(default="").items()} | {"signal": ""}
-            # Without exit code and phase a line proves less than the rule's weight says.
+            # Without exit code and phase a line proves less than the rule's weight.
             weight = min(death.weight, STRONG if death.weight > SYMPTOM else SYMPTOM)
             yield Meaning(
                 "death of the process", death.cause.format(**words), death.fix, shorten(line.strip()), weight
@@ -610,14 +619,14 @@ def _from_codes(text: str) -> Iterator[Meaning]:
         rows = (log_rules.qnn_code(int(match["code"])) for match in _BARE_CODE.finditer(text))
         qnn = next(filter(None, rows), None)
     if qnn is not None:
-        advice = qnn.advice or "Read the lines before it in ONNX Runtime's log."
+        advice = qnn.advice or "Read the lines before this one in ONNX Runtime's log."
         yield Meaning(f"{qnn.name} ({qnn.number})", _sentence(qnn.meaning), advice, str(qnn.number), STRONG - 5)
     exits = (f"exit code {match['code']}" for match in _EXIT.finditer(text))
     others = (match.group() for match in (*_HEX_STATUS.finditer(text), *_SIGNAL.finditer(text)))
     for said in itertools.islice(dict.fromkeys((*exits, *others)), _MAX_CODES):
         explained = _code(_SIGNAL_WORDS.get(said, said))
         if explained is not None:
-            # A code says less than a message that stands beside it.
+            # A code has less weight than a message that stands beside it.
             yield from _line_readings(explained, SYMPTOM + 10)
 
 

@@ -1,7 +1,7 @@
-"""`qnnbridge inspect`: what a model file, or a folder for text generation, holds, and whether what is compiled can
-run here, without loading QNN.
+"""`qnnbridge inspect`: the contents of a model or of a folder for text generation, read without loading QNN.
 
-Facts come from the model's files and from the packages that the host has installed.
+It also shows whether a compiled model can run on this host. The facts come from the model's files and from the
+packages that are installed for the host.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NO_MANIFEST = "none, so a damaged context binary is not noticed"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of tensors that the model names. size: in bytes, ``None`` if it is not there."""
+    """A file with tensors of the model. size: in bytes; ``None`` if the file is missing."""
 
     name: str
     size: int | None
@@ -55,8 +55,8 @@ class ModelFacts:
     """Everything that `inspect` shows of a model.
 
     Args:
-        examination, host: of a compiled model only.
-        no_host: the reason why there is no host to hold the model against.
+        examination, host: for a compiled model only.
+        no_host: why there is no host to check the model for.
     """
 
     path: str
@@ -69,17 +69,28 @@ class ModelFacts:
 
 
 def gather(model: Path, *, soc_model: str | None = None, host_python: str | None = None) -> ModelFacts:
-    """Raises what `scan_model` raises, `OptionError` for an unknown chip, `HostError` for a wrong `host_python`."""
+    """Read the facts about a model.
+
+    Args:
+        model: the model file.
+        soc_model: the chip to check a compiled model for, by number or name; default the host's chip.
+        host_python: the interpreter of the host; default the one that is found.
+
+    Raises:
+        ModelError: as `scan_model` raises it.
+        OptionError: the chip is unknown.
+        HostError: `host_python` is not a host's interpreter.
+    """
     options = {"soc_model": str(read_chip(soc_model))} if soc_model is not None else {}
     path = os.path.abspath(model)
     scan = scan_model(path)
     files = tuple(DataFile(name, _size(os.path.join(os.path.dirname(path), name))) for name in scan.external_files)
     if not scan.is_compiled:
-        # A model that is not compiled runs wherever ONNX Runtime does: there is nothing to hold it against.
+        # A model that is not compiled runs wherever ONNX Runtime runs: there is nothing to check.
         return ModelFacts(path, scan, files)
     found = find_installation(host_python)
     if isinstance(found, BridgeError):
-        # Also without a host: damage shows from the files alone.
+        # Also without a host: damage can be found from the files alone.
         return ModelFacts(path, scan, files, examine(path, scan, HostTraits()), no_host=found)
     host = found.traits(options)
     return ModelFacts(path, scan, files, examine(path, scan, host), host, found.python)
@@ -88,7 +99,7 @@ def gather(model: Path, *, soc_model: str | None = None, host_python: str | None
 # A cold start of an emulated interpreter takes some seconds.
 ASK_TIMEOUT_S: Final = 60.0
 
-# What a host's interpreter is asked: a program that reads the names of folders and loads nothing.
+# The question to a host's interpreter: a program that lists folders and loads no library.
 QUESTION: Final = (
     "import json, sysconfig\n"
     "from qnnbridge_host.machine import installed_versions\n"
@@ -98,32 +109,40 @@ QUESTION: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Installation:
-    """What an interpreter has installed for a host. simulator: whether its QNN computes in the simulator."""
+    """The packages that an interpreter has for a host. simulator: whether its QNN uses the simulator."""
 
     python: str
     versions: Mapping[str, str]
     simulator: bool | None
 
     def traits(self, options: Mapping[str, str]) -> HostTraits:
-        """Of its host, with these options of QNN."""
+        """Return the traits of the host with these QNN options."""
         return HostTraits.of_installation(self.versions, self.simulator, options)
 
 
 def find_installation(host_python: str | None) -> Installation | BridgeError:
-    """Of the host's interpreter, or why it is not known. Raises the reason for an interpreter that is named."""
+    """Return the installation of the host's interpreter, or the error why there is none.
+
+    Raises:
+        BridgeError: the given interpreter cannot be queried.
+    """
     from qnnbridge._launch import find_host
 
     try:
         return installation_of(find_host(host_python).path)
     except BridgeError as error:
-        # The user named it, so the reason why it cannot be asked is the answer.
+        # The user gave this interpreter, so the reason why it cannot be queried is the result.
         if host_python is not None:
             raise
         return error
 
 
 def installation_of(python: str) -> Installation:
-    """Raises `HostStartFailed` if the interpreter does not answer."""
+    """Return the host packages of an interpreter.
+
+    Raises:
+        HostStartFailed: the interpreter does not answer.
+    """
     from qnnbridge_tools.doctor.machine import last_line, run_interpreter
 
     try:
@@ -138,32 +157,32 @@ def installation_of(python: str) -> Installation:
     except (ValueError, TypeError, LookupError):
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise HostStartFailed(
-            f"The host's interpreter {python} does not say what is installed there.",
-            fix=f"Install the host's packages there: {install_command('host', python=str(python))}",
-            # Of a traceback the last line says what is wrong.
+            f"The host's interpreter {python} does not report its installed packages.",
+            fix=f"Install the host's packages: {install_command('host', python=str(python))}",
+            # The last line of a traceback contains the error.
             evidence=lines[-1:],
         ) from None
     return Installation(python, versions, _is_simulator(platform))
 
 
 def _is_simulator(platform: str) -> bool | None:
-    """By the platform of an interpreter. Only Windows on ARM is sure to have the libraries for an NPU."""
+    """Decide by the platform of an interpreter. Only Windows on ARM is certain to have the libraries for an NPU."""
     if platform == "win-arm64":
         return False
-    # An Arm computer with Linux may be either.
+    # An Arm computer with Linux can be either.
     return True if platform.endswith(("x86_64", "amd64")) else None
 
 
 def _size(path: str) -> int | None:
     try:
         return os.path.getsize(path)
-    # A missing file does not end the report: it is one of the things that the report is read for.
+    # A missing file does not end the report: the report shows that it is missing.
     except OSError:
         return None
 
 
 def document(facts: ModelFacts) -> dict[str, Any]:
-    """``compiled`` is null for a model that is not."""
+    """Return the JSON document of `inspect`. ``compiled`` is null for a model that is not compiled."""
     scan = facts.scan
     return {
         "schema_version": SCHEMA_VERSION,
@@ -231,7 +250,7 @@ def _host_document(facts: ModelFacts) -> dict[str, Any] | None:
 def _verdict_document(facts: ModelFacts) -> dict[str, Any] | None:
     if facts.examination is None:
         return None
-    # What is broken runs nowhere: that verdict needs no host.
+    # A damaged model cannot run anywhere: this verdict needs no host.
     if facts.host is None and facts.examination.broken is None:
         return {"level": "unknown", "reason": facts.no_host.message if facts.no_host else ""}
     return facts.examination.verdict._asdict()
@@ -352,7 +371,7 @@ def host_pairs(facts: ModelFacts) -> list[tuple[str, str]]:
     assert facts.examination is not None
     if facts.host is None and facts.examination.broken is None:
         problem = facts.no_host
-        pairs = [("verdict", "unknown, because there is no host to hold it against")]
+        pairs = [("verdict", "unknown, because no host was found to check it for")]
         if problem is not None:
             pairs.append(("because", problem.message))
             if problem.fix:
@@ -378,10 +397,13 @@ def host_text(host: HostTraits) -> str:
 
 
 def _opsets(facts: ModelFacts) -> str:
-    """ONNX's own, and of the other domains those that a node is of: ONNX Runtime lists all it knows."""
+    """Return the version of ONNX's own opset, and of the other domains that a node uses.
+
+    ONNX Runtime lists all domains.
+    """
     scan = facts.scan
     own = scan.opsets.get("", scan.opsets.get("ai.onnx"))
-    # Operators of other domains have theirs in front of the last dot, those of ONNX have none.
+    # Names of operators of other domains have the domain in front of the last dot; those of ONNX have none.
     used = {name.rpartition(".")[0] for name in scan.ops}
     others = [f"{domain} {version}" for domain, version in scan.opsets.items() if domain in used - {""}]
     return ", ".join([str(own) if own is not None else "not named", *others])
@@ -390,7 +412,7 @@ def _opsets(facts: ModelFacts) -> str:
 def _operators(ops: Mapping[str, int], total: int, where: str = "") -> str:
     if not total:
         return ""
-    # By count, then by name: the order of the nodes must not show.
+    # By count, then by name, so that the order of the nodes has no effect.
     most: Sequence[tuple[str, int]] = sorted(ops.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{name} {count}" for name, count in most[:_SHOWN_OPERATORS])
     more = len(most) - _SHOWN_OPERATORS
@@ -430,7 +452,7 @@ def _lookalike(node: EpContextNode) -> str:
 
 
 def _short(name: str) -> str:
-    # Both ends: generated names of nodes (..._HASH_N_M) differ in their last characters only.
+    # Both ends are kept: generated node names (..._HASH_N_M) differ in their last characters only.
     return name if len(name) <= _SHOWN_TEXT else f"{name[: _SHOWN_TEXT - 25]}...{name[-22:]}"
 
 
@@ -442,12 +464,12 @@ _HEADERS: Final = ("stage", "for", "asks for", "chip", "nodes", "file")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GenaiFolderFacts:
-    """What `inspect` shows of a folder.
+    """The facts that `inspect` shows of a folder.
 
     Args:
-        scans: One for each stage.
-        verdicts: Whether a compiled stage can run on this host, as text, by stage.
-        loaded: What the host says of the model; ``None`` if it was not loaded.
+        scans: one for each stage.
+        verdicts: whether a compiled stage can run on this host, as text, by stage.
+        loaded: the host's information about the model; ``None`` if it was not loaded.
     """
 
     folder: GenaiFolder
@@ -458,7 +480,17 @@ class GenaiFolderFacts:
 
 
 def gather_folder(folder: Path, *, host_python: str | None = None, load: bool = False) -> GenaiFolderFacts:
-    """Raises `GenerationFolderInvalid`; with `load` all that `qnnbridge.genai.Model` raises."""
+    """Read the facts about a folder for text generation.
+
+    Args:
+        folder: the folder.
+        host_python: the interpreter of the host; default the one that is found.
+        load: whether to load the model in a host, to see where its stages run.
+
+    Raises:
+        GenerationFolderInvalid: the folder is not a valid model folder.
+        BridgeError: with `load`, everything that `qnnbridge.genai.Model` raises.
+    """
     found = read_folder(os.path.abspath(folder))
     scans = tuple(scan_model(stage.path) for stage in found.stages)
     verdicts = _verdicts(found, scans, host_python)
@@ -472,7 +504,7 @@ def _verdicts(folder: GenaiFolder, scans: tuple[ModelScan, ...], host_python: st
     found = find_installation(host_python)
     verdicts = {}
     for stage, scan in compiled:
-        # For each stage: its options may name another chip to simulate.
+        # Separately for each stage: its options may set another chip to simulate.
         host = HostTraits() if isinstance(found, BridgeError) else found.traits(stage.qnn_options or {})
         verdicts[stage.name] = examine(stage.path, scan, host).verdict.message
     return verdicts
@@ -483,7 +515,7 @@ def _load(folder: GenaiFolder, host_python: str | None) -> GenerationModelInfo:
     from qnnbridge import genai
 
     with qnnbridge.Host(host_python) as host:
-        # With a fallback: what is left to the CPU is the answer here and no fault.
+        # With a fallback: nodes on the CPU are part of the result here, not an error.
         return genai.Model(folder.path, host=host, fallback="cpu").info
 
 
@@ -509,7 +541,7 @@ def folder_pairs(facts: GenaiFolderFacts) -> list[tuple[str, str]]:
         ("window", "none" if folder.window is None else f"{folder.window.size} tokens of a prompt at a time"),
         ("context", f"{folder.context_length} tokens, a vocabulary of {folder.vocab_size}"),
         ("KV cache", _cache_text(facts)),
-        ("runs on", f"onnxruntime-genai {releases_of(folder.layout)}, as tried"),
+        ("runs on", f"onnxruntime-genai {releases_of(folder.layout)} (tested)"),
     ]
     if facts.loaded is not None:
         pairs.append(("loaded by", f"onnxruntime-genai {facts.loaded.genai}"))
@@ -519,7 +551,7 @@ def folder_pairs(facts: GenaiFolderFacts) -> list[tuple[str, str]]:
 def _cache_text(facts: GenaiFolderFacts) -> str:
     cache = facts.cache
     if cache is None:
-        return "none was found in the stages' inputs"
+        return "not found in the stages' inputs"
     size = output.size_text(cache.size_bytes)
     return f"{' and '.join(cache.types)}, {cache.tensors} tensors, {size} for each generation with a full context"
 
@@ -538,7 +570,7 @@ def _row(stage: GenaiStage, scan: ModelScan) -> tuple[str, ...]:
 
 
 def chip_text(stage: GenaiStage) -> str | None:
-    """The chip that the config names for a stage."""
+    """Return the chip that the config sets for a stage."""
     options = stage.qnn_options or {}
     given = options.get("soc_model"), options.get("htp_arch")
     chip = simulated_chip(*given) if any(given) else None
@@ -547,7 +579,7 @@ def chip_text(stage: GenaiStage) -> str | None:
 
 def placement_text(one: StagePlacement) -> str:
     if not one.wanted:
-        return "the CPU, as the config says"
+        return "the CPU, as the config sets it"
     text = reporting.placement_text(one.placement)
     if not one.placement.cpu_nodes:
         return text

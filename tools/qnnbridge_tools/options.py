@@ -1,8 +1,8 @@
-"""The options that several commands take, each declared once with its name, metavar and help; and the records of
-options of `doctor`, `run`, `compile`, `bench`, `versions` and `setup`: each is what the command line reads.
+"""Options that several commands share, each declared once, and the records of options of single commands.
 
-They are the types of fields in records of options, and of parameters of commands: `command_line` makes the
-values of what was written. Imports neither numpy nor the bridge, so that `qnnbridge --help` stays quick.
+The records are those of `doctor`, `run`, `compile`, `bench`, `versions` and `setup`. The options are the types of
+fields in records and of parameters of commands: `command_line` converts the given text into their values. Imports
+neither numpy nor the bridge, so that `qnnbridge --help` stays quick.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace an exi
 
 _DIM = typer.Option("--dim", metavar="NAME=SIZE", help="Set a free dimension, by name or as INPUT:AXIS=SIZE.")
 Dims = Annotated[Dimensions, _DIM, Read(arguments.read_dimensions)]
-# Of commands whose sessions take sizes by name only.
+# For commands whose sessions take sizes only by name.
 NamedDims = Annotated[
     Dimensions,
     typer.Option("--dim", metavar="NAME=SIZE", help="Set a free dimension, by its name."),
     Read(arguments.read_dimensions),
 ]
-# As they were written: the doctor's own records have no `Dimensions`.
+# The texts as they were written: the doctor's own records have no `Dimensions`.
 DimWords = Annotated[tuple[str, ...], _DIM]
-# For records that programs make, too.
+# For records that programs create, too.
 SomeDims = Annotated[Mapping[str, int] | Dimensions | None, _DIM, Read(arguments.read_dimensions)]
 Shapes = Annotated[
     Mapping[str, Sequence[int | None]],
@@ -161,7 +161,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChipOptions:
-    """`--soc-model` and `--provider-option`, which belong together."""
+    """`--soc-model` and `--provider-option`, which are combined."""
 
     soc_model: SocModel = None
     provider_options: ProviderOptions = dataclasses.field(default_factory=dict)
@@ -175,7 +175,7 @@ QnnOptions = Annotated[Mapping[str, str], Read(ChipOptions.together, ChipOptions
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes and constants that a command gives a model."""
+    """The sizes and constants that a command sets for a model."""
 
     shapes: Shapes = dataclasses.field(default_factory=dict)
     dims: Dims = dataclasses.field(default_factory=Dimensions)
@@ -183,24 +183,25 @@ class Sizes:
 
     @contextlib.contextmanager
     def of(self, model: Path) -> Iterator[tuple[Path, Dimensions]]:
-        """The model to use, and the sizes that are left to give to a session. The copy is gone afterwards.
+        """Yield the model to use, and the sizes that a session must still get. A copy is deleted afterwards.
 
         Raises:
             OptionError: a size or a constant does not fit the model.
             CompiledModelRefused: the model is compiled.
             BridgeError: the package onnx is missing.
         """
-        # The models of a prepared folder have fixed sizes; its sizes choose among them.
+        # The models of a prepared folder have fixed sizes; the given sizes choose among them.
         by_axis = bool(self.dims.by_axis) and not model.is_dir()
         if not self.shapes and not self.constants and not by_axis:
             yield model, self.dims
             return
-        # Sessions take sizes by name (`--dim`) themselves. Everything else needs a copy, and that the package onnx.
+        # Sessions take sizes by name (`--dim`) themselves. Everything else needs a copy of the model and the
+        # package onnx.
         from qnnbridge_host.cache.files import work_folder
         from qnnbridge_host.rewrite.fixer import fix_model
 
         with work_folder("sized") as folder:
-            # Reports name a model by its file, so the copy has the same name.
+            # Reports show a model by its file name, so the copy has the same name.
             copy = Path(folder) / model.name
             fix_model(
                 model,
@@ -211,20 +212,23 @@ class Sizes:
                 only=("fixed-shapes",),
                 check=False,
             )
-            # All sizes are in the copy: nothing is left for the session.
+            # The copy contains all sizes: the session gets none.
             yield copy, Dimensions()
 
 
 @contextlib.contextmanager
 def sized(request: R) -> Iterator[R]:
-    """A request whose model is a copy of these sizes, where a copy is needed. The rest is for the session."""
+    """Yield a request whose model is a copy with these sizes, if a copy is needed.
+
+    The session gets the other sizes.
+    """
     given: Any = request
     with given.sizes.of(given.model) as (model, left):
         yield dataclasses.replace(given, model=model, sizes=Sizes(dims=left))
 
 
 class SortOrder(enum.Enum):
-    """The sorted column of `top`: greatest first, names ascending."""
+    """The sorted column of `top`: the greatest first, but texts in ascending order."""
 
     RATE = "rate"
     CALLS = "calls"
@@ -244,7 +248,7 @@ class SortOrder(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DoctorCommand:
-    """The doctor's own records do without typer, which an interpreter that it examines may lack."""
+    """Options of `doctor`. The doctor's own records do not need typer, which an examined interpreter may lack."""
 
     host_python: HostPython = None
     model: Annotated[str | None, typer.Option(metavar="MODEL", help="Also examine this model on this host.")] = None
@@ -303,7 +307,7 @@ class RunRequest:
 
     @property
     def session_options(self) -> Mapping[str, str]:
-        """Of the provider, `--soc-model` among them."""
+        """The options of the provider, including `--soc-model`."""
         return arguments.with_chip(self.provider_options, self.soc_model)
 
 
@@ -361,7 +365,7 @@ class CompileRequest:
     buckets: Buckets = ()
     inputs: Inputs = ()
     host_python: HostPython = None
-    # For its callback alone: what the file says is in the other fields by then.
+    # Needed only for its callback: by then the contents of the file are in the other fields.
     _config: Config = None
     as_json: AsJson = False
 
@@ -394,7 +398,7 @@ class BenchRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MachineOptions:
-    """The computer that `versions` judges for; ``None`` for what is to be found."""
+    """The computer that `versions` assesses; ``None`` for values to detect."""
 
     system_sdk: SystemSdk = None
     chip: Chip = None
@@ -455,9 +459,7 @@ class SetupOptions:
     ] = False
 
 
-# --- options of a daemon, here and as the words that the daemon's own command line takes ---
-#
-# Only what was given is passed on: the defaults are the daemon's.
+# Only given options are passed on: the daemon has its own defaults.
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -508,8 +510,11 @@ class DaemonOptions:
     ] = None
 
     def checked_words(self) -> list[str]:
-        """`words` for a daemon that is about to be started here: an interpreter that cannot be the host's is
-        refused now (`HostNotFound`), and not by the first session."""
+        """Return `words` for a daemon that will be started here.
+
+        Raises:
+            HostNotFound: the interpreter cannot be the host's. This is found here, not by the first session.
+        """
         if self.python is not None:
             from qnnbridge._launch import find_host
 
@@ -517,9 +522,10 @@ class DaemonOptions:
         return self.words()
 
     def words(self) -> list[str]:
-        """The words of the daemon's command line, which is read in another working folder.
+        """Return the words of the daemon's command line, which is read in another working folder.
 
-        Raises `OptionError` for an invalid size or time.
+        Raises:
+            OptionError: a size or a time is invalid.
         """
         from qnnbridge._daemon.discovery import from_anywhere
         from qnnbridge_tools.arguments import check_seconds
@@ -553,5 +559,5 @@ def _bytes(name: str, size: str | None) -> int | None:
 
     number = parse_size(size)
     if not number:
-        raise OptionError(f'{_option(name)} "{size}" is no size.', fix="Write bytes, or 500M, 4G.")
+        raise OptionError(f'{_option(name)} "{size}" is not a size.', fix="Give bytes, or a size such as 500M.")
     return number

@@ -1,9 +1,9 @@
-"""The output of commands on stdout: tables, pairs of label and text, JSON; and the handling of a lost stdout.
+"""The output of commands on stdout: tables, pairs of label and text, and JSON; and the handling of a lost stdout.
 
-On a terminal rich draws tables; piped output is plain aligned text, because `grep` and `awk` read it. Names
-that come from model files are shown with control characters escaped: a terminal would obey them. A full disk is
-reported in a sentence, a closed reader (`head`) not at all; both end with exit code 1 and no stack trace. Needs the
-standard library alone, because the doctor uses it, too.
+On a terminal rich draws tables; piped output is plain aligned text for `grep` and `awk`. Names from model files are
+printed with control characters escaped, because a terminal would execute them. A full disk is reported in a
+sentence, a closed reader (`head`) is not reported; both end with exit code 1 and no stack trace. Needs only the
+standard library, because the doctor uses it, too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def is_terminal() -> bool:
 
 
 def can_print(characters: str) -> bool:
-    """Whether stdout's encoding has these characters."""
+    """Return whether stdout's encoding has these characters."""
     try:
         characters.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -44,32 +44,32 @@ def can_print(characters: str) -> bool:
 
 
 def make_streams_safe() -> None:
-    """Printing must not fail on a terminal that cannot show a character (cp1252, LANG=C)."""
+    """Make sure that printing does not fail on a terminal that cannot show a character (cp1252, LANG=C)."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def print_error(error: BridgeError, as_json: bool) -> None:
-    """To be called while the original exception is being handled."""
+    """Print an error. Call it while the original exception is being handled."""
     if os.environ.get("QNNBRIDGE_DEBUG", "") not in ("", "0"):
         import traceback
 
         traceback.print_exc()
     print(f"Error: {error.shown()}", file=sys.stderr)
     if as_json:
-        with contextlib.suppress(OSError):  # stdout is what failed; the words are on stderr
+        with contextlib.suppress(OSError):  # stdout is what failed; the error is printed on stderr
             print_json({"error": error.to_wire()})
 
 
 Around = Callable[..., contextlib.AbstractContextManager[None]]
-# What takes tables and pairs while they are printed, for a page (`qnnbridge_tools.page`).
+# Functions that receive tables and pairs while they are printed, for a page (`qnnbridge_tools.page`).
 _recorders: list[tuple[Around, Around]] = []
 
 
 @contextlib.contextmanager
 def recorded_by(tables: Around, pairs: Around) -> Iterator[None]:
-    """In the block each table is printed within `tables(headers, rows)`, and pairs within `pairs(title, pairs)`."""
+    """In the block, print each table within `tables(headers, rows)`, and pairs within `pairs(title, pairs)`."""
     _recorders.append((tables, pairs))
     try:
         yield
@@ -87,7 +87,7 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 
 def plain_table(rows: Sequence[Sequence[str]], indent: str = "") -> str:
-    """Columns aligned with spaces; no line ends in a space."""
+    """Return columns aligned with spaces, without trailing spaces."""
     if not rows:
         return ""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -108,24 +108,24 @@ def _print_rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> 
         table.add_column(Text(header), overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    # Without markup and emoji: [red] and :key: may be parts of a model's names.
+    # Without markup and emoji: names in a model may contain [red] and :key:.
     Console(markup=False, highlight=False, emoji=False).print(table)
 
 
 def print_pairs(title: str, pairs: Sequence[tuple[str, str]]) -> None:
-    """A heading and `label  text` lines under it. An empty label continues the line above."""
+    """Print a heading and `label  text` lines under it. An empty label continues the line above."""
     with _recorders[-1][1](title, pairs) if _recorders else contextlib.nullcontext():
         print(visible(title))
         print(plain_table([(visible(label), visible(text)) for label, text in pairs], indent="  "))
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """One JSON document. ASCII only, so that it survives every code page; no NaN, which JSON does not have."""
+    """Print one JSON document. ASCII only, for every code page; without NaN, which JSON does not have."""
     print(json.dumps(jsonable(document), indent=2, ensure_ascii=True, allow_nan=False))
 
 
 def jsonable(value: Any) -> Any:
-    """The value in JSON's types; NaN, infinities and everything that JSON does not have become text."""
+    """Return the value in JSON's types; NaN, infinities and all other types become text."""
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -138,7 +138,7 @@ def jsonable(value: Any) -> Any:
 
 
 def seconds(duration_s: float) -> str:
-    """A duration for a person: three digits and the unit that fits."""
+    """Return a duration for a person: three digits and a suitable unit."""
     if duration_s < 0.001:
         return f"{duration_s * 1e6:.0f} us"
     if duration_s < 1:
@@ -170,12 +170,12 @@ def percent(fraction: float) -> str:
 
 
 EXIT_LOST = 1
-# Windows has no quota error.
+# Windows does not have a quota error.
 _FULL = (errno.ENOSPC, errno.EFBIG, *((errno.EDQUOT,) if hasattr(errno, "EDQUOT") else ()))
 
 
 def loss_text(error: OSError) -> str:
-    """One sentence without a full stop."""
+    """Return one sentence without a full stop."""
     reason = error.strerror or str(error)
     folder, name = os.path.split(os.fsdecode(error.filename or ""))
     if name.startswith(TEMPORARY):
@@ -194,42 +194,44 @@ def loss_error(error: OSError) -> BridgeError:
     if error.filename and error.errno in _FULL:
         fix = "Free some space, or choose a folder on another disk."
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        fix = "Choose a file or a folder that this user may use, or change its rights."
+        fix = "Choose a file or a folder that this user may use, or change its permissions."
     return BridgeError(loss_text(error), fix=fix)
 
 
 def reader_is_gone(error: OSError) -> bool:
-    """Whether the other end of our output was closed; no reason for words."""
-    # Windows reports a closed pipe as EINVAL. With a name that is about a file: Windows allows no "a?.onnx".
+    """Return whether the reader of the output has closed it, which is not reported."""
+    # Windows reports a closed pipe as EINVAL. An EINVAL with a name is about a file: Windows allows no "a?.onnx".
     closed = (errno.EPIPE, errno.EINVAL) if sys.platform == "win32" else (errno.EPIPE,)
     return error.errno in closed and error.filename is None
 
 
 def refuse_without_reader() -> None:
-    """For a command that waits for something to print. Raises `BrokenPipeError` if the reader is gone: that shows
-    by itself only with the next line, which may never come."""
-    # There `select` is for sockets alone.
+    """Raise `BrokenPipeError` if the reader is gone; for a command that waits for something to print.
+
+    Otherwise the command would notice it only with the next line, which may never come.
+    """
+    # On Windows `select` works only for sockets.
     if sys.platform == "win32":
         return
     import select
 
     try:
         poll = select.poll()
-        # Nothing is asked for: errors and hang-ups are reported in any case.
+        # No events are requested: errors and hang-ups are reported in any case.
         poll.register(sys.stdout.fileno(), 0)
         events = poll.poll(0)
     except (OSError, ValueError, AttributeError):
-        return  # no stream of the system's
+        return  # not a stream of the operating system
     if events and events[0][1] & (select.POLLERR | select.POLLHUP):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def guarded(command: Callable[[], int]) -> int:
-    """Runs a command and writes out what it printed. Its exit code, or 1 if the output is lost."""
+    """Run a command and write out the text that it printed. Return its exit code, or 1 if the output is lost."""
     try:
         code = command()
     except OSError as error:
-        # An error about a file of the command's; a lost stdout has no name.
+        # An error about a file of the command has a name; an error about a lost stdout has none.
         if error.filename is not None:
             raise
         return _lost(error, 0)
@@ -239,7 +241,7 @@ def guarded(command: Callable[[], int]) -> int:
     except OSError as error:
         return _lost(error, code)
     except ValueError:
-        # It is closed already, and nothing was left to write.
+        # The stream is closed already, and all text was written.
         pass
     return code
 
@@ -249,32 +251,32 @@ def report_incomplete(error: ImportError) -> int:
     install = install_command(python=sys.executable, options="--force-reinstall")
     print(
         f"Error: this installation of qnnbridge is incomplete: {visible(error)}.\n"
-        f"Fix: {install}, or see what else is wrong: python -m qnnbridge_tools doctor",
+        f"Fix: {install}, or check for other problems: python -m qnnbridge_tools doctor",
         file=sys.stderr,
     )
     return 1
 
 
 def _lost(error: OSError, code: int) -> int:
-    # What is left in the buffer must not fail again when the interpreter ends.
+    # The rest of the buffer must not fail again when the interpreter ends.
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-    if not code and not reader_is_gone(error):  # with another code something was said already
+    if not code and not reader_is_gone(error):  # for another code, an error was already printed
         print(f"Error: {visible(loss_text(error))}.", file=sys.stderr)
     return code or EXIT_LOST
 
 
 @contextlib.contextmanager
 def reporting_beside(path: Path | None) -> Iterator[None]:
-    """Print to stderr if stdout takes the result itself (`-o -`)."""
+    """Print to stderr if the result itself is written to stdout (`-o -`)."""
     aside = path is not None and is_stdout(path)
     with contextlib.redirect_stdout(sys.stderr) if aside else contextlib.nullcontext():
         yield
 
 
 def written_pairs(source: Path, files: Sequence[Path]) -> list[tuple[str, str]]:
-    """The model that was given and the files that were written, for a report."""
+    """Return the given model and the written files, for a report."""
     pairs = [("model", str(source)), ("written", str(files[0]))]
     return pairs + [("", str(path)) for path in files[1:]]

@@ -56,7 +56,7 @@ TABLE: Final[dict[type[errors.BridgeError], tuple[str, str]]] = {
     errors.Busy: ("More calls are in flight than allowed.", "Wait for results before you make more calls."),
     errors.CallBackFailed: (
         "A function of the application that the host called raised, hung or returned a wrong value.",
-        'Correct the function; details["reason"] is its fault.',
+        'Correct the function; details["reason"] is what it did wrong.',
     ),
     errors.UnknownOperation: ("The host has an older version of qnnbridge without this operation.", _SAME_VERSION),
     errors.OptionError: ("An option is unknown, or has a value that is not allowed.", _MESSAGE),
@@ -117,11 +117,11 @@ TABLE: Final[dict[type[errors.BridgeError], tuple[str, str]]] = {
 WARNINGS: Final[dict[str, tuple[str, str]]] = {
     "CacheWarning": (
         "The cache of compiled models cannot be used, so each session compiles its model again.",
-        "Run `qnnbridge doctor`: it names the folder and the command that repairs it.",
+        "Run `qnnbridge doctor`: it prints the folder and the command that repairs it.",
     ),
     "CpuFallbackWarning": (
-        "A session that asks for QNN runs on the CPU, as its fallback allows.",
-        "Run `qnnbridge analyze MODEL` to see why, and with fallback='error' the session is refused.",
+        "A session that requested QNN runs on the CPU, as its fallback allows.",
+        "Run `qnnbridge analyze MODEL` to see why. With fallback='error' the session is refused.",
     ),
     "NumbersWarning": (
         "The session computes other numbers on QNN than on the CPU.",

@@ -1,7 +1,7 @@
-"""The report of a command as one web page, with the tables and lines of the terminal; it loads nothing.
+"""The report of a command as one web page, which loads no other files, with the tables and lines of the terminal.
 
-`write` takes what a command prints by `output.print_table`, `output.print_pairs` and `print`, so that a report is
-written once. All texts are escaped.
+`write` records the output of a command through `output.print_table`, `output.print_pairs` and `print`, so that a
+report is written once. All texts are escaped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qnnbridge_os.outputs import OutputFile, is_stdout
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import output
 
-# Of all pages of commands.
+# The style of all pages of commands.
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1c2128; --paper: #fff; --faint: #8a929c; --line: #d8dde3;
   --qnn: #3b6fd4; --cpu: #d4783b; }
@@ -37,7 +37,7 @@ p { overflow-wrap: anywhere; } .wide, pre { overflow-x: auto; } pre { font-size:
 
 
 def text(value: object) -> str:
-    """Safe within HTML and SVG, on one line."""
+    """Return a text that is safe within HTML and SVG, on one line."""
     return html.escape(output.visible(value), quote=True)
 
 
@@ -45,7 +45,7 @@ def page_of(title: str, body: str, style: str = "") -> str:
     """Return the page. body: safe HTML."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        # Nothing can be loaded or run, even if a name got through the escaping.
+        # The page can load and run nothing, even if a name was not escaped.
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         '<meta name="viewport" content="width=device-width">'
         f"<title>{text(title)}</title><style>{STYLE}{style}</style></head>\n<body>\n{body}\n</body></html>\n"
@@ -53,14 +53,14 @@ def page_of(title: str, body: str, style: str = "") -> str:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]], kind: str = "") -> str:
-    """kind: the class of the table."""
+    """Return a table. kind: its class."""
     head = "".join(f"<th>{text(one)}</th>" for one in headers)
     lines = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="wide"><table class="{kind}">{f"<tr>{head}</tr>" if head else ""}{lines}</table></div>'
 
 
 class _Report(io.StringIO):
-    """Stdout while a report is printed for the page. Is no terminal."""
+    """Stdout while a report is printed for the page. It is not a terminal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class _Report(io.StringIO):
 
     @contextlib.contextmanager
     def part(self, made: str) -> Iterator[None]:
-        """In the block the text of a part is printed, which the page has as HTML."""
+        """Print the text of a part in the block; the page gets the part as HTML instead."""
         self.end_lines()
         self.parts.append(made)
         yield
@@ -77,7 +77,7 @@ class _Report(io.StringIO):
     def end_lines(self) -> None:
         for block in filter(str.strip, re.split(r"\n\s*\n", self.getvalue().strip("\n"))):
             lines = block.splitlines()
-            # Several lines are columns, aligned with spaces, as rows that are printed one by one.
+            # Several lines are columns aligned with spaces, such as rows that are printed one by one.
             several = len(lines) > 1
             self.parts.append(
                 "<pre>" + "\n".join(map(text, lines)) + "</pre>" if several else f"<p>{text(block)}</p>"
@@ -92,7 +92,7 @@ class _Report(io.StringIO):
 def place_of(
     path: Path | None, *, overwrite: bool, inputs: Sequence[Path] = (), result: Path | None = None
 ) -> OutputFile | None:
-    """Return where `--html` goes; before the work, which may take minutes. Raises `OptionError`.
+    """Return the file of `--html`, before the work, which can take minutes. Raises `OptionError`.
 
     result: where the command writes its other result.
     """
@@ -113,7 +113,7 @@ def _same_place(one: Path, other: Path) -> bool:
 
 
 def write(place: OutputFile | None, title: str, print_report: Callable[[], None]) -> None:
-    """Write the page of what `print_report` prints. place: None for no page."""
+    """Write the page from the output of `print_report`. place: None for no page."""
     if place is None:
         return
     report = _Report()

@@ -28,7 +28,8 @@ COMPANY: Final = "COMPANY"
 SECRET: Final = "SECRET"  # noqa: S105 - the stand-in
 ADDRESS: Final = "ADDRESS"
 
-# Without shorter names and usual words, the text would be unreadable. In profile folders they are replaced, too.
+# Shorter names and usual words are kept, because the text would be unreadable without them. In profile folders they
+# are replaced, too.
 _LEAST_NAME: Final = 3
 _USUAL_WORDS: Final = frozenset(
     (
@@ -43,7 +44,7 @@ _SECRET_VARIABLE: Final = re.compile(r"TOKEN|SECRET|PASSW|PWD$|API_?KEY|ACCESS_?
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 # JSON in JSON in JSON has eight backslashes for one.
 _SEPARATOR: Final = r"(?:[\\/]|%5c|%2f){1,8}"
-# A letter before a name may be the end of an escape sequence: `\nann` in JSON, `%20ann` in a URL.
+# A letter before a name can be the end of an escape sequence: `\nann` in JSON, `%20ann` in a URL.
 _BEGIN: Final = r"(?:(?<![^\W_])|(?<=\\[nrtbf])|(?<=%[0-9a-f]{2})|(?<=\\u[0-9a-f]{4}))"
 _END: Final = r"(?![^\W_])"
 _LETTER: Final = r"(?:(?!%5c|%2f)[^\\/\"'<>|:*?\s,;()\[\]{}])|\\u[0-9a-f]{4}"
@@ -162,7 +163,7 @@ def without_personal(text: str, identity: Identity) -> tuple[str, dict[str, int]
         kept = match["name"].lower() in _NOBODY
         return match[0] if kept else match["before"] + put(USER)
 
-    # The letter at the end of a colour sequence would be taken for a part of the name.
+    # The letter at the end of a colour sequence would be read as a part of the name.
     text = _ANSI.sub("", text)
     for value in sorted(identity.secrets, key=len, reverse=True):
         text = re.sub("|".join(_spellings(value)), lambda _: put(SECRET), text)

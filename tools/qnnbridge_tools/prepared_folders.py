@@ -21,7 +21,10 @@ from qnnbridge_tools.inspection import find_installation
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PreparedFacts:
-    """chosen: what a session here is made from, or the error that it raises. host: ``None`` if none was found."""
+    """The facts about a prepared folder.
+
+    chosen: the model that a session here uses, or the error that it raises. host: ``None`` if none was found.
+    """
 
     manifest: FolderManifest
     rows: list[tuple[CompiledVariant, str]]
@@ -30,26 +33,31 @@ class PreparedFacts:
 
 
 def is_prepared(folder: Path) -> bool:
-    """Return whether the folder may be one of `prepare`, and is not one for text generation."""
+    """Return whether the folder may be made by `prepare`, and is not for text generation."""
     return (folder / PREPARED_MANIFEST).is_file() and not (folder / CONFIG).exists()
 
 
 def gather(folder: Path, *, soc_model: str | None = None, host_python: str | None = None) -> PreparedFacts:
-    """Raises the errors of `read_folder`, and `OptionError` for an unknown chip or another model package."""
+    """Read the facts about a prepared folder.
+
+    Raises:
+        BridgeError: as `read_folder` raises it.
+        OptionError: the chip is unknown, or the folder is another model package.
+    """
     options = {"soc_model": str(read_chip(soc_model))} if soc_model is not None else {}
     path = os.path.abspath(folder)
     manifest = read_folder(path)
     if manifest is None:
         raise OptionError(
-            f"{folder} is a model package that `qnnbridge prepare` did not make.",
-            cause="Only ONNX Runtime's own reader resolves its paths, and inspect loads nothing.",
-            fix="Open it: InferenceSession(FOLDER).placement.variant names the file and the reason.",
+            f"{folder} is a model package that was not made by `qnnbridge prepare`.",
+            cause="Only ONNX Runtime can resolve its paths, and inspect does not load ONNX Runtime.",
+            fix="Open a session: InferenceSession(FOLDER).placement.variant shows the file and the reason.",
         )
     found = find_installation(host_python)
     host = None if isinstance(found, BridgeError) else found.traits(options)
     chosen: Chosen | BridgeError
     try:
-        # The sizes of the first bucket: the chip decides, not they.
+        # The sizes of the first bucket: the choice depends on the chip, not on the sizes.
         sizes = next((one.sizes for one in manifest.variants if one.sizes), {})
         if host is None:
             assert isinstance(found, BridgeError)

@@ -1,8 +1,8 @@
-"""How a command ends: error texts on stderr and exit codes; and what commands report of a session and its host.
+"""The end of a command (error texts on stderr and exit codes), and reports about a session and its host.
 
 Every command does its work inside `with work(...)`. Within it a `BridgeError` becomes message, cause, evidence and
 fix without a stack trace; `QNNBRIDGE_DEBUG=1` adds the trace. With `as_json` the error is also a JSON document on
-stdout, so that a program gets a document from work that failed, too.
+stdout, so that a program gets a document for failed work, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EXIT_DAEMON_UNREACHABLE = 6
 EXIT_DAEMON_OTHER_VERSION = 7
 EXIT_INTERRUPTED = 130
 
-# Errors that a change of the command or its files puts right.
+# Errors that the user can correct by changing the command or its files.
 _BAD_INPUT: tuple[type[errors.BridgeError], ...] = (
     errors.OptionError,
     errors.TooLarge,
@@ -48,7 +48,7 @@ _BAD_INPUT: tuple[type[errors.BridgeError], ...] = (
     errors.RemoteValueError,
 )
 
-# By ``details["daemon_state"]``, which the commands for the daemon set: a script can tell what there is to do.
+# By ``details["daemon_state"]``, which the commands for the daemon set, so that a script can choose its next step.
 _DAEMON_STATES = {
     "none": EXIT_NO_DAEMON,
     "unreachable": EXIT_DAEMON_UNREACHABLE,
@@ -59,32 +59,32 @@ _DAEMON_STATES = {
 def exit_code_of(error: errors.BridgeError) -> int:
     if (state := error.details.get("daemon_state")) in _DAEMON_STATES:
         return _DAEMON_STATES[state]
-    # A host that was not found is bad input only where the command line named it.
+    # A host that was not found is bad input only if it was given on the command line.
     mistyped = isinstance(error, errors.HostNotFound) and error.details.get("source") == "argument"
     return EXIT_BAD_INPUT if mistyped or isinstance(error, _BAD_INPUT) else EXIT_FAILED
 
 
 @contextlib.contextmanager
 def work(*, as_json: bool = False) -> Iterator[None]:
-    """Turns whatever the body raises into a message and an exit code."""
+    """Convert every exception of the body into a message and an exit code."""
     try:
         yield
     except (typer.Exit, typer.Abort, typer.BadParameter):
-        raise  # the command line library's own ways to end
+        raise  # the command line library ends with these
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except errors.BridgeError as error:
         raise _ended(error, as_json) from None
     except OSError as error:
-        # typer ends a command on a closed pipe by itself, without a message.
+        # typer itself ends a command on a closed pipe, without a message.
         if output.reader_is_gone(error):
             raise
         raise _ended(output.loss_error(error), as_json) from None
-    except Exception as error:  # noqa: BLE001 - the outermost frame: a person reads this, not a program
+    except Exception as error:  # noqa: BLE001 - the outermost frame: the message is for a person
         unexpected = errors.BridgeError(
             f"Unexpected {type(error).__name__}: {error}",
-            cause="A fault of qnnbridge itself.",
+            cause="This is an error in qnnbridge.",
             fix="Set QNNBRIDGE_DEBUG=1 and run the same command again. Report the traceback, with the file that "
             "`qnnbridge report` writes.",
         )
@@ -92,7 +92,7 @@ def work(*, as_json: bool = False) -> Iterator[None]:
 
 
 def _ended(error: errors.BridgeError, as_json: bool) -> typer.Exit:
-    """Shows the error; to be called while the original exception is being handled."""
+    """Print the error. Call it while the original exception is being handled."""
     output.print_error(error, as_json)
     return typer.Exit(exit_code_of(error))
 
@@ -123,7 +123,7 @@ def application_document() -> dict[str, str]:
     return {
         "qnnbridge": __version__,
         "python": platform.python_version(),
-        # Not platform.machine(): under emulation that names the machine, this names the interpreter.
+        # Not platform.machine(): under emulation that is the machine, and this is the interpreter.
         "platform": sysconfig.get_platform(),
         "executable": sys.executable,
     }
@@ -152,7 +152,7 @@ def interpreter_pairs(info: HostInfo) -> list[tuple[str, str]]:
 
 
 def host_pairs() -> list[tuple[str, str]]:
-    """The report of the default host, or why there is none. Starts a host and ends it."""
+    """Return the report of the default host, or why there is none. Starts a host and ends it."""
     try:
         from qnnbridge import Host
 
@@ -169,12 +169,12 @@ def host_pairs() -> list[tuple[str, str]]:
 
 def placement_text(placement: Placement) -> str:
     if not placement.known:
-        return "unknown: this onnxruntime does not tell (1.24 and later do)"
+        return "unknown: this onnxruntime does not report it (1.24 and later do)"
     return placement.nodes_text()
 
 
 def device_text(placement: Placement) -> str:
-    """The device that computed the QNN nodes."""
+    """Return the device that computed the QNN nodes."""
     if placement.known and not placement.qnn_nodes:
         return "CPU of the host"
     name = "HTP simulator on the CPU, not an NPU" if placement.simulator else "NPU"
@@ -207,4 +207,4 @@ def sides_pairs(host: HostInfo) -> list[tuple[str, str]]:
 
 def startup_text(host: HostInfo, ready_s: float) -> str:
     hello = output.seconds(host.startup_seconds)
-    return f"{output.seconds(ready_s)} (says hello after {hello}, then loads ONNX Runtime)"
+    return f"{output.seconds(ready_s)} (connects after {hello}, then loads ONNX Runtime)"

@@ -1,4 +1,4 @@
-"""The work behind `qnnbridge run`: load inputs, make the session, run, summarise and write the outputs, report."""
+"""The work of `qnnbridge run`: load inputs, make the session, run, summarise and write the outputs, report."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorSummary:
-    """``min``, ``max`` and ``mean`` are of the finite elements; None where there is none to speak of."""
+    """A summary of an output. ``min``, ``max`` and ``mean`` are of the finite elements, or None."""
 
     dtype: str
     shape: tuple[int, ...] | None
@@ -60,7 +60,7 @@ class TensorSummary:
 
 
 def summarize(value: Any) -> TensorSummary:
-    """Summary of any output of a session: arrays, types that numpy cannot name, sequences, maps, None."""
+    """Summarise any output of a session: arrays, types unknown to numpy, sequences, maps, None."""
     if isinstance(value, np.ndarray):
         return _of_array(value, str(value.dtype) if value.dtype != object else "string")
     if isinstance(value, (list, tuple)):
@@ -80,13 +80,13 @@ def summarize(value: Any) -> TensorSummary:
 
 
 def _of_array(array: npt.NDArray[Any], kind: str) -> TensorSummary:
-    # Text, dates and Python objects have no mean.
+    # The mean of texts, dates and Python objects does not exist.
     if array.size == 0 or array.dtype.kind in "OUSMm":
         return TensorSummary(kind, array.shape)
     if array.dtype.kind == "c":
         array = np.abs(array)
     elif array.dtype.kind not in "biu":
-        array = array.astype(np.float64)  # also what ml_dtypes names; sums of float16 overflow
+        array = array.astype(np.float64)  # also the types of ml_dtypes; sums of float16 overflow
     finite = array if array.dtype.kind in "biu" else array[np.isfinite(array)]
     not_finite = int(array.size - finite.size)
     if finite.size == 0:
@@ -102,12 +102,15 @@ def _of_array(array: npt.NDArray[Any], kind: str) -> TensorSummary:
 
 
 MAX_NAME_LENGTH = 80
-# Windows takes these names for devices with any suffix: nul.npy swallows what is written.
+# Windows treats these names as devices, with any suffix: text written to nul.npy is lost.
 _WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 
 
 def write(values: Mapping[str, Any], folder: Path, *, overwrite: bool = True) -> dict[str, Path]:
-    """Writes every value; gives the file of each. Tensors are .npy, sparse ones .npz, sequences and maps .json."""
+    """Write every value and return the file of each.
+
+    Tensors are .npy, sparse ones .npz, sequences and maps .json.
+    """
     stems = safe_names(list(values))
     written: dict[str, Path] = {}
     for (name, value), stem in zip(values.items(), stems, strict=True):
@@ -119,12 +122,12 @@ def write(values: Mapping[str, Any], folder: Path, *, overwrite: bool = True) ->
 
 
 def safe_names(names: Sequence[str]) -> list[str]:
-    """One file stem for each name, all different, also where upper and lower case are the same."""
+    """Return a file stem for each name. All stems differ, also if upper and lower case are the same."""
     stems: list[str] = []
-    # In lower case: Windows and macOS tell no difference.
+    # In lower case: Windows and macOS do not distinguish case.
     taken: set[str] = set()
     for name in names:
-        # Windows drops dots at the end of a name, and on POSIX one at the beginning hides the file.
+        # Windows drops dots at the end of a name, and on POSIX a dot at the beginning hides the file.
         stem = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:MAX_NAME_LENGTH].strip(".") or "output"
         if _WINDOWS_DEVICES.match(stem):
             stem = "_" + stem
@@ -145,11 +148,11 @@ def _suffix(value: Any) -> str:
 
 def _write_one(value: Any, file: BinaryIO) -> None:
     if isinstance(value, np.ndarray):
-        # An object array can only be pickled; as fixed-width text anyone can read it.
+        # An object array can only be pickled; fixed-width text can be read by every program.
         array = value.astype(str) if value.dtype == object else value
         np.save(file, array, allow_pickle=False)
     elif isinstance(value, Typed):
-        np.save(file, value.data, allow_pickle=False)  # the raw bits: .npy cannot name the type
+        np.save(file, value.data, allow_pickle=False)  # the raw bits: .npy has no name for the type
     elif isinstance(value, Sparse):
         arrays: dict[str, Any] = {f"indices_{number}": array for number, array in enumerate(value.indices)}
         np.savez(file, values=value.values, dense_shape=np.asarray(value.dense_shape, np.int64), **arrays)
@@ -158,7 +161,7 @@ def _write_one(value: Any, file: BinaryIO) -> None:
 
 
 def _tree(value: Any) -> Any:
-    """Sequences as lists, maps as lists of pairs (JSON's keys are only text), arrays as nested lists."""
+    """Return sequences as lists, maps as lists of pairs (JSON's keys are only text), and arrays as nested lists."""
     if isinstance(value, (list, tuple)):
         return [_tree(item) for item in value]
     if isinstance(value, Mapping):
@@ -178,14 +181,15 @@ class NamedInput:
 class RunResult:
     """The result of `qnnbridge run`.
 
-    Durations in seconds.
+    Durations are in seconds.
 
     Args:
-        ready_s: from nothing to a host that has ONNX Runtime loaded.
-        runs_s: of all runs, the first one first.
-        fixed: what the session rewrote in its copy of the model.
-        numbers: whether the first run agrees with the CPU. verify_command: finds the node if it does not.
-        moved_because: why QNN failed at the session or at a run, and the CPU did the work; empty if it did not.
+        ready_s: from the start to a host that has loaded ONNX Runtime.
+        runs_s: all runs, the first one first.
+        fixed: the rewrites of the session's copy of the model.
+        numbers: whether the first run agrees with the CPU.
+        verify_command: the command that finds the wrong node if it does not agree.
+        moved_because: why QNN failed at the session or at a run, so that the CPU did the work; else empty.
     """
 
     inputs: list[NamedInput]
@@ -211,31 +215,31 @@ class RunResult:
     @property
     def later_p95_s(self) -> float | None:
         later = sorted(self.runs_s[1:])
-        # The nearest rank: a value that was measured, and not one between two.
+        # The nearest rank: a measured value, not one between two values.
         return later[math.ceil(0.95 * len(later)) - 1] if later else None
 
 
-# Of QNN, or of what it does to the host; input that does not fit and models that are none are no reason to move.
+# Errors of QNN, or of its effects on the host. Wrong inputs and invalid models are not a reason to move to the CPU.
 _OF_QNN = (EPFail, Fail, HostCrashed, HostHung, ModelQuarantined, RuntimeException)
 
 
 def perform(request: RunRequest) -> RunResult:
-    """Does what is asked. All that can be refused without a host is refused before one is started."""
+    """Do the requested run. All errors that can be found without a host are raised before one is started."""
     if not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
-    # Files first: a typing error in a path must not cost the start of a host.
+    # Files first: a typing error in a path must not start a host.
     loaded = feeds.load(*arguments.read_one_set([*request.inputs, *filter(None, [request.archive])]))
 
-    # A file that is no model is refused with a reason.
+    # A file that is not a model is rejected with a reason.
     scans = arguments.read_models([request.model], request.sizes.dims)
-    # Before a host is started: a run must not end at a folder that cannot be made.
+    # Before a host is started, so that no run fails at the end because a folder cannot be created.
     if request.output is not None:
         _make_folder(request.output)
         if not request.overwrite:
             _refuse_existing([node.name for scan in scans for node in scan.outputs], request.output)
     try:
         result = _performed(request, loaded)
-        # Nothing ran on QNN although the session was made: that is reported as a move as well.
+        # The session was made but no node ran on QNN: this is reported as a move as well.
         moved = request.fallback == "cpu" and request.provider != "cpu" and not result.placement.qnn_nodes
         return dataclasses.replace(result, moved_because=result.placement.cause or "") if moved else result
     except PlacementRefused as refused:
@@ -244,7 +248,7 @@ def perform(request: RunRequest) -> RunResult:
     except _OF_QNN as error:
         if request.fallback != "cpu" or request.provider == "cpu":
             raise
-        # Options of QNN mean nothing to the CPU.
+        # Options of QNN have no meaning for the CPU.
         on_cpu = dataclasses.replace(request, provider="cpu", provider_options={}, soc_model=None)
         return dataclasses.replace(_performed(on_cpu, loaded), moved_because=one_line(error))
 
@@ -259,9 +263,9 @@ def started_host(python: str | None) -> Iterator[tuple[Host, float]]:
 
     begun = time.perf_counter()
     with warnings.catch_warnings(), Host(python=python) as host:
-        warnings.showwarning = show  # type: ignore[assignment] # the line is one of ours, which helps nobody
-        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report says it
-        _ = host.info  # waits until ONNX Runtime is loaded, which else would count as creating the session
+        warnings.showwarning = show  # type: ignore[assignment] # a line of qnnbridge's code helps no user
+        warnings.simplefilter("ignore", CpuFallbackWarning)  # it is in the report
+        _ = host.info  # waits until ONNX Runtime is loaded, which would otherwise count as creating the session
         yield host, time.perf_counter() - begun
 
 
@@ -269,7 +273,7 @@ def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
     from qnnbridge import InferenceSession, NumbersWarning
 
     with started_host(request.host_python) as (host, ready_s):
-        warnings.simplefilter("ignore", NumbersWarning)  # the report says it
+        warnings.simplefilter("ignore", NumbersWarning)  # it is in the report
         begun = time.perf_counter()
         with InferenceSession(
             str(request.model),
@@ -282,7 +286,7 @@ def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
         ) as session:
             create_s = time.perf_counter() - begun
             declared = list(session.get_inputs())
-            # Initializers that may be overridden are fed by name, as inputs are.
+            # Initializers that can be overridden are fed by name, as inputs are.
             types = {node.name: node.type for node in [*declared, *session.get_overridable_initializers()]}
             given = feeds.complete(
                 declared, loaded, request.sizes.dims, seed=request.seed if request.random else None
@@ -293,10 +297,10 @@ def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
             first: list[Any] | None = None
             for _ in range(request.repeat):
                 begun = time.perf_counter()
-                # `run_values` keeps the element types that numpy cannot name.
+                # `run_values` keeps the element types that numpy does not have.
                 results = session.run_values(None, values)
                 runs_s.append(time.perf_counter() - begun)
-                # The results of the first run are shown: they are the same with any --repeat.
+                # The results of the first run are shown, so that they are the same with any --repeat.
                 first = results if first is None else first
             outputs = dict(zip((node.name for node in output_nodes), first or [], strict=True))
             return RunResult(
@@ -317,8 +321,8 @@ def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
 
 
 def _settled(session: InferenceSession) -> NumbersReport:
-    """Return the report on the numbers of the first run, after the comparison in the background has ended."""
-    # The host gives a comparison up after its own time.
+    """Return the report on the numbers of the first run, after the background comparison has ended."""
+    # The host ends a comparison after its time limit.
     while is_compared(report := session.verified):
         time.sleep(0.02)
     return report
@@ -329,13 +333,14 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise OptionError(
-            f"The outputs cannot be written to {folder}: it is a file, or lies in one.",
-            fix="Give --output a folder; it is made if it is not there.",
+            f"The outputs cannot be written to {folder}.",
+            cause="The path is a file, or a part of it is a file.",
+            fix="Give --output a folder; it is created if it does not exist.",
         ) from None
 
 
 def _refuse_existing(names: Sequence[str], folder: Path) -> None:
-    """Raise `OptionError` if an output of the model lies there already."""
+    """Raise `OptionError` if a file for an output of the model exists already."""
     for stem in safe_names(names):
         for suffix in (".npy", ".npz", ".json"):
             OutputFile(folder / (stem + suffix), overwrite=False)

@@ -1,7 +1,7 @@
-"""One model on one provider of the host: opens the session, runs, and turns what goes wrong into data.
+"""One model on one provider of the host: opens the session, runs it, and returns errors as data.
 
 The CPU side and the QNN side are both sessions of the host process: the application needs no onnxruntime, and a
-model that kills the host kills nothing else.
+model that ends the host ends no other process.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 CPU = "CPUExecutionProvider"
 QNN = "QNNExecutionProvider"
 
-# These are not about the model: there is no host, no QNN, or a bad option.
+# These errors are not about the model: the host or QNN is missing, or an option is wrong.
 NO_FINDING = (HostStartFailed, OptionError, ProviderUnavailable)
-# A run that does not come back is ended by killing its host, so a deadline counts as a death.
+# A run that does not return is ended by killing its host, so a deadline counts as a death.
 DEATHS = (HostCrashed, HostHung, DeadlineExceeded, ModelQuarantined)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Settings of sessions: QNN's options, sizes of named dimensions, seconds for each call."""
+    """Settings of sessions: QNN's options, sizes of named dimensions, and seconds for each call."""
 
     provider_options: Mapping[str, str]
     sizes: Mapping[str, int]
@@ -53,7 +53,7 @@ class RunAnswer:
     """The results of one run, or its error.
 
     Args:
-        values: None if there are none; `error` says why.
+        values: ``None`` if there are no results; the reason is in `error`.
     """
 
     values: list[Any] | None
@@ -65,12 +65,12 @@ class RunAnswer:
 
 
 def one_line(error: BridgeError) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     return f"{error.message} {error.cause}" if error.cause else error.message
 
 
 class ProviderSession:
-    """A session that answers. Made by `opened`."""
+    """A session whose runs return answers. Made by `opened`."""
 
     def __init__(self, session: InferenceSession, timeout_s: float | None) -> None:
         self._session = session
@@ -79,17 +79,17 @@ class ProviderSession:
 
     @property
     def fingerprint(self) -> str:
-        """Of the model that it computes; the file may hold another one by now."""
+        """The fingerprint of the model that the session runs; the file may have changed since then."""
         return self._session._remote.recipe.fingerprint
 
     @property
     def rewritten(self) -> Sequence[str]:
-        """What was rewritten of the model, as text."""
+        """The rewrites of the model, as texts."""
         return list(self._session.fixed)
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Optimizers of ONNX Runtime without which the host made it, since they harm the model."""
+        """ONNX Runtime optimizers that the host disabled because they harm the model."""
         return self._session._remote.disabled_optimizers
 
     @property
@@ -101,11 +101,11 @@ class ProviderSession:
         return list(self._session.get_inputs())
 
     def answer(self, feeds: Mapping[str, Any], timeout_s: float | None = None) -> RunAnswer:
-        """timeout_s: less than the usual one."""
-        # The shorter of both limits holds.
+        """Run the model and return the answer. timeout_s: shorter than the usual limit."""
+        # The shorter of both limits applies.
         limits = [limit for limit in (timeout_s, self._timeout_s) if limit is not None]
         try:
-            # No repetition: a death is a finding here. A run that goes beyond its time ends only with its host.
+            # No retry: a death is a finding here. A run that exceeds its time ends only with its host.
             values = self._session.run(
                 None, dict(feeds), timeout=min(limits, default=None), retry=0, on_deadline="kill"
             )
@@ -116,7 +116,7 @@ class ProviderSession:
         return RunAnswer(list(values))
 
     def values(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """Raises the error of the run."""
+        """Return the results. Raises the error of the run."""
         answer = self.answer(feeds)
         if answer.values is None:
             raise answer.error or BridgeError("There is no answer.")
@@ -137,15 +137,23 @@ def opened(
     disabled_optimizers: Sequence[str] = (),
     proven: bool = False,
 ) -> Iterator[ProviderSession]:
-    """Raises what making the session raises.
+    """Open a session of a model on a provider.
 
     Args:
-        timeout_s: less than the usual one.
-        cured: as an application's session is, with the operators rewritten that QNN is known to compute wrong.
-        level: of ONNX Runtime's graph optimisation of a session on the CPU. QNN is compared with one that is not
-            optimised; nodes of QNN are optimised at "basic"; an application's sessions on the CPU have "all".
-        disabled_optimizers: of ONNX Runtime, left out.
-        proven: they are all that harm the model; the host does not look for more.
+        host: the host.
+        model: the model file.
+        provider: the execution provider.
+        settings: the settings of the session.
+        timeout_s: shorter than the usual limit.
+        fallback: whether nodes may run on the CPU.
+        cured: whether to rewrite the operators that QNN is known to compute wrong, as in an application's session.
+        level: the graph optimisation level of a session on the CPU. QNN is compared with a session that is not
+            optimised; nodes of QNN are optimised at "basic"; an application's sessions on the CPU use "all".
+        disabled_optimizers: the ONNX Runtime optimizers to leave out.
+        proven: whether these are all optimizers that harm the model, so that the host does not search for others.
+
+    Raises:
+        BridgeError: as making the session raises it.
     """
     from qnnbridge import CpuFallbackWarning, GraphOptimizationLevel, InferenceSession, SessionOptions
 
@@ -158,9 +166,9 @@ def opened(
         names = {"off": "ORT_DISABLE_ALL", "basic": "ORT_ENABLE_BASIC", "all": "ORT_ENABLE_ALL"}
         options.graph_optimization_level = getattr(GraphOptimizationLevel, names[level])
     limits = [limit for limit in (timeout_s, settings.timeout_s) if limit is not None]
-    # The library would log what the report says: nodes on the CPU, a host that died.
+    # The library would log what is in the report anyway: nodes on the CPU, a host that died.
     with quiet("qnnbridge"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report names the placement
+        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report contains the placement
         with InferenceSession(
             str(model),
             options,
@@ -171,20 +179,20 @@ def opened(
             timeout=min(limits, default=None),
             retry=0,
             on_deadline="kill",
-            # Each model is opened once here: compiled entries of cut and rewritten copies would only fill the
+            # Each model is opened once here: compiled entries of reduced and rewritten copies would only fill the
             # cache.
             cache=False,
             disabled_optimizers=list(disabled_optimizers),
-            verify=False,  # the commands compare by themselves
-            fix=None if cured else False,  # they look at the model as it is
+            verify=False,  # the commands compare the results themselves
+            fix=None if cured else False,  # the commands examine the unchanged model
         ) as session:
             yield ProviderSession(session, settings.timeout_s)
 
 
 def memory_filling(host: Host, settings: SessionSettings) -> Callable[[], None]:
-    """Return what fills QNN's memory in a host before a run, as other models do in an application.
+    """Return a function that fills QNN's memory in a host before a run, as other models do in an application.
 
-    It does nothing where QNN does not take the model that fills: the run that follows shows why.
+    It does nothing where QNN rejects the filling model: the run that follows shows the reason.
     """
     from qnnbridge import InferenceSession
     from qnnbridge_host.numerics.measuring import filling_model
@@ -192,7 +200,7 @@ def memory_filling(host: Host, settings: SessionSettings) -> Callable[[], None]:
     model, feeds = filling_model()
     try:
         with quiet("qnnbridge"):
-            # Ends with its host.
+            # The session ends with its host.
             session = InferenceSession(
                 *(model, None, [QNN], [dict(settings.provider_options)]),
                 host=host,
@@ -206,7 +214,7 @@ def memory_filling(host: Host, settings: SessionSettings) -> Callable[[], None]:
     except BridgeError:
         return lambda: None
 
-    # Errors are left to the run behind it: a host that died is that run's finding, with the model's own evidence.
+    # Errors are left to the run that follows: if the host died, that run reports it, with the model's evidence.
     def fill() -> None:
         with quiet("qnnbridge"), contextlib.suppress(BridgeError):
             session.run(None, dict(feeds))
@@ -216,7 +224,7 @@ def memory_filling(host: Host, settings: SessionSettings) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def quiet(*names: str) -> Iterator[None]:
-    """These loggers report nothing meanwhile."""
+    """Silence these loggers temporarily."""
     before = {log: log.level for log in map(logging.getLogger, names)}
     for log in before:
         log.setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Progress of work that cannot say how far it is, on stderr.
+"""Progress on stderr of work whose completed fraction is unknown.
 
 The current stage and its seconds are a moving line on a terminal, and a line every few seconds when piped.
 """
@@ -19,19 +19,19 @@ from qnnbridge_tools import output
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-# Between two lines of the same stage where nothing can move.
+# Seconds between two lines of the same stage where no line can move.
 EVERY_S = 30.0
-# Between two looks at the clock of several compilations.
+# Seconds between two updates during several compilations.
 TICK_S = 0.2
-# Work that takes less shows nothing: on a terminal, and where the output goes to a file or another program.
+# Shorter work shows nothing: on a terminal, and where the output goes to a file or another program.
 FIRST_S = 2.0
 FIRST_PIPED_S = 15.0
 
 
 class ShownStages:
-    """A context manager that is called with stage and seconds, from any one thread.
+    """A context manager that is called with stage and seconds, from one thread.
 
-    counted: how many results there will be, each reported with `finished`, from the same or another thread.
+    counted: the number of results; each is reported with `finished`, from the same or another thread.
     """
 
     def __init__(self, subject: str, counted: int = 0) -> None:
@@ -77,11 +77,11 @@ class ShownStages:
             print(f"{self._text(stage)}, {output.seconds(seconds)}", file=sys.stderr, flush=True)
 
     def finished(self, text: str) -> None:
-        """One of several results is complete."""
+        """Report that one of several results is complete."""
         self._done += 1
         line = f"[{self._done}/{self._counted}] {output.visible(text)}"
         if self._bar is not None:
-            # By the console of the bar, which draws the bar again below the line; `print` would tear it.
+            # Printed by the console of the bar, which draws the bar again below the line; `print` would damage it.
             self._bar.console.print(line, markup=False, highlight=False)
             self._bar.update(self._task, description=self._text("compiling"))
         else:
@@ -112,7 +112,7 @@ def waiting(stage: str, subject: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ticking(stages: ShownStages) -> Iterator[None]:
-    """While the block runs, `stages` is called at once and a few times a second from a thread of its own."""
+    """While the block runs, call `stages` immediately and then several times a second from a separate thread."""
     begun = time.monotonic()
 
     def tick(done: threading.Event) -> None:
@@ -120,14 +120,14 @@ def ticking(stages: ShownStages) -> Iterator[None]:
         while not done.wait(TICK_S):
             stages("compiling", time.monotonic() - begun)
 
-    # The jobs of a matrix report outcomes alone: without this thread a piped run would be silent for minutes.
+    # The jobs of a matrix report only outcomes: without this thread a piped run would print nothing for minutes.
     with _in_a_thread(tick):
         yield
 
 
 @contextlib.contextmanager
 def _in_a_thread(work: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Do the work in a thread of its own, until the block ends and sets the event."""
+    """Do the work in a separate thread, until the block ends and sets the event."""
     done = threading.Event()
     with futures.ThreadPoolExecutor(1, "qnnbridge progress") as pool:
         pool.submit(work, done)

@@ -1,7 +1,7 @@
 """`qnnbridge top`: a live view of the daemon.
 
-`watch` asks the daemon in a loop and reads keys from the terminal, `draw` makes a page of the figures, which come
-from `qnnbridge_tools.host`, in the order of `in_order`.
+`watch` queries the daemon in a loop and reads keys from the terminal. `draw` makes a page of the figures, which
+come from `qnnbridge_tools.host`, sorted by `in_order`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-# --- one page of a terminal, drawn by rich --------------------------------------------------------------
-# Pure: figures and a size in, a drawing out.
+# Pure functions: from figures and a size to a drawing.
 
 
 def in_order(figures: Figures, order: SortOrder, reverse: bool = False) -> Figures:
-    """Clients and models sorted. Models have no memory figure; `MEMORY` sorts them by sessions."""
-    # By name first; the second sort is stable, so that equal figures keep that order.
+    """Return the figures with clients and models sorted.
+
+    Models have no memory figure; `MEMORY` sorts them by sessions.
+    """
+    # By name first; the second sort is stable and keeps this order for equal figures.
     clients = sorted(figures.clients, key=lambda client: (client.name.lower(), client.pid), reverse=reverse)
     models = sorted(figures.models, key=lambda model: (model.label.lower(), model.key), reverse=reverse)
     if order is not SortOrder.NAME:
@@ -56,10 +58,10 @@ def _figure(one: ClientFigures | ModelFigures, order: SortOrder, errors: int, si
     }.get(order, size)
 
 
-# Of a table without its rows: title, header, rule.
+# The lines of a table without its rows: title, header, rule.
 _TABLE_LINES: Final = 3
 _TEXT_COLUMNS: Final = ("client", "model", "runs on", "state", "now")
-# Columns that stay where the window is narrow.
+# Columns that a narrow window keeps.
 _ESSENTIAL: Final = {
     "client": ("pid", "client", "calls/s", "p50", "p99", "errors"),
     "model": ("model", "runs on", "clients", "calls/s", "p50", "p99"),
@@ -69,7 +71,7 @@ _WIDE: Final = 120
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Page:
-    """The content of the screen. note: why there are no fresh figures."""
+    """The content of the screen. note: why there are no new figures."""
 
     figures: Figures | None
     order: SortOrder
@@ -105,7 +107,7 @@ def head(figures: Figures) -> list[str]:
 
 
 def _host_text(host: HostFigures) -> str:
-    """The changing figures first: a narrow window cuts off the end."""
+    """Return the host's text. The changing figures come first, because a narrow window cuts off the end."""
     history = f"crashed {host.crashes}, replaced {host.planned_restarts}"
     if not host.running:
         return f"{words.host_text(host)}; {history}"
@@ -116,7 +118,7 @@ def _tables(figures: Figures, width: int, height: int) -> list[RenderableType]:
     clients = [words.client_row(client) for client in figures.clients]
     models = [words.model_row(model) for model in figures.models]
     room = max(2, height - 2 * _TABLE_LINES)
-    # Models get half of the room, and what the clients leave of theirs.
+    # Models get half of the lines, and the lines that the clients do not need.
     first = min(len(models), max(room // 2, room - len(clients)))
     second = max(1, room - first)
     return [
@@ -134,8 +136,8 @@ def _table(
 
     if not rows:
         return [Text(f"{title}: none", style="bold")]
-    # The line that says so takes the place of a row.
-    says_more = 1 < most < len(rows)  # else the number in the title has to do
+    # The line with the number of hidden rows takes the place of a row.
+    says_more = 1 < most < len(rows)  # else only the number in the title shows it
     shown = rows[: most - says_more]
     kept = _columns(headers, width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
@@ -167,19 +169,19 @@ def _help(page: Page) -> str:
 # Raises `BridgeError` if the daemon does not answer.
 Ask = Callable[[], Figures]
 
-# Seconds to wait -> the key, in lower case; empty if none was pressed.
+# Takes the seconds to wait; returns the key in lower case, or an empty text if none was pressed.
 WaitForKey = Callable[[float], str]
 
 if sys.platform == "win32":
     import msvcrt
 
     _LOOK_INTERVAL_S: Final = 0.05
-    # Of keys such as the arrows, which come as two characters.
+    # The first character of keys such as the arrows, which arrive as two characters.
     _PREFIXES: Final = ("\x00", "\xe0")
 
     @contextlib.contextmanager
     def raw_keys() -> Iterator[WaitForKey]:
-        """Keys of a Windows console."""
+        """Read keys of a Windows console."""
 
         def wait(seconds: float) -> str:
             end = time.monotonic() + seconds
@@ -187,13 +189,13 @@ if sys.platform == "win32":
                 left = end - time.monotonic()
                 if left <= 0:
                     return ""
-                # `kbhit` cannot wait: it is asked again, 20 times a second at most.
+                # `kbhit` cannot wait: it is called again, at most 20 times a second.
                 time.sleep(min(_LOOK_INTERVAL_S, left))
             key = msvcrt.getwch()
             if key in _PREFIXES:
                 msvcrt.getwch()
                 return ""
-            if key == "\x03":  # getwch takes Ctrl+C for a key
+            if key == "\x03":  # getwch reads Ctrl+C as a key
                 raise KeyboardInterrupt
             return key.lower()
 
@@ -204,12 +206,12 @@ else:
     import termios
     import tty
 
-    # A terminal that is closed ends the view, as the key does.
+    # A closed terminal ends the view, as the key q does.
     TERMINAL_GONE: Final = "q"
 
     @contextlib.contextmanager
     def raw_keys() -> Iterator[WaitForKey]:
-        """Keys of a POSIX terminal: its line mode is off while keys are read, and comes back in any case."""
+        """Read keys of a POSIX terminal. Its line mode is off meanwhile, and is restored in any case."""
         fd = sys.stdin.fileno()
         before = termios.tcgetattr(fd)
 
@@ -218,24 +220,24 @@ else:
             if not readable:
                 return ""
             try:
-                # The whole sequence of an arrow key, of which the first character alone counts.
+                # The whole sequence of an arrow key; only its first character is used.
                 data = os.read(fd, 64)
             except OSError:
                 data = b""
             return data.decode("ascii", "replace")[:1].lower() if data else TERMINAL_GONE
 
         try:
-            # cbreak and not raw: Ctrl+C stays a signal.
+            # cbreak and not raw: Ctrl+C remains a signal.
             tty.setcbreak(fd)
             yield wait
         finally:
             with contextlib.suppress(termios.error):  # the terminal is gone
-                # TCSADRAIN: what was drawn goes out first.
+                # TCSADRAIN: the drawn text is written first.
                 termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
 def show(ask: Ask, interval_s: float, order: SortOrder, rounds: int | None = None) -> None:
-    """Until q is pressed, the rounds are over, or `KeyboardInterrupt`."""
+    """Show the view until q is pressed, the rounds are over, or `KeyboardInterrupt` is raised."""
     from rich.console import Console
     from rich.live import Live
 
@@ -244,7 +246,7 @@ def show(ask: Ask, interval_s: float, order: SortOrder, rounds: int | None = Non
     with (
         _ended_by_sigterm(),
         keyboard() as wait,
-        # Without auto_refresh rich starts no thread: the view draws when it has something new.
+        # Without auto_refresh rich starts no thread: the view draws when something has changed.
         Live(
             console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         ) as live,
@@ -254,7 +256,7 @@ def show(ask: Ask, interval_s: float, order: SortOrder, rounds: int | None = Non
             live.update(draw(_sorted(page), console.width, console.height), refresh=True)
             if number == rounds:
                 return
-            # A key does not put the next question off.
+            # A key does not delay the next query.
             due = time.monotonic() + interval_s
             while (left_s := due - time.monotonic()) > 0:
                 key = wait(left_s)
@@ -288,12 +290,12 @@ def _sorted(page: Page) -> Page:
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the view as Ctrl+C does, so that the terminal gets its line mode back."""
+    """End the view at SIGTERM as at Ctrl+C, so that the line mode of the terminal is restored."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    # Python sets signal handlers in the main thread alone; on Windows nothing sends SIGTERM to another process.
+    # Python sets signal handlers only in the main thread; on Windows no process sends SIGTERM to another one.
     if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -305,10 +307,10 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 class Asking:
-    """Asks for figures over one connection. One that was lost is looked for again at the next question."""
+    """Reads figures over one connection. After a lost connection, the next call opens a new one."""
 
     def __init__(self) -> None:
-        # At once: without a daemon at the beginning the command ends with its reason.
+        # Connect immediately: without a daemon the command ends with an error.
         self._link: Link | None = reach()
 
     def __call__(self) -> Figures:
@@ -317,7 +319,7 @@ class Asking:
                 self._link = reach()
             return read_figures(self._link.status())
         except BridgeError:
-            # A connection that has failed once is not asked again.
+            # A connection that has failed is not used again.
             self.close()
             raise
 
@@ -328,7 +330,11 @@ class Asking:
 
 
 def watch(interval_s: float, order: SortOrder, rounds: int | None, as_json: bool) -> None:
-    """Raises `BridgeError` if there is no daemon at the beginning."""
+    """Show the daemon's figures.
+
+    Raises:
+        BridgeError: there is no daemon at the beginning.
+    """
     if as_json:
         with reach() as link:
             output.print_json(without_us(link.status()))
@@ -346,7 +352,7 @@ def watch(interval_s: float, order: SortOrder, rounds: int | None, as_json: bool
 
 
 def print_pages(asking: Asking, interval_s: float, order: SortOrder, rounds: int) -> None:
-    """Plain text, for a pipe or a file."""
+    """Print plain text, for a pipe or a file."""
     from qnnbridge_tools.host.figures import print_status
 
     for number in range(rounds):
@@ -358,7 +364,10 @@ def print_pages(asking: Asking, interval_s: float, order: SortOrder, rounds: int
 
 @contextlib.contextmanager
 def keyboard() -> Iterator[WaitForKey]:
-    """Keys come as they are pressed and are not shown. Ctrl+C still interrupts. Without a keyboard time passes."""
+    """Read keys as they are pressed, without showing them.
+
+    Ctrl+C still interrupts. Without a keyboard only wait.
+    """
     if sys.stdin is None or not sys.stdin.isatty():
         yield _only_wait
         return

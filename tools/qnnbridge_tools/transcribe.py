@@ -1,4 +1,4 @@
-"""`qnnbridge transcribe`: speech to text with Whisper, segment by segment as it is found."""
+"""`qnnbridge transcribe`: speech to text with Whisper, printed segment by segment during recognition."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ if TYPE_CHECKING:
     from qnnbridge.speech import Recognizer, SpeechSegment, Transcript, Transcription
 
 
-# --- transcripts as text, JSON and subtitles ------------------------------------------------------------
-# In the forms that OpenAI's interface gives.
+# In the formats of OpenAI's interface.
 
 SpeechFormat = Literal["text", "json", "verbose_json", "srt", "vtt"]
 SPEECH_FORMATS: Final[tuple[SpeechFormat, ...]] = ("text", "json", "verbose_json", "srt", "vtt")
-# These need segments with times: `transcribe(..., timestamps=True)`.
+# These formats need segments with times: `transcribe(..., timestamps=True)`.
 TIMED_FORMATS: Final = frozenset({"verbose_json", "srt", "vtt"})
 
 
 def written(form: SpeechFormat, transcript: Transcript) -> str:
-    """The whole transcript; it ends with a line's end."""
+    """Return the whole transcript, ending with a line break."""
     if form == "json":
         return json.dumps(short_document(transcript), ensure_ascii=False) + "\n"
     if form == "verbose_json":
@@ -59,9 +58,9 @@ def short_document(transcript: Transcript) -> dict[str, Any]:
 
 
 def verbose_document(transcript: Transcript) -> dict[str, Any]:
-    """OpenAI's, without what a greedy search does not give: seek, avg_logprob, no_speech_prob.
+    """Return OpenAI's document, without the fields that a greedy search does not produce.
 
-    `audio_rate` and `cut` are those of `Transcript`.
+    The missing fields are seek, avg_logprob and no_speech_prob. `audio_rate` and `cut` are those of `Transcript`.
     """
     segments = [
         {
@@ -87,31 +86,31 @@ def verbose_document(transcript: Transcript) -> dict[str, Any]:
 
 
 def text_pieces(segments: Iterable[SpeechSegment]) -> Iterator[str]:
-    """What each segment adds to the text. All of them together are `Transcript.text`."""
+    """Yield the text that each segment adds. All pieces together are `Transcript.text`."""
     pieces = TextPieces()
     return filter(None, (pieces.add(segment.text) for segment in segments))
 
 
 class TextPieces:
-    """`text_pieces` for segments that are pushed."""
+    """`text_pieces` for segments that arrive one at a time."""
 
     def __init__(self) -> None:
         self._begun, self._held = False, ""
 
     def add(self, text: str) -> str:
-        """What the text of a segment adds; may be nothing."""
+        """Return the text that a segment adds; it may be empty."""
         text = self._held + text
-        # Whisper's texts begin with a space, which separates segments and is no part of the whole text.
+        # Whisper's texts begin with a space, which separates segments and is not part of the whole text.
         text = text if self._begun else text.lstrip()
         piece = text.rstrip()
-        # Kept back until more text comes: `Transcript.text` does not end in space.
+        # Kept back until more text arrives: `Transcript.text` does not end with a space.
         self._held = text[len(piece) :]
         self._begun = self._begun or bool(piece)
         return piece
 
 
 def subtitles(form: Literal["srt", "vtt"], segments: Iterable[SpeechSegment]) -> Iterator[str]:
-    """The file, piece by piece: segments are taken when they are needed."""
+    """Yield the subtitle file piece by piece: segments are read only when they are needed."""
     if form == "vtt":
         yield "WEBVTT\n\n"
     number = 0
@@ -120,10 +119,10 @@ def subtitles(form: Literal["srt", "vtt"], segments: Iterable[SpeechSegment]) ->
         if not text:
             continue
         number += 1
-        # To milliseconds first: parts that are rounded by themselves could give 60 seconds or 1000 milliseconds.
+        # To milliseconds first: rounding each part separately could give 60 seconds or 1000 milliseconds.
         start = round(segment.start * 1000)
-        end = max(round(segment.end * 1000), start + 1)  # players drop what has no length
-        # WebVTT reads markup, so & and < are escaped; in SubRip only the arrow has a meaning.
+        end = max(round(segment.end * 1000), start + 1)  # players skip subtitles without a duration
+        # WebVTT contains markup, so & and < are escaped; in SubRip only the arrow has a meaning.
         if form == "vtt":
             yield f"{_time(start, '.')} --> {_time(end, '.')}\n{html.escape(text, quote=False)}\n\n"
         else:
@@ -136,8 +135,8 @@ def _time(milliseconds: int, point: str) -> str:
 
 
 def _compression(text: str) -> float:
-    """How often the text repeats itself: clients take high values for made-up text."""
-    # As Whisper computes it; its own decoding takes more than 2.4 for a failure.
+    """Return how often the text repeats itself: clients treat high values as invented text."""
+    # The formula of Whisper, whose own decoding treats more than 2.4 as a failure.
     data = text.encode()
     return len(data) / len(zlib.compress(data)) if data else 0.0
 
@@ -197,20 +196,22 @@ def transcribe(
     host_python: HostPython = None,
     as_json: AsJson = False,
 ) -> None:
-    """Transcribe audio files. Text appears as it is recognised."""
+    """Transcribe audio files. Text appears as soon as it is recognised."""
     import qnnbridge
     from qnnbridge.speech._audio import AudioReader
     from qnnbridge_tools import reporting
 
     if order.form in TIMED_FORMATS and not order.timestamps:
-        raise OptionError(f"--format {order.form} needs times.", fix="Leave out --no-timestamps.")
+        raise OptionError(f"--format {order.form} needs times.", fix="Omit --no-timestamps.")
     if len(files) > 1 and target is None and not as_json and order.form != "text":
-        raise OptionError(f"Several files do not go into one {order.form}.", fix="Give a folder: -o FOLDER")
+        raise OptionError(
+            f"Several files cannot be written as one {order.form} document.", fix="Give a folder: -o FOLDER"
+        )
     if order.language is not None and not order.language.strip():
-        raise OptionError("--language is empty.", fix="Leave it out to have the language found out.")
+        raise OptionError("--language is empty.", fix="Omit it to detect the language.")
     targets = _targets(files, target, order.form, overwrite)
     for file in files:
-        AudioReader(file).close()  # before the model is loaded and before other files are worked on
+        AudioReader(file).close()  # before the model is loaded and other files are processed
     with (
         qnnbridge.connect(python=host_python) if shared else qnnbridge.Host(host_python) as host,
         _loaded(
@@ -252,7 +253,7 @@ def _loaded(model: Path, **options: Any) -> Recognizer:
 def _transcribe(
     recognizer: Recognizer, file: Path, place: OutputFile | None, order: _Order, *, quiet: bool
 ) -> dict[str, Any]:
-    """One file. quiet: nothing goes to stdout. Gives its part of the JSON document."""
+    """Transcribe one file and return its part of the JSON document. quiet: print nothing to stdout."""
     from qnnbridge.speech._audio import RATE
 
     begun = time.monotonic()
@@ -261,7 +262,7 @@ def _transcribe(
         _writer(place, quiet) as write,
     ):
         segments: list[SpeechSegment] = []
-        # On a terminal the line of progress would run into the text.
+        # On a terminal the progress line would be mixed with the text.
         shows = sys.stderr is not None and sys.stderr.isatty() and (place is not None or not output.is_terminal())
         for piece in _pieces(order, found, segments, file.name if shows else None):
             write(piece)
@@ -274,7 +275,7 @@ def _transcribe(
 
 
 def _pieces(order: _Order, found: Transcription, segments: list[SpeechSegment], shown: str | None) -> Iterator[str]:
-    """The output in pieces, as early as its form allows."""
+    """Yield the output in pieces, as early as its format permits."""
     coming = _kept(found, segments, shown)
     if order.form == "text":
         yield from text_pieces(coming)
@@ -282,14 +283,14 @@ def _pieces(order: _Order, found: Transcription, segments: list[SpeechSegment], 
     elif order.form == "srt" or order.form == "vtt":
         yield from subtitles(order.form, coming)
     else:
-        # JSON is one document: nothing of it can be written before the end.
+        # JSON is one document: none of it can be written before the end.
         for _ in coming:
             pass
         yield written(order.form, _whole(order, found, segments))
 
 
 def _kept(found: Transcription, segments: list[SpeechSegment], shown: str | None) -> Iterator[SpeechSegment]:
-    """shown: the name for a line of progress."""
+    """Yield the segments and keep them. shown: the name for a progress line."""
     try:
         for segment in found:
             segments.append(segment)
@@ -300,7 +301,7 @@ def _kept(found: Transcription, segments: list[SpeechSegment], shown: str | None
                 )
             yield segment
     finally:
-        # After an error, too: the message begins on a line of its own.
+        # Also after an error, so that the message begins on a new line.
         if shown is not None and segments:
             print(file=sys.stderr)
 
@@ -313,7 +314,7 @@ def _whole(order: _Order, found: Transcription, segments: Sequence[SpeechSegment
 
 @contextlib.contextmanager
 def _writer(place: OutputFile | None, quiet: bool) -> Iterator[Callable[[str], object]]:
-    """Writes pieces to stdout, or to a file that takes its place when all is done."""
+    """Write pieces to stdout, or to a file that is renamed to its final name at the end."""
     if place is None:
         yield (lambda _piece: None) if quiet else _to_stdout
         return
@@ -329,7 +330,7 @@ def _to_stdout(piece: str) -> None:
 def _targets(
     files: Sequence[Path], target: Path | None, form: SpeechFormat, overwrite: bool
 ) -> list[OutputFile | None]:
-    """Where each file's text goes. Raises `OptionError`."""
+    """Return the output file for the text of each file. Raises `OptionError`."""
     if target is None:
         return [None] * len(files)
     is_folder = target.is_dir() or len(files) > 1 or str(target).endswith(("/", os.sep))
@@ -337,7 +338,9 @@ def _targets(
     names = [os.path.normcase(place.name) for place in places]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise OptionError(f"Two of the files would be written to {target / twice}.", fix="Transcribe them apart.")
+        raise OptionError(
+            f"Two of the files would be written to {target / twice}.", fix="Transcribe them separately."
+        )
     if is_folder and target.exists() and not target.is_dir():
-        raise OptionError(f"{target} is no folder.", fix="Several files go into a folder: -o FOLDER")
+        raise OptionError(f"{target} is not a folder.", fix="Give a folder for several files: -o FOLDER")
     return [OutputFile(place, overwrite=overwrite, inputs=files) for place in places]

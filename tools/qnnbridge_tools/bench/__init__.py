@@ -1,5 +1,5 @@
-"""`qnnbridge bench`: what the bridge costs on this machine, against ONNX Runtime in one process.
+"""`qnnbridge bench`: measure the overhead of the bridge on this machine, compared with ONNX Runtime in one process.
 
-`measuring` has the contenders and their clocks, `work` runs the races, starts and kills, `report` shows the result.
-`lab.bench` uses all of them.
+`measuring` contains the contenders and their clocks, `work` runs the measurements, starts and kills hosts, `report`
+prints the result. `lab.bench` uses all of them.
 """

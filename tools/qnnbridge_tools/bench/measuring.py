@@ -1,7 +1,7 @@
-"""The contenders, and their times: they take turns, so that what disturbs the machine disturbs all of them alike.
+"""The contenders and their timing. They take turns, so that disturbances of the machine affect all of them alike.
 
-Each has one turn in a round; the report has percentiles over all calls, and as noise how far the medians
-of its rounds lie apart. Only one thread measures at a time.
+Each contender has one turn per round. The report contains percentiles over all calls; noise is the spread of the
+medians of the rounds. Only one thread measures at a time.
 """
 
 from __future__ import annotations
@@ -29,16 +29,22 @@ if TYPE_CHECKING:
     from qnnbridge import Host, InferenceSession
 
 
-# Makes this many calls and returns the nanoseconds of each.
+# Makes the given number of calls; returns the duration of each in nanoseconds.
 Batch = Callable[[int], Sequence[int]]
 
-# In one round.
+# Largest number of calls in a round.
 MOST_CALLS = 5000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Contender:
-    """batch: does the calls. least_calls: in a round, however long they take."""
+    """One way to make a call.
+
+    Args:
+        name: name of the way.
+        batch: makes the calls.
+        least_calls: smallest number of calls in a round, however long they take.
+    """
 
     name: str
     batch: Batch
@@ -47,7 +53,12 @@ class Contender:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds. noise: half the distance between the quartiles of the rounds' medians, as a part of the median."""
+    """Durations in seconds.
+
+    Args:
+        noise: half the interquartile range of the rounds' medians, relative to the median.
+        calls: number of measured calls.
+    """
 
     median_s: float
     p90_s: float
@@ -58,10 +69,10 @@ class Timing:
 
 
 def timed(call: Callable[[], Any]) -> Batch:
-    """A batch of plain calls in this process."""
+    """Return a batch of plain calls in this process."""
 
     def batch(count: int) -> Sequence[int]:
-        # The same loop as in `qnnbridge_host.direct`: what the clock itself takes is the same on both sides.
+        # The same loop as in `qnnbridge_host.direct`, so that both sides include the same overhead of the clock.
         clock = time.perf_counter_ns
         times = [0] * count
         for number in range(count):
@@ -80,28 +91,28 @@ def race(
     turn_s: float,
     on_round: Callable[[int], None] = lambda number: None,
 ) -> dict[str, Timing]:
-    """Let them take turns of about `turn_s` each. They are warm by then."""
+    """Let the contenders take turns of about `turn_s` seconds each, after warming up; return their timings."""
     counts = {contender.name: _calls_in(contender, turn_s) for contender in contenders}
     taken: dict[str, list[Sequence[int]]] = {contender.name: [] for contender in contenders}
     for number in range(rounds):
-        # Every other round backwards: no contender always follows the same neighbour.
+        # Reverse the order in every other round, so that no contender always follows the same one.
         for contender in contenders if number % 2 == 0 else reversed(contenders):
-            contender.batch(1)  # what the neighbour has pushed out of the caches is fetched again
+            contender.batch(1)  # One call to refill the caches that the previous contender has used.
             taken[contender.name].append(contender.batch(counts[contender.name]))
         on_round(number)
     return {name: summary(times) for name, times in taken.items()}
 
 
 def summary(rounds: Sequence[Sequence[int]]) -> Timing:
-    """The timing of nanoseconds, round by round."""
-    # Percentiles are of all calls: a slow call counts, whichever round it was in.
+    """Summarise the durations (nanoseconds) of all rounds."""
+    # Percentiles cover all calls: a slow call counts, whichever round it was in.
     everything = sorted(time_ns for times in rounds for time_ns in times)
     medians = [statistics.median(times) for times in rounds]
-    # Of the rounds, not of all calls: a round that something else ran in counts as one, not as all its calls.
+    # Median of the rounds, not of all calls: a disturbed round then counts as one value and not as all its calls.
     median = statistics.median(medians)
     noise = 0.0
     if len(medians) > 1 and median:
-        # `inclusive`: these rounds are all that there are, and no sample of more.
+        # `inclusive`: these rounds are the whole population, not a sample.
         low, _, high = statistics.quantiles(medians, n=4, method="inclusive")
         noise = (high - low) / 2 / median
     return Timing(
@@ -115,21 +126,21 @@ def summary(rounds: Sequence[Sequence[int]]) -> Timing:
 
 
 def percentile(ordered: Sequence[float], part: float) -> float:
-    """The value that this part of them does not exceed."""
+    """Return the value that this share of the values does not exceed."""
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
 
 def _calls_in(contender: Contender, turn_s: float) -> int:
-    # Warm, and then measured: the first calls take longer.
+    # Warm up before measuring: the first calls take longer.
     contender.batch(contender.least_calls)
     one_s = statistics.median(contender.batch(contender.least_calls)) / 1e9
-    # 100 ns at least: a call below the clock's resolution must not divide by zero.
+    # At least 100 ns: a call below the clock's resolution must not divide by zero.
     return max(contender.least_calls, min(MOST_CALLS, int(turn_s / max(one_s, 1e-7))))
 
 
 @contextlib.contextmanager
 def pinned(pids: Sequence[int], *, wanted: bool = True) -> Iterator[bool]:
-    """This process and these on one CPU, so that no call pays for waking another one up. Whether that worked."""
+    """Pin this process and others to one CPU, so that no call wakes another CPU; yield whether it worked."""
     import psutil
 
     before: list[tuple[int, list[int]]] = []
@@ -147,7 +158,7 @@ def pinned(pids: Sequence[int], *, wanted: bool = True) -> Iterator[bool]:
                 done = False
         yield done
     finally:
-        # Backwards: for a process that was named twice the first record has what it was allowed.
+        # In reverse order: for a process that is listed twice the first record contains the original CPUs.
         for pid, allowed in reversed(before):
             with contextlib.suppress(psutil.Error, OSError):
                 _keep_on(pid, allowed)
@@ -158,7 +169,7 @@ def _keep_on(pid: int, cpus: list[int]) -> None:
 
     process = psutil.Process(pid)
     process.cpu_affinity(cpus)
-    if sys.platform == "linux":  # there that is the main thread alone, and threads that it starts from now on
+    if sys.platform == "linux":  # On Linux this affects only the main thread and threads started later.
         for thread in process.threads():
             # A thread may have ended since the threads were listed.
             with contextlib.suppress(ProcessLookupError):
@@ -166,18 +177,21 @@ def _keep_on(pid: int, cpus: list[int]) -> None:
 
 
 # --- the contenders -------------------------------------------------------------------------------------
-# `direct` is a process with the host's interpreter that runs sessions without a bridge.
+# `direct` is a process with the host's interpreter that runs sessions without the bridge.
 
 END_TIMEOUT_S = 10.0
-# For one answer: QNN compiles a large model in some minutes.
+# Time limit in seconds for one answer: QNN compiles a large model in some minutes.
 ANSWER_TIMEOUT_S = 1800.0
 
 
 class DirectProcess:
-    """Answers each line of JSON by one, as `qnnbridge_host.direct` does. Started at once. One thread uses it.
+    """Process that answers each JSON line with one, as `qnnbridge_host.direct` does. Not thread-safe.
+
+    The process is started immediately.
 
     Args:
-        program: Another program for that interpreter, as its arguments.
+        python: the interpreter.
+        program: arguments of the interpreter to run another program.
     """
 
     def __init__(self, python: str, *program: str) -> None:
@@ -187,9 +201,9 @@ class DirectProcess:
             [python, *INTERPRETER_FLAGS, *(program or ("-m", "qnnbridge_host.direct"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # A pipe that nobody reads would stop the process when it is full.
+            # A full pipe that nobody reads would block the process.
             stderr=subprocess.DEVNULL,
-            # A host's environment: ONNX Runtime and its libraries see the same variables on both sides.
+            # The environment of a host: ONNX Runtime and its libraries see the same variables on both sides.
             env=host_environment(),
         )
 
@@ -198,18 +212,18 @@ class DirectProcess:
         return self._child.pid
 
     def open(self, spec: dict[str, Any], feed: Path) -> tuple[int, int]:
-        """The number of the session, and the check sum of its outputs for this feed."""
+        """Create a session; return its number, and the check sum of its outputs for this feed."""
         answer = self._opened({"open": spec, "feed": str(feed)})
         return int(answer["session"]), int(answer["crc"])
 
     def open_only(self, spec: dict[str, Any]) -> None:
-        """Make the session, and run nothing."""
+        """Create a session without running it."""
         self._opened({"open": spec})
 
     def _opened(self, question: dict[str, Any]) -> dict[str, Any]:
         answer = self.ask(question)
         if "error" in answer:
-            raise BridgeError(f"The model cannot be run without the bridge either: {answer['error']}")
+            raise BridgeError(f"The model cannot run without the bridge either: {answer['error']}")
         return answer
 
     def batch(self, session: int) -> Batch:
@@ -220,11 +234,14 @@ class DirectProcess:
         return batch
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Raises `BridgeError` if the process died, and for no answer, or one that cannot be read."""
+        """Send a question and return the answer.
+
+        Raise `BridgeError` if the process crashes or its answer is unusable.
+        """
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         begun = time.monotonic()
-        # By another thread, since the read below has no deadline of its own.
+        # In another thread, because the read below has no timeout.
         timer = threading.Timer(ANSWER_TIMEOUT_S, self._child.kill)
         timer.daemon = True
         timer.start()
@@ -232,23 +249,23 @@ class DirectProcess:
             self._child.stdin.write(json.dumps(question).encode() + b"\n")
             self._child.stdin.flush()
             line = self._child.stdout.readline()
-        # A process that has died shows as a broken pipe here, or as an empty line.
+        # A crashed process causes a broken pipe here, or an empty line.
         except OSError:
             line = b""
         finally:
             timer.cancel()
         try:
             answer: dict[str, Any] = json.loads(line)
-        # Half a line, or none, of a process that has died; or not an answer at all.
+        # Empty or incomplete because the process crashed, or not an answer at all.
         except ValueError:
             code = self._end()
             if time.monotonic() - begun >= ANSWER_TIMEOUT_S:
-                problem = f"gave no answer within {ANSWER_TIMEOUT_S:g} s, and was ended"
+                problem = f"did not answer within {ANSWER_TIMEOUT_S:g} s, and was ended"
             else:
-                problem = f"gave no answer that can be read, and was ended: {line[:60]!r}"
+                problem = f"returned an unreadable answer, and was ended: {line[:60]!r}"
                 if not line.endswith(b"\n"):
-                    problem = f"died (exit code {code})"
-            raise BridgeError(f"The process without a bridge {problem}.") from None
+                    problem = f"crashed (exit code {code})"
+            raise BridgeError(f"The process without the bridge {problem}.") from None
         return answer
 
     def __enter__(self) -> DirectProcess:
@@ -260,14 +277,14 @@ class DirectProcess:
         self._end()
 
     def _end(self) -> int:
-        """The exit code. Twice is once."""
-        # The end of stdin ends it. What a process that has died did not read cannot be written here either.
+        """End the process; return its exit code. May be called repeatedly."""
+        # Closing stdin ends the process. Closing fails if data was not read by a crashed process.
         for stream in filter(None, (self._child.stdin, self._child.stdout)):
             with contextlib.suppress(OSError):
                 stream.close()
         try:
             return self._child.wait(END_TIMEOUT_S)
-        # Native code may hang in its own end.
+        # Native code may hang while the process ends.
         except subprocess.TimeoutExpired:
             self._child.kill()
             return self._child.wait()
@@ -288,8 +305,16 @@ CPU = "CPUExecutionProvider"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Subject:
-    """A model to call, and with what. threads: of ONNX Runtime; 0 leaves that to it. sizes: of free dimensions,
-    by their names."""
+    """A model to call, with its inputs.
+
+    Args:
+        model: path of the model.
+        feed: inputs by name.
+        providers: execution providers.
+        fallback: fallback of the session.
+        threads: threads of ONNX Runtime; 0 for its default.
+        sizes: sizes of free dimensions by name.
+    """
 
     model: Path
     feed: Mapping[str, Any]
@@ -300,7 +325,7 @@ class Subject:
 
 
 class Rig:
-    """Hosts with different transports, and a process that runs the same sessions without a bridge."""
+    """Hosts with different transports, and a process that runs the same sessions without the bridge."""
 
     def __init__(self, python: str | None = None) -> None:
         from qnnbridge import Host
@@ -312,11 +337,11 @@ class Rig:
             self.shared = self._stack.enter_context(Host(python=python))
             self.spinning = self._stack.enter_context(Host(python=python, spin=True))
             self.inline = self._stack.enter_context(Host(python=python, shared_memory=False))
-            # All before the race: a host that starts meanwhile would disturb the others.
+            # Start all hosts before the measurement: a host that starts meanwhile would disturb the others.
             for host in self.hosts:
                 host.start()
             self.info = self.shared.info
-            # The hosts' own interpreter, however it was found: another Python would be another contender.
+            # Use the hosts' interpreter, however it was found: another Python would not be comparable.
             self.direct = self._stack.enter_context(DirectProcess(self.info.executable))
         except BaseException:
             self._stack.close()
@@ -328,13 +353,14 @@ class Rig:
 
     @property
     def pids(self) -> list[int]:
-        """Ids of all processes that compute."""
+        """Process ids of all processes that compute."""
         return [*(host.info.pid for host in self.hosts), self.direct.pid]
 
     def contenders(self, subject: Subject) -> tuple[list[Contender], Callable[[], None]]:
-        """All ways to make this call, warm, and what closes the sessions again.
+        """Return all ways to make this call, warmed up, and a function that closes the sessions.
 
-        Raises `BridgeError` if one of them gives another result than the others.
+        Raises:
+            BridgeError: one of the ways returns another result.
         """
         stack = contextlib.ExitStack()
         try:
@@ -348,7 +374,7 @@ class Rig:
         self._feeds += 1
         file = self._folder / f"feed{self._feeds}.npz"
         _save(file, subject.feed)
-        # By the bridge's own spec: options and providers of both sides are the same without a second list of them.
+        # Use the bridge's spec, so that both sides have the same options and providers.
         direct, crc = self.direct.open(specification(shared), file)
         feed = dict(subject.feed)
         calls: dict[str, Callable[[], Any]] = {
@@ -359,13 +385,13 @@ class Rig:
         }
         contenders = [Contender(DIRECT, self.direct.batch(direct))]
         for name, call in calls.items():
-            # The fast path begins with the second call of a signature.
-            # The first call is the warm-up, the second is compared.
+            # The fast path begins with the second call of a signature: the first call warms up, the second is
+            # compared.
             call()
             if check_sum(call()) != crc:
                 raise BridgeError(
-                    f"{subject.model.name}: '{name}' gives another result than ONNX Runtime in one process.",
-                    cause="The model does not give the same result twice, or the bridge does not work.",
+                    f"{subject.model.name}: '{name}' returns another result than ONNX Runtime in one process.",
+                    cause="The results of the model are not repeatable, or the bridge does not work.",
                 )
             contenders.append(Contender(name, timed(call)))
         return contenders
@@ -382,34 +408,34 @@ def open_session(host: Host, subject: Subject) -> InferenceSession:
 
     options = SessionOptions()
     if subject.threads:
-        # One thread on both sides: a pool of threads would be measured with the call.
+        # One thread on both sides: otherwise a thread pool would be measured with the call.
         options.intra_op_num_threads = subject.threads
         options.inter_op_num_threads = 1
-    # Errors only: to print warnings takes time that would be measured.
+    # Errors only: printing warnings would be measured as well.
     options.log_severity_level = 3
     for name, size in subject.sizes.items():
         options.add_free_dimension_override_by_name(name, size)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report names the placement
+        warnings.simplefilter("ignore", CpuFallbackWarning)  # The report contains the placement.
         return InferenceSession(
             str(subject.model),
             options,
             providers=list(subject.providers),
             fallback=subject.fallback,  # type: ignore[arg-type]
             host=host,
-            # The process without a bridge has no cache: with one, the two sides would load different files.
+            # The process without the bridge has no cache: with one, the two sides would load different files.
             cache=False,
-            fix=False,  # the process without a bridge runs the model as it is
+            fix=False,  # The process without the bridge runs the unmodified model.
         )
 
 
 def specification(session: InferenceSession) -> dict[str, Any]:
-    """The spec of the session in the host: the process without a bridge makes the same."""
+    """Return the spec of the session in the host, to create the same one without the bridge."""
     return session._remote.recipe.spec.to_wire()
 
 
 def zero_copy(session: InferenceSession, feed: Mapping[str, Any]) -> Callable[[], Any]:
-    """The call with its arrays in shared memory, as an application would have them that fills them itself."""
+    """Return the call with arrays in shared memory, like an application that fills these arrays itself."""
     import numpy as np
 
     lying: dict[str, Any] = {}
@@ -419,7 +445,7 @@ def zero_copy(session: InferenceSession, feed: Mapping[str, Any]) -> Callable[[]
     # Sizes of outputs may be known only after a run.
     outputs = session.run(None, lying)
     names = [node.name for node in session.get_outputs()]
-    # Texts and sequences do not lie in shared memory: such an output is returned as without `out=`.
+    # Strings and sequences are not in shared memory: such an output is returned as without `out=`.
     plain = [isinstance(output, np.ndarray) and output.dtype != object for output in outputs]
     out = [
         session.empty_output(name, output.shape) if lies else None
@@ -429,7 +455,7 @@ def zero_copy(session: InferenceSession, feed: Mapping[str, Any]) -> Callable[[]
 
 
 def _save(file: Path, feed: Mapping[str, Any]) -> None:
-    # Not savez(**feed): a name may be "file", which is that function's own.
+    # Not savez(**feed): a name may be "file", which is a parameter of that function.
     import io
     import zipfile
 
@@ -438,7 +464,7 @@ def _save(file: Path, feed: Mapping[str, Any]) -> None:
     with zipfile.ZipFile(file, "w") as archive:
         for name, value in feed.items():
             if not isinstance(value, np.ndarray) or value.dtype == object:
-                raise OptionError(f"Input {name} cannot be measured: it is no tensor of numbers.")
+                raise OptionError(f"Input {name} cannot be measured: it is not a numeric tensor.")
             data = io.BytesIO()
             np.save(data, value, allow_pickle=False)
             archive.writestr(f"{name}.npy", data.getvalue())

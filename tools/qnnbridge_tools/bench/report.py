@@ -22,10 +22,10 @@ from qnnbridge_tools.bench.work import (
 if TYPE_CHECKING:
     from qnnbridge_protocol.specs import Placement
 
-# Above this a difference of two timings says little.
+# Above this noise the difference of two timings is not significant.
 NOISY = 0.1
 
-# How far the load per CPU may lie above 1 before a note is due.
+# A note is printed if the load per CPU exceeds 1 by more than this.
 BUSY = 0.5
 
 _CROWD_HEADERS = ("threads", "calls/s", "times one thread")
@@ -33,13 +33,13 @@ _START_HEADERS = ("", "median", "from", "to")
 
 
 def print_measured(measured: Measured) -> None:
-    print("A call, median in microseconds (and times ONNX Runtime in one process)")
+    print("A call, median in microseconds (and as a multiple of ONNX Runtime in one process)")
     output.print_table(("", *WAYS), [_cells(row) for row in measured.rows])
     print()
     for way in WAYS:
         print(f"  {way:<10} {WAYS_IN_WORDS[way]}")
     print()
-    print("The slowest call of ten, and of a hundred, in microseconds; noise: how far rounds lie apart")
+    print("90th and 99th percentile in microseconds, and noise (spread of the rounds)")
     output.print_table(
         ("", *WAYS), [[row.name, *(_tail(row.timings[way]) for way in WAYS)] for row in measured.rows]
     )
@@ -77,22 +77,20 @@ def _start_rows(measured: Measured) -> list[tuple[str, ...]]:
 
 
 def notes(measured: Measured) -> list[str]:
-    """Limits of a comparison of these numbers with others."""
+    """Return notes on the comparability of these numbers."""
     said = []
     noisy = [f"{row.name} {way}" for row in measured.rows for way in WAYS if row.timings[way].noise > NOISY]
     if noisy:
         most = "most" if len(noisy) > len(measured.rows) * len(WAYS) / 2 else ", ".join(noisy[:6])
         said.append(f"these timings vary by more than {output.percent(NOISY)} from round to round: {most}.")
     if measured.load is not None and max(measured.load) / measured.cpus > 1 + BUSY:
-        said.append(
-            f"the machine is busy with other things (load {max(measured.load):.1f} on {measured.cpus} CPUs)."
-        )
+        said.append(f"other programs use the machine (load {max(measured.load):.1f} on {measured.cpus} CPUs).")
     if measured.pinned:
-        said.append("calls were measured with all processes on one CPU; threads and starting without.")
+        said.append("calls were measured with all processes on one CPU; threads and starts were not.")
     else:
-        said.append("processes were free to move between CPUs: waking the other one up is part of a call.")
+        said.append("processes were free to move between CPUs, so a call includes waking another CPU.")
     if measured.stats.shared_memory != "available":
-        said.append(f"shared memory is {measured.stats.shared_memory}; 'bridge' and 'zero-copy' went without.")
+        said.append(f"shared memory is {measured.stats.shared_memory}; 'bridge' and 'zero-copy' did not use it.")
     return said
 
 
@@ -162,7 +160,7 @@ def _us(seconds: float) -> str:
 
 COLOURS = dict(zip(WAYS, ("#5b6472", "#1f77b4", "#2ca02c", "#9467bd", "#d98c1f"), strict=True))
 BAR_PX, GAP_PX, LEFT_PX, WIDTH_PX, LABEL_PX = 16, 22, 90, 640, 110
-# What has room in LEFT_PX, in letters of 12 px.
+# Number of characters of 12 px that fit into LEFT_PX.
 NAME_CHARACTERS = 14
 
 _PAGE = """<!doctype html>
@@ -195,7 +193,7 @@ def page(measured: Measured) -> str:
         placement="" if measured.placement is None else _placement(measured.placement),
         chart=_chart(measured.rows),
         calls=_table(
-            ("", "way", "median us", "times direct", "slowest of ten", "of a hundred", "noise", "calls"),
+            ("", "way", "median us", "times direct", "90th percentile", "99th percentile", "noise", "calls"),
             [cells for row in measured.rows for cells in _call_rows(row)],
         ),
         crowds=_table(_CROWD_HEADERS, _crowd_rows(measured)),
@@ -242,9 +240,9 @@ def _call_rows(row: CallTimings) -> list[tuple[str, ...]]:
 
 
 def _chart(rows: list[CallTimings]) -> str:
-    """Bars on a logarithmic scale: from 4 KB to 32 MB lie three powers of ten."""
+    """Return bars on a logarithmic scale: the sizes from 4 KB to 32 MB cover three powers of ten."""
     medians = [timing.median_s * 1e6 for row in rows for timing in row.timings.values()]
-    # A value that is a power of ten itself gets room to its right.
+    # A value that is exactly a power of ten needs space to its right.
     low, high = math.floor(math.log10(min(medians))), math.ceil(math.log10(max(medians)) + 1e-9)
     high = max(high, low + 1)
 
@@ -265,7 +263,7 @@ def _chart(rows: list[CallTimings]) -> str:
             end = x(row.timings[way].median_s * 1e6)
             words = f"{way}: {row.timings[way].median_s * 1e6:.1f} us"
             parts.append(
-                # A pixel at least: the title shows only over a bar that can be pointed at.
+                # At least one pixel, so that the tooltip can be shown.
                 f'<rect x="{LEFT_PX}" y="{y}" width="{max(1.0, end - LEFT_PX):.1f}" height="{BAR_PX - 3}" '
                 f'fill="{COLOURS[way]}"><title>{escape(words)}</title></rect>'
                 f'<text x="{end + 5:.1f}" y="{y + 10}">{row.timings[way].median_s * 1e6:.1f}</text>'

@@ -1,4 +1,4 @@
-"""The work of `qnnbridge bench`: measures the models of this package in several sizes, or the user's model."""
+"""The work of `qnnbridge bench`: measure the bundled models in several sizes, or the user's model."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 ASSETS = Path(__file__).with_name("assets")
 KIB, MIB = 1024, 1024 * 1024
 
-# Bytes in, and as many out.
+# Bytes of the input; the output has the same size.
 SIZES = {"4 KB": 4 * KIB, "64 KB": 64 * KIB, "600 KB": 600 * KIB, "4 MB": 4 * MIB, "32 MB": 32 * MIB}
 QUICK_SIZES = ("4 KB", "600 KB", "4 MB")
 
 
 def adding(size: int) -> Subject:
-    """Hardly any work: x + 1."""
+    """Return a model with hardly any work: x + 1."""
     import numpy as np
 
     # float32: four bytes each.
@@ -56,7 +56,7 @@ def adding(size: int) -> Subject:
 
 
 def convolving() -> Subject:
-    """Some 100 to 250 us of work on 600 KB."""
+    """Return a model with 100 to 250 us of work on 600 KB."""
     import numpy as np
 
     image = np.random.default_rng(2).random((1, 3, 224, 224), np.float32)
@@ -72,8 +72,8 @@ def users_own(
     seed: int,
     loaded: Sequence[Feed] = (),
 ) -> Subject:
-    """The model with the given inputs, and made up ones for the rest."""
-    # 0: as many threads as ONNX Runtime takes by itself, as in the model's own application.
+    """Return the user's model with the given inputs, and made-up ones for the rest."""
+    # 0: the default number of threads of ONNX Runtime, as in the model's own application.
     empty = Subject(model, {}, providers, fallback, threads=0, sizes=dimensions.by_name)
     with open_session(host, empty) as session:
         given = feeds.complete(session.get_inputs(), loaded, dimensions, seed=seed)
@@ -81,16 +81,16 @@ def users_own(
 
 
 def calls_per_second(call: Callable[[], Any], threads: int, seconds: float) -> float:
-    """All begin together, and stop at the first look after the time is over."""
+    """Return the rate of calls from several threads, which start together and stop after `seconds`."""
     counts = [0] * threads
-    # One more than workers: this thread takes the time when the last of them is ready.
+    # One more than workers: this thread reads the clock when the last of them is ready.
     start = threading.Barrier(threads + 1)
     over = threading.Event()
     failures: list[BaseException] = []
 
     def work(index: int) -> None:
         try:
-            # Once before the start: no thread begins with the first call of all.
+            # Once before the start, so that no thread starts with the very first call.
             call()
             start.wait()
             done = 0
@@ -99,9 +99,9 @@ def calls_per_second(call: Callable[[], Any], threads: int, seconds: float) -> f
                 done += 1
             counts[index] = done
         except BaseException as error:  # noqa: BLE001 - raised by the caller
-            # Before the barrier is broken: the other threads then add the BrokenBarrierError that follows from it.
+            # Before the barrier is broken: the other threads then add the resulting BrokenBarrierError.
             failures.append(error)
-            # The other threads would wait at the barrier for ever.
+            # The other threads would wait at the barrier forever.
             start.abort()
 
     workers = [threading.Thread(target=work, args=(index,), daemon=True) for index in range(threads)]
@@ -123,7 +123,7 @@ def calls_per_second(call: Callable[[], Any], threads: int, seconds: float) -> f
 
 
 def crowds(call: Callable[[], Any], sizes: Sequence[int], *, rounds: int, seconds: float) -> dict[int, float]:
-    """Calls a second by number of threads, in turns, medians."""
+    """Return the median rate in calls per second by number of threads, measured in turns."""
     taken: dict[int, list[float]] = {size: [] for size in sizes}
     for _ in range(rounds):
         for size in sizes:
@@ -136,7 +136,16 @@ CROWDS = (1, 2, 4, 8)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Effort:
-    """The effort of a bench. starts: fresh processes of each kind. kills: hosts that are ended."""
+    """Effort of a bench.
+
+    Args:
+        sizes: names of the sizes.
+        rounds: number of rounds.
+        turn_s: seconds per turn.
+        crowd_s: seconds per measurement with several threads.
+        starts: number of new processes of each kind.
+        kills: number of hosts that are killed.
+    """
 
     sizes: Sequence[str]
     rounds: int
@@ -153,7 +162,7 @@ THOROUGH = Effort(tuple(SIZES), rounds=15, turn_s=0.08, crowd_s=0.4, starts=7, k
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CallTimings:
-    """One model, or one size, made all ways."""
+    """Timings of one model, or of one size, by way."""
 
     name: str
     bytes_in: int
@@ -165,9 +174,13 @@ class Measured:
     """All results of a bench.
 
     Args:
-        crowds: Calls a second by number of threads.
-        starts, recovery_s: Seconds of each try.
-        load: Load of the machine before and after, where the system reports it.
+        rows: timings of calls.
+        crowds: calls per second by number of threads.
+        starts, recovery_s: seconds of each attempt.
+        pinned: all processes ran on one CPU.
+        placement: where the user's model runs.
+        load: load of the machine before and after, if the system reports it.
+        cpus: number of CPUs.
     """
 
     rows: list[CallTimings]
@@ -183,14 +196,15 @@ class Measured:
 
 
 def perform(request: BenchRequest, say: Callable[[str], None]) -> Measured:
-    """Measures calls, crowds, starts and recovery.
+    """Measure calls, parallel callers, starts and recovery.
 
     Args:
-        say: Gets a line for each step.
+        request: the options.
+        say: called with a line for each step.
     """
     loaded = feeds.load(*arguments.read_one_set(request.inputs))
     if loaded and request.model is None:
-        raise OptionError("--input goes with --model: our own models have inputs of their own.")
+        raise OptionError("--input goes with --model: the bundled models have their own inputs.")
     if request.model is not None and not request.model.exists():
         raise NoSuchFile(f"There is no model file {request.model}.")
     _check_dimensions(request)
@@ -210,7 +224,7 @@ def _check_dimensions(request: BenchRequest) -> None:
     if not request.sizes.dims.by_name and not request.sizes.dims.by_axis:
         return
     if request.model is None:
-        raise OptionError("--dim goes with --model: our own models have no free dimensions.")
+        raise OptionError("--dim goes with --model: the bundled models have no free dimensions.")
     arguments.read_models([request.model], request.sizes.dims)
 
 
@@ -225,7 +239,7 @@ def _performed(request: BenchRequest, loaded: Sequence[Feed], say: Callable[[str
         crowds = _crowds(rig, todo[0][1], effort)
         stats, info = rig.shared.stats, rig.info
     small = todo[0][1] if request.model is not None else convolving()
-    # The rig has ended: its hosts would take time and memory from the processes that are started now.
+    # The rig has ended: its hosts would compete with the processes that are started now.
     say("start-up")
     starts = starting(info.executable, small, effort.starts, spec)
     say("recovery")
@@ -238,7 +252,7 @@ def _performed(request: BenchRequest, loaded: Sequence[Feed], say: Callable[[str
 def _subjects(
     request: BenchRequest, rig: Rig, loaded: Sequence[Feed]
 ) -> tuple[list[tuple[str, Subject]], Placement | None, dict[str, Any] | None]:
-    """The subjects by name; for the user's model also its placement and the spec of its session."""
+    """Return the subjects by name; for the user's model also its placement and the spec of its session."""
     if request.model is None:
         ours = [(name, adding(SIZES[name])) for name in _effort(request).sizes]
         return [*ours, ("convnet", convolving())], None, None
@@ -276,14 +290,14 @@ def _crowds(rig: Rig, subject: Subject, effort: Effort) -> dict[int, float]:
     with open_session(rig.shared, subject) as session:
         feed = dict(subject.feed)
         session.run(None, feed)
-        # Each round lasts `crowd_s` for every number of threads: 8 s in all with THOROUGH.
+        # Each round lasts `crowd_s` for every number of threads: 8 s in total with THOROUGH.
         return crowds(
             lambda: session.run(None, feed), CROWDS, rounds=max(1, effort.rounds // 3), seconds=effort.crowd_s
         )
 
 
 def _load() -> float | None:
-    """Load of the last minute; ``None`` where the system does not report it."""
+    """Return the load of the last minute; ``None`` if the system does not report it."""
     if sys.platform == "win32":
         return None
     try:
@@ -293,7 +307,7 @@ def _load() -> float | None:
 
 
 # --- starts, and recovery after a killed host -----------------------------------------------------------
-# Nothing here is pinned or warm.
+# Without pinning and without warming up.
 
 TIMEOUT_S = 300.0
 STATE_DIR = "QNNBRIDGE_STATE_DIR"
@@ -304,11 +318,11 @@ MOMENTS_IN_WORDS = {
     EMPTY: "an interpreter that does nothing (python -I -c pass)",
     READY: "from the start to the host's first answer",
     SESSION: "from the start to a session, through the bridge",
-    DIRECT_SESSION: "from the start to a session, in a fresh process without the bridge",
+    DIRECT_SESSION: "from the start to a session, in a new process without the bridge",
     APPLICATION: "from the start of an application to its session, through the bridge",
 }
 
-# With all defaults: what people start today. Its end is not part of the time.
+# With all defaults, like a usual program. The end of the process is not measured.
 _DEFAULT = """
 import sys
 import onnxruntime
@@ -319,8 +333,7 @@ sys.stdin.buffer.read()
 os._exit(0)
 """
 
-# The same through the bridge, in a process that has imported nothing yet (and is not isolated: qnnbridge may be a
-# package of the user's).
+# The same through the bridge, in a new process (not isolated, because qnnbridge may be a user package).
 _APPLICATION = """
 import os, sys
 import qnnbridge
@@ -336,11 +349,14 @@ os._exit(0)
 def starting(
     python: str, subject: Subject, rounds: int, spec: dict[str, Any] | None = None
 ) -> dict[str, list[float]]:
-    """Seconds of each, in turns. The first turn warms the disk's cache and is not reported.
+    """Return the seconds of each kind of start, in turns. The first turn warms the disk cache and is not reported.
 
     Args:
-        spec: What the process without the bridge is to make, and no application is started. ``None``: all
-            sessions run on the CPU with all defaults, so with ONNX Runtime's own number of threads.
+        python: the interpreter.
+        subject: the model.
+        rounds: number of reported turns.
+        spec: session for the process without the bridge; then no application is started. ``None``: all sessions run
+            on the CPU with all defaults, including ONNX Runtime's number of threads.
     """
     subject = dataclasses.replace(subject, threads=0)
     works: dict[str, Callable[[], float]] = {
@@ -368,7 +384,7 @@ def starting(
 
 def _empty(python: str) -> float:
     begin = time.perf_counter()
-    # -I, as hosts are started: no variables of Python, no user packages.
+    # -I, as for hosts: no Python variables, no user packages.
     subprocess.run([python, "-I", "-c", "pass"], stdin=subprocess.DEVNULL, timeout=TIMEOUT_S, check=True)
     return time.perf_counter() - begin
 
@@ -378,7 +394,7 @@ def _ready(python: str) -> float:
 
     begin = time.perf_counter()
     with Host(python=python) as host:
-        host.start(TIMEOUT_S)  # its HELLO; what is asked next may wait for the import of ONNX Runtime
+        host.start(TIMEOUT_S)  # Waits for its HELLO; the next request may wait for the import of ONNX Runtime.
         return time.perf_counter() - begin
 
 
@@ -398,10 +414,10 @@ def _same(python: str, spec: dict[str, Any]) -> float:
 
 
 def _first_output_s(command: list[str]) -> float:
-    """Seconds from the start of a process to its first output; one without any ends after `TIMEOUT_S`."""
+    """Return the seconds from the start of a process to its first output; kill it after `TIMEOUT_S`."""
     begin = time.perf_counter()
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    # By another thread, since the read below has no deadline of its own. Also for the process' own end.
+    # In another thread, because the read below has no timeout. Also limits the end of the process.
     timer = threading.Timer(TIMEOUT_S, child.kill)
     timer.daemon = True
     with child:
@@ -409,18 +425,18 @@ def _first_output_s(command: list[str]) -> float:
         assert child.stdout is not None
         timer.start()
         try:
-            # One byte: the process says by it that the session is there.
+            # One byte, with which the process reports that the session exists.
             said = child.stdout.read(1)
             seconds = time.perf_counter() - begin
-            # Its end, which waits for this, is not measured.
+            # The end of the process waits for this, and is not measured.
             child.stdin.close()
             child.wait()
         finally:
             timer.cancel()
     if not said and seconds >= TIMEOUT_S:
         raise BridgeError(
-            f"A fresh process made no session within {TIMEOUT_S:g} s, and was ended.",
-            fix="See whether the machine is busy with other things, and measure again.",
+            f"A new process created no session within {TIMEOUT_S:g} s, and was ended.",
+            fix="Check whether other programs use the machine, and measure again.",
         )
     if not said:
         raise RuntimeError(f"a fresh process could not make the session (exit code {child.returncode})")
@@ -428,7 +444,7 @@ def _first_output_s(command: list[str]) -> float:
 
 
 def recovery(python: str, subject: Subject, kills: int) -> list[float]:
-    """Seconds from the death of the host to the next right answer."""
+    """Return the seconds from each crash of the host to the next right answer."""
     from qnnbridge import Host
 
     taken = []
@@ -445,7 +461,7 @@ def recovery(python: str, subject: Subject, kills: int) -> list[float]:
 
 @contextlib.contextmanager
 def _expected_deaths() -> Iterator[None]:
-    """Hosts are killed within: that is no news, and no matter for the user's crash reports and quarantine."""
+    """Suppress log lines, crash reports and quarantine for hosts that are killed in this context."""
     log = logging.getLogger("qnnbridge.supervisor")
     kept, disabled = os.environ.get(STATE_DIR), log.disabled
     with work_folder("bench") as folder:
@@ -461,8 +477,8 @@ def _expected_deaths() -> Iterator[None]:
 
 
 def kill(host: Host) -> None:
-    """End the process as a fault in a driver would."""
+    """Kill the process, like a fault in a driver would."""
     process = host.supervisor.running
     if process is not None:
-        # Without the supervisor, so that this is a death like any other to it.
+        # Bypass the supervisor, so that it sees an ordinary crash.
         process._child.kill()

@@ -1,5 +1,5 @@
-"""`qnnbridge cache`: what is kept compiled, why, and how to be rid of it.
+"""`qnnbridge cache`: list, verify and remove compiled models in the cache.
 
-`entries` reads, verifies, prunes and clears the cache, and has it as text for a person and as JSON; `command` is
-the command line.
+`entries` reads, verifies, prunes and clears the cache, and formats it as text and as JSON; `command` is the command
+line.
 """

@@ -1,4 +1,4 @@
-"""`qnnbridge cache`: the commands."""
+"""The commands of `qnnbridge cache`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Keys = Annotated[
 
 @app.callback(invoke_without_command=True)
 def cache(context: typer.Context) -> None:
-    """Without a subcommand: the list."""
+    """List the entries if there is no subcommand."""
     if context.invoked_subcommand is None:
         list_entries()
 
@@ -89,9 +89,9 @@ def prune(
 
     store, facts = _gather()
     limit = facts.settings.max_bytes if max_size is None else parse_size(max_size)
-    # Not `not limit`: a size of 0 removes all that is not in use.
+    # Not `not limit`: a size of 0 removes everything that is not in use.
     if limit is None:
-        raise OptionError(f'"{max_size}" is no size.', fix="Write bytes, or 500M, 2G.")
+        raise OptionError(f'"{max_size}" is not a size.', fix="Give a number of bytes, or for example 500M or 2G.")
     unused_s = None if unused_days is None else unused_days * DAY_S
     removed = entries.prune(store, facts, max_bytes=limit, unused_s=unused_s)
     reporting.show(removed, entries.removed, entries.print_removed, as_json=as_json)
@@ -109,7 +109,10 @@ def clear(
 
     # Exactly one of the two.
     if everything == bool(keys):
-        raise OptionError("Say what to clear.", fix="Give keys or names of models of the list, or --all.")
+        raise OptionError(
+            "Keys and --all are both given." if keys else "No entry to clear is given.",
+            fix="Give keys or model names from `qnnbridge cache list`, or --all.",
+        )
     store, facts = _gather(keys)
     removed = entries.clear(store, facts, everything=everything)
     reporting.show(removed, entries.removed, entries.print_removed, as_json=as_json)
@@ -118,7 +121,7 @@ def clear(
 
 
 def _gather(keys: Sequence[str] = ()) -> tuple[Store, CacheFacts]:
-    """The cache as the environment says, all of it or what `keys` mean."""
+    """Return the cache of this environment, or the part that belongs to `keys`."""
     from qnnbridge_host.cache.store import Store
     from qnnbridge_protocol.settings import cache_settings
     from qnnbridge_tools.cache import entries

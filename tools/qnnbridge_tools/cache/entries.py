@@ -1,5 +1,6 @@
-"""The contents of the cache (entries, those set aside, skipped models), read without changing anything; its check
-to the last byte, and what removes from it: each entry under its lock, none that is in use. As text and as JSON.
+"""Contents of the cache (entries, entries set aside, skipped models), their check, and their removal.
+
+Reading changes nothing. Entries are removed under their lock, and never while in use. Output as text and as JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ from qnnbridge_tools.output import size_text
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EntryFacts:
-    """An entry. manifest: ``None`` if it cannot be read, then `problem` says why. Times: seconds since 1970."""
+    """An entry of the cache. Times are seconds since 1970.
+
+    Args:
+        manifest: ``None`` if it cannot be read, see `problem`.
+        problem: why the entry is damaged.
+        in_use: a session uses the entry.
+    """
 
     key: str
     folder: Path
@@ -45,7 +52,14 @@ class EntryFacts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheFacts:
-    """entries: the last used first. total_bytes: with entries set aside; a shared file counts once."""
+    """Contents of the cache.
+
+    Args:
+        entries: the entries, last used first.
+        set_aside: damaged entries that are no longer used.
+        left_alone: models that the cache does not try again.
+        total_bytes: size including entries set aside; a shared file counts once.
+    """
 
     settings: CacheSettings
     entries: tuple[EntryFacts, ...]
@@ -54,7 +68,10 @@ class CacheFacts:
     total_bytes: int
 
     def matching(self, text: str) -> CacheFacts:
-        """What belongs to a key (or its beginning) or a model's name. Raises `OptionError` if nothing does."""
+        """Return the part that belongs to a key (or its beginning) or to a model's name.
+
+        Raise `OptionError` if empty.
+        """
         found = dataclasses.replace(
             self,
             entries=tuple(entry for entry in self.entries if _is_meant(text, entry.key, entry.label)),
@@ -65,12 +82,12 @@ class CacheFacts:
             return found
         raise OptionError(
             f'Nothing in the cache has the key or the model name "{text}".',
-            fix="List what there is with `qnnbridge cache list`; the beginning of a key is enough.",
+            fix="List the entries with `qnnbridge cache list`; the beginning of a key is enough.",
         )
 
     @property
     def keys(self) -> list[str]:
-        """Each once, in the order of the list."""
+        """Each key once, in the order of the list."""
         keys = [entry.key for entry in self.entries]
         keys += [bad.key for bad in self.set_aside] + [note.key for note in self.left_alone]
         return list(dict.fromkeys(keys))
@@ -89,8 +106,8 @@ def gather(settings: CacheSettings) -> CacheFacts:
 
 
 def together(facts: CacheFacts, texts: Sequence[str]) -> CacheFacts:
-    """What any of these means (`CacheFacts.matching`). Raises `OptionError` for one that means nothing."""
-    # Keys, not entries: entry, set-aside copies and note of one key go together.
+    """Return the parts that belong to any of the texts. Raise `OptionError` for a text without a match."""
+    # Keys instead of entries: entry, copies set aside and note of a key belong together.
     keys = {key for text in texts for key in facts.matching(text).keys}
     return dataclasses.replace(
         facts,
@@ -103,11 +120,11 @@ def together(facts: CacheFacts, texts: Sequence[str]) -> CacheFacts:
 def _entry(store: Store, key: str) -> EntryFacts:
     manifest, problem = None, None
     try:
-        # Not `find`, which reads every file of the entry for its hash.
+        # Not `find`, which reads and hashes every file of the entry.
         entry = store.peek(key)
         manifest = entry.manifest if entry is not None else None
         # Evicted by another process since the keys were listed.
-        problem = None if manifest is not None else "it was removed this moment"
+        problem = None if manifest is not None else "it has just been removed"
     except Damaged as damage:
         problem = str(damage)
     except NotOurs as error:
@@ -127,7 +144,7 @@ def _entry(store: Store, key: str) -> EntryFacts:
 def _in_use(store: Store, key: str) -> bool:
     try:
         return store.in_use(key, sweep=False)
-    except OSError:  # locks cannot be asked in a read-only folder
+    except OSError:  # Locks are not available in a read-only folder.
         return False
 
 
@@ -135,8 +152,8 @@ def _size(folder: Path) -> int:
     size = 0
     with contextlib.suppress(OSError):
         for file in folder.iterdir():
-            # The link itself counts and not what it leads to.
-            # A hard link that entries share counts in each of them here, and once in `total_bytes`.
+            # Count the link itself, not its target. A hard link that entries share counts for each of them here,
+            # and once in `total_bytes`.
             size += file.lstat().st_size
     return size
 
@@ -153,7 +170,12 @@ State = Literal["good", "bad", "busy"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verified:
-    """busy: it is being compiled, checked or removed this moment. reason: why it is bad."""
+    """Result of checking an entry.
+
+    Args:
+        state: "busy" while the entry is compiled, checked or removed.
+        reason: why the entry is bad.
+    """
 
     entry: EntryFacts
     state: State
@@ -162,7 +184,15 @@ class Verified:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Removed:
-    """entries: those that went. kept: those that a process uses. leftovers: of killed compilers."""
+    """Result of a removal.
+
+    Args:
+        entries: removed entries.
+        kept: entries that a process uses.
+        set_aside, left_alone: number of removed records of each kind.
+        leftovers: number of removed files of killed compilers.
+        freed_bytes: freed disk space.
+    """
 
     entries: tuple[EntryFacts, ...]
     kept: tuple[EntryFacts, ...] = ()
@@ -173,7 +203,7 @@ class Removed:
 
 
 def verify(store: Store, entry: EntryFacts) -> Verified:
-    """Read every byte of it."""
+    """Read every byte of an entry and compare it with its hashes."""
     try:
         # Under its lock: an entry that is published or removed meanwhile would look damaged.
         held = store.try_lock(entry.key)
@@ -182,34 +212,36 @@ def verify(store: Store, entry: EntryFacts) -> Verified:
     except NotOurs as error:
         return Verified(entry, "bad", f"{error.filename}: {error.strerror}")
     except OSError:
-        held = None  # a read-only folder: it does not change
+        held = None  # A read-only folder does not change.
     try:
-        # Read anew: a session trusts files that have not changed since they were checked.
+        # Read everything: a session trusts files that have not changed since their last check.
         found = store.find(entry.key, fresh=True)
     except Damaged as damage:
         return Verified(entry, "bad", str(damage))
     finally:
         if held is not None:
             held.release()
-    return Verified(entry, "good") if found is not None else Verified(entry, "bad", "it was removed this moment")
+    return Verified(entry, "good") if found is not None else Verified(entry, "bad", "it has just been removed")
 
 
 def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | None) -> Removed:
-    """Remove everything not needed: leftovers, entries set aside, hashes of missing files, entries not
-    used for `unused_s`, and the least recently used ones until the size is kept.
+    """Remove everything that is not needed.
+
+    That is leftovers, entries set aside, hashes of missing files, entries not used for `unused_s`, and the least
+    recently used entries until the size limit is met.
     """
     if not is_there(store):
         return Removed(())
     # Eviction takes locks, whose folder may be missing.
     store.prepare()
     before = total_bytes(store)
-    # What is of no value goes first: each byte of it leaves an entry in its place.
+    # Remove worthless files first: each byte of them saves an entry.
     leftovers = store.sweep()
     HashMemo(store.folder).forget_gone()
     set_aside = _drop_bad(facts)
     limit = time.time() - unused_s if unused_s is not None else 0.0
     old = [entry for entry in facts.entries if entry.last_used < limit]
-    # One that is in use, or being compiled, stays.
+    # An entry stays if it is in use or being compiled.
     gone = [entry for entry in old if evict(store, entry.key)]
     keys = set(shrink(store, max_bytes))
     return Removed(
@@ -223,23 +255,25 @@ def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | 
 
 
 def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
-    """Remove all of `facts`; with `everything` also the hashes of files, and leftovers."""
+    """Remove everything in `facts`; with `everything` also hashes of files and leftovers."""
     if not is_there(store):
         return Removed(())
     store.prepare()
     before = total_bytes(store)
-    # `evict` removes none that is in use or being made: those are reported as kept.
+    # `evict` removes no entry that is in use or being compiled: these are reported as kept.
     gone = [entry for entry in facts.entries if evict(store, entry.key)]
     set_aside = _drop_bad(facts)
     notes = NegativeEntries(store.root)
     left_alone = sum(notes.remove(note.key) for note in facts.left_alone)
     verdicts = Verdicts(store.root)
-    # Verdicts outlive their entries, and models without an entry have some: for all of them the folder is asked.
+    # Verdicts outlive their entries, and exist for models without an entry: with `everything` the whole folder is
+    # cleared.
     for entry in facts.entries:
         verdicts.remove(entry.key)
     leftovers = store.sweep() if everything else 0
     if everything:
-        # No key of the list names hashes of files or rewritten copies: they go with all or not at all.
+        # Hashes of files and rewritten copies belong to no key of the list: they are removed together or not at
+        # all.
         verdicts.clear()
         OptimizerChoices(store.root).clear()
         notes.clear()
@@ -256,27 +290,27 @@ def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
 
 
 def is_there(store: Store) -> bool:
-    """Whether there is a cache. Raises `OptionError` for a folder of something else."""
+    """Return whether there is a cache. Raise `OptionError` if the folder contains something else."""
     if not os.path.lexists(store.root):
         return False
     if not store.is_usable:
         raise OptionError(
             f"{store.root} is not a folder of qnnbridge's cache: it is a link, or has other files.",
             cause="Nothing in it is removed or changed.",
-            fix=f"Name another folder in {FOLDER_VARIABLE}.",
+            fix=f"Set {FOLDER_VARIABLE} to another folder.",
         )
     return True
 
 
 def _drop_bad(facts: CacheFacts) -> int:
-    """How many went."""
+    """Remove the entries set aside; return the number of removed ones."""
     for bad in facts.set_aside:
         remove_tree(bad.folder)
-    # Looked at afterwards: Windows keeps a file that is open somewhere.
+    # Checked afterwards: Windows keeps a file that is open.
     return sum(not os.path.lexists(bad.folder) for bad in facts.set_aside)
 
 
-# --- as text for a person --------------------------------------------------------------------------------
+# --- as text --------------------------------------------------------------------------------------------
 
 KEY_SHOWN = 12
 _NOTED = {"unmapped": ", not mapped", "gates": ", gates stay"}
@@ -294,13 +328,13 @@ def print_list(facts: CacheFacts) -> None:
     whole = [note for note in facts.left_alone if note.kind == "gates"]
     left_alone = [note for note in facts.left_alone if note not in unmapped and note not in whole]
     if left_alone:
-        print("\nLeft alone: models that the cache does not try again (`qnnbridge cache clear KEY` lets it)")
+        print("\nLeft alone: models that the cache does not try again (allow it: `qnnbridge cache clear KEY`)")
         output.print_table(["key", "model", "since", "reason"], [_note_row(note) for note in left_alone])
     if unmapped:
-        print("\nNot mapped: models that are loaded in another way (`qnnbridge cache clear MODEL` forgets it)")
+        print("\nNot mapped: models that are not memory-mapped (try again: `qnnbridge cache clear MODEL`)")
         output.print_table(["key", "model", "since", "reason"], [_note_row(note) for note in unmapped])
     if whole:
-        print("\nGates stay: parting them did not help (`qnnbridge cache clear MODEL` lets it be tried again)")
+        print("\nGates stay: splitting them did not help (try again: `qnnbridge cache clear MODEL`)")
         output.print_table(["key", "model", "since", "reason"], [_note_row(note) for note in whole])
     if facts.keys:
         print()
@@ -318,7 +352,7 @@ def summary(facts: CacheFacts) -> str:
 
 
 def print_show(facts: CacheFacts) -> None:
-    """All known facts of the findings."""
+    """Print all details of the entries."""
     parts: list[tuple[str, list[tuple[str, str]]]] = [
         *((_title(entry.label, entry.key), _entry_pairs(entry)) for entry in facts.entries),
         *((_title(bad.label, bad.key) + ", set aside", _bad_pairs(bad)) for bad in facts.set_aside),
@@ -343,7 +377,7 @@ def print_verified(results: Sequence[Verified]) -> None:
         print()
     bad = sum(result.state == "bad" for result in results)
     if bad:
-        print(f"{bad} of {len(results)} are bad. They are set aside and compiled again when a session wants them.")
+        print(f"{bad} of {len(results)} are bad. They are set aside, and compiled again when a session needs them.")
     else:
         print(f"{len(results)} checked, none is bad." if results else "Nothing to check: no compiled model.")
 
@@ -365,7 +399,7 @@ def print_removed(removed: Removed) -> None:
 
 
 def age_text(when: float) -> str:
-    """How long ago, in the unit that fits. Not negative, whatever the clock did."""
+    """Return the age in a suitable unit; never negative, even if the clock was changed."""
     if not when:
         return "never"
     passed_s = max(0.0, time.time() - when)
@@ -420,7 +454,7 @@ def _manifest_pairs(manifest: EntryManifest) -> list[tuple[str, str]]:
     host = manifest.parts.get("host", {})
     took = f"{age_text(manifest.created)}, in {output.seconds(manifest.compile_seconds)}"
     if manifest.salvaged:
-        took += "; the compiler died when all was written"
+        took += "; the compiler crashed after writing all files"
     pairs = [
         ("model", f"{manifest.source_path or 'given as bytes'}, {size_text(manifest.source_bytes)}"),
         ("compiled", took),
@@ -465,7 +499,7 @@ def contents(facts: CacheFacts) -> dict[str, Any]:
 
 
 def details(facts: CacheFacts) -> dict[str, Any]:
-    """As `contents`, with all that an entry was made from."""
+    """Return `contents` with everything that an entry was made from."""
     entries = [
         {
             **_entry_document(entry),

@@ -1,4 +1,4 @@
-"""`qnnbridge demo`: a small trained model on real images, computed by QNN in the host process."""
+"""`qnnbridge demo`: run a small trained model on real images with QNN in the host process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.specs import Placement
 
 
-# --- the model, the text lines, and what PaddleOCR does around the model --------------------------------
+# --- the model, the text lines, and PaddleOCR's pre- and postprocessing ---------------------------------
 
 INPUT_NAME = "x"
 INPUT_SHAPE = (1, 3, 48, 192)
@@ -33,7 +33,7 @@ _ASSETS = importlib.resources.files(__package__).joinpath("assets")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TextLine:
-    """One line of text as an RGB image, 48 pixels high, and which way up it really is."""
+    """One line of text as an RGB image, 48 pixels high, with its true orientation."""
 
     text: str
     upside_down: bool
@@ -59,13 +59,13 @@ def load_lines() -> list[TextLine]:
 
 @contextlib.contextmanager
 def model_file() -> Iterator[Path]:
-    """The model as a file, also when the package is imported from a zip archive."""
+    """Yield the path of the model, also if the package is imported from a zip archive."""
     with importlib.resources.as_file(_ASSETS.joinpath("text_direction.onnx")) as path:
         yield path
 
 
 def model_input(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Channels first, scaled to -1..1, the rest of the width filled with 0, as in the model's training."""
+    """Return the model's input as in training: channels first, scaled to -1..1, padded with 0 to full width."""
     _, _, height, width = INPUT_SHAPE
     if image.shape[0] != height or image.shape[1] > width:
         raise ValueError(f"a line is {height} pixels high and at most {width} wide, this one is {image.shape}")
@@ -76,7 +76,7 @@ def model_input(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
 
 
 def answer_of(probabilities: npt.NDArray[Any]) -> LineAnswer:
-    """Reads the model's output, the probabilities of 0 and of 180 degrees."""
+    """Interpret the model's output, the probabilities of 0 and of 180 degrees."""
     upright, turned = (float(p) for p in probabilities.reshape(-1))
     return LineAnswer(upside_down=turned > upright, sure=max(upright, turned))
 
@@ -88,7 +88,7 @@ class Computed:
     answers: list[LineAnswer]
     placement: Placement
     load_s: float
-    run_s: float  # median of one line
+    run_s: float  # Median of one line.
 
     def right(self, asked: list[TextLine]) -> int:
         return sum(a.upside_down == line.upside_down for a, line in zip(self.answers, asked, strict=True))
@@ -96,9 +96,15 @@ class Computed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DemoResult:
-    """The whole demo. ``qnn`` is None where the host has no QNN; ``qnn_error`` then says why.
+    """The whole demo.
 
-    ready_s: from nothing to a host that has ONNX Runtime loaded, in seconds.
+    Args:
+        asked: the lines of text.
+        qnn: QNN's answers; ``None`` if the host has no QNN.
+        qnn_error: why QNN is not available.
+        cpu: the CPU's answers.
+        host: information about the host.
+        ready_s: seconds until the host was started and had loaded ONNX Runtime.
     """
 
     asked: list[TextLine]
@@ -114,14 +120,14 @@ class DemoResult:
 
     @property
     def largest_difference(self) -> float | None:
-        """Between the probabilities of the two providers for "upside down"."""
+        """Largest difference between the probabilities of the two providers for "upside down"."""
         if self.qnn is None:
             return None
         return max(abs(_turned(q) - _turned(c)) for q, c in zip(self.qnn.answers, self.cpu.answers, strict=True))
 
 
 def compute(*, host_python: str | None = None, timeout_s: float | None = None) -> DemoResult:
-    """Starts a host of its own, asks both providers, ends the host."""
+    """Start a host, run the lines on both providers, and end the host."""
     from qnnbridge import Host
 
     asked = load_lines()
@@ -129,7 +135,7 @@ def compute(*, host_python: str | None = None, timeout_s: float | None = None) -
     qnn_error: ProviderUnavailable | None = None
     begun = time.perf_counter()
     with model_file() as model, Host(python=host_python) as host:
-        info = host.info  # waits until ONNX Runtime is loaded, which else would count as loading the model
+        info = host.info  # Waits until ONNX Runtime is loaded, which would otherwise count as loading the model.
         ready_s = time.perf_counter() - begun
         try:
             qnn = _ask("QNNExecutionProvider", model, asked, host, timeout_s)
@@ -161,19 +167,19 @@ def _turned(answer: LineAnswer) -> float:
 
 
 # --- report ---------------------------------------------------------------------------------------------
-# A text line is drawn with half-block characters, two pixels to a character cell.
+# A text line is drawn with half-block characters, two pixels per character cell.
 
 GLYPHS = " ▀▄█"
-SCALE = 3  # image pixels to one pixel of the preview, both ways
-_INK_SHARE = 0.4  # of the strongest contrast to the paper
+SCALE = 3  # Image pixels per pixel of the preview, in both directions.
+_INK_SHARE = 0.4  # Relative to the strongest contrast to the paper.
 
 
 def preview(image: npt.NDArray[np.uint8]) -> list[str]:
-    """Rows of text that show the ink of the image, without empty rows above and below."""
+    """Return rows of text that show the ink of the image, without empty rows above and below."""
     grey = image.mean(axis=2)
     rows, columns = (size // SCALE for size in grey.shape)
     grey = grey[: rows * SCALE, : columns * SCALE].reshape(rows, SCALE, columns, SCALE).mean(axis=(1, 3))
-    # What is at the edge is paper, whether the text is dark or light.
+    # The edge of the image is paper, whether the text is dark or light.
     paper = np.median(np.concatenate([grey[0], grey[-1]]))
     contrast = np.abs(grey - paper)
     ink = contrast > contrast.max() * _INK_SHARE
@@ -193,7 +199,7 @@ PREVIEW_COLUMNS = 68
 
 
 def print_question() -> None:
-    """Before the work, which takes seconds on the simulator."""
+    """Print the question before the work, which takes seconds on the simulator."""
     print("Which way up is each line of text? (text-direction classifier of PaddleOCR)\n", flush=True)
 
 
@@ -248,7 +254,7 @@ def document(outcome: DemoResult) -> dict[str, Any]:
 
 
 def _judged(outcome: DemoResult) -> Computed:
-    """QNN's answers; the CPU's only where there is no QNN."""
+    """Return QNN's answers, or the CPU's if there is no QNN."""
     return outcome.qnn or outcome.cpu
 
 
@@ -312,7 +318,7 @@ def _time_pairs(outcome: DemoResult) -> list[tuple[str, str]]:
             load, run = output.seconds(computed.load_s), output.seconds(computed.run_s)
             pairs.append((name, f"load {load}, run {run} for a line (median)"))
     if outcome.qnn is not None and outcome.qnn.placement.simulator:
-        pairs.append(("", "The simulator does in software what the NPU does: its times say nothing of an NPU."))
+        pairs.append(("", "The simulator computes in software: its times do not apply to an NPU."))
     return pairs
 
 

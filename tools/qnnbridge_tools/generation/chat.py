@@ -1,7 +1,7 @@
 """`qnnbridge chat`: a conversation with a model in the terminal.
 
-The main thread reads lines and prints; a thread for each answer asks the model. So Ctrl+C comes while the main
-thread waits for a piece, never inside of a call to the host, and it ends the answer only.
+The main thread reads lines and prints; a separate thread for each answer queries the model. So Ctrl+C arrives while
+the main thread waits for text, never inside a call to the host, and stops only the answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """How the next token is chosen; ``None`` for what the model's own configuration says."""
+    """Choice of the next token; ``None`` for the model's configuration."""
 
     temperature: Annotated[
         float | None,
@@ -57,7 +57,13 @@ class SearchOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """system: text before the conversation. search: of `qnnbridge.genai.generate`."""
+    """Options of `chat`.
+
+    Args:
+        system: text before the conversation.
+        max_tokens: largest number of tokens per answer.
+        search: options of `qnnbridge.genai.generate`.
+    """
 
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="Instructions before the conversation.")] = None
     max_tokens: Annotated[
@@ -89,7 +95,7 @@ def chat(
         sys.stdout.flush()
 
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")  # one wrong byte of a pipe is no end of the conversation
+        sys.stdin.reconfigure(errors="replace")  # A wrong byte from a pipe must not end the conversation.
 
     def read() -> str:
         if sys.stdin is None:
@@ -108,13 +114,13 @@ def chat(
 # --- the conversation -----------------------------------------------------------------------------------
 
 HELP: Final = "/stats: speed and placement. /clear: forget the conversation. /quit: end. Ctrl+C stops an answer."
-# Between two looks for Ctrl+C, which Windows does not deliver to a thread that waits without a limit.
+# Interval of checks for Ctrl+C in seconds: Windows does not deliver it to a thread that waits without a timeout.
 LOOK_S: Final = 0.1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answered:
-    """The last answer."""
+    """Figures of the last answer."""
 
     pace: Pace
     prompt_tokens: int
@@ -124,10 +130,14 @@ class Answered:
 
 
 class SpokenAnswer:
-    """One answer, made by a thread of its own. Pieces are in a queue, ``None`` is the end."""
+    """One answer, generated in a separate thread. Text is in a queue; ``None`` marks the end."""
 
     def __init__(self, ask: Callable[[Callable[[TextStream], None]], TextStream]) -> None:
-        """ask: `generate` with its ``on_begin``."""
+        """Start the answer.
+
+        Args:
+            ask: calls `generate` with its ``on_begin``.
+        """
         self.pieces: queue.Queue[str | None] = queue.Queue()
         self.error: BaseException | None = None
         self.done: Answered | None = None
@@ -136,20 +146,21 @@ class SpokenAnswer:
         self._pace = Pace()
         self._stopping = threading.Event()
         self._stream: TextStream | None = None
-        # A daemon thread: a call that hangs in the host must not keep the program from ending.
+        # A daemon thread: a call that hangs in the host must not prevent the program from ending.
         self._thread = threading.Thread(target=self._work, name="qnnbridge chat answer", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End it before its next token, or between two nodes of its prompt."""
-        # The flag before the look at the stream, `_begin` the other way round: one of both sees the other's step.
+        """Stop the answer before its next token, or between two nodes of its prompt."""
+        # Set the flag, then read the stream; `_begin` does the opposite, so one of the two always sees the other's
+        # step.
         self._stopping.set()
         if self._stream is not None:
             self._stream.cancel()
 
     @property
     def ended(self) -> bool:
-        """Whether no further piece comes."""
+        """Whether no further text will come."""
         return not self._thread.is_alive() and self.pieces.empty()
 
     def join(self) -> None:
@@ -168,7 +179,7 @@ class SpokenAnswer:
 
     def _begin(self, stream: TextStream) -> None:
         self._stream = stream
-        # Ctrl+C may have come before there was a stream.
+        # Ctrl+C may have arrived before the stream existed.
         if self._stopping.is_set():
             stream.cancel()
 
@@ -176,7 +187,7 @@ class SpokenAnswer:
         seen = 0
         while not self._stopping.is_set():
             piece = next(stream, None)
-            # A piece may take several tokens: the text of one may be known only with the next.
+            # A piece of text may need several tokens: the text of a token may be known only with the next one.
             if len(stream.tokens) > seen:
                 self._pace.token(len(stream.tokens) - seen)
                 seen = len(stream.tokens)
@@ -185,7 +196,7 @@ class SpokenAnswer:
             self.text += piece
             self.pieces.put(piece)
         if stream.finish_reason is None:
-            # The host has not said how it ended: it is stopped, and says it with the next piece.
+            # The host has not reported how the answer ended: stop it, and it reports this with the next piece.
             stream.cancel()
             next(stream, None)
         self.done = Answered(
@@ -194,10 +205,13 @@ class SpokenAnswer:
 
 
 class Chat:
-    """A conversation. The main thread only.
+    """A conversation. Used in the main thread only.
 
     Args:
-        write: prints a piece at once.
+        model: the model.
+        tokenizer: its tokenizer.
+        options: options of the chat.
+        write: prints text immediately.
     """
 
     def __init__(
@@ -215,7 +229,11 @@ class Chat:
         self._clear()
 
     def serve(self, read: Callable[[], str]) -> None:
-        """Until /quit or the end of the input. `read` gives a line, or raises `EOFError`."""
+        """Handle lines until /quit or the end of the input.
+
+        Args:
+            read: returns a line, or raises `EOFError`.
+        """
         while True:
             try:
                 line = read().strip()
@@ -263,29 +281,29 @@ class Chat:
         stopped = self._print_pieces(answer)
         self._write(" (stopped)\n" if stopped else "\n")
         if isinstance(answer.error, BridgeError):
-            # The conversation is as before the line: the next one may do.
+            # The conversation is unchanged: the next line may succeed.
             print(f"Error: {answer.error.shown()}", file=sys.stderr)
             return
         if answer.error is not None:
             raise answer.error
         self._last = answer.done
-        # What came of a stopped answer is part of the conversation, too.
+        # The text of a stopped answer is part of the conversation, too.
         self._messages = [*asked, {"role": "assistant", "content": answer.text}]
 
     def _print_pieces(self, answer: SpokenAnswer) -> bool:
-        """Whether Ctrl+C stopped it."""
+        """Print the answer; return whether Ctrl+C stopped it."""
         stopped = False
         while True:
             try:
                 piece = answer.pieces.get(timeout=LOOK_S)
                 if piece is None:
-                    # The thread puts the end into the queue just before it ends itself.
+                    # The thread puts the end marker into the queue just before it ends.
                     answer.join()
                     return stopped
                 if not stopped:
                     self._write(visible_lines(piece))
             except queue.Empty:
-                if answer.ended:  # Ctrl+C has swallowed the end
+                if answer.ended:  # Ctrl+C has swallowed the end marker.
                     return stopped
             except KeyboardInterrupt:
                 stopped = True
@@ -308,7 +326,7 @@ def model_pairs(model: Model) -> list[tuple[str, str]]:
         ("engine", f"onnxruntime-genai {info.genai}"),
     ]
     for one in model.placement:
-        text = reporting.placement_text(one.placement) if one.wanted else "the CPU, as the config says"
+        text = reporting.placement_text(one.placement) if one.wanted else "the CPU, according to the config"
         pairs.append((one.stage, text))
     return pairs
 
@@ -324,7 +342,7 @@ def answer_pairs(last: Answered) -> list[tuple[str, str]]:
     if last.cached_tokens:
         pairs.append(("reused", f"{last.cached_tokens} tokens of the prompt, from earlier turns"))
     if stats.restarts:
-        again = "; sampling was seeded anew" if stats.reseeded else ""
+        again = "; sampling used a new seed" if stats.reseeded else ""
         pairs.append(("restarts", f"{stats.restarts} of the host{again}"))
     if stats.replays:
         pairs.append(("replays", f"{stats.replays}, with {stats.forced} tokens one by one"))

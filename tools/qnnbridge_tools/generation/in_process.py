@@ -1,7 +1,7 @@
-"""Generates with onnxruntime_genai alone, for `bench --llm`: a JSON line on stdin asks, one on stdout answers.
+"""Generate text with onnxruntime_genai, without the bridge, for `bench --llm`: each JSON line on stdin is answered.
 
-Run as a script by the host's interpreter, so it imports nothing of ours. A death of the native library is this
-process' own.
+The host's interpreter runs this file as a script, so it imports no other module of this project. A crash of the
+native library ends only this process.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Any
 
 
 def main() -> None:
-    """Until stdin ends."""
+    """Answer questions until stdin ends."""
     genai: Any = None
     model: Any = None
-    # What native libraries print must not get between the answers.
-    # QNN's simulator prints a banner on descriptor 1 with its first session.
+    # Keep the output of native libraries out of the answers: QNN's simulator prints a banner on descriptor 1 with
+    # its first session.
     answers = open(os.dup(1), "w", encoding="utf-8")  # noqa: SIM115 - lives as long as the process
     os.dup2(2, 1)
     for line in sys.stdin:
         asked = json.loads(line)
         try:
-            # Loaded by the first question, and before its clock starts.
+            # Load the model with the first question, before its clock starts.
             genai = genai or load_library()
             model = model or genai.Model(asked["folder"])
             result = answer(genai, model, asked)
-        except Exception as error:  # noqa: BLE001 - the other side shows it
-            # Without line feeds: the other side reads one line.
+        except Exception as error:  # noqa: BLE001 - reported by the other process
+            # Without line feeds: the other process reads one line.
             result = {"error": " ".join(str(error).split())[:300] or type(error).__name__}
         print(json.dumps(result), file=answers, flush=True)
 
 
 def load_library() -> Any:
-    """The module, with QNN as the host registers it."""
+    """Import the module and register QNN as the host does."""
     import onnxruntime_genai
 
     try:
@@ -45,14 +45,14 @@ def load_library() -> Any:
             "QNNExecutionProvider", onnxruntime_qnn.get_library_path()
         )
     except (ImportError, AttributeError):
-        # Without the plugin, or with an onnxruntime-genai that cannot register one, the model runs as its
-        # configuration says.
+        # Without the plugin, or with an onnxruntime-genai that cannot register one, the model's configuration
+        # decides.
         pass
     return onnxruntime_genai
 
 
 def answer(genai: Any, model: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    """Tokens, and when the first and the last came."""
+    """Generate tokens; return them and the time of each."""
     begun = time.monotonic()
     params = genai.GeneratorParams(model)
     params.set_search_options(do_sample=False)

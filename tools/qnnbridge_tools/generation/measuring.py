@@ -1,7 +1,7 @@
-"""`qnnbridge bench --llm`: time to the first token and tokens per second, with the bridge and without.
+"""`qnnbridge bench --llm`: measure time to the first token and tokens per second, with and without the bridge.
 
-Without the bridge means: onnxruntime_genai in a process of its own, by the host's interpreter (`in_process`); it
-computes the same prompt with the same greedy search. Both take turns, so load of the machine falls on both.
+Without the bridge, onnxruntime_genai runs in a separate process of the host's interpreter (`in_process`) and
+computes the same prompt with the same greedy search. Both take turns, so load on the machine affects both.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(slots=True)
 class Pace:
-    """How fast an answer came: time to its first token, tokens per second after that.
+    """Speed of an answer: time to its first token, and tokens per second after that.
 
-    Begun when it is made. One thread at a time.
+    The clock starts when the object is created. Not thread-safe.
     """
 
     begun_s: float = dataclasses.field(default_factory=time.monotonic)
@@ -35,7 +35,7 @@ class Pace:
     tokens: int = 0
 
     def token(self, count: int = 1) -> None:
-        """Tokens have come."""
+        """Record that tokens have arrived."""
         self.last_s = time.monotonic()
         if self.first_s is None:
             self.first_s = self.last_s
@@ -47,8 +47,8 @@ class Pace:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of those after the first; ``None`` for fewer than two."""
-        # `time.monotonic` has steps of 15.6 ms on Windows before Python 3.13: quick tokens may share one.
+        """Rate of the tokens after the first; ``None`` with fewer than two tokens."""
+        # `time.monotonic` has steps of 15.6 ms on Windows before Python 3.13: fast tokens may share one.
         if self.tokens < 2 or self.first_s is None or self.last_s is None or self.last_s <= self.first_s:
             return None
         return (self.tokens - 1) / (self.last_s - self.first_s)
@@ -60,7 +60,12 @@ WORDS: Final = {BRIDGE: "qnnbridge.genai, the model in the host", DIRECT: "onnxr
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BenchLength:
-    """prompt, tokens: their numbers. rounds: answers each way."""
+    """Size of a measurement.
+
+    Args:
+        prompt, tokens: number of tokens of the prompt and of the answer.
+        rounds: number of answers each way.
+    """
 
     prompt: int
     tokens: int
@@ -73,12 +78,12 @@ THOROUGH: Final = BenchLength(64, 128, 5)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Paces:
-    """One way, round by round.
+    """Speed of one way, by round.
 
     Args:
-        first_s: Seconds to the first token; ``None`` for an answer without any.
-        per_s: Tokens per second after it; ``None`` for an answer of less than two.
-        same: Whether its tokens are those of the bridge.
+        first_s: seconds to the first token; ``None`` for an answer without tokens.
+        per_s: tokens per second after the first; ``None`` for an answer with fewer than two tokens.
+        same: its tokens are those of the bridge.
     """
 
     first_s: tuple[float | None, ...]
@@ -88,7 +93,15 @@ class Paces:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredPaces:
-    """without: why there is no figure without the bridge."""
+    """All results.
+
+    Args:
+        info: information about the model.
+        effort: the measured size.
+        ways: results by way.
+        load_s: seconds to load the model.
+        without: why there are no figures without the bridge.
+    """
 
     info: GenerationModelInfo
     effort: BenchLength
@@ -100,7 +113,7 @@ class MeasuredPaces:
 def perform(
     folder: Path, effort: BenchLength, fallback: str, host_python: str | None, say: Callable[[str], None]
 ) -> MeasuredPaces:
-    """Raises what `qnnbridge.genai.Model` raises."""
+    """Measure both ways. Raise the errors of `qnnbridge.genai.Model`."""
     import qnnbridge
     from qnnbridge import genai
     from qnnbridge._launch import find_host
@@ -115,9 +128,9 @@ def perform(
         prompt, tokens = _fitting(model, effort)
         ways: dict[str, list[Any]] = {BRIDGE: [], DIRECT: []}
         problem: str | None = None
-        # It loads the model with its first question, so in the round that is not counted.
+        # The process loads the model with its first question, so in the round that is not counted.
         with DirectProcess(find_host(host_python).path, str(Path(__file__).with_name("in_process.py"))) as direct:
-            for number in range(effort.rounds + 1):  # the first one warms up
+            for number in range(effort.rounds + 1):  # The first round warms up.
                 say(f"round {number} of {effort.rounds}")
                 ways[BRIDGE].append(_answer(model, prompt, tokens))
                 if problem is None:
@@ -132,7 +145,7 @@ def perform(
 
 
 def _fitting(model: Model, effort: BenchLength) -> tuple[list[int], int]:
-    """Prompt and number of tokens that the context has room for. Special tokens are at its ends."""
+    """Return a prompt and a number of tokens that fit into the context. The prompt has no special tokens."""
     info = model.info
     room = info.context_length or effort.prompt + effort.tokens
     count = min(effort.prompt, max(1, room // 3))
@@ -144,7 +157,7 @@ def _fitting(model: Model, effort: BenchLength) -> tuple[list[int], int]:
 def _answer(model: Model, prompt: list[int], tokens: int) -> tuple[Pace, list[int]]:
     from qnnbridge import genai
 
-    # The time begins before the generator is made, as in `in_process`.
+    # The clock starts before the generator is created, as in `in_process`.
     pace = Pace()
     params = genai.GeneratorParams(model)
     params.set_search_options(do_sample=False)
@@ -153,7 +166,7 @@ def _answer(model: Model, prompt: list[int], tokens: int) -> tuple[Pace, list[in
     try:
         generator.append_tokens(prompt)
         while not generator.is_done() and len(made) < tokens:
-            # Greedy, as the other way: sampling would give other tokens in each round.
+            # Greedy in both ways: sampling would choose different tokens in each round.
             generator.generate_next_token()
             pace.token()
             made.append(int(generator.get_next_tokens()[0]))
@@ -163,7 +176,7 @@ def _answer(model: Model, prompt: list[int], tokens: int) -> tuple[Pace, list[in
 
 
 def _asked(direct: DirectProcess, question: dict[str, Any]) -> tuple[tuple[Pace, list[int]], str | None]:
-    """The answer, and why it gives no figures."""
+    """Query the process; return its answer, and why it has no figures."""
     try:
         result = direct.ask(question)
     except BridgeError as error:
@@ -171,7 +184,7 @@ def _asked(direct: DirectProcess, question: dict[str, Any]) -> tuple[tuple[Pace,
     if "error" in result:
         return (Pace(), []), str(result["error"])
     came_s = result["came_s"] or [None]
-    # Its times count from its own start of the answer.
+    # Its times are relative to the start of its answer.
     return (Pace(0.0, came_s[0], came_s[-1], len(result["tokens"])), result["tokens"]), None
 
 
@@ -180,7 +193,7 @@ def _paces(rounds: Sequence[tuple[Pace, list[int]]], truth: Sequence[tuple[Pace,
     return Paces(
         tuple(pace.to_first_token_s for pace in counted),
         tuple(pace.tokens_per_second for pace in counted),
-        # All rounds, also the first: greedy search has to repeat itself.
+        # All rounds, including the first: greedy search must be repeatable.
         all(tokens == truth[0][1] for _, tokens in rounds),
     )
 
@@ -214,9 +227,9 @@ def print_measured(measured: MeasuredPaces) -> None:
 def notes(measured: MeasuredPaces) -> list[str]:
     said = []
     if measured.without is not None:
-        said.append(f"there is no figure without the bridge: {measured.without}.")
+        said.append(f"there are no figures without the bridge: {measured.without}.")
     elif not measured.ways[DIRECT].same:
-        said.append("onnxruntime_genai in one process gave other tokens; docs/genai.md says where it goes wrong.")
+        said.append("onnxruntime_genai in one process returned other tokens; docs/genai.md explains its errors.")
     return said
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from qnnbridge_host.model.paths import path_problem
 from qnnbridge_protocol.errors import OptionError, PullFailed
 
-# What `zipfile` raises for a damaged archive.
+# Exceptions of `zipfile` for a damaged archive.
 DAMAGE: Final = (
     *(zipfile.BadZipFile, NotImplementedError, EOFError, zlib.error),
     *(struct.error, UnicodeDecodeError),  # in its directory

@@ -31,7 +31,7 @@ from qnnbridge_tools.hub import archive
 from qnnbridge_tools.hub.remote import Hub, HubRepository
 
 Kind = Literal["compiled", "qdq", "float", "half", "other", "refused", "prepared", "generation", "file"]
-# The best kind first. "other": quantised in a way that QNN does not run.
+# The best kind first. "other": quantised for other backends than QNN.
 _ORDER: Final[tuple[Kind, ...]] = (
     "prepared",
     "compiled",
@@ -54,7 +54,7 @@ _HALF_NAME: Final = re.compile(r"(?:^|[-_./])(?:fp16|float16|half|bf16)(?=[-_./]
 _OTHER_NAME: Final = re.compile(
     r"(?:^|[-_./])(?:u?int[48]|q[48](?:f16)?|bnb4|quantized|quant|w\d+a\d+)(?=[-_./]|$)", re.I
 )
-# The endings by which names of variants of one model differ.
+# Suffixes that distinguish variants of one model.
 _VARIANT: Final = re.compile(
     r"(?:^|[-_.])(?:quantized|quant|(?:q|qu|u)?int[48]|q[48](?:f16)?|bnb4|fp16|fp32|float(?:16|32)?|half|bf16|w\d+a\d+|qdq|qnn"
     r"|ctx|epcontext|compiled|precompiled|onnx|npu|htp|optimized|o[1-4]|static|(?:qualcomm[-_])?snapdragon.*"
@@ -79,9 +79,13 @@ _APART: Final = re.compile(
 class PullCandidate:
     """One model that a pull may download.
 
-    name: its file or folder in the repository. why: its kind, or why it cannot be used. files: the files that are
-    known before the download. bytes: size of these files, and of an archive's unpacked files. order: smaller is
-    better among candidates of one kind.
+    Args:
+        name: file or folder in the repository.
+        kind: see `Kind`.
+        why: description of the kind, or why the model cannot be used.
+        files: files that are known before the download.
+        bytes: size of these files, and of an archive's unpacked files.
+        order: smaller is better among candidates of one kind.
     """
 
     name: str
@@ -125,7 +129,13 @@ def compiled_words(verdict: Verdict, host: HostTraits) -> str:
 
 
 def kind_of(scan: ModelScan, name: str, *, whole: bool = True) -> tuple[Kind, str]:
-    """Return the kind of a model that is not compiled. whole: False if only its beginning was read."""
+    """Return the kind of a model that is not compiled.
+
+    Args:
+        scan: scan of the model.
+        name: its file name.
+        whole: False if only the beginning of the model was read.
+    """
     ops = {operator.rpartition(".")[2] for operator in scan.ops}
     if {"QuantizeLinear", "DequantizeLinear"} <= ops:
         return "qdq", "quantised (QDQ), which QNN compiles"
@@ -146,11 +156,16 @@ def find_candidates(
 ) -> list[PullCandidate]:
     """Return the models of a repository, the best first.
 
-    wanted: names and patterns of files. If there are several, they are parts of one model, and all are taken.
+    Args:
+        hub: connection to the hub.
+        repository: the repository.
+        wanted: names and patterns of files. Several of them are parts of one model, and all are taken.
+        host: traits of the host that compiled models are judged for.
 
     Raises:
         OptionError: the repository has no model or no such file, or has several models that are not variants of
-        one. PullFailed: the hub or the network fails.
+            one.
+        PullFailed: the hub or the network fails.
     """
     judge = judge_for(host)
     names = sorted(repository.files)
@@ -222,7 +237,7 @@ def _parts(repository: HubRepository, names: Sequence[str]) -> PullCandidate:
     models = [name for name in names if name.lower().endswith(".onnx")]
     files = dict.fromkeys([*names, *(name for model in models for name in beside(repository, model))])
     label = names[0] if len(names) == 1 else posixpath.commonpath([posixpath.dirname(name) for name in names])
-    return PullCandidate(label, "file", "as --file says", tuple(files), _size(repository, files))
+    return PullCandidate(label, "file", "selected by --file", tuple(files), _size(repository, files))
 
 
 def _variants(hub: Hub, repository: HubRepository, names: Sequence[str], judge: Judge) -> list[PullCandidate]:

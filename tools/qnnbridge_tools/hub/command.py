@@ -48,7 +48,7 @@ def pull(
 ) -> None:
     """Download a model by its name on a hub.
 
-    A compiled model for this chip if there is one, else a model to compile.
+    Prefers a compiled model for this chip to a model that must be compiled.
     """
     from qnnbridge_tools.hub.pulling import PullRequest, pull_model
 
@@ -96,7 +96,7 @@ models_app = typer.Typer(help="List, show and remove pulled models.", rich_marku
 
 @models_app.callback(invoke_without_command=True)
 def models(context: typer.Context) -> None:
-    """Without a subcommand: the list."""
+    """List the models if there is no subcommand."""
     if context.invoked_subcommand is None:
         list_models()
 

@@ -34,9 +34,12 @@ _SEPARATOR: Final = "--"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PullRecord:
-    """One pulled model, as the record in its folder describes it.
+    """One pulled model, as described by the record in its folder.
 
-    revision, wanted: as the user gave them. entry: the model's path in the folder. pulled: the time in UTC.
+    Args:
+        revision, wanted: as given by the user.
+        entry: path of the model in the folder.
+        pulled: time of the pull in UTC.
     """
 
     schema: int
@@ -55,7 +58,11 @@ class PullRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PulledFolder:
-    """record: ``None`` for an unfinished download."""
+    """Folder of a pulled model.
+
+    Args:
+        record: ``None`` for an unfinished download.
+    """
 
     folder: Path
     record: PullRecord | None

@@ -50,7 +50,11 @@ _FREE_BYTES: Final = 16 * 1024 * 1024
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PullRequest:
-    """The options of a pull. soc_model: chip that compiled models are judged for, default the host's."""
+    """Options of a pull.
+
+    Args:
+        soc_model: chip that compiled models are judged for; default: the host's chip.
+    """
 
     name: str
     revision: str | None = None
@@ -64,10 +68,16 @@ class PullRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PullResult:
-    """The result of a pull.
+    """Result of a pull.
 
-    path: file or folder of the model. not_taken: other models of the repository, with the reason. is_new: False if
-    an earlier pull downloaded it. next_command: the command to run next.
+    Args:
+        path: file or folder of the model.
+        folder: folder of the pull.
+        record: record of the pull.
+        is_new: False if an earlier pull downloaded the model.
+        not_taken: other models of the repository, with the reason.
+        notes: notes for the user.
+        next_command: suggested next command.
     """
 
     path: Path
@@ -201,7 +211,7 @@ def _fetch(
             if (record.commit, record.candidate) == (repository.commit, candidate.name):
                 return _result(folder, record, is_new=False)
             raise OptionError(
-                f"{folder} holds {record.candidate or 'all files'} of {record.repository}@{record.commit[:12]}.",
+                f"{folder} contains {record.candidate or 'all files'} of {record.repository}@{record.commit[:12]}.",
                 fix="Give a folder that does not exist yet: --output DIR.",
             )
         # With both names: two models for one folder must not mix, nor two folders for one model.
@@ -281,7 +291,11 @@ def _download(hub: Hub, repository: HubRepository, candidate: PullCandidate, sta
 
 
 def _check_space(repository: HubRepository, names: Sequence[str], stage: Path, more: int) -> None:
-    """Raise `PullFailed` if the missing bytes do not fit on the disk. more: bytes of an unpacked archive."""
+    """Raise `PullFailed` if the missing bytes do not fit on the disk.
+
+    Args:
+        more: bytes of an unpacked archive.
+    """
     needed = more
     for name in names:
         path = stage.joinpath(*name.split("/"))

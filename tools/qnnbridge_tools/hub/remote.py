@@ -25,13 +25,13 @@ from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.settings import models_dir
 
 _DEFAULT_ENDPOINT: Final = "https://huggingface.co"
-# Length of the range that one request for a part of a file asks for.
+# Length of the range of one request for a part of a file.
 _BLOCK_BYTES: Final = 256 * 1024
 _CHUNK_BYTES: Final = 1024 * 1024
 # Content networks refuse to send more than 50 GB in one answer, and huggingface_hub does not ask for it.
 _MOST_BYTES: Final = 40 * 1000**3
 _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
-# Ends the names of files and folders that are not complete.
+# Suffix of incomplete files and folders.
 PART: Final = ".qnnbridge-part"
 
 
@@ -39,7 +39,11 @@ PART: Final = ".qnnbridge-part"
 class RepoFile:
     """One file of a repository.
 
-    sha256: of a file that the hub keeps outside of git. blob: git's hash of any other file. Empty if not known.
+    Args:
+        name: path in the repository.
+        size: size in bytes.
+        sha256: hash of a file that the hub stores outside git; empty if unknown.
+        blob: git's hash of any other file; empty if unknown.
     """
 
     name: str
@@ -50,7 +54,11 @@ class RepoFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HubRepository:
-    """One commit of a model repository. revision: as the user gave it."""
+    """One commit of a model repository.
+
+    Args:
+        revision: as given by the user.
+    """
 
     name: str
     revision: str | None
@@ -84,7 +92,8 @@ def parse_name(name: str, revision: str | None, endpoint: str) -> tuple[str, str
 class Hub:
     """A connection to a hub. Create one for each pull.
 
-    token: overrides ``HF_TOKEN`` and the token of `hf auth login`.
+    Args:
+        token: overrides ``HF_TOKEN`` and the token of `hf auth login`.
     """
 
     def __init__(self, token: str | None = None) -> None:
@@ -118,7 +127,7 @@ class Hub:
         with self._errors(name, revision):
             api = self._hub.HfApi(endpoint=self._address_of_hub, token=self._token, library_name="qnnbridge")
             info = api.model_info(name, revision=revision, files_metadata=True, timeout=30)
-        # It becomes part of a path.
+        # The commit becomes part of a path.
         if not re.fullmatch("[0-9a-f]{40,64}", str(info.sha)):
             raise PullFailed(
                 f"The hub {self.endpoint} gives {name} the commit {str(info.sha)!r}, which is not a commit id.",
@@ -129,7 +138,7 @@ class Hub:
         for one in info.siblings or ():
             lfs = getattr(one, "lfs", None)
             sha256 = str(getattr(lfs, "sha256", "") or "")
-            # git's hash of a file outside of git is that of its pointer.
+            # git's hash of a file outside git is that of its pointer.
             files[one.rfilename] = RepoFile(
                 one.rfilename, int(one.size or 0), sha256, "" if sha256 else str(one.blob_id or "")
             )

@@ -143,7 +143,7 @@ def _manager_source(
         return None
     if source.links is None:
         return (manager,)
-    # As `pymanager install --download=FOLDER` writes it.
+    # As written by `pymanager install --download=FOLDER`.
     index = source.links / "index.json"
     return (manager, "--source", str(index)) if index.is_file() else None
 

@@ -1,4 +1,4 @@
-"""The command `qnnbridge setup`, also named `setup-host`: set up a host and examine it with the doctor."""
+"""The command `qnnbridge setup`, also available as `setup-host`: set up a host and examine it with the doctor."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _set_up(options: SetupOptions, purpose: Purpose, ask: Ask | None, *, dry_run
     info = carry_out(plan, _say, _detail)
     _say("Examining the new host")
     if plan.engine != "wheel":
-        os.environ.update(plan.variables)  # for the doctor: with --no-config the file does not say it
+        os.environ.update(plan.variables)  # For the doctor: with --no-config the file lacks the engine.
     # The table of known-wrong operators was measured in the simulator, so only a real NPU is measured again.
     found = examined(SurveyOptions(host_python=str(plan.python), numbers=info.machine == "ARM64"))[0]
     if as_json:
@@ -237,7 +237,13 @@ def _show_health(there: MadeHost, health: Health, options: SetupOptions, head: s
 
 
 def _end(found: Report, python: str | None, *, as_json: bool) -> None:
-    """Print the next command as the last line. python: the host's interpreter, if no configuration names it."""
+    """Print the next command as the last line.
+
+    Args:
+        found: the doctor's report.
+        python: the host's interpreter, if no configuration contains it.
+        as_json: print no text.
+    """
     from qnnbridge_tools.doctor.findings import Severity
 
     if found.severity is Severity.BLOCKED:
@@ -334,7 +340,11 @@ def print_result(plan: SetupPlan, info: HostInfo, found: Report) -> None:
 
 
 def document(plan: SetupPlan, info: HostInfo | None = None, found: Report | None = None) -> dict[str, Any]:
-    """Return plan and result as a JSON document. info, found: of a set-up that was carried out."""
+    """Return plan and result as a JSON document.
+
+    Args:
+        info, found: host and doctor's report of a set-up that was carried out.
+    """
     from qnnbridge_tools import reporting
     from qnnbridge_tools.doctor.findings import report_document
 
@@ -381,5 +391,5 @@ def _download_text(plan: SetupPlan) -> str:
 
 def _config_text(plan: SetupPlan) -> str:
     if plan.config is None:
-        return "is left alone"
+        return "not changed"
     return f"{plan.config}" + (f" (replaces {plan.replaced_setting})" if plan.replaced_setting else "")

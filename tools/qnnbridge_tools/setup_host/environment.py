@@ -89,7 +89,7 @@ def not_written(file: Path, reason: str) -> SetupFailed:
     return failed(
         "configuration",
         f"The configuration file {file} cannot be written: {reason}.",
-        fix="Name another file in QNNBRIDGE_CONFIG, or leave it alone with --no-config.",
+        fix="Set QNNBRIDGE_CONFIG to another file, or do not write it: --no-config.",
     )
 
 
@@ -117,8 +117,8 @@ def _existing(path: Path) -> Path:
 
 
 MARKER = "qnnbridge-setup-unfinished"
-# In a complete environment. Only an environment with this file, or one that the configuration names, is replaced or
-# removed.
+# Exists in a complete environment. Only an environment with this file, or the one in the configuration, is replaced
+# or removed.
 RECORD = "qnnbridge-setup.json"
 OLD_SUFFIX = ".qnnbridge-old"
 
@@ -263,8 +263,8 @@ def remove(path: Path) -> None:
     if not path.exists():
         return
 
-    # Windows does not delete read-only files. Elsewhere the rights of a file do not matter, and `chmod` would
-    # follow a link out of the environment.
+    # Windows does not delete read-only files. On other systems the permissions of a file do not matter, and `chmod`
+    # would follow a link out of the environment.
     def make_writable(function: Callable[..., Any], name: str, error: Any) -> None:
         if os.name != "nt" or function not in (os.unlink, os.rmdir):
             raise error[1]

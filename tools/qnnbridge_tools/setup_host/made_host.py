@@ -75,7 +75,13 @@ def alone() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MadeHost:
-    """Environment that a set-up made. is_configured: whether the file `config` names its interpreter."""
+    """Environment that a set-up made.
+
+    Args:
+        folder: folder of the environment.
+        config: configuration file.
+        is_configured: the configuration contains its interpreter.
+    """
 
     folder: Path
     config: Path
@@ -90,7 +96,10 @@ class MadeHost:
 class Health:
     """Result of an examination.
 
-    info: what the host reported; ``None`` if it does not start, for the reason `error`. found: the doctor's report.
+    Args:
+        info: the host's report; ``None`` if it does not start.
+        found: the doctor's report.
+        error: why the host does not start.
     """
 
     info: HostInfo | None
@@ -115,13 +124,13 @@ def made_host(options: SetupOptions, surroundings: Surroundings) -> MadeHost | N
     is_configured = named is not None and os.path.normcase(named) == os.path.normcase(str(python_in(folder)))
     if not is_taken(folder) or not (folder / "pyvenv.cfg").is_file():
         return None
-    # Set-ups of older versions wrote no record; the configuration names their environments.
+    # Set-ups of older versions wrote no record, but the configuration contains their environments.
     is_ours = is_configured or (folder / RECORD).is_file()
     return MadeHost(folder, config, is_configured) if is_ours else None
 
 
 def with_settings_of(options: SetupOptions, host: MadeHost) -> SetupOptions:
-    """Return options that replace this host and keep the source of QNN that the configuration names."""
+    """Return options that replace this host and keep the configured source of QNN."""
     engine, ep_path = options.engine, options.ep_path
     if host.is_configured and engine == "wheel" and ep_path is None:
         table = parsed_toml(host.config.read_text("utf-8")).get("host", {})

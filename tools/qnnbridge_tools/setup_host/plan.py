@@ -142,13 +142,13 @@ def _check_known(version: str) -> None:
     if not known:
         known_text = ", ".join(dict.fromkeys(release.version for release in load_releases()))
         later = (
-            "If it came later, update qnnbridge; or set up one of these, let pip put the later one into its "
-            "environment, and see what qnnbridge doctor finds."
+            "If it is newer, update qnnbridge; or set up one of these, install the newer one into its environment "
+            "with pip, and run qnnbridge doctor."
         )
         words = STANDING_WORDS[standing_of(version)]
         raise OptionError(
             f"The version table, which is of {generated_on()}, has no onnxruntime-qnn {version}: it is {words}.",
-            fix=f"One of: {known_text}. {later}",
+            fix=f"Give one of {known_text}. {later}",
         )
 
 
@@ -159,7 +159,7 @@ def _nothing(choices: Sequence[HostChoice], version: str | None, machine: HostMa
         if one.judgement.reasons
     ]
     if version is not None:
-        leave_out = "Leave out --version to get the release that fits."
+        leave_out = "Omit --version to get the release that fits."
         if not choices:
             return NothingFits(f"There is no onnxruntime-qnn {version} for {machine.platform}.", fix=leave_out)
         fixes = [one.judgement.reasons[0].fix for one in choices if one.judgement.reasons]
@@ -167,7 +167,7 @@ def _nothing(choices: Sequence[HostChoice], version: str | None, machine: HostMa
         can_be_forced = any(_has_wheel(one) for one in choices)
         return NothingFits(
             f"onnxruntime-qnn {version} does not work on this computer.",
-            fix=how + (" To install it all the same: --force." if can_be_forced else ""),
+            fix=how + (" To install it anyway: --force." if can_be_forced else ""),
             evidence=reasons[:SHOWN_REASONS],
         )
     return NothingFits(
@@ -177,7 +177,7 @@ def _nothing(choices: Sequence[HostChoice], version: str | None, machine: HostMa
     )
 
 
-# The head of a table, perhaps with a comment behind it.
+# The header of a table, optionally followed by a comment.
 _TABLE = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?$")
 
 
@@ -252,11 +252,14 @@ PIP_FLAGS = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off
 class SetupPlan:
     """Decisions of a set-up.
 
-    choice: the release, with the engine "wheel". provider: the one in a folder, with the engine "folder". brought:
-    the Python that this or an earlier set-up downloads; ``None`` to use an installed one. passed_over: why the
-    installed interpreters cannot be the host. commands: in order, after the download of Python. config: the file
-    whose table [host] gets `host_settings`; ``None`` to change no file. config_text: its text, if nobody else
-    changes it before.
+    Args:
+        choice: release, with the engine "wheel".
+        provider: provider in a folder, with the engine "folder".
+        brought: Python that this or an earlier set-up downloads; ``None`` to use an installed one.
+        passed_over: why the installed interpreters cannot be the host.
+        commands: commands in order, after the download of Python.
+        config: file whose table [host] gets `host_settings`; ``None`` to change no file.
+        config_text: new text of the file, unless another program changes it first.
     """
 
     engine: EngineName
@@ -305,7 +308,7 @@ class SetupPlan:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The engine, for a host that is started before the configuration names it."""
+        """Engine, for a host that is started before the configuration contains it."""
         if self.engine == "wheel":
             return engine_variables("auto", None)  # "wheel" is for plugins only, and releases 1.x are not plugins
         return engine_variables(self.engine, self.provider.library if self.provider else None)
@@ -384,11 +387,11 @@ def _checked_source(options: SetupOptions, surroundings: Surroundings) -> QnnSou
     if engine != "wheel" and (options.version is not None or options.force):
         raise OptionError(
             f"--version and --force are for onnxruntime-qnn, which the engine {engine!r} does not use.",
-            fix="Leave them out, or take --engine wheel.",
+            fix="Omit them, or use --engine wheel.",
         )
     if options.download and engine != "windowsml":
         raise OptionError(
-            f"--download has no meaning with the engine {engine!r}.", fix="It belongs to --engine windowsml."
+            f"--download has no meaning with the engine {engine!r}.", fix="Use it with --engine windowsml."
         )
     if engine == "windowsml" and not surroundings.is_windows:
         raise OptionError(
@@ -413,15 +416,15 @@ def _check_path(folder: Path, surroundings: Surroundings) -> None:
     """Raise `OptionError` for a path outside of ASCII: QNN opens its files by names in the system's code page."""
     if surroundings.is_windows and not str(folder).isascii():
         raise OptionError(
-            f"The folder {folder} has letters outside of ASCII in its path, where QNN does not find its files.",
-            fix=r"Choose another one, such as --dir C:\qnnbridge\host",
+            f"The path of the folder {folder} has characters outside of ASCII, so QNN cannot open files there.",
+            fix=r"Choose another folder, such as --dir C:\qnnbridge\host",
         )
 
 
 def _configuration(
     options: SetupOptions, engine: EngineName, surroundings: Surroundings, python: Path
 ) -> tuple[Path | None, str, Mapping[str, str | None], str | None]:
-    """Return the file to write, its new text, its new settings of [host], and the interpreter that it names now."""
+    """Return the file to write, its new text, its new settings of [host], and the interpreter configured now."""
     if not options.write_config:
         return None, "", {}, None
     file = configuration_file(surroundings.environ)

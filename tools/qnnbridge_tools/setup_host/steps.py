@@ -98,8 +98,8 @@ def run_program(
 ) -> tuple[int, list[str]]:
     """Run a program and return its exit code and the last lines of its output.
 
-    After an interruption or the timeout its children are ended, too: those of venv and pip would go on writing into
-    a folder that is being removed.
+    After an interruption or the timeout its children are ended as well: those of venv and pip would continue to
+    write into a folder that is being removed.
     """
     interrupt = _HeldInterrupt()
     try:
@@ -159,7 +159,10 @@ Say = Callable[[str], None]
 def carry_out(plan: SetupPlan, say: Say, detail: Say) -> HostInfo:
     """Carry out the plan and return the report of the new host.
 
-    say: called with each step. detail: called with each line that the programs print.
+    Args:
+        plan: the plan.
+        say: called with each step.
+        detail: called with each line that the programs print.
     """
     if plan.brought is not None and plan.brought.commands:
         _bring(plan.brought, say, detail)
@@ -362,7 +365,7 @@ def _not_downloaded(code: int, lines: Sequence[str]) -> BridgeError:
     )
 
 
-# Words in messages of uv, the install manager and pip about the network, in lower case.
+# Parts of messages of uv, the install manager and pip about the network, in lower case.
 _UNREACHABLE = (
     "error sending request",
     "dns error",

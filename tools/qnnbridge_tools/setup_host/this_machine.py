@@ -1,6 +1,6 @@
 """Describe the machine for `versions` and `setup`, and find interpreters that can be the base of the host.
 
-On Windows only programs for the computer's own processor are run. An interpreter that the user names is used or
+On Windows only programs for the computer's own processor are run. An interpreter that the user selects is used or
 refused, never replaced by another. An interpreter that does not answer in time is rejected with that reason.
 """
 
@@ -34,7 +34,12 @@ NOT_FOUND = 127
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PythonTraits:
-    """Traits of an interpreter. platform: `sysconfig.get_platform`. base: of an environment, its base."""
+    """Traits of an interpreter.
+
+    Args:
+        platform: result of `sysconfig.get_platform`.
+        base: interpreter that an environment is based on.
+    """
 
     version: tuple[int, int, int]
     platform: str
@@ -64,7 +69,7 @@ def ask(python: str) -> PythonTraits | str:
     said = done.stderr.decode("utf-8", "replace").strip().splitlines()
     if done.returncode == NOT_FOUND:
         first = f" ({said[0].strip()[:SHOWN_CHARACTERS]})" if said else ""
-        return f"only stands for a Python that is not installed: exit code {NOT_FOUND}{first}"
+        return f"refers to a Python that is not installed: exit code {NOT_FOUND}{first}"
     last = f" ({said[-1].strip()[:SHOWN_CHARACTERS]})" if said else ""
     return f"does not run as Python does: exit code {done.returncode}{last}"
 
@@ -90,7 +95,12 @@ PATH_NAMES = ("python3.14", "python3.13", "python3.12", "python3.11", "python3",
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BaseCandidate:
-    """Interpreter that can be the base of an environment. path: of the base, never of an environment."""
+    """Interpreter that can be the base of an environment.
+
+    Args:
+        path: path of the base, never of an environment.
+        answer: its traits.
+    """
 
     path: str
     answer: PythonTraits
@@ -133,18 +143,18 @@ def _named(surroundings: Surroundings, text: str, asker: Callable[[str], PythonT
     # Also if there is no such interpreter: the version is too old in any case.
     if isinstance(judged, str) and version and (int(version[1]), int(version[2])) < OLDEST_HOST_PYTHON:
         raise HostNotFound(
-            f"--python names Python {version[1]}.{version[2]}, which is too old: the host needs 3.11 or newer.",
-            fix="Name a newer one, or leave --python out to have the best one chosen.",
+            f"--python {version[1]}.{version[2]} is too old: the host needs 3.11 or newer.",
+            fix="Give a newer version, or omit --python to use the best interpreter.",
         )
     if path is None:
         raise HostNotFound(
-            f"--python names {text!r}, and there is no such interpreter.",
+            f"--python {text!r}: there is no such interpreter.",
             fix="Give the path of a python.exe, a name on the PATH, or a tag that `py --list` shows.",
             evidence=[f"registered: {python.launcher_tag}" for python in surroundings.registered()],
         )
     if isinstance(judged, str):
         raise HostNotFound(
-            f"--python names {path}, which cannot be the host: it {judged}.", fix=install_text(surroundings)
+            f"The interpreter {path} of --python cannot be the host: it {judged}.", fix=install_text(surroundings)
         )
     return judged
 

@@ -1,9 +1,9 @@
-"""What of a machine matters, which release fits it, and why the others do not. Pure functions over the table.
+"""Traits of a machine, the release that fits it, and why the others do not. Pure functions over the table.
 
-The rules: a wheel exists for the interpreter; its libraries are for the computer's processor; they know the
-chip; the QNN SDK in the wheel is not newer than that of the installed driver; no known fault applies. With an
-onnxruntime newer than all that were tried a release is doubtful. A known fault is one that no file in a wheel
-shows: measured, or reported by users; each entry says where it comes from.
+A release fits if a wheel exists for the interpreter, its libraries are for the computer's processor and support the
+chip, the QNN SDK in the wheel is not newer than that of the installed driver, and no known fault applies. With an
+onnxruntime newer than all tested ones a release is doubtful. A known fault is one that no file in a wheel shows: it
+was measured, or reported by users; each entry contains its origin.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from qnnbridge_protocol.errors import OptionError
 
 Platform = Literal["win_arm64", "win_amd64", "win32", "linux_x86_64", "linux_aarch64"]
 
-# What an interpreter of that platform was built for.
+# Processor that an interpreter of the platform was built for.
 PLATFORM_MACHINES: Final[dict[Platform, str]] = {
     "win_arm64": "ARM64",
     "win_amd64": "x64",
@@ -32,22 +32,22 @@ PLATFORM_MACHINES: Final[dict[Platform, str]] = {
 
 _OTHER_NAMES: Final = {"arm64": "win_arm64", "aarch64": "linux_aarch64", "x64": "win_amd64", "amd64": "win_amd64"}
 
-# The Hexagon versions that chips have which QNN is for.
+# Hexagon versions of the chips that QNN supports.
 HEXAGONS: Final = tuple(sorted({chip.arch for chip in CHIPS}))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostMachine:
-    """The machine of a host. ``None`` means unknown; no release is refused for an unknown value.
+    """The machine of a host. ``None`` means unknown; no release is refused because of an unknown value.
 
     Args:
-        platform: Of the interpreter that would run the host.
-        computer: What the computer really is, as `qnnbridge_os.processes.native_machine` names it.
-        python: Of that interpreter.
-        system_sdk: The QNN version of the installed NPU driver, as in "2.40".
-        hexagon: Of the NPU, 73 for V73.
-        ort: The version of onnxruntime that it shall work with.
-        glibc: Of a Linux computer.
+        platform: platform of the interpreter that would run the host.
+        computer: processor of the computer, as in `qnnbridge_os.processes.native_machine`.
+        python: version of the interpreter.
+        system_sdk: QNN version of the installed NPU driver, such as "2.40".
+        hexagon: Hexagon version of the NPU: 73 for V73.
+        ort: version of onnxruntime that the release must work with.
+        glibc: version of glibc on Linux.
     """
 
     platform: Platform
@@ -60,9 +60,9 @@ class HostMachine:
 
     @classmethod
     def current(cls) -> HostMachine:
-        """This computer, with the running interpreter as the host; on Windows on Arm with an ARM64 one.
+        """Return this computer with the running interpreter as host; on Windows on Arm with an ARM64 interpreter.
 
-        There the host's interpreter is another one than the application's, and its version is not known here.
+        There the host's interpreter is not that of the application, and its version is unknown here.
         """
         from qnnbridge._launch import process_machine
         from qnnbridge_os.processes import native_machine
@@ -75,47 +75,47 @@ class HostMachine:
 
     @property
     def has_npu(self) -> bool:
-        """Whether a computer of this kind may have an NPU of Qualcomm's."""
-        # An unknown computer is taken for what its interpreter was built for.
+        """Whether a computer of this kind may have a Qualcomm NPU."""
+        # An unknown computer counts as the one that its interpreter was built for.
         return (self.computer or PLATFORM_MACHINES[self.platform]) in ("ARM64", "aarch64")
 
     @property
     def is_emulated(self) -> bool:
-        """An x64 interpreter on an Arm computer with Windows."""
+        """Whether this is an x64 interpreter on an Arm computer with Windows."""
         return self.platform == "win_amd64" and self.computer == "ARM64"
 
 
 def platform_of(machine: str) -> Platform:
-    """The platform of an interpreter of this machine type. Raises `OptionError` for one without wheels."""
+    """Return the platform of an interpreter of this machine type. Raise `OptionError` if it has no wheels."""
     for platform, known in PLATFORM_MACHINES.items():
         if machine == known:
             return platform
     raise OptionError(
         f"QNN does not exist for machines of type {machine!r}.",
-        fix=f"Name one of the platforms {', '.join(PLATFORM_MACHINES)}.",
+        fix=f"Give one of the platforms {', '.join(PLATFORM_MACHINES)}.",
     )
 
 
 def read_platform(text: str) -> Platform:
-    """A platform by its name; "win-arm64", "manylinux_2_35_x86_64" and "arm64" are understood too."""
+    """Parse the name of a platform; "win-arm64", "manylinux_2_35_x86_64" and "arm64" are accepted too."""
     name = text.strip().lower().replace("-", "_")
-    # The tags of wheels hold the glibc that they need; `_check_glibc` judges that by itself.
+    # Tags of wheels contain the required glibc, which `_check_glibc` judges.
     name = re.sub(r"^manylinux(?:_\d+_\d+|\d+)_", "linux_", name)
     name = _OTHER_NAMES.get(name, name)
     for platform in PLATFORM_MACHINES:
         if name == platform:
             return platform
-    raise OptionError(f"There is no platform {text!r}.", fix=f"One of: {', '.join(PLATFORM_MACHINES)}.")
+    raise OptionError(f"{text!r} is not a platform.", fix=f"Give one of {', '.join(PLATFORM_MACHINES)}.")
 
 
 def read_chip(text: str) -> int:
-    """The Hexagon version of "V73" or "73", of a part such as SC8380XP, or of a name in shops such as "X Elite"."""
+    """Return the Hexagon version of "V73" or "73", of a chip (SC8380XP), or of a product name ("X Elite")."""
     found = re.fullmatch(r"(?:hexagon\s*)?v?(\d{2})", text.strip().lower())
     if found and int(found[1]) in HEXAGONS:
         return int(found[1])
     chip = chip_named(text)
     known = {one.arch for one in ([chip] if chip else chips_of_product(text))}
-    # One name in shops may stand for chips of several Hexagon versions.
+    # A product name may stand for chips of several Hexagon versions.
     if len(known) == 1:
         return known.pop()
     names = ", ".join(chip.product or chip.name for chip in CHIPS if chip.name.startswith("SC"))
@@ -126,7 +126,7 @@ def read_chip(text: str) -> int:
 
 
 def read_python(text: str) -> tuple[int, int]:
-    """ "3.13", "3.13.2", "313" or "cp313"."""
+    """Parse a Python version: "3.13", "3.13.2", "313" or "cp313"."""
     found = re.fullmatch(r"(?:cp)?(3)\.?(\d{1,2})(?:\.\d+.*)?", text.strip())
     if found is None:
         raise OptionError(f"{text!r} is not a version of Python.", fix="For example 3.13.")
@@ -134,7 +134,7 @@ def read_python(text: str) -> tuple[int, int]:
 
 
 def _glibc() -> tuple[int, int] | None:
-    # Of another C library, such as musl, no version is known, and an unknown one refuses nothing.
+    # With another C library, such as musl, the version is unknown, which refuses nothing.
     name, version = python_platform.libc_ver()
     found = re.match(r"(\d+)\.(\d+)", version) if name == "glibc" else None
     return (int(found[1]), int(found[2])) if found else None
@@ -145,9 +145,14 @@ ReasonSeverity = Literal["refused", "warning", "note"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reason:
-    """One thing that speaks against a release on a machine.
+    """A reason against a release on a machine.
 
-    severity: "refused" if it cannot work or must not be used; "warning" if it may fail; "note" for what to know.
+    Args:
+        code: identifier.
+        severity: "refused" if the release cannot work or must not be used; "warning" if it may fail; "note" for
+            information.
+        text: explanation, which continues "onnxruntime-qnn X ...".
+        fix: remedy.
     """
 
     code: str
@@ -158,21 +163,28 @@ class Reason:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KnownFault:
-    """versions: specifier of the releases that have it. applies: on which machines."""
+    """A known fault of some releases.
+
+    Args:
+        versions: specifier of the affected releases.
+        reason: reason to report.
+        applies: returns whether a machine is affected.
+    """
 
     versions: str
     reason: Reason
     applies: Callable[[Release, HostMachine], bool]
 
 
-# The plugins 2.x need API version 24 of onnxruntime; 1.24.2 is the oldest release that they were run with.
+# The plugins 2.x need API version 24 of onnxruntime; 1.24.2 is the oldest release that they were tested with.
 OLDEST_ORT_FOR_PLUGINS: Final = "1.24.2"
-# From then on onnxruntime checks which API version a plugin supports; those before 2.4 leave that field at 0.
+# From this release on, onnxruntime checks which API version a plugin supports; plugins before 2.4 leave that field
+# at 0.
 ORT_TOO_NEW_FOR_OLD_PLUGINS: Final = "1.28"
-# The newest onnxruntime that releases were run with. Of a newer one nothing is known, neither good nor bad.
+# The newest onnxruntime that releases were tested with. Nothing is known about newer ones.
 NEWEST_ORT_TRIED: Final = "1.32.0"
 
-# From 3.12 on `platform.machine` asks WMI first and says ARM64 in an emulated process; before, it says AMD64.
+# From 3.12 on `platform.machine` uses WMI first and returns ARM64 in an emulated process; before, it returns AMD64.
 OLDEST_PYTHON_THAT_KNOWS_EMULATION: Final = (3, 12)
 
 
@@ -213,7 +225,7 @@ KNOWN_FAULTS: Final = (
         ),
         _with_newer_ort,
     ),
-    # Measured: 2.7.0 says so when it is registered, 2.3.0 registers and lists no device.
+    # Measured: 2.7.0 reports it when it is registered, 2.3.0 registers and lists no device.
     KnownFault(
         ">=2",
         Reason(
@@ -224,7 +236,7 @@ KNOWN_FAULTS: Final = (
         ),
         _with_ort_before_plugins,
     ),
-    # Known issue in the release notes of 2.2 and 2.3; read in platform_loader.py of the wheels.
+    # Known issue in the release notes of 2.2 and 2.3; seen in platform_loader.py of the wheels.
     KnownFault(
         ">=2",
         Reason(
@@ -251,7 +263,7 @@ KNOWN_FAULTS: Final = (
 
 
 def known_faults(release: Release, machine: HostMachine) -> list[Reason]:
-    """The known faults of a release that this machine would meet."""
+    """Return the known faults of a release that affect this machine."""
     return [
         fault.reason
         for fault in KNOWN_FAULTS
@@ -260,7 +272,7 @@ def known_faults(release: Release, machine: HostMachine) -> list[Reason]:
 
 
 def is_untried(ort: str) -> bool:
-    """Whether this onnxruntime is newer than all that were tried, or has no version that can be read."""
+    """Return whether this onnxruntime is newer than all tested ones, or has an unreadable version."""
     try:
         return satisfies(ort, f">{NEWEST_ORT_TRIED}")
     except ValueError:
@@ -268,9 +280,9 @@ def is_untried(ort: str) -> bool:
 
 
 def ort_bounds(release: Release) -> str:
-    """The onnxruntime to install with a 2.x release: the bounds of its metadata without known faults."""
+    """Return the onnxruntime to install with a 2.x release: the bounds of its metadata, minus known faults."""
     clauses = [release.ort_requirement or f">={OLDEST_ORT_FOR_PLUGINS}"]
-    # A pin of the release's own metadata is not widened by a bound.
+    # A bound must not loosen a pin in the release's metadata.
     if satisfies(release.version, "<2.4") and not release.ort_requirement.startswith("=="):
         clauses.append(f"<{ORT_TOO_NEW_FOR_OLD_PLUGINS}")
     return ",".join(clauses)
@@ -282,7 +294,7 @@ _RANK: dict[FitVerdict, int] = {"works": 0, "doubtful": 1, "refused": 2}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judgement:
-    """A release held against a machine."""
+    """A release with the reasons against it on a machine."""
 
     release: Release
     reasons: tuple[Reason, ...]
@@ -294,8 +306,8 @@ class Judgement:
 
 
 def fits(release: Release, machine: HostMachine) -> list[Reason]:
-    """The reasons against this release here, the worst first. Without a "refused" one it can be used."""
-    # The one reason: pip never installs a wheel of another platform, whatever else is said of it.
+    """Return the reasons against this release, the worst first. It is usable unless one is "refused"."""
+    # The only reason: pip never installs a wheel of another platform.
     if platform_of_release(release) != machine.platform:
         return [
             Reason(
@@ -310,7 +322,7 @@ def fits(release: Release, machine: HostMachine) -> list[Reason]:
 
 
 def judge(machine: HostMachine, releases: Iterable[Release] | None = None) -> list[Judgement]:
-    """Every release for the machine's platform, the best one first: what works, the newest before the older."""
+    """Return every release for the machine's platform: working ones first, newer before older."""
     candidates = load_releases() if releases is None else releases
     judged = [
         Judgement(release, tuple(fits(release, machine)))
@@ -324,33 +336,33 @@ def judge(machine: HostMachine, releases: Iterable[Release] | None = None) -> li
 
 
 def best_of(judged: Sequence[Judgement]) -> Judgement | None:
-    """The first that is not refused and no development build; such a build only if there is nothing else."""
+    """Return the first final release that is not refused, else the first such development build."""
     usable = [one for one in judged if one.verdict != "refused"]
     final = [one for one in usable if is_final(one.release.version)]
     return next(iter(final or usable), None)
 
 
 def newest_fitting(machine: HostMachine) -> Release | None:
-    """The newest release that works here, a final one if there is any."""
+    """Return the newest release that works here, preferably a final one."""
     best = best_of(judge(machine))
     return best.release if best else None
 
 
 def platform_of_release(release: Release) -> Platform:
-    """The platform as machines are named: without the version of glibc."""
-    # manylinux_2_35_x86_64 and manylinux2014_x86_64 alike.
+    """Return the platform in the notation of machines: without the version of glibc."""
+    # Matches manylinux_2_35_x86_64 and manylinux2014_x86_64.
     name = re.sub(r"^manylinux(?:_\d+_\d+|\d+)_", "linux_", release.platform)
     return next(platform for platform in PLATFORM_MACHINES if platform == name)
 
 
 def oldest_glibc(release: Release) -> tuple[int, int] | None:
-    """The glibc that the wheel's tag demands."""
+    """Return the glibc version that the wheel's tag requires."""
     found = re.match(r"manylinux_(\d+)_(\d+)_", release.platform)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def pythons_text(tags: Sequence[str]) -> str:
-    """ "3.11 to 3.14" for cp311, cp312, cp313, cp314; each by itself where one is missing between."""
+    """Return "3.11 to 3.14" for cp311, cp312, cp313, cp314; a list if there are gaps."""
     minors = sorted({int(tag[3:]) for tag in tags})
     if len(minors) > 2 and minors[-1] - minors[0] == len(minors) - 1:
         return f"3.{minors[0]} to 3.{minors[-1]}"
@@ -385,16 +397,16 @@ def _check_glibc(release: Release, machine: HostMachine) -> Iterator[Reason]:
 def _check_libraries(release: Release, machine: HostMachine) -> Iterator[Reason]:
     if not release.library_sets:
         yield Reason(
-            "no-libraries", "refused", "holds no QNN libraries: it needs a QNN SDK that is installed by hand"
+            "no-libraries", "refused", "contains no QNN libraries: it needs a QNN SDK that is installed by hand"
         )
     elif machine.is_emulated:
         yield from _check_emulated(release)
     elif machine.has_npu:
         if release.npu_set is None:
-            yield Reason("simulator-only", "refused", "holds the simulator only, nothing that reaches an NPU")
+            yield Reason("simulator-only", "refused", "contains only the simulator, no libraries for an NPU")
     elif release.simulator_set is None:
-        # The win_amd64 wheels of 1.20.0, 1.22.0, 1.23, 1.24.1 and 2.0.0 hold ARM64EC code, for emulated Pythons.
-        yield Reason("arm-only", "refused", "holds code for Arm computers only; it does not load on this processor")
+        # The win_amd64 wheels of 1.20.0, 1.22.0, 1.23, 1.24.1 and 2.0.0 contain ARM64EC code, for emulated Pythons.
+        yield Reason("arm-only", "refused", "contains only code for Arm computers, which cannot load here")
     else:
         yield Reason("simulator", "note", "compiles models and computes in QNN's simulator: there is no NPU here")
 
@@ -405,7 +417,7 @@ def _check_emulated(release: Release) -> Iterator[Reason]:
         yield Reason(
             "simulator-only",
             "refused",
-            "holds x64 code without a way to the NPU: on an Arm computer it would compute in the simulator",
+            "contains x64 code without access to the NPU: on an Arm computer it would compute in the simulator",
             "Use an ARM64 Python for the host.",
         )
     else:
@@ -413,18 +425,18 @@ def _check_emulated(release: Release) -> Iterator[Reason]:
             "emulated",
             "warning",
             "reaches the NPU from an emulated x64 Python only on chips of the Snapdragon X class, and Qualcomm "
-            "promises compiling only",
+            "supports compiling only",
             "Use an ARM64 Python for the host.",
         )
 
 
 def _check_chip(release: Release, machine: HostMachine) -> Iterator[Reason]:
     stubs = release.stubs
-    # A set without any stub is judged by `_check_libraries`.
+    # `_check_libraries` judges a set without stubs.
     if not (machine.has_npu and machine.hexagon is not None and stubs) or machine.hexagon in stubs:
         return
     if machine.hexagon > max(stubs):
-        text = f"is too old for a V{machine.hexagon} NPU: it knows {hexagons_text(stubs)}"
+        text = f"is too old for a V{machine.hexagon} NPU: it supports {hexagons_text(stubs)}"
     else:
         text = f"has no stub library for a V{machine.hexagon} NPU, only for {hexagons_text(stubs)}"
     fix = "Use an ARM64 Python for the host." if release.platform == "win_amd64" else None
@@ -432,7 +444,7 @@ def _check_chip(release: Release, machine: HostMachine) -> Iterator[Reason]:
 
 
 def _check_sdk(release: Release, machine: HostMachine) -> Iterator[Reason]:
-    # A driver that does not say its version refuses no release.
+    # A driver with an unknown version refuses no release.
     if not machine.has_npu or machine.system_sdk is None or release.qnn_sdk is None:
         return
     if sdk_is_newer(release.qnn_sdk, machine.system_sdk):
@@ -448,7 +460,7 @@ def _check_ort(release: Release, machine: HostMachine) -> Iterator[Reason]:
     if machine.ort is None or not release.ort_requirement or satisfies(machine.ort, release.ort_requirement):
         return
     if release.layout == "1.x builtin":
-        text = f"is an onnxruntime of its own, {release.ort_requirement.lstrip('=')}, and replaces {machine.ort}"
+        text = f"includes its own onnxruntime, {release.ort_requirement.lstrip('=')}, which replaces {machine.ort}"
     else:
         text = f"needs onnxruntime {release.ort_requirement}, not {machine.ort}"
     yield Reason("other-ort", "refused", text)
@@ -472,7 +484,7 @@ def _check_stage(release: Release, machine: HostMachine) -> Iterator[Reason]:
 
 
 def short_sdk(sdk: str | None) -> str:
-    """Without the time stamp of a build, and without the fourth number of a file version: 2.40.0.0."""
+    """Return the version without the build's time stamp and the fourth number of a file version (2.40.0.0)."""
     return ".".join(sdk.lstrip("v").split(".")[:3]) if sdk else "of unknown version"
 
 

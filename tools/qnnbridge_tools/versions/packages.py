@@ -1,4 +1,4 @@
-"""The packages of a host's environment: what pip takes to install them, and what it says without its index.
+"""Packages of a host's environment: the requirements for pip, and pip's errors without its index.
 
 Also the releases of Windows ML's two packages. Nothing is installed here.
 """
@@ -20,19 +20,21 @@ from qnnbridge_protocol.field_types import read_document
 from qnnbridge_protocol.installing import PACKAGE, installed_from
 from qnnbridge_tools.versions.fitness import OLDEST_ORT_FOR_PLUGINS, ort_bounds
 
-# The releases of onnxruntime-qnn that the extra [host] allows.
-# The same bound as in pyproject.toml.
+# Releases of onnxruntime-qnn that the extra [host] allows. The same bound as in pyproject.toml.
 HOST_EXTRA_TAKES = ">=2.4"
 
-# What the extra [host] brings besides onnxruntime, for the releases that it does not allow.
+# Packages of the extra [host] besides onnxruntime, for releases that the extra does not allow.
 COMPANIONS = ("onnx>=1.16", "ml_dtypes>=0.4")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Source:
-    """The origin of qnnbridge itself. path: a wheel, an sdist or a checkout; ``None``: the package index.
+    """Origin of the qnnbridge to install.
 
-    links: a folder of wheels that replaces the package index, for everything.
+    Args:
+        path: a wheel, an sdist or a checkout; ``None``: the package index.
+        editable: install the checkout in editable mode.
+        links: folder of wheels that replaces the package index for all packages.
     """
 
     path: Path | None = None
@@ -41,7 +43,7 @@ class Source:
 
     @property
     def index_words(self) -> tuple[str, ...]:
-        """pip's options for the place of all packages."""
+        """Options of pip that select the source of all packages."""
         return ("--no-index", "--find-links", str(self.links)) if self.links is not None else ()
 
     @property
@@ -52,7 +54,7 @@ class Source:
 
 
 def find_source(given: Path | None) -> Source:
-    """The path that was given; else what this very qnnbridge was installed from; else the index."""
+    """Return the given path; else the origin of this installation of qnnbridge; else the index."""
     links = None
     if given is not None:
         if not _is_folder_of_wheels(given):
@@ -61,14 +63,20 @@ def find_source(given: Path | None) -> Source:
         own = sorted(links.glob(f"{PACKAGE}-{__version__}-*.whl"))
         if own:
             return Source(own[0], links=links)
-    # A version that is not released is on no index: the host gets what the application was installed from.
+    # An unreleased version is not on an index: the host gets what the application was installed from.
     origin = installed_from()
     found = Source(Path(origin.path), editable=origin.editable) if origin is not None else Source()
     return dataclasses.replace(found, links=links)
 
 
 def requirements(release: Release, source: Source, *, origin: str = "") -> list[str]:
-    """The words after ``pip install``. origin: the path of qnnbridge as another computer writes it."""
+    """Return the arguments of ``pip install``.
+
+    Args:
+        release: release of onnxruntime-qnn.
+        source: origin of qnnbridge.
+        origin: path of qnnbridge in the notation of another computer.
+    """
     extra = satisfies(release.version, HOST_EXTRA_TAKES)
     own = [f"{origin}{'[host]' if extra else ''}"] if origin else _own(source, "[host]" if extra else "")
     words = [*own, f"onnxruntime-qnn=={release.version}"]
@@ -76,16 +84,22 @@ def requirements(release: Release, source: Source, *, origin: str = "") -> list[
         return words
     if release.layout == "2.x plugin":
         words.append(f"onnxruntime{ort_bounds(release)}")
-    # Not the extra: with a 1.x release the plain onnxruntime must stay out, both are the package `onnxruntime`.
+    # Without the extra: a 1.x release must not be installed with plain onnxruntime, because both are the package
+    # `onnxruntime`.
     return [*words, *COMPANIONS]
 
 
 def requirements_without_qnn(source: Source, provider: str | None, *, catalogue: bool) -> list[str]:
-    """The words for a host that takes QNN from elsewhere. provider: the release of onnxruntime-qnn in a folder.
+    """Return the arguments of ``pip install`` for a host with another source of QNN.
 
-    Not the extra, which brings onnxruntime-qnn. catalogue: with the package that reads the catalogue of Windows.
+    Without the extra, which installs onnxruntime-qnn.
+
+    Args:
+        source: origin of qnnbridge.
+        provider: release of the onnxruntime-qnn in a folder.
+        catalogue: add the package that reads the catalogue of Windows.
     """
-    # The provider in a folder decides which onnxruntime takes it, as its wheel would.
+    # The provider in a folder determines the onnxruntime, as its wheel would.
     known = next((one for one in for_version(provider) if one.layout == "2.x plugin"), None) if provider else None
     bounds = f">={OLDEST_ORT_FOR_PLUGINS}" if known is None else ort_bounds(known)
     words = [*_own(source, ""), f"onnxruntime{bounds}", *COMPANIONS]
@@ -97,7 +111,7 @@ def _own(source: Source, extra: str) -> list[str]:
         return [f"{PACKAGE}{extra}=={__version__}"]
     if source.editable:
         return ["--editable", f"{source.path}{extra}"]
-    # The form in which PEP 508 lets a file have extras.
+    # Syntax of PEP 508 for extras of a file.
     return [f"{PACKAGE}{extra} @ {source.path.as_uri()}"]
 
 
@@ -107,20 +121,22 @@ def _is_folder_of_wheels(path: Path) -> bool:
 
 def _given(path: Path) -> Source:
     if not path.exists():
-        raise NoSuchFile(f"--from names {path}, which does not exist.")
+        raise NoSuchFile(f"The path {path} of --from does not exist.")
     if path.is_dir() and not (path / "pyproject.toml").is_file():
         raise OptionError(
-            f"--from names the folder {path}, which holds neither pyproject.toml nor wheels.",
+            f"The folder {path} of --from contains neither pyproject.toml nor wheels.",
             fix="Give a wheel, an sdist, the folder of a checkout of qnnbridge, or a folder of wheels.",
         )
     if path.is_file() and not path.name.endswith((".whl", ".tar.gz", ".zip")):
-        raise OptionError(f"--from names {path}, which is neither a wheel nor an sdist.")
+        raise OptionError(
+            f"The file {path} of --from is neither a wheel nor an sdist.", fix="Give a .whl, .tar.gz or .zip file."
+        )
     return Source(path.absolute())
 
 
 # --- Windows ML: `scripts/makers/windows_ml.py` reads its table from the wheels of both packages ---
 
-# It reads the catalogue of Windows.
+# Reads the catalogue of Windows.
 READER: Final = "windowsml"
 # An onnxruntime for the providers of the catalogue.
 RUNTIME: Final = "onnxruntime-windowsml"
@@ -129,9 +145,12 @@ TABLE: Final = Path(__file__).with_name("windows_ml.json")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MlRelease:
-    """One release. python: tags of its wheels, ``py3`` for every one that `requires_python` allows.
+    """One release of a Windows ML package.
 
-    onnxruntime: the release of it that it is, or the onnxruntime-windowsml that its extra ``with-ort`` installs.
+    Args:
+        python: tags of its wheels; ``py3`` for every version that `requires_python` allows.
+        onnxruntime: version of onnxruntime that it contains, or the onnxruntime-windowsml that its extra
+            ``with-ort`` installs.
     """
 
     package: str
@@ -154,13 +173,13 @@ class MlRelease:
 
 @functools.cache
 def ml_releases() -> tuple[MlRelease, ...]:
-    """All in the table, by package, the newest first."""
+    """Return all releases of the table, by package, the newest first."""
     entries = json.loads(TABLE.read_text("utf-8"))["releases"]
     return tuple(read_document(MlRelease, entry, "a release") for entry in entries)
 
 
 def newest(package: str, platform: str, python: tuple[int, int] | None = None) -> MlRelease | None:
-    """The newest final release with a wheel for this interpreter."""
+    """Return the newest final release with a wheel for this interpreter."""
     return next(
         (
             one
@@ -175,7 +194,7 @@ def newest(package: str, platform: str, python: tuple[int, int] | None = None) -
 
 SHOWN_LINES = 8
 
-# pip ends with 1 for everything, so its words have to tell the network from the rest.
+# pip ends with 1 for every error, so network errors are recognised by their text.
 _NETWORK_WORDS = (
     "retrying (",
     "could not fetch url",
@@ -187,7 +206,7 @@ _NETWORK_WORDS = (
 
 
 class IndexUnreachable(BridgeError):
-    """pip could not ask its index; says nothing about what is on it."""
+    """pip could not reach its index; proves nothing about the index's contents."""
 
 
 def is_network_trouble(text: str) -> bool:
@@ -198,8 +217,8 @@ def is_network_trouble(text: str) -> bool:
 def unreachable(text: str) -> IndexUnreachable:
     return IndexUnreachable(
         "The package index cannot be reached.",
-        cause="pip got no answer from the index that it is configured for.",
-        fix="Check the network, and what `pip config list` names as index and proxy.",
+        cause="pip received no answer from its configured index.",
+        fix="Check the network, and the index and proxy in `pip config list`.",
         evidence=[line for line in text.splitlines() if is_network_trouble(line)][-SHOWN_LINES:]
         or last_lines(text),
     )

@@ -1,4 +1,4 @@
-"""The version table for a person, within 80 columns, and as a JSON document."""
+"""The version table as text, within 80 columns, and as a JSON document."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PIPED_COLUMNS: Final = 80
 
 _MARKS = {"works": "works", "doubtful": "maybe", "refused": "no"}
 _HEADERS = ("", "version", "QNN SDK", "NPUs V", "Python", "onnxruntime", "why")
-# A reason in the table, where its code is not the word itself; what it means is said once, below the table.
+# Short labels of reasons in the table, if the code itself is not suitable; explained once below the table.
 _LABELS = {
     "no-wheel-for-python": "no wheel",
     "no-libraries": "no QNN inside",
@@ -71,7 +71,7 @@ def print_versions(machine: HostMachine, judged: Sequence[Judgement], shown: Seq
     for note in (*notes(machine), *(one.text for one in installed_beyond(machine))):
         print(paragraph(note))
     print()
-    # A development build is shown only where it is the best there is.
+    # Show a development build only if it is the best release.
     rows = [one for one in shown if is_final(one.release.version) or one is best]
     if rows:
         output.print_table(_HEADERS, [_row(one, is_best=one is best) for one in rows])
@@ -92,14 +92,14 @@ def print_versions(machine: HostMachine, judged: Sequence[Judgement], shown: Seq
 
 
 def genai_text() -> str:
-    """Which releases of onnxruntime-genai run which layout of a model for text generation."""
+    """Return which releases of onnxruntime-genai run which layout of a model for text generation."""
     rows = "; ".join(f"{row.layout} ({row.what}): {releases_of(row.layout)}" for row in LAYOUTS)
     return f"Text generation, by the layout of the model, was tried with onnxruntime-genai: {rows}."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InstalledPackage:
-    """A package of the running Python, and its position beside the table that ends with `newest`."""
+    """A package of the running Python, and its position relative to the table, which ends with `newest`."""
 
     name: str
     version: str
@@ -116,14 +116,14 @@ class InstalledPackage:
 
 
 def installed_here(machine: HostMachine) -> list[InstalledPackage]:
-    """The packages of the running Python, if the host would run in it."""
+    """Return the packages of the running Python if the host would run in it."""
     from qnnbridge._launch import process_machine
 
     if PLATFORM_MACHINES[machine.platform] != process_machine():
         return []
     found = installed()
     qnn = found.distributions.get(QNN_DISTRIBUTION)
-    # A release 1.x is an onnxruntime of its own.
+    # A 1.x release includes onnxruntime.
     ort = found.onnxruntime if found.generation != "builtin" else None
     genai = installed_version()
     given = (
@@ -139,18 +139,18 @@ def installed_here(machine: HostMachine) -> list[InstalledPackage]:
 
 
 def installed_beyond(machine: HostMachine) -> list[InstalledPackage]:
-    """Those of which the table says nothing."""
+    """Return the installed packages that the table does not contain."""
     return [one for one in installed_here(machine) if one.standing != "listed"]
 
 
 def _standing_of_ort(version: str) -> Standing:
-    # The releases before the newest one were tried in part; no table lists them.
+    # Releases before the newest tested one were tested in part; no table lists them.
     position = standing(version, (NEWEST_ORT_TRIED,))
     return position if position in AFTER_THE_TABLE else "listed"
 
 
 def windows_ml_text(machine: HostMachine) -> str:
-    """The packages for the other source of QNN, the catalogue of Windows; empty where there is none."""
+    """Return the packages for the catalogue of Windows as another source of QNN; empty if there are none."""
     reader = newest(READER, machine.platform, machine.python)
     runtime = newest(RUNTIME, machine.platform, machine.python)
     if reader is None:
@@ -160,19 +160,19 @@ def windows_ml_text(machine: HostMachine) -> str:
         text += f"; {RUNTIME} {runtime.version} is onnxruntime {runtime.onnxruntime} for its providers"
         pin = reader.onnxruntime
         text += f" ({READER}[with-ort] installs {pin})" if pin else ""
-    plain = f"Plain onnxruntime {OLDEST_ORT_FOR_PLUGINS} or newer takes them too"
+    plain = f"Plain onnxruntime {OLDEST_ORT_FOR_PLUGINS} or newer supports them too"
     return f"{text}. {plain}: qnnbridge setup --engine windowsml."
 
 
 def origin_text() -> str:
     return (
         f"The table was read from the wheels on the package index on {generated_on()}, and onnxruntime was tried "
-        f"up to {NEWEST_ORT_TRIED}. Of what is newer nothing is known here: an update of qnnbridge may know more."
+        f"up to {NEWEST_ORT_TRIED}. Newer releases are unknown here: an update of qnnbridge may list them."
     )
 
 
 def paragraph(text: str, indent: str = "") -> str:
-    """The text in lines that fit. What is piped is read later, in a window of usual width."""
+    """Wrap the text to the terminal. Piped text is wrapped to a usual width, because it is read later."""
     columns = shutil.get_terminal_size((PIPED_COLUMNS, 24)).columns
     return textwrap.fill(
         text,
@@ -196,7 +196,7 @@ def verdict_lines(machine: HostMachine, best: Judgement | None) -> Iterator[str]
 
 
 def _explanations(machine: HostMachine, rows: Sequence[Judgement]) -> Iterator[str]:
-    """Each reason in the table once, with its fix if that is one for all."""
+    """Return each reason in the table once, with its fix if all releases have the same."""
     reasons: dict[str, list[Reason]] = {}
     for one in rows:
         for reason in _deciding(one):
@@ -204,7 +204,7 @@ def _explanations(machine: HostMachine, rows: Sequence[Judgement]) -> Iterator[s
     for code, same in reasons.items():
         texts = {reason.text for reason in same}
         text = same[0].text if len(texts) == 1 else _general(code, machine) or same[0].text
-        # A fix that holds numbers of one release would be wrong for the others.
+        # A fix with numbers of one release would be wrong for the others.
         fixes = {reason.fix for reason in same}
         fix = f" {fixes.pop()}" if len(fixes) == 1 and None not in fixes else ""
         yield paragraph(f"{label_of(code)}: {text}.{fix}")
@@ -213,19 +213,22 @@ def _explanations(machine: HostMachine, rows: Sequence[Judgement]) -> Iterator[s
 
 
 def _general(code: str, machine: HostMachine) -> str | None:
-    """The general text of a reason whose own text names numbers of one release."""
+    """Return the general text of a reason whose own text contains numbers of one release."""
     python = "{}.{}".format(*machine.python) if machine.python else ""
     return {
         "no-wheel-for-python": f"has no wheel for Python {python}",
         "chip-not-supported": f"has no library for a V{machine.hexagon} NPU",
         "sdk-newer-than-system": f"bundles a QNN that is newer than the {machine.system_sdk} of the NPU driver",
-        "other-ort": f"needs another onnxruntime (ORT) than {machine.ort}, or is one itself",
+        "other-ort": f"needs another onnxruntime (ORT) than {machine.ort}, or includes one",
         "old-glibc": "needs a newer glibc than this computer has",
     }.get(code)
 
 
 def _deciding(one: Judgement) -> list[Reason]:
-    """The one that decides, the worst. What is only a note, as about the simulator, is said with the best one."""
+    """Return the deciding reason, the worst one.
+
+    Notes, e.g. about the simulator, are shown for the best release only.
+    """
     return [reason for reason in one.reasons if reason.severity != "note"][:1]
 
 
@@ -234,7 +237,7 @@ def label_of(code: str) -> str:
 
 
 def advice(machine: HostMachine) -> str:
-    """The one change that would make a release fit; empty if there is none."""
+    """Return the single change that would make a release fit; empty if there is none."""
     # The easiest change first: another Python before another driver, and a new computer last.
     without = {
         "python": dataclasses.replace(machine, python=None),
@@ -242,7 +245,7 @@ def advice(machine: HostMachine) -> str:
         "ort": dataclasses.replace(machine, ort=None),
         "hexagon": dataclasses.replace(machine, hexagon=None),
     }
-    # An unknown value is left out of the judgement already: to forget it changes nothing.
+    # An unknown value is already ignored, so removing it changes nothing.
     for name, other in without.items():
         best = best_of(judge(other)) if other != machine else None
         if best is not None:
@@ -262,8 +265,8 @@ def advice(machine: HostMachine) -> str:
 
 
 def machine_pairs(machine: HostMachine) -> list[tuple[str, str]]:
-    # What is unknown refuses no release, so the user sees what would.
-    unknown = "unknown, not held against any release"
+    # An unknown value refuses no release, so it is shown to the user.
+    unknown = "unknown, so it refuses no release"
     pairs = [
         ("host", machine.platform + (" (emulated on an Arm computer)" if machine.is_emulated else "")),
         ("Python", "{}.{}".format(*machine.python) if machine.python else unknown),
@@ -274,19 +277,19 @@ def machine_pairs(machine: HostMachine) -> list[tuple[str, str]]:
         pairs.append(("NPU", _chip_text(machine.hexagon) or f"{unknown}; give it with --chip"))
     else:
         only = "" if machine.platform == "win32" else ": compiling and the simulator only"
-        pairs.append(("NPU", f"none of Qualcomm's{only}"))
+        pairs.append(("NPU", f"no Qualcomm NPU{only}"))
     if machine.ort:
         pairs.append(("onnxruntime", machine.ort))
     return pairs
 
 
 def notes(machine: HostMachine) -> list[str]:
-    """Notes on given options without effect on this kind of computer."""
+    """Return notes on given options that have no effect on this kind of computer."""
     if machine.has_npu:
         return []
     given = [name for name, value in (("--chip", machine.hexagon), ("--system-sdk", machine.system_sdk)) if value]
-    what = f"{' and '.join(given)} change{'' if len(given) > 1 else 's'} nothing here"
-    return [f"{what}: this kind of computer has no NPU of Qualcomm's."] if given else []
+    what = f"{' and '.join(given)} {'have' if len(given) > 1 else 'has'} no effect here"
+    return [f"{what}: this kind of computer has no Qualcomm NPU."] if given else []
 
 
 def document(machine: HostMachine, judged: Sequence[Judgement], shown: Sequence[Judgement]) -> dict[str, Any]:
@@ -315,14 +318,14 @@ def document(machine: HostMachine, judged: Sequence[Judgement], shown: Sequence[
 
 
 def ort_text(release: Release) -> str:
-    """The onnxruntime that the release works with; a 1.x release is one itself."""
+    """Return the onnxruntime that the release works with; a 1.x release includes it."""
     if release.layout == "1.x builtin":
         return release.ort_requirement.lstrip("=")
     return ort_bounds(release) or "any"
 
 
 def _chip_text(hexagon: int | None) -> str | None:
-    # Chips of PCs: the part names of those for phones begin with SM.
+    # Chips of PCs: the part names of phone chips begin with SM.
     names = [chip.product for chip in CHIPS if chip.arch == hexagon and chip.name.startswith("SC")]
     return f"V{hexagon}" + (f", as in {', '.join(names)}" if names else "") if hexagon else None
 
