@@ -40,7 +40,9 @@ def without(*names: str) -> dict[str, Any]:
 @pytest.mark.parametrize("tiny", [1, MIN_HEADER_BYTES - 1])
 def test_a_limit_under_which_no_error_could_be_told_is_refused_with_the_numbers(tiny: int) -> None:
     small, usual = Hello(limits=Limits(max_header=tiny)), Hello()
-    with pytest.raises(HandshakeFailed, match=f"application side accepts headers of at most {tiny} bytes; at least 4096"):
+    with pytest.raises(
+        HandshakeFailed, match=f"application side accepts headers of at most {tiny} bytes; at least 4096"
+    ):
         negotiate(small, usual)
     with pytest.raises(HandshakeFailed, match="The host accepts"):
         negotiate(usual, small)
