@@ -1,11 +1,9 @@
 """Run ONNX models on the Qualcomm NPU from any Python, in a supervised host process.
 
->>> import qnnbridge
->>> session = qnnbridge.InferenceSession("model.onnx")
->>> session.run(None, {"x": x})
+>>> import qnnbridge >>> session = qnnbridge.InferenceSession("model.onnx") >>> session.run(None, {"x": x})
 
-The names are those of ``onnxruntime``; the application needs no onnxruntime. Each name is imported when it is first
-used, so importing the package itself costs next to nothing. PYTEST_DONT_REWRITE, see `qnnbridge_protocol`.
+The API is that of ``onnxruntime``, which the application does not need. Each attribute is imported when it is first
+used, so that importing the package costs almost nothing. PYTEST_DONT_REWRITE, see `qnnbridge_protocol`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`qnnbridge.compile`: compiles models for QNN in a host process of its own.
+"""`qnnbridge.compile`: compiles models for QNN in a separate host process.
 
-The host starts the compiler, checks and runs its results, and moves the files to the destination; this side makes
-the request, shows progress, and explains deaths. Any thread; calls are independent.
+The host starts the compiler, checks and runs its results, and moves the files to the destination. This module sends
+the request, shows progress, and explains crashes. Any thread; calls are independent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OnProgress = Callable[[str, float], None]
 
 
 @overload
-def compile(  # noqa: A001 - what users call
+def compile(  # noqa: A001 - as in qnnbridge.compile(...)
     model: str | os.PathLike[str] | bytes,
     output: str | os.PathLike[str] | None = None,
     *,
@@ -65,7 +65,7 @@ def compile(  # noqa: A001 - what users call
 
 
 @overload
-def compile(  # noqa: A001 - what users call
+def compile(  # noqa: A001 - as in qnnbridge.compile(...)
     model: str | os.PathLike[str] | bytes,
     output: str | os.PathLike[str] | None = None,
     *,
@@ -84,7 +84,7 @@ def compile(  # noqa: A001 - what users call
 ) -> tuple[CompileResult, ...]: ...
 
 
-def compile(  # noqa: A001 - what users call
+def compile(  # noqa: A001 - as in qnnbridge.compile(...)
     model: str | os.PathLike[str] | bytes,
     output: str | os.PathLike[str] | None = None,
     *,
@@ -105,32 +105,39 @@ def compile(  # noqa: A001 - what users call
 
     Args:
         model: the original ONNX model, a file or its bytes.
-        output: path of the .onnx file to write, or a folder. Default: ``<stem>_ctx.onnx`` beside the model.
-        embed: the context binary goes into the .onnx file; default a file beside it.
+        output: path of the .onnx file to write, or a folder. Default: ``<stem>_ctx.onnx`` in the model's folder.
+        embed: store the context binary in the .onnx file; default a file in the same folder.
         validate: run the result in a new process and compare it with the CPU before it is written.
-        inputs: real inputs by name for the comparison; default made-up ones.
-        soc_model: the chip, by number or name (60, "SC8380XP"). Several, as a list, are compiled one by one, each
-            to a file of its own (``<stem>_soc60_ctx.onnx``); the result is then a tuple.
-        htp_arch: the architecture (73), if no chip is named.
-        provider_options: of QNN, as for a session.
-        sess_options: `SessionOptions`; free dimensions are fixed in there.
+        inputs: real inputs by name for the comparison; default generated inputs.
+        soc_model: the chip, by number or name (60, "SC8380XP"). A list of chips is compiled one by one, each to a
+            separate file (``<stem>_soc60_ctx.onnx``); the result is then a tuple.
+        htp_arch: the architecture (73), if no chip is given.
+        provider_options: options of QNN, as for a session.
+        sess_options: `SessionOptions`, which can also fix free dimensions.
         fallback: "cpu" leaves nodes that QNN does not accept to the CPU, with a warning; "error" refuses the model.
             A model without any node for QNN is always refused.
         timeout: seconds for everything, per chip; the compiler is ended after that.
         overwrite: replace existing files.
-        host: a host whose interpreter, environment and limits are used; the work is done in fresh ones.
+        host: a host whose interpreter, environment and limits are used; the work is done in new hosts.
         on_progress: called at the start and a few times per second with the current step and the elapsed seconds.
 
-    Raises `CompileFailed`, `OptionError` (also if the output exists already), `CompiledModelRefused`,
-    `PlacementRefused`, `DeadlineExceeded`, `HostCrashed`, and the errors of a session of the same model. Then
-    nothing is left behind.
+    Raises:
+        CompileFailed: the compiler or the comparison failed.
+        OptionError: an option is invalid, or the output exists already.
+        CompiledModelRefused: the model is compiled already.
+        PlacementRefused: QNN does not accept all nodes, or none.
+        DeadlineExceeded: the timeout has passed.
+        HostCrashed: the host died.
+
+    Errors of a session of the same model are raised as well. After an error no file is left.
     """
     several = isinstance(soc_model, (list, tuple))
     try:
         if inputs and not validate:
             raise OptionError(
-                "Inputs are for the comparison with the CPU, and validate=False leaves that out.",
-                fix="Leave out one of the two: inputs= (--input) or validate=False (--no-validate).",
+                "inputs= and validate=False cannot be combined.",
+                cause="Inputs are only used for the comparison with the CPU, which validate=False omits.",
+                fix="Omit inputs= (--input) or validate=False (--no-validate).",
             )
         jobs = make_jobs(
             [model],
@@ -161,8 +168,16 @@ def compile(  # noqa: A001 - what users call
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompileJob:
-    """One model for one chip; can be pickled. output: absolute, a folder ends in a separator; ``None``: beside the
-    model. tag: comes behind the model's name in one that is not given. inputs: to compare the result on."""
+    """One model for one chip; can be pickled.
+
+    Attributes:
+        recipe: the session that would run the model.
+        soc_model: the chip; ``None`` for the default.
+        embed: store the context binary in the .onnx file.
+        output: an absolute path, with a separator at the end for a folder; ``None``: the folder of the model.
+        tag: follows the model's name in a default file name.
+        inputs: inputs for the comparison of the result.
+    """
 
     recipe: SessionRecipe
     soc_model: str | None = None
@@ -174,7 +189,12 @@ class CompileJob:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compiled:
-    """The host's answer, as it travels. skipped: why nothing was compiled, for work that is resumed."""
+    """The host's answer on the wire.
+
+    Attributes:
+        results: one result per job.
+        skipped: why nothing was compiled, for resumed work.
+    """
 
     results: tuple[CompileResult, ...]
     skipped: str | None = None
@@ -192,10 +212,10 @@ def make_jobs(
     fallback: Fallback | None = "cpu",
     inputs: Mapping[str, Any] | None = None,
 ) -> list[CompileJob]:
-    """A job for each model and chip. Raises `OptionError` and the error of a missing model."""
+    """Return a job for each model and chip. Raise `OptionError` or the error of a missing model."""
     chips = list(dict.fromkeys(None if chip is None else str(chip) for chip in soc_models))
     if not chips:
-        raise OptionError("soc_model is an empty list.", fix="Name at least one chip.")
+        raise OptionError("soc_model is an empty list.", fix="Give at least one chip.")
     target = _target(output, len(models) * len(chips))
     options = coerce_session_options(sess_options, providers_given=False)
     parts = options.to_spec_parts()
@@ -227,10 +247,17 @@ def perform(
     resume: bool = False,
     on_begin: Callable[[Running], None] | None = None,
 ) -> Compiled:
-    """Compile jobs in a host of their own; several share their weights. Raises what `compile` raises.
+    """Compile jobs in a new host; several jobs share their weights. Raise the same errors as `compile`.
 
-    resume: existing results of the same model with the same options and versions are kept.
-    on_begin: called with the compilation before it starts anything, so that another thread can interrupt it.
+    Args:
+        jobs: the jobs, for the same options.
+        validate: run each result and compare it with the CPU.
+        timeout_s: seconds for all jobs.
+        overwrite: replace existing files.
+        host: a host whose settings are used.
+        on_progress: called with the current step and the elapsed seconds.
+        resume: keep existing results of the same model with the same options and versions.
+        on_begin: called with the compilation before it starts anything, so that another thread can interrupt it.
     """
     from qnnbridge._host import Host
 
@@ -242,7 +269,7 @@ def perform(
 
 
 class Running:
-    """One request to one host. `interrupt` belongs to any thread, the rest to one."""
+    """One request to one host. Any thread may call `interrupt`; the rest belongs to one thread."""
 
     def __init__(
         self, host: Host, jobs: Sequence[CompileJob], timeout_s: float | None, on_progress: OnProgress | None
@@ -269,9 +296,10 @@ class Running:
 
     def run(self, how: Mapping[str, Any]) -> Compiled:
         supervisor = self._host.supervisor
-        self._news.stage = "compiling"  # until the host says otherwise
+        self._news.stage = "compiling"  # until the host reports a stage
         self._news.report("compiling", 0.0)
-        # Before: a known poison must not cost a start of the host. Behind: the first HELLO names the versions.
+        # Checked before: a model that is known to crash must not cost a start of the host. Checked again
+        # afterwards: the versions are only known from the first HELLO.
         self._check_quarantine()
         try:
             process = supervisor.process(self._deadline)
@@ -298,8 +326,8 @@ class Running:
         return read_record(Compiled, frame.header, "model.compile")
 
     def interrupt(self) -> None:
-        """Have the host withdraw the work, which leaves nothing behind, and end it."""
-        # First: `run` must know that the error which the cancellation causes is this interruption.
+        """Tell the host to stop the work, which leaves no files, and end the host."""
+        # First: `run` must recognise the error caused by the cancellation as this interruption.
         self._interrupted = True
         process = self._host.supervisor.running
         if process is not None:
@@ -307,7 +335,7 @@ class Running:
             for request_id in self._request_id:
                 with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, Deadline):
                     process.channel.cancel(request_id, time.monotonic() + CANCEL_TIMEOUT_S)
-            # The reason first: a caller that sees the end of the stream before it would report a crash.
+            # The reason first: a caller that sees the end of the stream earlier would report a crash.
             process.channel.fail(reason)
             process.kill(reason.message)
         self._host.close()
@@ -342,7 +370,7 @@ class Running:
         header = {"op": "model.compile", "jobs": jobs, "folder": self._jobs[0].recipe.folder, **how}
         quarantine = self._host.quarantine
         if quarantine is not None:
-            # All of them travel: only the host finds out which fingerprint the model has.
+            # All of them are sent: only the host can determine the model's fingerprint.
             refused = [f for context in self._contexts for f in quarantine.fingerprints(context.options_hash)]
             header["quarantined"] = list(dict.fromkeys(refused))
         if self._deadline is not None:
@@ -355,7 +383,7 @@ class Running:
                 self._host.quarantine.check_source(job.recipe.was_read_from, context.options_hash)
 
     def _in_full(self, refusal: ModelQuarantined) -> ModelQuarantined:
-        """The error with the deaths and reports that this side knows."""
+        """Return the error with the deaths and reports that this process has recorded."""
         fingerprint = str(refusal.details.get("fingerprint", ""))
         for context in self._contexts:
             try:
@@ -365,7 +393,8 @@ class Running:
         return refusal
 
     def _explained(self, process: HostProcess, error: BridgeError, request_id: list[int]) -> BridgeError:
-        """With the cause from the host's log; a worker that died while the result was tried gets its report."""
+        """Return the error with the cause from the host's log, and with the report of a worker that died in the
+        comparison."""
         from qnnbridge._diagnosis.ort_log import enrich_from_stderr
 
         died = error.details.get("worker_died")
@@ -380,17 +409,17 @@ class Running:
 
 
 def _target(output: str | os.PathLike[str] | None, count: int) -> str | None:
-    """The path that `output` means, for this number of models."""
+    """Return the absolute output path for this number of models."""
     if output is None:
         return None
     text = os.fsdecode(output)
-    # Not `abspath`, which drops the separator at the end, by which the host knows a folder.
+    # Not `abspath`, which drops the separator at the end, by which the host recognises a folder.
     path = os.path.join(os.getcwd(), text)
     if count == 1:
         return path
     if text.lower().endswith(".onnx") and not os.path.isdir(text):
         raise OptionError(
-            f"There will be several compiled models, and {text} is one file.", fix="Give a folder as output."
+            f"{text} is one file, but several models would be compiled.", fix="Give a folder as output."
         )
     return os.path.join(path, "")
 
@@ -411,8 +440,8 @@ def _options(given: Mapping[str, Any] | None, soc_model: Soc | None, htp_arch: S
 def _with_options(providers: Sequence[ProviderSpec], given: Mapping[str, str]) -> tuple[ProviderSpec, ...]:
     if QNN not in [provider.name for provider in providers]:
         raise OptionError(
-            f"A model is compiled for {QNN}, and the session options name other providers only.",
-            fix=f"Add {QNN}, or no provider at all.",
+            f"A model is compiled for {QNN}, but the session options contain only other providers.",
+            fix=f"Add {QNN}, or remove all providers.",
         )
     return tuple(
         ProviderSpec(QNN, {**provider.options, **given}) if provider.name == QNN else provider

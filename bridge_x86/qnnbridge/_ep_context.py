@@ -1,7 +1,8 @@
-"""What a function of the application gets and gives while a model is compiled or loaded.
+"""Objects passed to and from functions of the application while a model is compiled or loaded.
 
-`OrtEpContextData` is a context binary, `OrtEpContextDataBuffer` takes one, `OrtExternalInitializerInfo` says where
-an initializer is. The first two are valid until the function that got them returns, as in ONNX Runtime.
+`OrtEpContextData` holds a context binary, `OrtEpContextDataBuffer` receives one, and `OrtExternalInitializerInfo`
+describes the location of an initializer. The first two are valid until the application's function returns, as in
+ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def _number(value: Any) -> int | None:
 
 
 class OrtExternalInitializerInfo:
-    """Where an initializer is: a file, relative to the model, an offset and a size in bytes."""
+    """Location of an initializer: a file, relative to the model, an offset and a size in bytes."""
 
     __slots__ = ("_place",)
 
@@ -63,7 +64,7 @@ class OrtExternalInitializerInfo:
 
 
 class OrtEpContextData:
-    """A context binary, for the function that is to store it."""
+    """A context binary, passed to the function that stores it."""
 
     __slots__ = ("_data",)
 
@@ -83,7 +84,8 @@ class OrtEpContextData:
         return len(self._valid())
 
     def read(self, offset: int = 0, length: int | None = None) -> bytes:
-        """A part of it; default the rest from `offset` on. Raises an `IndexError` outside of it."""
+        """Return a part of the data; default everything from `offset` on. Raise an `IndexError` outside the
+        data."""
         data = self._valid()
         start, count = _number(offset), None if length is None else _number(length)
         if start is None or start < 0 or (length is not None and (count is None or count < 0)):
@@ -105,7 +107,7 @@ class OrtEpContextData:
 
 
 class OrtEpContextDataBuffer:
-    """Takes a context binary from the function that has it: `allocate` once, then `write`."""
+    """Receives a context binary from the application's function, which calls `allocate` once, then `write`."""
 
     __slots__ = ("_data", "_expired", "_max_size")
 
@@ -163,7 +165,7 @@ class OrtEpContextDataBuffer:
         self._data[start : start + len(given)] = given
 
     def finish(self) -> bytearray:
-        """Its contents; it is not valid any more."""
+        """Return the contents and invalidate the buffer."""
         self._check()
         self._expired, data = True, self._data
         self._data = None
@@ -181,13 +183,13 @@ class OrtEpContextDataBuffer:
             raise RemoteRuntimeError("EPContext data output is valid only during the read callback.")
 
 
-# --- as the host calls them ------------------------------------------------------------------------------
+# --- functions for the host -------------------------------------------------------------------------------
 
 
 def initializer_location(
     function: Callable[..., Any],
 ) -> CalledFunction:
-    """``get_initializer_location_func`` of a `ModelCompiler`."""
+    """Adapt ``get_initializer_location_func`` of a `ModelCompiler`."""
 
     def call(arguments: Mapping[str, Any], values: list[Any]) -> tuple[Any, Sequence[Any]]:
         described = arguments.get("external")
@@ -204,7 +206,7 @@ def initializer_location(
                 "[ONNXRuntimeError] : 1 : FAIL : Unable to cast Python instance of type "
                 f"{type(found)} to C++ type '?' (#define PYBIND11_DETAILED_ERROR_MESSAGES or compile in debug mode "
                 "for details)",
-                cause="get_initializer_location_func returned something else than an OrtExternalInitializerInfo.",
+                cause="get_initializer_location_func did not return an OrtExternalInitializerInfo.",
                 fix="Return an OrtExternalInitializerInfo, or None to keep the initializer in the model.",
             )
         return found.to_wire(), ()
@@ -215,7 +217,7 @@ def initializer_location(
 def context_write(
     function: Callable[..., Any],
 ) -> CalledFunction:
-    """``set_ep_context_data_write_func`` of a `ModelCompiler`."""
+    """Adapt ``set_ep_context_data_write_func`` of a `ModelCompiler`."""
 
     def call(arguments: Mapping[str, Any], values: list[Any]) -> tuple[Any, Sequence[Any]]:
         data = OrtEpContextData.of(np.ascontiguousarray(values[0]).data)
@@ -229,7 +231,7 @@ def context_write(
 
 
 def context_read(function: Callable[..., Any], max_size: int) -> CalledFunction:
-    """``set_ep_context_data_read_func`` of `SessionOptions`."""
+    """Adapt ``set_ep_context_data_read_func`` of `SessionOptions`."""
 
     def call(arguments: Mapping[str, Any], _values: list[Any]) -> tuple[Any, Sequence[Any]]:
         buffer = OrtEpContextDataBuffer.of(max_size)
@@ -245,7 +247,7 @@ def context_read(function: Callable[..., Any], max_size: int) -> CalledFunction:
 def write(
     function: Callable[[bytes], Any],
 ) -> CalledFunction:
-    """The function of ``ModelCompiler.compile_to_stream``."""
+    """Adapt the function of ``ModelCompiler.compile_to_stream``."""
 
     def call(_arguments: Mapping[str, Any], values: list[Any]) -> tuple[Any, Sequence[Any]]:
         function(np.ascontiguousarray(values[0]).tobytes())

@@ -1,7 +1,8 @@
-"""One input (or output) of a model as a rule for what may be there, and ONNX Runtime's words for what may not.
+"""Rules for the values of one input or output of a model, and the errors for other values in ONNX Runtime's
+wording.
 
 Pure functions on immutable rules; any thread. Classes and texts of the errors are those that ONNX Runtime raises
-for the same mistake (measured, and compared with it in the tests); the ``fix`` is added.
+for the same mistake (measured, and compared in the tests); only the ``fix`` is added.
 """
 
 from __future__ import annotations
@@ -22,25 +23,31 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 INVALID_ARGUMENT = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : "
 
-# ONNX Runtime has these numbers and no tensors of them.
+# ONNX Runtime numbers these types, but supports no tensors of them.
 _COMPLEX = frozenset({ElementType.COMPLEX64, ElementType.COMPLEX128})
 
-# Numbers by which ONNX Runtime's messages call the kinds (onnxruntime's ONNXType).
+# Numbers of the kinds in ONNX Runtime's messages (onnxruntime's ONNXType).
 _KIND_NUMBERS = {"map": 1, "tensor": 2, "sequence": 3, "sparse": 4, "optional": 5}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FeedRule:
-    """The types and shapes that one input takes.
+    """Types and shapes that one input accepts.
 
-    declared: the type as the model has it. inner: the same without ``optional``.
-    dtype: the one numpy dtype that fits a tensor; ``None`` where that is not a matter of identity (strings, types
-        without a numpy name) or the input is no tensor.
-    shape: ``None`` per dimension that is free; ``None`` altogether where every shape fits. A scalar is such a case:
-        ONNX Runtime shows an unknown shape and no dimensions alike, and checks neither.
-    exact: `shape`, if no dimension is free. fixed: its dimensions that are not, with their positions.
-    required: it must be fed.
-    role: its name in messages.
+    Attributes:
+        name: name of the input.
+        declared: the type declared by the model.
+        inner: `declared` without ``optional``.
+        dtype: the only numpy dtype that fits a tensor; ``None`` if dtype objects cannot be compared by identity
+            (strings, types without a numpy name), or if the input is not a tensor.
+        shape: the size per dimension, ``None`` for a free dimension; ``None`` altogether if every shape fits.
+            Scalars
+            are such a case: ONNX Runtime shows an unknown shape like a shape without dimensions, and checks
+                neither.
+        exact: `shape`, if no dimension is free.
+        fixed: positions and sizes of the dimensions that are not free.
+        required: whether the input must be fed.
+        role: the word for the input or output in messages.
     """
 
     name: str
@@ -58,7 +65,8 @@ class FeedRule:
 def make_rule(
     name: str, type_text: str, dims: tuple[int | str | None, ...], overridable: bool = False, role: Role = "input"
 ) -> FeedRule:
-    """The rule for an input or output with this declaration. Raises `errors.NotImplemented` for an unknown type."""
+    """Return the rule for an input or output with this declaration. Raise `errors.NotImplemented` for an unknown
+    type."""
     declared = from_ort_type(type_text)
     inner = declared.item if declared.kind == "optional" and declared.item is not None else declared
     dtype = None
@@ -81,7 +89,7 @@ def make_rule(
 
 
 class Node(Protocol):
-    """An input or output, of a file or of a session: `NodeInfo` and `NodeArg` are such."""
+    """An input or output of a file or a session, such as `NodeInfo` and `NodeArg`."""
 
     @property
     def name(self) -> str: ...
@@ -92,14 +100,13 @@ class Node(Protocol):
 
 
 def rule_of(node: Node, overridable: bool = False, role: Role = "input") -> FeedRule:
-    """The rule for an input or output as a file or a session describes it."""
+    """Return the rule for an input or output of a file or a session."""
     return make_rule(node.name, node.type, tuple(node.shape or ()), overridable, role)
 
 
 def shape_fits(rule: FeedRule, shape: Sequence[int]) -> bool:
-    """Whether a tensor of this shape may be fed. Dimensions of one name may differ; the model itself checks
-    them.
-    """
+    """Return whether a tensor of this shape may be fed. Dimensions of one name may differ; the model itself checks
+    them."""
     want = rule.shape
     if want is None:
         return True
@@ -136,10 +143,10 @@ def check_shape(rule: FeedRule, shape: Sequence[int]) -> None:
 
 
 def check_tensor(rule: FeedRule, value: Array | Typed) -> None:
-    """Whether numpy's type is one, then kind, element type and shape: ONNX Runtime's order."""
+    """Check the numpy type, then kind, element type and shape, in ONNX Runtime's order."""
     element = element_of(value.dtype) if isinstance(value, np.ndarray) else value.element_type
     if element is None and isinstance(value, np.ndarray) and value.dtype.kind == "V":
-        element = ElementType.STRING  # as which ONNX Runtime takes structured arrays
+        element = ElementType.STRING  # ONNX Runtime treats structured arrays as strings
     if element is None or (element in _COMPLEX and element is not rule.inner.element):
         raise unsupported(rule, value)
     if rule.inner.kind != "tensor":
@@ -182,7 +189,7 @@ def wrong_element(rule: FeedRule, actual: str, expected: str) -> errors.InvalidA
 
 
 def unsupported(rule: FeedRule, value: Array | Typed) -> errors.RemoteRuntimeError:
-    """A numpy type unknown to ONNX (or taken nowhere by ONNX Runtime)."""
+    """Return the error for a numpy type that is unknown to ONNX, or that ONNX Runtime accepts nowhere."""
     dtype = value.dtype if isinstance(value, np.ndarray) else value.data.dtype
     return errors.RemoteRuntimeError(
         f"Numpy_type {dtype.num} can't be converted to MLDataType.",
@@ -192,7 +199,8 @@ def unsupported(rule: FeedRule, value: Array | Typed) -> errors.RemoteRuntimeErr
 
 
 def missing(rule: FeedRule) -> errors.Fail:
-    """``None`` for an input that must be fed. ONNX Runtime notices in the node that needs it, and there by luck."""
+    """Return the error for a required input that is ``None``. ONNX Runtime reports it in the node that uses the
+    input, and not in all cases."""
     return errors.Fail(
         f"[ONNXRuntimeError] : 1 : FAIL : Missing Input: {rule.name}",
         cause=f"None was given for input {rule.name!r}, which is not optional.",
@@ -201,7 +209,7 @@ def missing(rule: FeedRule) -> errors.Fail:
 
 
 def unable(rule: FeedRule, value: object) -> errors.RemoteRuntimeError:
-    """Something that is no value at all."""
+    """Return the error for an object that cannot be a value."""
     return errors.RemoteRuntimeError(
         f"Unable to handle object of type {type(value)}",
         cause=f"It was given for input {rule.name!r}.",
@@ -216,7 +224,7 @@ def _python_form(rule: FeedRule) -> str:
 
 def _element_text(rule: FeedRule) -> str:
     text = rule.inner.element.text if rule.inner.element is not None else "?"
-    # As ONNX Runtime spells it in this message alone.
+    # ONNX Runtime's spelling in this message only.
     return f"Float8{text[6:].upper()}" if text.startswith("float8") else text
 
 
@@ -224,15 +232,15 @@ def _shape_text(shape: tuple[Any, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
-# --- element types and shapes that an application names -----------------------------------------------------
+# --- element types and shapes given by an application -------------------------------------------------------
 
 NO_STRINGS = "Creation of OrtValues is currently only supported from non-string numpy arrays"
-# What numpy calls a type and ONNX has not, where ONNX Runtime names the number of the type.
+# numpy types without an ONNX type whose number ONNX Runtime reports.
 _NUMBERED_KINDS = "fc"
 
 
 def element_from(element_type: Any) -> ElementType:
-    """The element type that an application names by its ONNX number or by anything numpy takes for a dtype."""
+    """Return the element type for an ONNX number or for anything that numpy accepts as a dtype."""
     if isinstance(element_type, int):
         return _element(element_type)
     try:
@@ -252,7 +260,7 @@ def _element(number: Any) -> ElementType:
         element = ElementType(int(number))
     except ValueError:
         element = None
-    # ONNX Runtime has no 6-bit floats and no complex numbers.
+    # ONNX Runtime supports no 6-bit floats and no complex numbers.
     if element is None or element.name.startswith(("COMPLEX", "FLOAT6")):
         raise errors.RemoteRuntimeError(
             f"tensor type {int(number)} is not supported", fix="See onnx.TensorProto.DataType for the numbers."
@@ -261,7 +269,7 @@ def _element(number: Any) -> ElementType:
 
 
 def checked_shape(shape: Any, element: ElementType) -> tuple[int, ...]:
-    """The shape as a tuple; refused with ONNX Runtime's classes where no such tensor can be."""
+    """Return the shape as a tuple. Raise ONNX Runtime's errors for an impossible shape."""
     if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__"):
         raise errors.RemoteTypeError(f"The shape must be a sequence of int, not {shape!r:.100}.")
     try:
@@ -276,7 +284,7 @@ def checked_shape(shape: Any, element: ElementType) -> tuple[int, ...]:
 
 
 def unsupported_dtype(dtype: np.dtype[Any]) -> errors.RemoteRuntimeError:
-    """ONNX Runtime's words for a numpy type that it does not take."""
+    """Return ONNX Runtime's error for a numpy type that it does not accept."""
     if dtype.kind in _NUMBERED_KINDS:
         return errors.RemoteRuntimeError(f"Numpy_type {dtype.num} can't be converted to MLDataType.")
     return errors.RemoteRuntimeError(NO_STRINGS, cause=f"The dtype is {dtype}.")

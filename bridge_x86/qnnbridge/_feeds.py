@@ -1,11 +1,11 @@
 """Feeds and outputs of a run: an application's values for inputs, and its arrays for results (``out=``).
 
-Feeds are checked and converted before anything is sent. `FeedChecker` is made once per session and immutable; any
-thread. The good case, numpy arrays of the right type, takes a few dictionary look-ups and comparisons per input;
-`fit` does the rest. It follows ONNX Runtime: lists become tensors of the declared type, objects in string arrays
-become their ``str()``, a dict is a map, and refusals have the same class. More is accepted in three places:
-`Typed` and ml_dtypes arrays, `SparseTensor`, lists of dicts for sequences of maps. Symbolic dimensions of one name
-may differ: ONNX Runtime does not check that either.
+Feeds are checked and converted before anything is sent. A `FeedChecker` is created once per session and is
+immutable; any thread. The usual case, numpy arrays of the right type, takes a few dictionary look-ups and
+comparisons per input; `fit` handles the rest. It behaves like ONNX Runtime: lists become tensors of the declared
+type, objects in string arrays become their ``str()``, a dict is a map, and errors have the same class. Three
+additional forms are accepted: `Typed` and ml_dtypes arrays, `SparseTensor`, and lists of dicts for sequences of
+maps. Symbolic dimensions of one name may differ: ONNX Runtime does not check that either.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from qnnbridge_protocol.tensors import Sparse, Typed, ml_dtype
 
 
 def fit(rule: FeedRule, value: Any) -> Any:
-    """The value that travels for `value`, checked. ``None`` stays ``None``."""
+    """Check `value` and return what is sent for it. ``None`` stays ``None``."""
     if isinstance(value, OrtValue):
         return _fit_value(rule, value.value)
     if isinstance(value, SparseTensor):
@@ -52,18 +52,18 @@ def fit(rule: FeedRule, value: Any) -> Any:
         return _from_list(rule, value)
     if isinstance(value, dict):
         return _checked_map(rule, value)
-    # Python cannot iterate over a memoryview of several dimensions, or of none.
+    # Python cannot iterate over a memoryview with several dimensions, or without dimensions.
     if hasattr(type(value), "__iter__") and not (isinstance(value, memoryview) and value.ndim != 1):
         return _from_iterable(rule, value)
     raise unable(rule, value)
 
 
 def _fit_value(rule: FeedRule, value: Any) -> Any:
-    """For values that have a type of their own."""
+    """Check a value that already has an ONNX type."""
     if isinstance(value, np.ndarray):
-        # A plain array of a subclass: the host knows no subclasses.
+        # A plain array instead of a subclass, which the host does not support.
         array = np.asarray(value)
-        # numpy's void type: ONNX Runtime takes such items as texts of fixed length.
+        # ONNX Runtime treats items of numpy's void type as texts of fixed length.
         if array.dtype.kind == "V" and rule.inner.element is ElementType.STRING:
             array = _void_texts(array)
         check_tensor(rule, array)
@@ -82,11 +82,11 @@ def _fit_value(rule: FeedRule, value: Any) -> Any:
 
 
 def _texts(array: Array) -> Array:
-    """Strings as they travel. ONNX Runtime takes any object in an array of objects, as its ``str()``."""
+    """Return strings as they are sent. ONNX Runtime converts each object of an object array with ``str()``."""
     if array.dtype.kind != "O":
         return array
     items = array.reshape(-1).tolist()
-    # The usual array of texts is sent as it is; a subclass of str is converted like any object.
+    # The usual array of texts is sent unchanged; a subclass of str is converted like any object.
     if set(map(type, items)) <= {str}:
         return array
     texts: Array = np.empty(array.shape, object)
@@ -114,13 +114,12 @@ def _from_list(rule: FeedRule, items: list[Any]) -> Any:
 
 def _array_of(rule: FeedRule, element: ElementType, items: list[Any]) -> Array:
     layout = LAYOUTS[element]
-    # numpy has no name for bfloat16 and float8; as integers of the same size the list's values would be
-    # wrong.
+    # numpy has no bfloat16 and float8; as integers of the same size the values of the list would be wrong.
     dtype = layout.storage if layout.named else ml_dtype(element)
     if dtype is None:
         raise errors.RemoteRuntimeError(
             "Could not create tensor from given input list",
-            cause=f"numpy has no type for {element.text}, and ml_dtypes, which has, is not installed.",
+            cause=f"numpy has no type for {element.text}; ml_dtypes defines one, but is not installed.",
             fix="Install ml_dtypes.",
         )
     try:
@@ -135,7 +134,13 @@ def _array_of(rule: FeedRule, element: ElementType, items: list[Any]) -> Array:
 
 
 def _check_items(rule: FeedRule, items: list[Any], *, own_type: bool) -> None:
-    """The members of a sequence. own_type: it came as an `OrtValue`, whose type ONNX Runtime checks as a whole."""
+    """Check the items of a sequence.
+
+    Args:
+        rule: the rule of the input.
+        items: the items.
+        own_type: whether the sequence is an `OrtValue`, whose type ONNX Runtime checks as a whole.
+    """
     item_type = rule.inner.item
     if item_type is not None and item_type.kind == "map":
         for item in items:
@@ -167,7 +172,7 @@ def _check_items(rule: FeedRule, items: list[Any], *, own_type: bool) -> None:
 
 
 def _void_texts(array: Array) -> Array:
-    """The bytes of each item as text, zeros at the end included, as ONNX Runtime takes them."""
+    """Return the bytes of each item as text, with zeros at the end, like ONNX Runtime."""
     texts = np.empty(array.shape, object)
     texts.ravel()[:] = [item.tobytes().decode() for item in array.ravel()]
     return texts
@@ -179,9 +184,10 @@ def _void_texts(array: Array) -> Array:
 def _checked_map(rule: FeedRule, value: dict[Any, Any]) -> dict[Any, Any]:
     if not value:
         raise errors.RemoteRuntimeError(
-            "Size of dictionary is empty, unable to run the prediction.", cause=f"It is for input {rule.name!r}."
+            "Size of dictionary is empty, unable to run the prediction.",
+            cause=f"The dictionary was given for input {rule.name!r}.",
         )
-    # ONNX Runtime decides by the first key, and so do the texts of the errors below.
+    # ONNX Runtime decides by the first key; so do the texts of the errors below.
     first = next(iter(value))
     given = ElementType.STRING if isinstance(first, str) else ElementType.INT64
     if given is ElementType.INT64 and not hasattr(first, "__float__"):
@@ -228,8 +234,8 @@ def _scalar_fits(rule: FeedRule, item: object) -> bool:
 
 
 def _from_iterable(rule: FeedRule, value: Any) -> list[Any]:
-    """ONNX Runtime takes an iterable that is no list only for dictionaries."""
-    # Taken once: a generator can be read only once, and errors need the items, too.
+    """Return the items of an iterable that is not a list. ONNX Runtime accepts it only for dictionaries."""
+    # Read once: a generator can only be read once, and errors also need the items.
     items = list(value)
     if items and isinstance(items[0], np.ndarray):
         raise errors.RemoteRuntimeError(
@@ -262,32 +268,35 @@ Feed = tuple[str, Any, ValueType]
 
 
 class FeedChecker:
-    """Knows the inputs of one model.
-
-    overridable: initializers that may be fed.
-    """
+    """Checks the feeds of one model."""
 
     __slots__ = ("_required", "_required_names", "_rules")
 
     def __init__(self, inputs: Iterable[Node], overridable: Iterable[Node] = ()) -> None:
+        """Initialize.
+
+        Args:
+            inputs: the model's inputs.
+            overridable: initializers that may be fed.
+        """
         self._rules: dict[str, FeedRule] = {}
         for nodes, optional in ((inputs, False), (overridable, True)):
             for node in nodes:
-                # An initializer that is an input as well: the input's rule counts.
+                # If an initializer is also an input, the input's rule applies.
                 self._rules.setdefault(node.name, rule_of(node, optional))
         self._required_names = [rule.name for rule in self._rules.values() if rule.required]
         self._required = frozenset(self._required_names)
 
     def check(self, feeds: Mapping[str, Any]) -> list[Feed]:
-        """The feeds, ready to be encoded. ``None`` stays for an input that must be fed: see `refuse_missing`."""
+        """Return the feeds, ready for encoding. ``None`` stays for a required input: see `refuse_missing`."""
         # First, as ONNX Runtime does: a missing input is reported before a wrong one.
         self.require_all(feeds)
         rules = self._rules
         out: list[Feed] = []
         for name, value in feeds.items():
             rule = rules.get(name)
-            # `is not`: numpy's builtin types are single objects. Another object of an equal type goes the
-            # careful way and is accepted there.
+            # `is not`: numpy's built-in types are single objects. Another object of an equal type is checked in
+            # `_check_carefully`, and accepted there.
             if rule is None or value.__class__ is not np.ndarray or value.dtype is not rule.dtype:
                 return self._check_carefully(feeds)
             if value.shape != rule.exact and not shape_fits(rule, value.shape):
@@ -296,22 +305,23 @@ class FeedChecker:
         return out
 
     def require_all(self, feeds: Mapping[str, Any]) -> None:
-        """Raises `RemoteValueError` if an input that must be fed is not named."""
+        """Raise `RemoteValueError` if a required input is missing."""
         if not feeds.keys() >= self._required:
             raise self._missing(feeds)
 
     def _check_carefully(self, feeds: Mapping[str, Any]) -> list[Feed]:
-        """Raises the one of several faults that ONNX Runtime raises.
+        """Raise the same one of several errors as ONNX Runtime.
 
-        It first converts all values, in the order of their names, and then compares them with the model, from the
-        last name to the first.
+        ONNX Runtime first converts all values, in the order of their names, and then compares them with the model,
+        from the last name to the first.
         """
         named: dict[str, Any] = {}
         for given, value in feeds.items():
-            named.setdefault(checked_name(given, "Input names"), value)  # "x" and b"x" are one: the first counts
+            # "x" and b"x" are the same input: the first value is used
+            named.setdefault(checked_name(given, "Input names"), value)
         out: dict[str, Feed] = {}
         refusal = None
-        # The order decides which of several faults is raised: applications compare messages.
+        # The order decides which of several errors is raised: applications compare messages.
         for name in sorted(named):
             value, rule = named[name], self._rules.get(name)
             if value is None:  # not fed
@@ -329,20 +339,20 @@ class FeedChecker:
         return [out[name] for name in named if name in out]
 
     def refuse_missing(self, feeds: Iterable[Feed]) -> None:
-        """Raises `Fail` if an input that must be fed is ``None``. ONNX Runtime notices that in the node that needs
-        it; QNN does not."""
+        """Raise `Fail` if a required input is ``None``. ONNX Runtime detects that in the node that uses the input;
+        QNN does not."""
         for name, value, _ in feeds:
             if value is None and self._rules[name].required:
                 raise missing(self._rules[name])
 
     def complete(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """The feeds of a binding, with ``None`` for the inputs that have no value."""
+        """Return the feeds of a binding, with ``None`` for required inputs without a value."""
         return {**dict.fromkeys(self._required_names), **feeds}
 
     def _missing(self, feeds: Mapping[str, Any]) -> errors.RemoteValueError:
         missing = [name for name in self._required_names if name not in feeds]
         extra = [str(name) for name in feeds if name not in self._rules]
-        hints = [f"{name!r} is no input." + suggest(name, missing) for name in extra]
+        hints = [f"{name!r} is not an input." + suggest(name, missing) for name in extra]
         return errors.RemoteValueError(
             f"Required inputs ({missing}) are missing from input feed ({list(feeds)}).", fix=" ".join(hints) or None
         )
@@ -354,7 +364,8 @@ class FeedChecker:
                 fix=f"The model's inputs are {', '.join(map(repr, self._rules)) or 'none'}.",
             )
         with contextlib.suppress(errors.InvalidArgument):
-            fit(make_rule(name, "tensor(float)", ()), value)  # what cannot be converted is refused for that
+            # raises the error for a value that cannot be converted
+            fit(make_rule(name, "tensor(float)", ()), value)
         known = ", ".join(map(repr, self._rules))
         return errors.InvalidArgument(
             f"{INVALID_ARGUMENT}Invalid input name: {name}",
@@ -367,33 +378,35 @@ class FeedChecker:
 # Type of ``out=``: arrays in the order of the outputs, or by name.
 Out = Sequence["Array | None"] | Mapping[str, "Array | None"]
 
-# What is left of outputs, by names, without what follows from padding.
+# Reduces outputs, given by name, to the part without padding.
 Counted = Callable[[Sequence[str], Sequence[Any]], "list[Any]"]
 
 
 def check_out(out: Out, names: Sequence[str]) -> list[Array | None]:
-    """``out=`` as a list in the order of the outputs. Types and shapes are those of the results: see `deliver`."""
+    """Return ``out=`` as a list in the order of the outputs. Types and shapes are compared with the results in
+    `deliver`."""
     if out.__class__ is not list and isinstance(out, Mapping):
         unknown = [str(name) for name in out if name not in names]
         if unknown:
             raise InvalidArgument(
-                f"out= names {', '.join(unknown)}, which is not asked for.",
+                f"out= contains {', '.join(unknown)}, which is not a requested output.",
                 fix=f"The outputs are {', '.join(names)}.",
             )
         out = [out.get(name) for name in names]
     arrays = list(out)
     if len(arrays) != len(names):
         raise InvalidArgument(
-            f"out= has {len(arrays)} arrays for {len(names)} outputs.", fix="Give one for each, or None."
+            f"out= has {len(arrays)} arrays for {len(names)} outputs.",
+            fix="Give an array or None for each output.",
         )
     for name, array in zip(names, arrays, strict=True):
         if array is not None and (not isinstance(array, np.ndarray) or not array.flags.writeable):
-            raise InvalidArgument(f"What out= has for {name!r} is no array that can be written to.")
+            raise InvalidArgument(f"The value of out= for {name!r} is not a writable array.")
     return arrays
 
 
 def deliver(values: Sequence[Any], out: Sequence[Array | None]) -> list[Any]:
-    """Copy results into the arrays of ``out=``, unless they are there already. All of them, or none."""
+    """Copy results into the arrays of ``out=``, unless they are there already: either all of them or none."""
     for value, target in zip(values, out, strict=True):
         if target is None or value is target:
             continue

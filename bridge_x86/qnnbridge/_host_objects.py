@@ -1,8 +1,9 @@
-"""Objects that live in one generation of the host, behind a number.
+"""Objects in the host that belong to one generation of it and are identified by a number.
 
-`HostObject` is what a proxy class of the application keeps. It is released with its proxy: at once by `release`,
-else with the next call after the garbage collector has found it. It is lost with its host (`StateLost`): this side
-cannot make its contents again. Any thread may call; the host serves calls of one object one at a time.
+A proxy class of the application holds a `HostObject`. The object is released with its proxy: at once by `release`,
+otherwise with the next call after the garbage collector has found the proxy. The object is lost with its host
+(`StateLost`), since the application's process cannot restore its contents. Any thread may call; the host executes
+calls of one object one at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
 
 
 class ObjectReply(NamedTuple):
-    """What an operation gave: plain facts, tensors and other values, a further object."""
+    """Result of an operation.
+
+    Attributes:
+        result: plain data.
+        values: tensors and other values.
+        made: a further object that the operation created.
+    """
 
     result: Any
     values: list[Any]
@@ -35,9 +42,13 @@ class ObjectReply(NamedTuple):
 
 
 class HostObject:
-    """An object of the host. Made by `create_object`, or by an operation of another object.
+    """An object of the host, created by `create_object` or by an operation of another object.
 
-    kind: its name in messages. generation: of the host in which it lives.
+    Attributes:
+        host: the host.
+        generation: the generation of the host to which the object belongs.
+        number: identifies the object.
+        kind: the word for the object in messages.
     """
 
     __slots__ = ("__weakref__", "_call_off", "_forks", "_released", "generation", "host", "kind", "number")
@@ -62,20 +73,20 @@ class HostObject:
         functions: Mapping[str, CalledFunction] = NO_FUNCTIONS,
         context: CallContext | None = None,
     ) -> ObjectReply:
-        """Call one of its operations, for as long as it takes.
+        """Call an operation of the object, without a time limit.
 
         Args:
-            operation: name of the operation, one of its kind.
-            arguments: by name, of msgpack types.
+            operation: name of the operation, which the kind of object must have.
+            arguments: arguments by name, of msgpack types.
             values: tensors and other values.
             objects: further objects of the same host.
-            functions: of the application, by name, that the host may call meanwhile.
+            functions: functions of the application, by name, that the host may call meanwhile.
             context: the model to blame if the host dies.
 
         Raises:
-            Closed: it, or one of `objects`, was released.
-            StateLost: its host is gone.
-            InvalidArgument: one of `objects` lives in another host.
+            Closed: this object, or one of `objects`, was released.
+            StateLost: its host has ended.
+            InvalidArgument: one of `objects` belongs to another host.
         """
         from qnnbridge_protocol.values import decode_all
 
@@ -96,10 +107,15 @@ class HostObject:
         on_news: Callable[[Frame], None] | None = None,
         functions: Mapping[str, CalledFunction] = NO_FUNCTIONS,
     ) -> Frame:
-        """Send the header's request for this object and return the raw answer: no tensor is decoded.
+        """Send the header's request for this object and return the raw answer, without decoding tensors.
 
-        on_sent: given the number of the request once it is written. on_news: given each PHASE and EVENT frame of
-        the request; must not wait.
+        Args:
+            header: fields of the request.
+            buffers: its buffers.
+            context: the model to blame if the host dies.
+            on_sent: called with the number of the request once it is written.
+            on_news: called with each PHASE and EVENT frame of the request; must not wait.
+            functions: functions of the application, by name.
         """
         process = self.process()
         message = {**header, "object": self.number}, buffers
@@ -110,14 +126,14 @@ class HostObject:
             raise _lost(self.kind) from None
 
     def process(self) -> HostProcess:
-        """The host in which it lives. Raises `Closed`, `StateLost`, `ForkedClient`."""
+        """Return the host process that holds the object. Raise `Closed`, `StateLost` or `ForkedClient`."""
         if self._released:
-            raise Closed(f"The {self.kind} was released.", fix="Make a new one.")
+            raise Closed(f"The {self.kind} was released.", fix="Create a new one.")
         if self._forks != fds.forks:
             raise ForkedClient(
                 f"This process is a fork of the one that owns the {self.kind}.",
-                cause="It has a host of its own, and the contents of the object are in the host of its parent.",
-                fix="Make it after the fork, or use the spawn start method of multiprocessing.",
+                cause="The fork uses a separate host, and the object is in the host of its parent.",
+                fix="Create the object after the fork, or use the spawn start method of multiprocessing.",
             )
         supervisor = self.host.supervisor
         process = supervisor.running
@@ -128,7 +144,8 @@ class HostObject:
         return process
 
     def numbers_of(self, objects: Sequence[HostObject]) -> list[int]:
-        """The numbers of others that are used together with it. Raises as `call` does."""
+        """Return the numbers of other objects that are used together with this object. Raise the errors of
+        `call`."""
         return numbers_in(self.host, self.generation, objects)
 
     @property
@@ -136,7 +153,7 @@ class HostObject:
         return self._released
 
     def release(self) -> None:
-        """Free it in the host now. Idempotent; never blocks."""
+        """Release the object in the host now. Idempotent; never waits."""
         if self._released:
             return
         self._released = True
@@ -144,7 +161,7 @@ class HostObject:
         process = self.host.supervisor.running
         if process is not None and process.generation == self.generation:
             process.channel.one_way.add({"op": "object.release", "objects": [self.number]})
-        self._call_off()  # last: what is interrupted before is done again, which does no harm
+        self._call_off()  # last: a release that is interrupted earlier is repeated, which does no harm
 
 
 def create_object(
@@ -156,7 +173,8 @@ def create_object(
     *,
     context: CallContext | None = None,
 ) -> tuple[HostObject, Any]:
-    """Make an object of this kind; the object and the host's facts of it. Parameters as of `HostObject.call`."""
+    """Create an object of this kind; return it and the host's data about it. For the parameters see
+    `HostObject.call`."""
     header, buffers = object_message(arguments, values)
     header |= {"op": "object.create", "kind": kind}
     made, frame = forward_creation(host, header, buffers, objects, context)
@@ -170,7 +188,7 @@ def forward_creation(
     objects: Sequence[HostObject] = (),
     context: CallContext | None = None,
 ) -> tuple[HostObject, Frame]:
-    """`create_object` with a header and buffers that are ready; the object and the raw answer."""
+    """Do `create_object` with a prepared header and buffers; return the object and the raw answer."""
     kind = str(header.get("kind"))
     context = context or CallContext("object.create", kind)
     while True:
@@ -181,9 +199,9 @@ def forward_creation(
             frame = _exchange(host, process, message, context, sent.append)
             break
         except ChannelRetired:
-            continue  # of given objects `process` then says that they are lost
+            continue  # for given objects `process` then raises that they are lost
         except BaseException:
-            # It may be made all the same; its number is that of the request.
+            # The object may have been created nevertheless; its number is that of the request.
             for number in sent:
                 host.release_object_later(process.generation, number)
             raise
@@ -191,15 +209,16 @@ def forward_creation(
 
 
 def numbers_in(host: Host, generation: int, objects: Sequence[HostObject]) -> list[int]:
-    """The numbers of objects in this generation of the host. Raises `Closed`, `StateLost`, `InvalidArgument`."""
+    """Return the numbers of objects of this generation of the host. Raise `Closed`, `StateLost`,
+    `InvalidArgument`."""
     for one in objects:
         if one.host is not host:
             raise InvalidArgument(
-                f"The {one.kind} lives in another host.",
-                fix="Make both with the same host=, or leave it out for both.",
+                f"The {one.kind} belongs to another host.",
+                fix="Create both with the same host=, or omit host= for both.",
             )
         if one.released:
-            raise Closed(f"The {one.kind} was released.", fix="Make a new one.")
+            raise Closed(f"The {one.kind} was released.", fix="Create a new one.")
         if one.generation != generation:
             raise _lost(one.kind)
     return [one.number for one in objects]
@@ -208,7 +227,7 @@ def numbers_in(host: Host, generation: int, objects: Sequence[HostObject]) -> li
 def object_message(
     arguments: Mapping[str, Any] | None, values: Sequence[Any]
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """The header's part of a request on an object, and its buffers."""
+    """Return the fields of a request on an object, and its buffers."""
     header: dict[str, Any] = {"arguments": dict(arguments or {})}
     if not values:
         return header, ()
@@ -230,7 +249,7 @@ def _exchange(
 ) -> Frame:
     host.before_call(process)
     if process.retiring:
-        raise ChannelRetired  # what is made there now would be lost at once
+        raise ChannelRetired  # an object created there now would be lost at once
     try:
         with host.isolate(context, None):
             frame = host.call_with_functions(process, message, None, context, on_sent, on_news, functions)
@@ -244,9 +263,9 @@ def _exchange(
 
 def _lost(kind: str) -> StateLost:
     return StateLost(
-        f"The {kind} is lost: the host in which it lived has been replaced.",
-        cause="The host died, or was restarted, since the object was made.",
-        fix="Make the object again.",
+        f"The {kind} is lost: the host that held it has been replaced.",
+        cause="The host died, or was restarted, since the object was created.",
+        fix="Create the object again.",
     )
 
 

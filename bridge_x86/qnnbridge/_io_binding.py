@@ -1,12 +1,12 @@
 """`IOBinding`: inputs and outputs tied to memory of the application, with the methods of ``onnxruntime.IOBinding``.
 
 Owns the bound values, in the order of binding. Inputs are read when the session runs, not when they are bound.
-Large tensors in memory that the bridge allocated move into memory that the host has mapped, too, and results are
-written there: a value that is bound again in the next run crosses no pipe and is not copied. A value that is bound
-as input and output of one run is changed in place; if the host dies in that run, the value is lost (`StateLost`).
-Otherwise either all outputs hold the results of a run or none was touched, except for shared memory after a run
-that failed. Knows the session only as `BindableSession`. Not locked: one binding belongs to one thread at a time,
-as in ONNX Runtime.
+Large tensors in memory that the bridge allocated are moved to memory that the host maps as well, and results are
+written there: a value that is bound again in the next run is neither copied nor sent through a pipe. A value that
+is bound as input and output of the same run is changed in place; if the host dies in that run, the value is lost
+(`StateLost`). Otherwise either all outputs contain the results of a run, or none was changed, except for shared
+memory after a run that failed. Uses the session only as `BindableSession`. Not thread-safe: a binding belongs to
+one thread at a time, as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -56,14 +56,19 @@ class BindableSession(Protocol):
 
 @dataclasses.dataclass(slots=True)
 class _Output:
-    """holder: where the result is found after a run. fixed: its memory is the application's and is written to."""
+    """An output of the binding.
+
+    Attributes:
+        holder: contains the result after a run.
+        fixed: whether results are written to the application's memory.
+    """
 
     holder: OrtValue
     fixed: bool
 
 
 class IOBinding:
-    """Inputs and outputs tied to memory of the application. Made by ``session.io_binding()``."""
+    """Inputs and outputs tied to memory of the application. Created by ``session.io_binding()``."""
 
     __slots__ = ("_declared", "_input_rules", "_inputs", "_output_rules", "_outputs", "session")
 
@@ -80,8 +85,9 @@ class IOBinding:
     # --- inputs ------------------------------------------------------------------------------------------
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
-        """Bind a numpy array. Changes made to it before the run count, unless it had to be copied (not C order)."""
-        # Checked when it is bound, with ONNX Runtime's own texts; types and shapes are compared at the run.
+        """Bind a numpy array. Later changes of the array take effect, unless it had to be copied (not in C
+        order)."""
+        # Checked here with ONNX Runtime's texts; types and shapes are compared when the session runs.
         rule = self._input_rules.get(name)
         if rule is None:
             raise errors.RemoteRuntimeError(f"Failed to find NodeArg with name: {name} in the def list")
@@ -108,13 +114,14 @@ class IOBinding:
         shape: Sequence[int],
         buffer_ptr: int,
     ) -> None:
-        """Bind memory of this process by its address. It must stay valid, and is read when the session runs."""
+        """Bind memory of this process by its address. The memory must stay valid, and is read when the session
+        runs."""
         self._known_input(name)
         require_cpu(device_type)
         self._inputs[name] = OrtValue(view_of_memory(element_type, shape, buffer_ptr))
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Bind an `OrtValue`; ``update_inplace`` on it before a run counts."""
+        """Bind an `OrtValue`; a later ``update_inplace`` of it takes effect."""
         self._known_input(name)
         self._inputs[name] = _ort_value(ortvalue)
 
@@ -129,7 +136,7 @@ class IOBinding:
         self._inputs.clear()
 
     def synchronize_inputs(self) -> None:
-        """Nothing to wait for: memory is the CPU's."""
+        """Do nothing: the CPU's memory needs no synchronization."""
 
     # --- outputs -----------------------------------------------------------------------------------------
 
@@ -142,7 +149,8 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Bind an output: to memory of this process by its address, or, without one, to a new value per run."""
+        """Bind an output: to memory of this process by its address, or, without an address, to a new value per
+        run."""
         require_cpu(device_type)
         if buffer_ptr is None:
             self._outputs[name] = _Output(OrtValue(None, declared=self._declared.get(name)), fixed=False)
@@ -154,9 +162,9 @@ class IOBinding:
         self._outputs[name] = _Output(OrtValue(view_of_memory(element_type, shape, buffer_ptr)), fixed=True)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Bind an output to the memory of a tensor; results are written into it."""
+        """Bind an output to the memory of a tensor; results are written to it."""
         holder = _ort_value(ortvalue)
-        # Anything that is no dense numeric tensor has no memory to write to: it gets the new value.
+        # Only a dense numeric tensor has memory that can be written to; all others receive the new value.
         fixed = isinstance(holder.content, Typed) or (
             isinstance(holder.content, np.ndarray) and not holder.content.dtype.hasobject
         )
@@ -166,20 +174,21 @@ class IOBinding:
         self._outputs.clear()
 
     def synchronize_outputs(self) -> None:
-        """Nothing to wait for: a run ends when its outputs are here."""
+        """Do nothing: a run ends when its outputs have arrived."""
 
     def get_outputs(self) -> list[OrtValue]:
-        """The bound outputs in the order of binding. Before a run those without memory have no value."""
+        """Return the bound outputs in the order of binding. Before a run, outputs without memory have no value."""
         return [output.holder for output in self._outputs.values()]
 
     def get_outputs_as_ortvaluevector(self) -> list[OrtValue]:
-        """`get_outputs`: here there is no vector of native values behind it."""
+        """Do `get_outputs`: this package has no vector of native values."""
         return self.get_outputs()
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        """Copies of the outputs: numpy arrays, and lists, dicts, ``None`` and `SparseTensor` for the other types.
+        """Return copies of the outputs: numpy arrays, and lists, dicts, ``None`` and `SparseTensor` for the other
+        types.
 
-        Raises where the session has not run yet (ONNX Runtime crashes there).
+        Raise an error before the first run (ONNX Runtime crashes in this case).
         """
         for name, output in self._outputs.items():
             rule = self._output_rules.get(name)
@@ -192,9 +201,11 @@ class IOBinding:
     # --- running -----------------------------------------------------------------------------------------
 
     def run(self, run_options: Any = None, **limits: Any) -> None:
-        """Run the session with the bound values. Every failure is a `RuntimeError`, as in ONNX Runtime.
+        """Run the session with the bound values. Every error is a `RuntimeError`, as in ONNX Runtime.
 
-        limits: ``timeout``, ``retry`` and ``on_deadline`` of the session's `run`.
+        Args:
+            run_options: options of the run.
+            limits: ``timeout``, ``retry`` and ``on_deadline`` of the session's `run`.
         """
         if not self._outputs:
             raise errors.RemoteRuntimeError(f"{_EXECUTION}At least one output should be requested.")
@@ -203,8 +214,7 @@ class IOBinding:
                 rule = self._output_rules.get(name)
                 if output.fixed and rule is not None:
                     check_tensor(rule, output.holder.content)
-            # An output without memory gets a new value with each run, which takes the place of the old one in
-            # its holder.
+            # An output without memory gets a new value with each run, which replaces the old value in its holder.
             held = [output.holder if output.fixed else None for output in self._outputs.values()]
             values = self.session.run_bound(list(self._outputs), self._inputs, held, run_options, **limits)
             self._deliver(values)
@@ -212,8 +222,7 @@ class IOBinding:
             raise _in_execution(error) from error
 
     def _deliver(self, values: Sequence[Any]) -> None:
-        # Checked in a first pass and written in a second: a result that does not fit must leave all outputs
-        # as they were.
+        # First all are checked, then all are written: a result that does not fit must leave all outputs unchanged.
         pairs = list(zip(self._outputs.items(), values, strict=True))
         for (name, output), value in pairs:
             if output.fixed and value is not output.holder.content:
@@ -235,25 +244,26 @@ def _ort_value(value: object) -> OrtValue:
 
 
 def view_of_memory(element_type: Any, shape: Any, pointer: Any) -> Any:
-    """A value on memory of this process that starts at an address. It must stay valid as long as the value."""
+    """Return a value in memory of this process at an address. The memory must stay valid as long as the value."""
     element = element_from(element_type)
     if element is ElementType.STRING:
         raise errors.RemoteRuntimeError(_NO_STRINGS)
     dims = checked_shape(shape, element)
     try:
-        # Also takes numpy integers and refuses floats.
+        # Also accepts numpy integers and rejects floats.
         address = operator.index(pointer)
     except TypeError:
         raise errors.RemoteTypeError(f"buffer_ptr must be an int, not {pointer!r:.100}.") from None
     size = nbytes(element, dims)
-    # Any address is right for no bytes, also 0.
+    # For zero bytes any address is valid, also 0.
     if size == 0:
         return typed_view(np.empty(0, np.uint8), element, dims)
     if address <= 0:
         raise errors.RemoteRuntimeError(
-            f"buffer_ptr is {address}, which is no memory.", fix="Pass array.ctypes.data of a numpy array."
+            f"buffer_ptr is {address}, which is not a valid address.",
+            fix="Pass array.ctypes.data of a numpy array.",
         )
-    # The array keeps the ctypes object, not the memory: that is the application's to keep.
+    # The array keeps the ctypes object, not the memory, which the application has to keep.
     memory = (ctypes.c_ubyte * size).from_address(address)
     raw = np.frombuffer(memoryview(memory).cast("B"), np.uint8)
     return typed_view(raw, element, dims)
@@ -288,7 +298,7 @@ def _in_execution(error: errors.BridgeError) -> errors.RemoteRuntimeError:
     # ONNX Runtime drops its prefix "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : " here.
     text = error.message
     if text.startswith("[ONNXRuntimeError]"):
-        # And spells this one otherwise.
+        # ONNX Runtime spells this text differently here.
         text = text.split(" : ", 3)[-1].replace("output name:", "output name: ")
     if not text.startswith(_EXECUTION):
         text = _EXECUTION + text
@@ -315,37 +325,40 @@ def _copied(value: Any) -> Any:
     return dict(value) if isinstance(value, dict) else value
 
 
-# --- the values of one bound run, in memory that the host has mapped ----------------------------------------
+# --- the values of one bound run, in memory that the host maps as well --------------------------------------
 
-# Kinds of numpy types that the host reads as they are: no strings, no objects.
+# Kinds of numpy types that the host reads without conversion: no strings, no objects.
 _KINDS: Final = "biufc"
 
 
 class BoundValues:
-    """The inputs and outputs of one bound run.
-
-    Args:
-        host: the session's; has the shared memory.
-        inputs: by name.
-        outputs: values for results; ``None`` for a new one.
+    """Inputs and outputs of one bound run.
 
     Attributes:
         feed: the inputs.
-        wish: where the outputs go.
+        wish: the request for the places of the outputs.
     """
 
     def __init__(
         self, host: ArraySource, inputs: Mapping[str, OrtValue], outputs: Sequence[OrtValue | None]
     ) -> None:
-        # Before the feed is made: `move` changes the array that a value holds.
+        """Initialize.
+
+        Args:
+            host: the session's host, which provides shared memory.
+            inputs: values by name.
+            outputs: values for results; ``None`` for a new value.
+        """
+        # Before `feed` is created: `move` changes the array that a value holds.
         for value in (*inputs.values(), *outputs):
             if value is not None and _is_worth_sharing(value.content):
                 value.move(lambda shape, dtype: allocate(host, shape, dtype, host_writes=True, reusable=True))
         self.feed = {name: value.content for name, value in inputs.items()}
-        # Values of other kinds get their results in another way.
+        # Values of other kinds are replaced after the run.
         contents = [None if value is None else value.content for value in outputs]
         out = [one if one.__class__ is np.ndarray and one.flags.writeable else None for one in contents]
-        # By identity: an output that only overlaps an input in memory was not asked to be in place.
+        # Compared by identity: for an output that only overlaps an input in memory, no change in place was
+        # requested.
         fed = {id(array) for array in self.feed.values()}
         self._in_place = [
             value
@@ -355,8 +368,8 @@ class BoundValues:
         self.wish = Wish(out, fresh="writable", in_place=bool(self._in_place))
 
     def lose(self, error: StateLost | DeadlineExceeded) -> None:
-        """The run that was to change values in place did not end well in time: these are lost."""
-        # A run that never began has changed nothing.
+        """Mark the values as lost: the run that was to change them in place failed, or was too slow."""
+        # A run that did not start has changed nothing.
         if error.details.get("state") != "not-started":
             lost = error if isinstance(error, StateLost) else still_changed(error)
             for value in self._in_place:
@@ -375,19 +388,19 @@ def _is_shared(array: Array) -> bool:
 
 
 def lost_in_place(cause: str) -> StateLost:
-    """The error of a run that was to change its inputs, and whose host ended."""
+    """Return the error for a run that was to change its inputs, and whose host ended."""
     return StateLost(
         "The host ended in a run that changes its inputs in place: their contents are lost.",
         cause=cause,
-        fix="Write the values again (update_inplace) and repeat the run. With outputs of their own, bound values "
-        "outlive a host, and runs are repeated.",
+        fix="Write the values again (update_inplace) and repeat the run. With separate outputs, bound values "
+        "survive the end of a host, and runs are repeated.",
     )
 
 
 def still_changed(error: DeadlineExceeded) -> StateLost:
-    """The error of values that a run still changed when its time was over."""
+    """Return the error for values that a run was still changing at its deadline."""
     return StateLost(
-        "The contents are lost: the time of a run that changes them in place was over before its end.",
+        "The contents are lost: a run that changes them in place did not end before its deadline.",
         cause=error.message,
         fix="Write the values again (update_inplace).",
     )

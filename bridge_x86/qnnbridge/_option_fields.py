@@ -1,4 +1,4 @@
-"""ONNX Runtime's enumerations, the typed fields of its options classes, and did-you-mean for mistyped names."""
+"""ONNX Runtime's enumerations, the typed fields of its options classes, and suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from qnnbridge_protocol import errors
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` with a leading blank, or nothing."""
-    import difflib  # with heapq: for mistakes only
+    """Return `` Did you mean 'x'?`` with a leading space, or an empty string."""
+    import difflib  # imports heapq: only for errors
 
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
@@ -26,10 +26,10 @@ class _Members:
 
 
 class _NativeEnum:
-    """An enumeration as ONNX Runtime's bindings make them: no `enum.Enum`, and no `int`.
+    """An enumeration like those of ONNX Runtime's bindings, which are neither an `enum.Enum` nor an `int`.
 
-    Members are equal to their number and have its hash; every number that fits makes a value, whose name is
-    "???" if it is no member's. ``strict``: values are equal to values of their own class alone.
+    Members are equal to their number and have its hash. Every number in the range creates a value, which is called
+    "???" if no member has this number. ``strict``: values are only equal to values of the same class.
     """
 
     _number: int
@@ -46,7 +46,7 @@ class _NativeEnum:
         cls._by_name = {name: cls(number) for name, number in numbers.items()}
         for name, member in cls._by_name.items():
             setattr(cls, name, member)
-        # Where pybind11 keeps the members of its enumerations.
+        # pybind11 stores the members of its enumerations under this name.
         setattr(cls, "__entries", {name: (member, None) for name, member in cls._by_name.items()})
         cls.__doc__ = "\n\n".join(["Members:", *(f"  {name}" for name in cls._by_name)])
 
@@ -110,13 +110,13 @@ def _arithmetic(name: str, strict: bool = False) -> Callable[..., Any]:
 
 
 class _NativeFlags(_NativeEnum):
-    """Flags give plain numbers when they are combined, and can be ordered."""
+    """Flags whose combinations are plain numbers, and which can be ordered."""
 
 
 for _name in ["and", "or", "xor", "rand", "ror", "rxor", "lt", "le", "gt", "ge", "invert"]:
     setattr(_NativeFlags, f"__{_name}__", _arithmetic(f"__{_name}__"))
 
-if TYPE_CHECKING:  # what checkers know about an enumeration holds for these
+if TYPE_CHECKING:  # for type checkers these behave like Python's enumerations
 
     class _OrtEnum(enum.IntEnum):
         def __init_subclass__(cls, strict: bool = False, signed: bool = False) -> None: ...
@@ -155,7 +155,7 @@ class OrtAllocatorType(_OrtEnum, signed=True):
 class OrtMemType(_OrtEnum, signed=True):
     CPU_INPUT = -2
     CPU_OUTPUT = -1
-    # ONNX Runtime has two names for this number.
+    # ONNX Runtime has two members with this number.
     CPU = -1
     DEFAULT = 0
 
@@ -165,7 +165,7 @@ class OrtDeviceMemoryType(_OrtEnum):
     HOST_ACCESSIBLE = 5
 
 
-# Not the numbers of `OrtHardwareDeviceType`: ONNX Runtime's devices have FPGA as 2.
+# These numbers differ from those of `OrtHardwareDeviceType`: in ONNX Runtime's devices FPGA is 2.
 class OrtMemoryInfoDeviceType(_OrtEnum):
     CPU = 0
     GPU = 1
@@ -248,7 +248,7 @@ T = TypeVar("T")
 
 
 class Field(Generic[T]):
-    """One attribute. `convert` returns the value to keep or raises `RemoteTypeError`."""
+    """One attribute. `convert` returns the value to store or raises `RemoteTypeError`."""
 
     def __init__(self, default: T, convert: Callable[[str, Any], T], doc: str) -> None:
         self.default = default
@@ -274,7 +274,7 @@ class Field(Generic[T]):
 
 
 class HasFields:
-    """Base of the two option classes: unknown attributes are refused with a suggestion."""
+    """Base of the two option classes. Unknown attributes raise an error with a suggestion."""
 
     __slots__ = ("_values",)
     _values: dict[str, Any]
@@ -287,13 +287,14 @@ class HasFields:
         return {name: field for name, field in vars(cls).items() if isinstance(field, Field)}
 
     def changed_fields(self) -> dict[str, Any]:
-        """Fields whose value is not the default."""
+        """Return the fields whose value is not the default."""
         fields = self.fields()
-        # A copy first: another thread may assign meanwhile.
+        # A copy: another thread may assign meanwhile.
         return {name: value for name, value in self._values.copy().items() if value != fields[name].default}
 
     def take_fields(self, source: object) -> None:
-        """Those of other options, ours or onnxruntime's; an older onnxruntime lacks the newer attributes."""
+        """Copy the fields of other options, ours or onnxruntime's. An older onnxruntime lacks the newer
+        attributes."""
         for name, field in self.fields().items():
             value = getattr(source, name, field.default)
             if value != field.default:
@@ -311,16 +312,16 @@ class HasFields:
     def _unknown(self, name: str) -> NoReturn:
         cls = type(self).__name__
         public = [n for n in dir(type(self)) if not n.startswith("_")]
-        # Without name= and obj=: with them Python's traceback would add a second suggestion of its own.
+        # Without name= and obj=: with them Python's traceback would add another suggestion.
         raise AttributeError(f"{cls!r} object has no attribute {name!r}.{suggest(name, public)}") from None
 
     def __reduce__(self) -> NoReturn:
-        # As ONNX Runtime's: a copy that silently shared or dropped callbacks and tensors would be worse.
+        # Like ONNX Runtime: a copy that silently shared or dropped callbacks and tensors would be worse.
         raise TypeError(f"cannot pickle or copy {type(self).__name__!r} object")
 
 
 def as_bool(name: str, value: Any) -> bool:
-    # As pybind11: None is False, and whatever has `__bool__` is taken.
+    # Like pybind11: None is False, and anything with `__bool__` is accepted.
     if value is None:
         return False
     if not hasattr(type(value), "__bool__"):
@@ -349,7 +350,7 @@ def as_int32(name: str, value: Any) -> int:
 
 
 def as_text(name: str, value: Any) -> str:
-    # pybind11 takes bytes, too, where C++ wants a std::string.
+    # pybind11 also accepts bytes for a std::string of C++.
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, str):
@@ -360,7 +361,7 @@ def as_text(name: str, value: Any) -> str:
         return str(value)
     error = wrong_type(name, value, "a str")
     if isinstance(value, os.PathLike):
-        error.fix = "ONNX Runtime takes no path objects here: pass os.fspath(path)."
+        error.fix = "ONNX Runtime accepts no path objects here: pass os.fspath(path)."
     raise error
 
 
@@ -368,7 +369,8 @@ E = TypeVar("E", bound=enum.IntEnum)
 
 
 def as_enum(cls: type[E]) -> Callable[[str, Any], E]:
-    """Accepts the class itself and ONNX Runtime's own of the same name, but no plain number."""
+    """Return a function that accepts the class itself and ONNX Runtime's class of the same name, but no plain
+    number."""
 
     def convert(name: str, value: Any) -> E:
         if isinstance(value, cls):
@@ -390,7 +392,7 @@ def as_enum(cls: type[E]) -> Callable[[str, Any], E]:
 
 
 def as_buffer(name: str, value: Any) -> memoryview:
-    """The bytes of what has the buffer protocol."""
+    """Return the bytes of an object with the buffer protocol."""
     try:
         return memoryview(value).cast("B")
     except TypeError:
@@ -398,7 +400,8 @@ def as_buffer(name: str, value: Any) -> memoryview:
 
 
 def checked_name(name: object, what: str) -> str:
-    """The name of an input or output as text; bytes are UTF-8, as for ONNX Runtime. Raises `RemoteTypeError`."""
+    """Return the name of an input or output as text; bytes are UTF-8, as in ONNX Runtime. Raise
+    `RemoteTypeError`."""
     if isinstance(name, (bytes, bytearray)):
         name = name.decode()
     if not isinstance(name, str):
@@ -408,7 +411,7 @@ def checked_name(name: object, what: str) -> str:
             name.encode()
         except UnicodeEncodeError:
             raise errors.RemoteTypeError(
-                f"{what} must be text, which {name!r:.100} is not: it has half a pair."
+                f"{what} must be text, but {name!r:.100} contains an unpaired surrogate."
             ) from None
     return name
 
@@ -427,7 +430,7 @@ def as_text_mapping(name: str, value: Any) -> dict[str, str]:
 
 
 def incompatible(function: str, signature: str, *given: Any, **named: Any) -> errors.RemoteTypeError:
-    """pybind's words for arguments of wrong types; `signature` is the one that it takes."""
+    """Return the error that pybind11 raises for arguments of wrong types; `signature` is the accepted signature."""
     shown = ", ".join(repr(value) for value in given)
     if named:
         pairs = ", ".join(f"{name}={value!r}" for name, value in named.items())

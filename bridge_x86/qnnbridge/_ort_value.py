@@ -1,8 +1,9 @@
 """`OrtValue`, a value of any ONNX type in this process's memory, and `SparseTensor`, with ONNX Runtime's methods.
 
-Owns one value of `qnnbridge_protocol.values`, by reference: a contiguous native numpy array is not copied, so that
-writing into it (or `update_inplace`) changes the input of the next run, as in ONNX Runtime. Only the CPU: see
-`devices`. Not locked: an application that writes into a value during a send may send mixed contents.
+An `OrtValue` refers to one value of `qnnbridge_protocol.values`. A contiguous native numpy array is not copied, so
+that writing to the array (or `update_inplace`) changes the input of the next run, as in ONNX Runtime. Only the CPU
+is supported: see `_providers`. Without locks: if an application writes to a value while it is sent, old and new
+contents may be mixed.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _REFUSED_ELEMENTS = frozenset({ElementType.STRING, ElementType.COMPLEX64, Elemen
 
 
 class OrtValue:
-    """A value. Made with the ``ortvalue_from_...`` methods; sessions and bindings return them.
+    """A value. Created by the ``ortvalue_from_...`` methods; sessions and bindings return such values.
 
-    Two of them are never equal, as in ONNX Runtime; compare what `numpy` returns.
+    Two values are never equal, as in ONNX Runtime; compare the results of `numpy` instead.
     """
 
     __slots__ = ("__weakref__", "_declared", "_held", "_lost", "_ours")
@@ -45,9 +46,16 @@ class OrtValue:
     def __init__(
         self, ortvalue: Any, numpy_obj: Any = None, session: Any = None, *, declared: str | None = None
     ) -> None:
-        """ortvalue: see `qnnbridge_protocol.values`; another `OrtValue` is shared. declared: the model's type text,
-        for what does not tell itself (empty sequences, maps, empty optionals). numpy_obj, session: not needed."""
-        # Both then hold the same object: a change in place is seen by both, as in ONNX Runtime.
+        """Initialize.
+
+        Args:
+            ortvalue: see `qnnbridge_protocol.values`; the contents of another `OrtValue` are shared.
+            numpy_obj: not used.
+            session: not used.
+            declared: the model's type text, for values that do not imply their type (empty sequences, maps, empty
+                optionals).
+        """
+        # Both then refer to the same object: changes in place affect both, as in ONNX Runtime.
         if isinstance(ortvalue, OrtValue):
             ortvalue, declared = ortvalue.value, declared or ortvalue._declared
         if not (ortvalue is None or isinstance(ortvalue, (np.ndarray, Typed, Sparse, list, dict))):
@@ -57,40 +65,40 @@ class OrtValue:
             )
         self._held: Any = ortvalue
         self._declared = declared
-        # Whether the bridge allocated its memory and nobody else has an array or address of it.
+        # Whether the bridge allocated the memory, and no other code has an array or address of it.
         self._ours = False
         self._lost: errors.BridgeError | None = None
 
     @property
     def content(self) -> Any:
-        """`value` for the bridge itself, which hands out neither the array nor its address."""
+        """Return `value` to the bridge itself, which passes on neither the array nor its address."""
         if self._lost is not None:
             raise self._lost.copy()
         return self._held
 
     @property
     def value(self) -> Any:
-        """The value on the wire: a numpy array, `Typed`, `Sparse`, list, dict or ``None``."""
+        """Return the value in the form that is sent: a numpy array, `Typed`, `Sparse`, list, dict or ``None``."""
         self._ours = False
         return self.content
 
     def replace(self, value: Any) -> None:
-        """Hold a value that the bridge has made from now on. For outputs; arrays that were handed out stay as they
-        are."""
-        # New contents take the place of lost ones.
+        """Replace the contents by a value that the bridge has created. For outputs; arrays that were returned
+        earlier stay unchanged."""
+        # New contents replace lost contents.
         self._held, self._lost, self._ours = value, None, True
 
     def lose(self, error: errors.BridgeError) -> None:
-        """The contents are undefined: each use raises `error` until new contents are written."""
+        """Mark the contents as undefined: each use raises `error` until new contents are written."""
         self._lost = error
 
     def move(self, allocate: Callable[[tuple[int, ...], np.dtype[Any]], Array | None]) -> None:
-        """Move a numpy tensor into the memory that `allocate` gives, if only the bridge knows the old memory.
+        """Move a numpy tensor into memory from `allocate`, if only the bridge refers to the old memory.
 
-        An array, view or address of the old memory in other hands would not see later contents. Counting references
-        would not do: an address that was given to C is none.
+        Other arrays, views or addresses of the old memory would not show later contents. Counting references would
+        not suffice: an address passed to C is not a reference.
         """
-        # Once an array or an address has been handed out, the memory stays where it is for good.
+        # Once an array or an address has been returned, the memory must not change any more.
         if self._lost is not None or not self._ours:
             return
         memory = allocate(self._held.shape, self._held.dtype)
@@ -98,13 +106,14 @@ class OrtValue:
             np.copyto(memory, self._held)
             self._held = memory
 
-    # --- making ------------------------------------------------------------------------------------------
+    # --- creation ----------------------------------------------------------------------------------------
 
     @classmethod
     def ortvalue_from_numpy(
         cls, numpy_obj: Array, /, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """A tensor on top of the array's memory (on a copy, if it is not contiguous or not native)."""
+        """Create a tensor that uses the array's memory (or a copy, if the array is not contiguous or not
+        native)."""
         require_cpu(device_type)
         if not isinstance(numpy_obj, np.ndarray):
             raise errors.RemoteRuntimeError(NO_STRINGS, cause=f"Got a {type(numpy_obj).__name__}.")
@@ -117,9 +126,10 @@ class OrtValue:
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: Array, /, onnx_element_type: int) -> OrtValue:
-        """A tensor on top of the array's memory, whose bits are taken as another type of the same size.
+        """Create a tensor that uses the array's memory, interpreted as another type of the same size.
 
-        For types below a byte the array has the tensor's shape, and its first bytes hold the packed elements.
+        For types smaller than a byte the array has the tensor's shape, and its first bytes contain the packed
+        elements.
         """
         if not isinstance(data, np.ndarray):
             raise errors.RemoteTypeError(f"data must be a numpy array, not {type(data).__name__}.")
@@ -133,7 +143,7 @@ class OrtValue:
             raise errors.RemoteRuntimeError(
                 f"Items size in the incoming array: {data.dtype.itemsize} specified by onnxtype: {item_bytes}"
             )
-        # The bits as they are: nothing is converted.
+        # The bits are used without conversion.
         raw = np.ndarray((data.nbytes,), np.uint8, _plain(data))
         return cls(typed_view(raw, element, data.shape))
 
@@ -147,12 +157,21 @@ class OrtValue:
         vendor_id: int = -1,
         memory_info: object = None,
     ) -> OrtValue:
-        """A new tensor of zeros. element_type: a numpy type, or the number of an ONNX type."""
+        """Create a tensor of zeros.
+
+        Args:
+            shape: its shape.
+            element_type: a numpy type, or the number of an ONNX type.
+            device_type: only the CPU.
+            device_id: not used.
+            vendor_id: not used.
+            memory_info: not supported.
+        """
         if memory_info is not None:
             raise errors.RemoteRuntimeError(
                 "memory_info cannot be used through qnnbridge.",
-                cause="It names an allocator of ONNX Runtime, which is not in this process.",
-                fix="Leave it out: the value is then in this process's memory.",
+                cause="It selects an allocator of ONNX Runtime, which is not in this process.",
+                fix="Omit memory_info: the value is then in this process's memory.",
             )
         require_cpu(device_type)
         element = element_from(element_type)
@@ -160,7 +179,7 @@ class OrtValue:
             raise unsupported_dtype(numpy_dtype(element))
         dims = checked_shape(shape, element)
         made = cls(None)
-        # By `replace`, so that the memory counts as the bridge's own and `move` may move it.
+        # By `replace`, so that the memory belongs to the bridge and `move` may move it.
         made.replace(typed_view(np.zeros(nbytes(element, dims), np.uint8), element, dims))
         return made
 
@@ -170,7 +189,7 @@ class OrtValue:
 
     @classmethod
     def from_dlpack(cls, data: Any, /) -> OrtValue:
-        """A tensor on the memory of any CPU tensor that speaks DLPack, or of a raw capsule."""
+        """Create a tensor in the memory of any CPU tensor that supports DLPack, or of a raw capsule."""
         if isinstance(data, OrtValue):
             return cls.ortvalue_from_numpy(data._dense())
         if isinstance(data, np.ndarray):
@@ -178,27 +197,27 @@ class OrtValue:
         else:
             array = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
         if getattr(getattr(data, "dtype", None), "name", str(getattr(data, "dtype", ""))) in _BOOLS:
-            array = array.view(np.bool_)  # older DLPack has no bool and says uint8
-        # ONNX Runtime's own refusal and text.
+            array = array.view(np.bool_)  # older DLPack has no bool and reports uint8
+        # ONNX Runtime's error and text.
         if not array.flags.c_contiguous:
             raise errors.RemoteRuntimeError("ORT only supports contiguous tensor for now.")
         return cls.ortvalue_from_numpy(array)
 
-    # --- asking ------------------------------------------------------------------------------------------
+    # --- properties --------------------------------------------------------------------------------------
 
     def data_type(self) -> str:
-        """The type in ONNX Runtime's words: ``tensor(float)``, ``seq(tensor(int64))``."""
+        """Return the type in ONNX Runtime's notation: ``tensor(float)``, ``seq(tensor(int64))``."""
         kind = self._kind()
         if kind is None:
             raise errors.RemoteRuntimeError(
-                "This OrtValue holds no value and no type.",
+                "This OrtValue has neither a value nor a type.",
                 cause="It is the output of a binding that has not run yet.",
-                fix="Run the session first; has_value() tells whether there is a value.",
+                fix="Run the session first; has_value() returns whether a value exists.",
             )
         return str(kind)
 
     def element_type(self) -> int:
-        """The ONNX number of the elements of a tensor, or of the tensors of a sequence."""
+        """Return the ONNX number of the elements of a tensor, or of the tensors of a sequence."""
         kind = self._kind()
         while kind is not None and kind.kind in ("sequence", "optional"):
             kind = kind.item
@@ -240,18 +259,19 @@ class OrtValue:
         raise errors.RemoteRuntimeError(_ONLY_TENSORS)
 
     def data_ptr(self) -> int:
-        """Address of the first element in this process, 0 for an empty tensor."""
+        """Return the address of the first element in this process, 0 for an empty tensor."""
         raw = self._memory()
         self._ours = False
         return int(raw.ctypes.data) if raw.size else 0
 
-    # --- taking out --------------------------------------------------------------------------------------
+    # --- conversion --------------------------------------------------------------------------------------
 
     def numpy(self) -> Array:
-        """A numpy array on the tensor's memory (strings: a copy; types below a byte: unpacked).
+        """Return a numpy array that uses the tensor's memory (strings: a copy; types smaller than a byte:
+        unpacked).
 
-        float8e4m3fn comes as its bits (uint8), as in ONNX Runtime. Other types that numpy has no name for come as
-        ml_dtypes arrays where ml_dtypes is installed, else as bits; ONNX Runtime raises for these.
+        float8e4m3fn is returned as its bits (uint8), as in ONNX Runtime. Other types that numpy lacks are returned
+        as ml_dtypes arrays if ml_dtypes is installed, otherwise as bits; ONNX Runtime raises an error for these.
         """
         self._ours = False
         if isinstance(self.content, Typed):
@@ -272,23 +292,27 @@ class OrtValue:
         return SparseTensor(self.content)
 
     def __dlpack__(self, *, stream: Any = None, **asked: Any) -> Any:
-        """A capsule on the tensor's memory. asked: what newer consumers ask for (``max_version``, ``copy``)."""
+        """Return a capsule with the tensor's memory. `asked`: arguments of newer consumers (``max_version``,
+        ``copy``)."""
         try:
             return self._dense().__dlpack__(**asked)
-        except TypeError:  # numpy before 2.1 knows none of these
+        except TypeError:  # numpy before 2.1 does not support them
             return self._dense().__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         self._memory()
-        # kDLCPU, and its only device.
+        # kDLCPU, and the number of its only device.
         return (1, 0)
 
     def update_inplace(self, data: Array | OrtValue | None = None, *, np_arr: Array | None = None) -> None:
-        """Copy `data` over the tensor's memory: as many elements of as many bytes each; bits are not converted.
+        """Copy the bytes of `data` to the tensor's memory, without conversion. Number and size of the elements must
+        match.
 
-        np_arr: what older releases call it.
+        Args:
+            data: an array or another value.
+            np_arr: the parameter's name in older releases.
         """
-        # Cleared first, since `_memory` raises for lost contents; restored if nothing is written.
+        # Cleared first, since `_memory` raises an error for lost contents; restored if nothing is written.
         lost, self._lost = self._lost, None
         try:
             self._overwrite(np_arr if data is None else data)
@@ -308,7 +332,7 @@ class OrtValue:
         else:
             raise errors.RemoteTypeError("data must be a numpy.ndarray or an OrtValue.")
         target = self._memory()
-        # No bytes of text, of dates, or of structures become numbers.
+        # Bytes of text, dates or structures must not become numbers.
         if target.dtype.hasobject or source.dtype.kind in "OSTUMm" or source.dtype.names:
             raise errors.RemoteRuntimeError(
                 "Inplace update of OrtValues is currently only supported from non-string numpy arrays"
@@ -320,11 +344,11 @@ class OrtValue:
             )
         if not target.flags.writeable:
             raise errors.RemoteRuntimeError(
-                "The memory of this OrtValue is read-only.", fix="Make it from a writable numpy array."
+                "The memory of this OrtValue is read-only.", fix="Create it from a writable numpy array."
             )
         _as_bytes(target)[:] = _as_bytes(source)
 
-    # --- inside ------------------------------------------------------------------------------------------
+    # --- implementation ----------------------------------------------------------------------------------
 
     def _kind(self) -> ValueType | None:
         value = self.content
@@ -361,7 +385,7 @@ class OrtValue:
 
 
 class _Capsule:
-    """The object that numpy needs around a bare DLPack capsule."""
+    """The object that numpy needs around a raw DLPack capsule."""
 
     def __init__(self, capsule: Any) -> None:
         if type(capsule).__name__ != "PyCapsule":
@@ -382,15 +406,15 @@ _BOOLS = ("bool", "bool_", "torch.bool")
 
 
 def as_numpy(value: Typed) -> Array:
-    """The array that an application gets for a type which numpy lacks."""
+    """Return the array that an application receives for a type that numpy lacks."""
     if value.element_type is ElementType.FLOAT8E4M3FN:
-        # The one such type that ONNX Runtime returns.
+        # ONNX Runtime returns no other type of this kind.
         return value.data.reshape(value.shape)
     return value.numpy()
 
 
 def typed_view(raw: Array, element: ElementType, shape: Sequence[int]) -> Array | Typed:
-    """A tensor on top of raw bytes (``uint8``, at least as many as it needs)."""
+    """Return a tensor that uses the memory of raw bytes (``uint8``, at least as many as needed)."""
     layout, dims = LAYOUTS[element], tuple(shape)
     data = raw[: nbytes(element, dims)]
     if layout.packed:
@@ -400,9 +424,9 @@ def typed_view(raw: Array, element: ElementType, shape: Sequence[int]) -> Array 
 
 
 def _plain(array: Array) -> Array:
-    """An array of our own on the memory if it is contiguous and native, else on a copy that is.
+    """Return a new array with the same memory if that is contiguous and native, otherwise with a copy.
 
-    Not the array itself: an application can set its shape, type and strides.
+    The array itself is not returned: an application can change its shape, type and strides.
     """
     plain: Array = np.asarray(array)
     if not plain.dtype.isnative:
@@ -412,13 +436,14 @@ def _plain(array: Array) -> Array:
 
 
 def _as_bytes(array: Array) -> Array:
-    # Not `view`: numpy refuses another item size for an array without dimensions.
+    # Not `view`: numpy does not allow another item size for an array without dimensions.
     raw: Array = np.ndarray((array.nbytes,), np.uint8, array)
     return raw
 
 
 def to_application(value: Any) -> Any:
-    """Arrays, lists, dicts and ``None`` as they are; `Typed` as an array; `Sparse` as a `SparseTensor`."""
+    """Convert a value for the application: `Typed` to an array, `Sparse` to a `SparseTensor`; others stay
+    unchanged."""
     kind = type(value)
     if kind is Typed:
         return as_numpy(value)
@@ -445,7 +470,7 @@ class SparseCooView:
     _indices: Array
 
     def indices(self) -> Array:
-        """Positions in the flattened tensor (one dimension) or coordinates (two); read-only."""
+        """Return positions in the flattened tensor (one dimension) or coordinates (two); read-only."""
         return _read_only(self._indices)
 
 
@@ -457,11 +482,11 @@ class SparseCsrView:
     _outer: Array
 
     def inner(self) -> Array:
-        """Column of each value; read-only."""
+        """Return the column of each value; read-only."""
         return _read_only(self._inner)
 
     def outer(self) -> Array:
-        """Where each row starts among the values; read-only."""
+        """Return the index of the first value of each row; read-only."""
         return _read_only(self._outer)
 
 
@@ -472,7 +497,7 @@ class SparseBlockSparseView:
     _indices: Array
 
     def indices(self) -> Array:
-        """Which block of rows and which of columns each block is: int32, of shape (2, blocks); read-only."""
+        """Return the row and column of each block, counted in blocks: int32, of shape (2, blocks); read-only."""
         return _read_only(self._indices)
 
 
@@ -491,16 +516,16 @@ class SparseTensor:
 
     @property
     def value(self) -> Sparse:
-        """The value on the wire."""
+        """The value in the form that is sent."""
         return self._sparse
 
     @classmethod
     def sparse_coo_from_numpy(
         cls, dense_shape: Sequence[int], values: Array, coo_indices: Array, ort_device: OrtDevice
     ) -> SparseTensor:
-        """From positions in the flattened tensor (as many as values), or from coordinates.
+        """Create a tensor from positions in the flattened tensor (as many as values), or from coordinates.
 
-        Coordinates may be given flat (twice as many numbers as values), as ONNX Runtime takes them.
+        Coordinates may be flat (twice as many numbers as values), as in ONNX Runtime.
         """
         values = _values(values, ort_device)
         indices = _indices(coo_indices)
@@ -524,7 +549,8 @@ class SparseTensor:
         outer_indices: Array,
         ort_device: OrtDevice,
     ) -> SparseTensor:
-        """From the column of each value and the starts of the rows, one more than there are rows."""
+        """Create a matrix from the column of each value and the starts of the rows, whose number is that of the
+        rows plus one."""
         values = _values(values, ort_device)
         return cls(_sparse(values, dense_shape, "csr", (_indices(inner_indices), _indices(outer_indices))))
 
@@ -532,14 +558,14 @@ class SparseTensor:
     def block_sparse(
         cls, dense_shape: Sequence[int], values: Array, indices: Array, ort_device: OrtDevice | DeviceNumbers
     ) -> SparseTensor:
-        """From blocks (three dimensions or more) and their places (int32, two rows)."""
+        """Create a tensor from blocks (three dimensions or more) and their positions (int32, two rows)."""
         values = _values(values, ort_device, blocks=True)
         if values.dtype.kind in "OUS":
             raise errors.RemoteRuntimeError(f"Unsupported values data type: {values.dtype.num}")
         return cls(_sparse(values, dense_shape, "block", (np.ascontiguousarray(indices, dtype=np.int32),)))
 
     def values(self) -> Array:
-        """Numbers: the array that was given, read-only. Strings: a copy."""
+        """Return the given array, read-only; for strings a copy."""
         values = self._sparse.values
         return values.copy() if values.dtype.kind == "O" else _read_only(values)
 
@@ -570,7 +596,7 @@ class SparseTensor:
         return list(self._sparse.dense_shape)
 
     def data_type(self) -> str:
-        """``sparse_tensor(float)``, for one."""
+        """Return the type text, such as ``sparse_tensor(float)``."""
         return sparse_type(self._sparse)
 
     def device_name(self) -> str:
@@ -578,7 +604,7 @@ class SparseTensor:
 
 
 def sparse_type(value: Sparse) -> str:
-    """The type text of a sparse value."""
+    """Return the type text of a sparse value."""
     element = element_of(value.values.dtype)
     if element is None:
         raise errors.RemoteRuntimeError(f"Numpy_type {value.values.dtype.num} can't be converted to MLDataType.")

@@ -1,7 +1,7 @@
-"""Execution providers and devices as an application names them, in ONNX Runtime's forms.
+"""Execution providers and devices in ONNX Runtime's forms, as given by an application.
 
-Values live in this process's CPU memory. `OrtDevice` only carries numbers, so that code which makes one keeps
-working; a function that would place a value on a device calls `require_cpu` and refuses the others. Immutable
+Values are in this process's CPU memory. `OrtDevice` only holds numbers, so that code which creates one keeps
+working; a function that would place a value on a device calls `require_cpu`, which rejects other devices. Immutable
 data; any thread.
 """
 
@@ -15,7 +15,7 @@ from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import OptionError, RemoteValueError
 from qnnbridge_protocol.specs import Fallback, ProviderSpec
 
-# Device type, vendor: as numbered by ONNX Runtime.
+# Device type and vendor, with ONNX Runtime's numbers.
 _DEVICES = {
     "cpu": (0, 0),
     "cuda": (1, 0x10DE),
@@ -26,7 +26,7 @@ _DEVICES = {
     "npu": (3, 0),
 }
 CPU_DEVICE = 0
-# DirectML's own number, which ONNX Runtime turns into a GPU of Microsoft's.
+# DirectML's number, which ONNX Runtime turns into a GPU of Microsoft's.
 _DML, _GPU = 4, 1
 
 
@@ -36,7 +36,7 @@ class DeviceNumbers:
     __slots__ = ("_numbers",)
 
     def __init__(self, *numbers: int) -> None:
-        """Kind, memory, (vendor, default 0,) number."""
+        """Initialize with kind, memory, optional vendor (default 0), and number."""
         if len(numbers) not in (3, 4) or not all(hasattr(number, "__index__") for number in numbers):
             raise errors.RemoteTypeError(
                 "__init__(): incompatible constructor arguments. The following argument types are supported:\n"
@@ -90,7 +90,7 @@ class DeviceNumbers:
 
 
 class OrtDevice:
-    """Kind and number of a device; create one with `make`."""
+    """Kind and number of a device; created by `make`."""
 
     __slots__ = ("_ort_device",)
 
@@ -124,7 +124,8 @@ class OrtDevice:
 
 
 def require_cpu(device_type: str) -> None:
-    """Pass for ``"cpu"``; else an error of the class that an ONNX Runtime without such a device raises."""
+    """Do nothing for ``"cpu"``; otherwise raise an error of the class that an ONNX Runtime without such a device
+    raises."""
     if _lookup(device_type)[0] != CPU_DEVICE:
         raise refused_device(device_type)
 
@@ -143,7 +144,7 @@ def _lookup(name: str) -> tuple[int, int]:
         raise errors.RemoteTypeError(f"The device type must be a str, not {type(name).__name__}.")
     found = _DEVICES.get(name)
     if found is None:
-        # ONNX Runtime raises a plain Exception here, so this is the root of our Python errors, too.
+        # ONNX Runtime raises a plain Exception here; so this error has the root class of our Python errors.
         raise errors.RemoteError(
             f"Unsupported device type: {name}", fix=f"One of: {', '.join(_DEVICES)}, in lower case."
         )
@@ -155,20 +156,20 @@ CPU = "CPUExecutionProvider"
 
 ProviderArgument = str | tuple[str, Mapping[str, Any]]
 
-# QNN options that name a file or a folder. Relative ones begin at the application's working folder; the host has
-# another one.
+# QNN options whose value is a file or a folder. Relative paths start at the application's working folder; the host
+# has a different one.
 _PATH_OPTIONS = frozenset(
     (
         *("op_affinity", "profiling_file_path", "dump_qnn_ir_dlc_dir", "json_qnn_graph_dir"),
         *("framework_op_trace_dir", "dump_qnn_ep_input_graph_dir"),
     )
 )
-# Of these a bare name is a library beside QNN's own.
+# In these options a file name without a folder is a library in the folder of QNN's own libraries.
 _LIBRARY_OPTIONS = frozenset(("backend_path", "qnn_saver_path", "qnn_ir_backend_path"))
 
 
 def absolute_option(name: str, text: str) -> str:
-    """An option of QNN, with an absolute path if it is one."""
+    """Return an option of QNN; a path becomes absolute."""
     if text and (name in _PATH_OPTIONS or (name in _LIBRARY_OPTIONS and os.path.dirname(text))):
         return os.path.abspath(text)
     return text
@@ -178,14 +179,14 @@ def normalize_providers(
     providers: Sequence[ProviderArgument] | None,
     provider_options: Sequence[Mapping[str, Any]] | None,
 ) -> tuple[ProviderSpec, ...]:
-    """Read ``providers=`` and ``provider_options=``; empty if none are given.
+    """Parse ``providers=`` and ``provider_options=``; empty if none are given.
 
-    Raises errors that are also `ValueError`, with ONNX Runtime's wording where it has one.
+    Raise errors that are also `ValueError`, with ONNX Runtime's wording if it has one.
     """
     if providers is None:
         if provider_options is None:
             return ()
-        # ONNX Runtime ignores them silently. Here the provider they are for is clear.
+        # ONNX Runtime ignores the options silently. Here they can only be meant for QNN.
         providers = [QNN]
     if isinstance(providers, str):
         providers = [providers]
@@ -222,7 +223,8 @@ def normalize_providers(
 
 
 def option_text(key: Any, value: Any) -> str:
-    """A provider option as QNN reads it: text, and 0 or 1 for a boolean (``true`` would be ignored)."""
+    """Return a provider option in the form that QNN reads: text, and 0 or 1 for a boolean (``true`` would be
+    ignored)."""
     if isinstance(value, bool):
         return "1" if value else "0"
     if isinstance(value, (str, int, float)):
@@ -236,9 +238,10 @@ def option_text(key: Any, value: Any) -> str:
 
 
 def choose_fallback(specs: Sequence[ProviderSpec], fallback: Fallback | None) -> Fallback:
-    """``error`` unless the application lists the CPU after QNN, which is ONNX Runtime's way to allow it."""
+    """Return ``error`` unless the application lists the CPU after QNN, which is ONNX Runtime's way to allow it."""
     if fallback not in (None, "error", "cpu"):
-        raise OptionError(f"fallback={fallback!r} is not known.", fix="Give 'error' or 'cpu'.")
+        raise OptionError(f"fallback={fallback!r} is not a known value.", fix="Give 'error' or 'cpu'.")
+
     if fallback is not None:
         return fallback
     names = [spec.name for spec in specs]

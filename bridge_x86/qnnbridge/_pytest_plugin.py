@@ -1,6 +1,7 @@
-"""The fixtures of qnnbridge for pytest, which loads this module at its start: it imports nothing else then.
+"""The fixtures of qnnbridge for pytest, which loads this module at its start: therefore few imports at module
+level.
 
-A test that asks for a fixture is skipped where the host has no QNN, or fails with ``--require-qnn``.
+A test that uses a fixture is skipped where the host has no QNN, or fails with ``--require-qnn``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def qnn_host_missing() -> str:
-    """Why the default host has no QNN; empty if it has. Starts the host once."""
+    """Return why the default host has no QNN; empty if it has. Starts the host once."""
     from qnnbridge.testing import qnn_missing
 
     return qnn_missing()
@@ -36,9 +37,9 @@ def _watch(
     request: pytest.FixtureRequest, missing: str, *, placement: bool, numbers: bool
 ) -> Iterator[SessionWatch]:
     if missing and request.config.getoption("--require-qnn"):
-        pytest.fail(f"--require-qnn is given, and there is no QNN: {missing}", pytrace=False)
+        pytest.fail(f"--require-qnn is given, but QNN is not available: {missing}", pytrace=False)
     if missing:
-        pytest.skip(f"no QNN: {missing}")
+        pytest.skip(f"QNN is not available: {missing}")
     from qnnbridge._session.remote_runner import watchers
     from qnnbridge.testing import SessionWatch
 
@@ -53,18 +54,18 @@ def _watch(
 
 @pytest.fixture
 def npu_placement(request: pytest.FixtureRequest, qnn_host_missing: str) -> Iterator[SessionWatch]:
-    """Fail the test if a node of a session that it creates leaves the NPU."""
+    """Fail the test if a node of a session that the test creates leaves the NPU."""
     yield from _watch(request, qnn_host_missing, placement=True, numbers=False)
 
 
 @pytest.fixture
 def npu_numbers(request: pytest.FixtureRequest, qnn_host_missing: str) -> Iterator[SessionWatch]:
-    """Fail the test if the numbers of a session that it creates differ from the CPU's."""
+    """Fail the test if the numbers of a session that the test creates differ from the CPU's."""
     yield from _watch(request, qnn_host_missing, placement=False, numbers=True)
 
 
-# Here and not in the fixtures: what a fixture raises at its end is an error beside a test that has passed. The old
-# style of hook wrappers works with every pytest.
+# In a hook instead of the fixtures: an exception at the end of a fixture is an error in addition to a passed test.
+# The old style of hook wrappers works with every pytest.
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
     outcome = yield

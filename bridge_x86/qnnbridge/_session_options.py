@@ -1,9 +1,9 @@
 """`SessionOptions`: the contents of ``onnxruntime.SessionOptions``, without ONNX Runtime.
 
-Owns the options of sessions that are yet to be created and the fields of `SessionSpec` that follow from them
-(`to_spec_parts`). Reading it makes copies, so that later assignments do not reach a session that exists. Relative
-paths mean the application's working folder, never the host's: they are made absolute here. Not locked: options
-belong to the thread that prepares them, as in ONNX Runtime.
+Owns the options of sessions that are yet to be created, and derives fields of `SessionSpec` from them
+(`to_spec_parts`). Reading creates copies, so that later assignments do not affect an existing session. Relative
+paths refer to the application's working folder, never to the host's: they are made absolute here. Not thread-safe:
+options belong to the thread that prepares them, as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from qnnbridge._ort_value import OrtValue
     from qnnbridge._threads import CalledFunction
 
-# Given devices, metadata of the model, an empty map, and how many may be chosen; gives devices.
+# Receives devices, metadata of the model, an empty map, and how many devices may be chosen; returns devices.
 SelectionDelegate = Callable[[Sequence[Any], Mapping[str, str], Mapping[str, str], int], Sequence[Any]]
 
-# ONNX Runtime's own limits: an application gets the same error here, before the host is asked.
+# ONNX Runtime's own limits: an application gets the same error here, before the host receives the request.
 MAX_CONFIG_KEY_BYTES = 1024
 MAX_CONFIG_VALUE_BYTES = 8192
 
 QNN = "QNNExecutionProvider"
 CPU = "CPUExecutionProvider"
 
-# What ``onnxruntime.get_all_providers()`` lists, or has listed: 1.32 lost ACL and NvTensorRTRTX, which
-# applications may still name. Whether the host has one is for the host to say.
+# Present and past results of ``onnxruntime.get_all_providers()``: 1.32 removed ACL and NvTensorRTRTX, which
+# applications may still use. The host checks whether it has a provider.
 KNOWN_PROVIDERS = (
     "ACLExecutionProvider",
     "AzureExecutionProvider",
@@ -76,8 +76,8 @@ KNOWN_PROVIDERS = (
     "XnnpackExecutionProvider",
 )
 
-# Config entries whose value names a file or folder relative to the working folder. Others that hold file names
-# (those ending in ``_file_name``) are relative to the model and stay as they are.
+# Config entries whose value is a file or folder relative to the working folder. Other entries with file names
+# (those ending in ``_file_name``) are relative to the model and stay unchanged.
 _PATH_ENTRIES = (
     "ep.context_file_path",
     "ep.context_source_model_path",
@@ -87,7 +87,7 @@ _PATH_ENTRIES = (
     "session.node_partition_config_file",
 )
 
-# Options of QNN as config entries.
+# Prefix of QNN's options among the config entries.
 _QNN_ENTRIES = "ep.qnnexecutionprovider."
 
 _POLICY_PROVIDERS: Mapping[OrtExecutionProviderDevicePolicy, tuple[str, ...]] = {
@@ -100,7 +100,8 @@ _POLICY_PROVIDERS: Mapping[OrtExecutionProviderDevicePolicy, tuple[str, ...]] = 
 
 
 class SessionOptions(HasFields):
-    """Configuration of a session, with the names, defaults and error classes of ``onnxruntime.SessionOptions``."""
+    """Configuration of a session, with the attributes, defaults and error classes of
+    ``onnxruntime.SessionOptions``."""
 
     __slots__ = (
         "_config_entries",
@@ -147,40 +148,41 @@ class SessionOptions(HasFields):
         self._custom_op_libraries: list[str] = []
         self._providers: list[ProviderSpec] = []
         self._policy = OrtExecutionProviderDevicePolicy.DEFAULT
-        # The function that has context binaries, and how large one may be.
+        # The function that provides context binaries, and their maximum size.
         self._context_read: tuple[Callable[[str, Any], Any], int] | None = None
-        # The function that chooses devices, or that there is one and it is None.
+        # The function that chooses devices, which may be None; None itself if it was not set.
         self._delegate: tuple[SelectionDelegate | None] | None = None
-        # What `set_load_cancellation_flag` assigns; copies of these options share it.
+        # Assigned by `set_load_cancellation_flag`; copies of these options share it.
         self.load_cancellation = TerminateFlag()
 
     # --- entries and overrides ---------------------------------------------------------------------------
 
     def add_session_config_entry(self, key: str, value: str, /) -> None:
-        """Set one configuration entry; a later one for the same key replaces it."""
+        """Set a configuration entry; replace an earlier entry with the same key."""
         add_entry(self._config_entries, key, value)
 
     def get_session_config_entry(self, key: str, /) -> str:
-        """The value of an entry that was added; an error that is also a `RuntimeError` if there is none."""
+        """Return the value of an entry that was added. Raise an error that is also a `RuntimeError` if it was not
+        added."""
         return get_entry(self._config_entries, key, "SessionOptions")
 
     def add_free_dimension_override_by_name(self, name: str, size: int, /) -> None:
-        """Give a symbolic dimension, by its name in the model, a fixed size."""
+        """Set the size of a symbolic dimension, given by its name in the model."""
         self._free_dimensions_by_name[as_text("the dimension's name", name)] = as_int64("the size", size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int, /) -> None:
-        """Give all dimensions of a denotation (``DATA_BATCH``, for one) a fixed size."""
+        """Set the size of all dimensions of a denotation (such as ``DATA_BATCH``)."""
         text = as_text("the dimension's denotation", denotation)
         self._free_dimensions_by_denotation[text] = as_int64("the size", size)
 
     # --- tensors that replace the model's ----------------------------------------------------------------
 
     def add_initializer(self, name: str, ort_value: OrtValue, /) -> None:
-        """Replace an initializer of the model. The tensor is sent when a session is made."""
+        """Replace an initializer of the model. The tensor is sent when a session is created."""
         self._new_initializer(self._initializers, as_text("the initializer's name", name), ort_value)
 
     def add_external_initializers(self, names: list[str], ort_values: list[OrtValue], /) -> None:
-        """Replace initializers whose data the model keeps in external files."""
+        """Replace initializers whose data is in external files of the model."""
         if not isinstance(names, list) or not isinstance(ort_values, list):
             raise wrong_type("names and ort_values", (names, ort_values), "lists")
         if len(names) != len(ort_values):
@@ -191,9 +193,12 @@ class SessionOptions(HasFields):
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int], /
     ) -> None:
-        """Give the contents of the files in which the model keeps initializers; they are sent with each session.
+        """Provide the contents of the model's external files with initializers; they are sent with each session.
 
-        names: as the model has them. buffers: bytes, or what has the buffer protocol. lengths: of each, in bytes.
+        Args:
+            names: file names in the model.
+            buffers: bytes, or objects with the buffer protocol.
+            lengths: length of each in bytes.
         """
         if isinstance(names, (str, bytes)) or isinstance(buffers, (str, bytes)):
             raise wrong_type("names and buffers", (names, buffers), "sequences")
@@ -212,13 +217,13 @@ class SessionOptions(HasFields):
                 )
             if not 0 <= size <= content.nbytes:
                 raise errors.RemoteRuntimeError(
-                    f"The length of {text} is {size}, and its buffer has {content.nbytes} bytes."
+                    f"The length of {text} is {size}, but its buffer has {content.nbytes} bytes."
                 )
             # A view, which keeps the application's buffer alive: these files may have gigabytes.
             self._files_in_memory[text] = content[:size]
 
     def _new_initializer(self, target: dict[str, OrtValue], name: str, value: OrtValue) -> None:
-        from qnnbridge._ort_value import OrtValue  # imports numpy, which a session's start does not need
+        from qnnbridge._ort_value import OrtValue  # imports numpy, which is not needed to create a session
 
         if not isinstance(value, OrtValue):
             raise errors.RemoteRuntimeError(
@@ -226,7 +231,7 @@ class SessionOptions(HasFields):
                 cause=f"Initializer {name!r} is of type {type(value).__name__}.",
                 fix="Wrap a numpy array with qnnbridge.OrtValue.ortvalue_from_numpy.",
             )
-        # ONNX Runtime has one table for both.
+        # ONNX Runtime has a single table for both.
         if name in self._initializers or name in self._external_initializers:
             raise errors.RemoteRuntimeError(f"An OrtValue for this name has already been added: {name}")
         target[name] = value
@@ -238,7 +243,7 @@ class SessionOptions(HasFields):
         """
         import copy
 
-        # The order is that of `SessionSpec.value_names`, by which the host tells the buffers apart.
+        # The order is that of `SessionSpec.value_names`, by which the host assigns the buffers.
         given = (*self._initializers.items(), *self._external_initializers.items())
         tensors = {name: copy.deepcopy(value.content) for name, value in given}
         if not self._files_in_memory:
@@ -254,9 +259,10 @@ class SessionOptions(HasFields):
     # --- custom ops and providers ------------------------------------------------------------------------
 
     def register_custom_ops_library(self, path: str, /) -> None:
-        """Load a library of custom op kernels in the host. It must be built for the host's architecture."""
+        """Load a library of custom op kernels in the host. The library must be built for the host's
+        architecture."""
         text = as_text("the library's path", path)
-        # The host has another working folder, so a path that exists here is made absolute.
+        # The host has a different working folder, so a path that exists here is made absolute.
         if os.path.dirname(text) or os.path.exists(text):
             text = os.path.abspath(text)
             if not os.path.exists(text):
@@ -265,7 +271,7 @@ class SessionOptions(HasFields):
                     "open shared object file: No such file or directory",
                     fix="Relative paths start at the application's working folder.",
                 )
-        # A bare file name that is not in the working folder is looked up by the host's loader.
+        # A file name without folder that is not in the working folder is found by the host's loader.
         self._custom_op_libraries.append(text)
 
     def add_provider(self, provider_name: str, provider_options: Mapping[str, str], /) -> None:
@@ -279,7 +285,7 @@ class SessionOptions(HasFields):
         self._providers.append(ProviderSpec(name, options))
 
     def add_provider_for_devices(self, ep_devices: Sequence[Any], provider_options: Mapping[str, str], /) -> None:
-        """Append the provider of these devices (``get_ep_devices()``); all must be of one provider."""
+        """Append the provider of these devices (``get_ep_devices()``), which must all belong to one provider."""
         options = as_text_mapping("provider_options", provider_options)
         names = [_provider_of(device) for device in ep_devices]
         if not names:
@@ -296,19 +302,19 @@ class SessionOptions(HasFields):
         self._providers.append(provider_of_devices(ep_devices, options))
 
     def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy, /) -> None:
-        """Let a policy choose the providers: those that prefer the NPU mean QNN, then the CPU."""
+        """Let a policy choose the providers: policies that prefer the NPU select QNN, then the CPU."""
         chosen = as_enum(OrtExecutionProviderDevicePolicy)("policy", policy)
         if chosen not in _POLICY_PROVIDERS:
             raise errors.OptionError(
                 f"The policy {chosen.name} cannot be used through qnnbridge.",
                 cause="It means a GPU, or a choice among devices that this process does not see.",
-                fix="Name the provider: add_provider('QNNExecutionProvider', {'backend_type': 'gpu'}), or pass "
+                fix="Add the provider: add_provider('QNNExecutionProvider', {'backend_type': 'gpu'}), or pass "
                 "providers= to InferenceSession.",
             )
         self._policy = chosen
 
     def providers_alone(self) -> SessionOptions:
-        """New options with the same providers."""
+        """Return new options with the same providers only."""
         options = SessionOptions()
         # Copied, since lists of options are changed in place.
         options._providers, options._policy = list(self._providers), self._policy
@@ -316,20 +322,20 @@ class SessionOptions(HasFields):
         return options
 
     def has_providers(self) -> bool:
-        """Whether providers, a policy or a function that chooses were set here."""
+        """Return whether providers, a policy or a function that chooses them are set here."""
         chosen = self._policy != OrtExecutionProviderDevicePolicy.DEFAULT or self._delegate is not None
         return bool(self._providers) or chosen
 
     @property
     def selection(self) -> tuple[SelectionDelegate | None] | None:
-        """The function that is to choose the devices of a session, unless providers were added."""
+        """The function that chooses the devices of a session, unless providers were added."""
         return None if self._providers else self._delegate
 
-    # --- what stays on this side -------------------------------------------------------------------------
+    # --- functions, which are not sent to the host -------------------------------------------------------
 
     def set_provider_selection_policy_delegate(self, delegate: SelectionDelegate, /) -> None:
-        """Let a function choose the devices when a session of `qnnbridge.ort` is made: it is given the devices, the
-        model's metadata, an empty map, and how many it may choose."""
+        """Let a function choose the devices when a session of `qnnbridge.ort` is created. Its arguments are the
+        devices, the model's metadata, an empty map, and how many devices it may choose."""
         if delegate is not None and not callable(delegate):
             native = "onnxruntime.capi.onnxruntime_pybind11_state"
             texts = "collections.abc.Mapping[str, str]"
@@ -339,11 +345,11 @@ class SessionOptions(HasFields):
                 f"list[{native}.OrtEpDevice]]) -> None"
             )
             raise incompatible("set_provider_selection_policy_delegate", signature, self, delegate)
-        # A tuple, because None is a delegate that an application may set.
+        # A tuple, because an application may set the delegate None.
         self._delegate = (delegate,)
 
     def set_ep_context_data_read_func(self, read_func: Callable[[str, Any], Any], max_data_size: int) -> None:
-        """Take the context binaries of a compiled model from a function: it is given a name and an
+        """Take the context binaries of a compiled model from a function, whose arguments are a name and an
         `OrtEpContextDataBuffer`."""
         native = "onnxruntime.capi.onnxruntime_pybind11_state"
         signature = (
@@ -368,7 +374,7 @@ class SessionOptions(HasFields):
         self._context_read = None
 
     def functions(self) -> dict[str, CalledFunction]:
-        """The functions that the host may call when it makes the session."""
+        """Return the functions that the host may call when it creates the session."""
         if self._context_read is None:
             return {}
         from qnnbridge._ep_context import context_read
@@ -379,15 +385,16 @@ class SessionOptions(HasFields):
         """``True``, from any thread, ends the loading of sessions with these options: `ModelLoadCanceled`."""
         self.load_cancellation.assign(as_bool("the flag", value))
 
-    # --- out ---------------------------------------------------------------------------------------------
+    # --- conversion and copies ---------------------------------------------------------------------------
 
     def to_spec_parts(self) -> dict[str, Any]:
-        """The fields of `SessionSpec` that these options determine, for ``SessionSpec(model_path=..., **parts)``.
+        """Return the fields of `SessionSpec` that these options determine, for ``SessionSpec(model_path=...,
+        **parts)``.
 
-        ``providers`` is present only if `has_providers`. The tensors of `initializers` and
-        `external_initializers` travel apart from the spec: see `initializer_values`.
+        ``providers`` is present only if `has_providers`. The tensors of `initializers` and `external_initializers`
+        are sent separately from the spec: see `initializer_values`.
         """
-        # Only fields that were changed travel: defaults are those of the host's ONNX Runtime.
+        # Only changed fields are sent: the defaults are those of the host's ONNX Runtime.
         options: dict[str, Any] = {
             name: int(value) if name in _ENUM_FIELDS else value for name, value in self.changed_fields().items()
         }
@@ -424,7 +431,7 @@ class SessionOptions(HasFields):
         return parts
 
     def twin(self) -> SessionOptions:
-        """Other options with the same contents."""
+        """Return new options with the same contents."""
         twin = SessionOptions()
         twin.take_fields(self)
         for name in self.__slots__:
@@ -434,7 +441,7 @@ class SessionOptions(HasFields):
 
     @classmethod
     def from_spec(cls, spec: SessionSpec) -> SessionOptions:
-        """The options that led to `spec`, without tensors and providers."""
+        """Return the options from which `spec` was created, without tensors and providers."""
         options = cls()
         for name, value in spec.options.items():
             setattr(options, name, type(getattr(cls, name).default)(value) if name in _ENUM_FIELDS else value)
@@ -449,7 +456,7 @@ _ENUM_FIELDS = ("execution_mode", "execution_order", "graph_optimization_level")
 
 
 def add_entry(entries: dict[str, str], key: Any, value: Any) -> None:
-    """Add to config entries under ONNX Runtime's limits; shared with `RunOptions`."""
+    """Add to config entries within ONNX Runtime's limits; shared with `RunOptions`."""
     name, text = as_text("the key", key), as_text("the value", value)
     if not 0 < len(name.encode()) <= MAX_CONFIG_KEY_BYTES:
         raise errors.RemoteRuntimeError(f"Config key is empty or longer than maximum length {MAX_CONFIG_KEY_BYTES}")
@@ -468,7 +475,8 @@ def get_entry(entries: Mapping[str, str], key: Any, owner: str) -> str:
 
 
 def provider_of_devices(ep_devices: Sequence[Any], options: Mapping[str, str]) -> ProviderSpec:
-    """The provider of these devices; QNN's with the backend of their kind, if the options name none."""
+    """Return the provider of these devices; QNN with the backend for their kind, unless the options set a
+    backend."""
     name = _provider_of(ep_devices[0])
     kinds = {getattr(getattr(device, "device", None), "type", None) for device in ep_devices}
     if name == QNN and kinds == {OrtHardwareDeviceType.GPU} and not {"backend_type", "backend_path"} & set(options):
@@ -484,6 +492,7 @@ def _provider_of(device: object) -> str:
 
 
 def _absolute(path: str) -> str:
-    """A slash at the end stays, which `abspath` would drop: "traces/" is a folder to put the file into."""
+    """Return the absolute path. Keep a slash at the end, which `abspath` would drop: "traces/" is a folder for the
+    file."""
     absolute = os.path.abspath(path)
     return absolute if os.path.basename(path) else os.path.join(absolute, "")

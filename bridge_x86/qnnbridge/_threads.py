@@ -1,15 +1,16 @@
-"""What happens beside the thread of a call: background jobs, functions that the host calls, a stop from elsewhere.
+"""Threads besides that of a call: background jobs, functions called by the host, and cancellation.
 
-`Background` is a few daemon threads for `run_async`, futures and asyncio. Not `concurrent.futures`: the interpreter
-joins its threads before it ends, so a native call that never returns would keep the application from ending too.
+`Background` consists of a few daemon threads for `run_async`, futures and asyncio. `concurrent.futures` is not
+used, because the interpreter joins its threads before it ends, so that a native call that never returns would keep
+the application from ending.
 
-`CalledFunctions` runs functions of the application that the host calls within one request. They run in a thread of
-the request's own, in the caller's context variables, while the caller waits for its answer: a function that hangs
-can then be given up. What a function raises comes out of the call as the same object.
+`CalledFunctions` runs functions of the application that the host calls during a request. They run in a separate
+thread for the request, with the caller's context variables, while the caller waits for its answer: thus a function
+that hangs can be abandoned. An exception of a function is raised by the call as the same object.
 
 `TerminateFlag` stops a request from another thread: `TerminateRelay` sends the CANCEL of the request when the flag
-is set. A request first adds its listener and then reads the flag, so that no assignment falls between the two.
-Listeners are called by the assigning thread.
+is set. A request first adds its listener and then reads the flag, so that no assignment is missed. Listeners are
+called by the assigning thread.
 """
 
 from __future__ import annotations
@@ -41,14 +42,15 @@ if TYPE_CHECKING:
 
 # --- background jobs ---------------------------------------------------------------------------------------------
 
-# The NPU works on one call at a time; more threads would only wait.
+# The NPU executes one call at a time; more threads would only wait.
 THREADS = 4
 
 
 def silence_daemon_threads() -> None:
-    """From now on a daemon thread may end with `Closed` in silence: the program ends, its hosts are closed first.
+    """Let daemon threads end with `Closed` without a traceback from now on, since the program ends and closes its
+    hosts.
 
-    With onnxruntime such a thread just stops; a traceback would be noise behind the application's last words.
+    With onnxruntime such a thread just stops; a traceback would obscure the last output of the application.
     """
     before = threading.excepthook
 
@@ -60,7 +62,7 @@ def silence_daemon_threads() -> None:
 
 
 def refuse_at_the_end() -> None:
-    """Raises `Closed` in a ``__del__`` at the end of the interpreter, when no module can be imported any more."""
+    """Raise `Closed` in a ``__del__`` at the end of the interpreter, when no module can be imported any more."""
     if sys.is_finalizing():
         raise Closed(
             "The program is ending: its hosts are closed.",
@@ -69,7 +71,8 @@ def refuse_at_the_end() -> None:
 
 
 class Background:
-    """Runs jobs in the order of their arrival, `threads` at a time. Any thread. An idle one has no threads."""
+    """Runs jobs in the order of their arrival, up to `threads` at a time. Any thread. Without jobs it has no
+    threads."""
 
     def __init__(self, name: str, threads: int = THREADS) -> None:
         self._name = name
@@ -84,7 +87,7 @@ class Background:
         self._threads = 0
 
     def _at_fork_reinit(self) -> None:
-        # The parent has the threads, and runs the jobs.
+        # The threads belong to the parent, which runs the jobs.
         self._jobs.clear()
         self._begin()
 
@@ -93,8 +96,8 @@ class Background:
         self._see_to_it()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait until all jobs are done. False if one still is not."""
-        self._see_to_it()  # `submit` may have been interrupted before it did
+        """Wait until all jobs are done. Return False after the timeout."""
+        self._see_to_it()  # `submit` may have been interrupted before this call
         return self._changes.wait_for(lambda: not (self._threads or self._jobs), timeout_s)
 
     def _see_to_it(self) -> None:
@@ -102,7 +105,7 @@ class Background:
             start_thread(self._name, self._work)
 
     def _work(self) -> None:
-        # The threads count themselves: what starts them may be interrupted.
+        # The threads count themselves: the code that starts them may be interrupted.
         with self._lock:
             if self._threads == self._most:
                 return
@@ -120,13 +123,13 @@ class Background:
 
 # --- functions of the application that the host may call within one request --------------------------------------
 
-# Given the host's arguments and values; gives what is sent back.
+# Receives the host's arguments and values; returns the result to send.
 CalledFunction = Callable[[Mapping[str, Any], list[Any]], tuple[Any, Sequence[Any]]]
 
-# Environment variable: seconds that the host waits for one call of a function.
+# Environment variable: the seconds that the host waits for one call of a function.
 TIMEOUT_VARIABLE: Final = "QNNBRIDGE_CALLBACK_TIMEOUT"
 TIMEOUT_S: Final = 300.0
-# Longer texts of errors are cut for the host, which only logs them.
+# Longer error texts are cut for the host, which only logs them.
 MAX_TEXT: Final = 2000
 
 
@@ -151,7 +154,7 @@ class LogFunction:
 
 
 class _Unraisable(NamedTuple):
-    """``sys.UnraisableHookArgs``, which Python does not let a program make."""
+    """``sys.UnraisableHookArgs``, which a program cannot create."""
 
     exc_type: type[BaseException]
     exc_value: BaseException
@@ -161,14 +164,16 @@ class _Unraisable(NamedTuple):
 
 
 def unraisable(error: BaseException, where: Any) -> None:
-    """Give an error that no caller can get to ``sys.unraisablehook``. where: the function, or its name."""
+    """Pass an error that cannot be raised in a caller to ``sys.unraisablehook``. `where`: the function, or its
+    name."""
     sys.unraisablehook(_Unraisable(type(error), error, error.__traceback__, None, where))  # type: ignore[arg-type]
 
 
 class CalledFunctions:
-    """Runs the functions that the host calls within one request.
+    """Runs the functions that the host calls during a request.
 
-    A context manager around the call; inside of it, it is what `Channel.call` takes as ``on_news``."""
+    A context manager around the call; inside, `Channel.call` takes the object as ``on_news``.
+    """
 
     def __init__(
         self,
@@ -176,60 +181,66 @@ class CalledFunctions:
         on_news: Callable[[Frame], None] | None = None,
         log: LogFunction | None = None,
     ) -> None:
-        """on_news: given PHASE and EVENT frames. log: given ONNX Runtime's log lines."""
+        """Initialize.
+
+        Args:
+            functions: functions by name.
+            on_news: called with PHASE and EVENT frames.
+            log: called with ONNX Runtime's log lines.
+        """
         self._functions = dict(functions)
         self._log = log
         if log is not None:
             self._functions[LOG] = log
         self._on_news = on_news
         self._channel: Channel | None = None
-        # Copied when the call is made: the function sees the caller's context variables, such as those of a
-        # web framework.
+        # Copied when the call starts: the function uses the caller's context variables, such as those of a web
+        # framework.
         self._context = contextvars.copy_context()
         self._frames: SimpleQueue[Frame | None] = SimpleQueue()
         self._serves = False
         self._raised: BaseException | None = None
 
     def header(self) -> dict[str, Any]:
-        """The fields of the request."""
+        """Return the fields of the request."""
         header = {"functions": sorted(self._functions), "function_timeout_s": timeout_s()}
         return header if self._log is None else {**header, "log_severity": self._log.severity}
 
     @contextlib.contextmanager
     def around(self, channel: Channel) -> Iterator[CalledFunctions]:
-        """Around the call on this channel. Raises what a function raised, in place of the host's error for it."""
+        """Surround the call on this channel. Raise the exception of a function instead of the host's error about
+        it."""
         agreement = channel.agreement
         if agreement is not None and CALL_BACK_FEATURE not in agreement.features:
             raise CallBackFailed(
                 "This host does not call functions of the application.",
                 cause="It is a daemon: a function that hangs would keep other applications waiting.",
-                fix="Use a host of the application's own: host=qnnbridge.Host(), or QNNBRIDGE_HOST=private.",
+                fix="Use a private host: host=qnnbridge.Host(), or QNNBRIDGE_HOST=private.",
                 details={"reason": "unavailable"},
             )
         self._channel = channel
         try:
             yield self
-        # The host has died or hangs: that is the answer, whatever the function raised before.
+        # The host has died or hangs: this error takes precedence over an earlier exception of a function.
         except HostError:
             raise
         except BaseException:
-            # The host only reports that its function failed; the application gets its own exception object
-            # back.
+            # The host only reports that its function failed; the application gets the original exception object.
             if self._raised is not None:
                 raise self._raised from None
             raise
         finally:
-            # Ends the thread, unless it hangs in the function: then it is left, as a daemon thread.
+            # Ends the thread, unless it hangs in the function: then it remains as a daemon thread.
             self._frames.put(None)
             self._raised = self._channel = None
 
     def __call__(self, frame: Frame) -> None:
-        """By the thread that reads the connection."""
+        """Handle a frame. Called by the thread that reads the connection."""
         if frame.kind is not Kind.CALL_BACK:
             if self._on_news is not None:
                 self._on_news(frame)
             return
-        # Only handed over: this thread reads the connection for all callers and must not wait for a function.
+        # Only passed on: this thread reads the connection for all callers and must not wait for a function.
         self._frames.put(frame)
         if not self._serves:
             self._serves = True
@@ -241,11 +252,11 @@ class CalledFunctions:
         while channel is not None and (frame := self._frames.get()) is not None:
             header, buffers = self._answer(frame)
             header["call"] = frame.header.get("call")
-            with contextlib.suppress(ChannelFailed):  # the caller sees it, too
+            with contextlib.suppress(ChannelFailed):  # the caller gets this error, too
                 try:
                     channel.give_back(frame.request_id, header, buffers)
                 except (BridgeError, TypeError, ValueError, OverflowError) as error:
-                    # Over the limits, or of types that msgpack does not have.
+                    # Beyond the limits, or of types that msgpack does not support.
                     self._raised = self._raised or error
                     answer = {"call": header["call"], "error": _described(error)}
                     channel.give_back(frame.request_id, answer, ())
@@ -266,7 +277,7 @@ class CalledFunctions:
 
 
 def timeout_s() -> float:
-    """Seconds that the host waits for a function. Raises `OptionError`."""
+    """Return the seconds that the host waits for a function. Raise `OptionError`."""
     text = os.environ.get(TIMEOUT_VARIABLE)
     if not text:
         return TIMEOUT_S
@@ -275,7 +286,9 @@ def timeout_s() -> float:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < float("inf"):
-        raise OptionError(f"{TIMEOUT_VARIABLE}={text!r} is no number of seconds.", fix="Give seconds, such as 60.")
+        raise OptionError(
+            f"{TIMEOUT_VARIABLE}={text!r} is not a valid number of seconds.", fix="Give for example 60."
+        )
     return seconds
 
 
@@ -291,13 +304,13 @@ def _described(error: BaseException) -> dict[str, str]:
 
 
 class Terminable(Protocol):
-    """Says when a request is to stop. `terminate`: whether it is."""
+    """Decides when a request stops. `terminate`: whether it has to stop."""
 
     @property
     def terminate(self) -> bool: ...
 
     def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
-        """What to call when `terminate` is assigned; returns what takes the listener away again."""
+        """Add a function that is called when `terminate` is assigned; return its remover."""
 
 
 class TerminateFlag:
@@ -311,7 +324,7 @@ class TerminateFlag:
         self._lock = renew_in_forks(Lock())
 
     def __reduce__(self) -> tuple[type[TerminateFlag], tuple[()]]:
-        # Of a pickled session: who could set it is in another process.
+        # For a pickled session: the code that could set the flag is in another process.
         return TerminateFlag, ()
 
     @property
@@ -322,14 +335,14 @@ class TerminateFlag:
         with self._lock:
             self._terminate = value
             listeners = list(self._listeners)
-        # Outside the lock: a listener may send a frame or take locks of its own.
+        # Outside the lock: a listener may send a frame or acquire other locks.
         for listener in listeners:
             listener(value)
 
     def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
-        """Call `listener` with each value assigned from now on; it must not raise.
+        """Call `listener` with each value assigned from now on; it must not raise an exception.
 
-        Returns what removes it again.
+        Return a function that removes it.
         """
         with self._lock:
             self._listeners.append(listener)
@@ -343,10 +356,16 @@ class TerminateFlag:
 
 
 class TerminateRelay:
-    """A context manager around a request; entered, it is what `Channel.call` takes as ``on_sent``."""
+    """A context manager around a request; its value is passed to `Channel.call` as ``on_sent``."""
 
     def __init__(self, options: Terminable | None, channel: Channel, ends_at_once: bool = False) -> None:
-        """ends_at_once: the request itself says that it is to be stopped at once."""
+        """Initialize.
+
+        Args:
+            options: object with the flag.
+            channel: the channel of the request.
+            ends_at_once: whether the request itself requests that it is stopped at once.
+        """
         self._options = options
         self._ends_at_once = ends_at_once
         self._channel = channel
@@ -356,7 +375,7 @@ class TerminateRelay:
     def __enter__(self) -> Callable[[int], None] | None:
         if self._options is None:
             return None
-        # An exception of a signal handler may come before `__exit__`: a listener that is left behind does nothing.
+        # The exception of a signal handler may come before `__exit__`: a remaining listener does nothing.
         me = weakref.ref(self)
 
         def listener(terminate: bool) -> None:
@@ -368,14 +387,15 @@ class TerminateRelay:
         return self._on_sent
 
     def __exit__(self, *_: object) -> None:
-        remove, self._remove = self._remove, None  # it holds this object: no circle is left behind
+        remove, self._remove = self._remove, None  # the remover holds this object: no reference cycle remains
         if remove is not None:
             remove()
 
     def _on_sent(self, request_id: int) -> None:
         self._request_id = request_id
         if self._options is not None and self._options.terminate and not self._ends_at_once:
-            # Assigned before there was a number to send; and also before the listener, so no other thread does it.
+            # Assigned before the request had a number; also before the listener was added, so no other thread sends
+            # the CANCEL.
             self._on_terminate(True)
 
     def _on_terminate(self, terminate: bool) -> None:
@@ -383,4 +403,4 @@ class TerminateRelay:
             try:
                 self._channel.cancel(self._request_id, time.monotonic() + CANCEL_TIMEOUT_S)
             except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
-                pass  # the request itself reports what happened
+                pass  # the request itself reports the error

@@ -1,11 +1,11 @@
 """`InferenceSession` for asyncio.
 
->>> async with qnnbridge.aio.InferenceSession("model.onnx") as session:
-...     outputs = await session.run(None, {"x": x})
+>>> async with qnnbridge.aio.InferenceSession("model.onnx") as session: ...     outputs = await session.run(None,
+{"x": x})
 
 Runs are concurrent: each waits in a thread (`qnnbridge.futures`), and the loop is notified by
-``call_soon_threadsafe``, so it works with every event loop. Cancelling a task asks the host to stop the run and
-returns at once; no frame is cut off. One session may be used from several loops.
+``call_soon_threadsafe``, so any event loop can be used. Cancelling a task makes the host stop the run and returns
+at once; no frame is cut off. A session may be used from several loops.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class InferenceSession:
         self._session: Blocking | None = None
 
     async def open(self) -> InferenceSession:
-        """Load the model, if that has not been done. Raises what `qnnbridge.InferenceSession` raises."""
+        """Load the model, if it is not loaded. Raise the errors of `qnnbridge.InferenceSession`."""
         if self._session is None:
             made: Future[Blocking] = Future()
 
@@ -70,12 +70,12 @@ class InferenceSession:
         run_options: Any = None,
         **keywords: Any,
     ) -> list[Any]:
-        """Arguments, result and errors are those of `qnnbridge.InferenceSession.run`."""
+        """Run the model. Arguments, result and errors are those of `qnnbridge.InferenceSession.run`."""
         run = start(self._made, output_names, input_feed, run_options, **keywords)
         try:
             return await asyncio.wrap_future(run.future)
         except asyncio.CancelledError:
-            # The frame that says so may have to wait for one that is being written: not in the loop's thread.
+            # The CANCEL frame may have to wait for a frame that is being written: not in the loop's thread.
             _creations.submit(run.stop)
             raise
 
@@ -128,7 +128,7 @@ class InferenceSession:
 
 
 def _settle(future: Future[Any], result: Any = None, error: BaseException | None = None) -> bool:
-    """``False`` if its caller has given up."""
+    """Set the result; return ``False`` if the caller has given up."""
     if not future.set_running_or_notify_cancel():
         return False
     if error is not None:

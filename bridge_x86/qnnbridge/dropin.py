@@ -1,9 +1,8 @@
-"""Put `qnnbridge.ort` in place of ``onnxruntime``: ``import qnnbridge.dropin`` before anything that imports it.
+"""Replace ``onnxruntime`` by `qnnbridge.ort`: ``import qnnbridge.dropin`` before anything that imports onnxruntime.
 
-In this process a finder in front of all others answers ``onnxruntime`` and its submodules
-(`qnnbridge.ort._import_hook`), and Python processes that it starts find a small package of that name first
-on their path (same module). The host's own interpreter is isolated from both. Importing this module is all;
-it may be imported any number of times.
+In this process the first finder provides ``onnxruntime`` and its submodules (`qnnbridge.ort._import_hook`); Python
+processes started by this process find a small package of that name first on their path (same module). The host's
+interpreter is isolated from both. Importing this module is sufficient; it may be imported any number of times.
 """
 
 from __future__ import annotations

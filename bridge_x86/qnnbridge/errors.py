@@ -1,8 +1,8 @@
-"""Every error of qnnbridge, and the bridge between them and the classes of a real onnxruntime.
+"""All errors of qnnbridge, and their relation to the classes of a real onnxruntime.
 
-The tree is drawn in `qnnbridge_protocol.errors`. If the application has imported onnxruntime, what ONNX Runtime
-raised in the host is raised here as an instance of both classes (`as_onnxruntime`), so that ``except`` clauses
-written for onnxruntime work. onnxruntime itself is never imported here.
+The tree of classes is shown in `qnnbridge_protocol.errors`. If the application has imported onnxruntime, an error
+of ONNX Runtime in the host is raised here as an instance of both classes (`as_onnxruntime`), so that ``except``
+clauses written for onnxruntime work. This module never imports onnxruntime.
 """
 
 from __future__ import annotations
@@ -148,8 +148,9 @@ _ORT_MODULE = "onnxruntime.capi.onnxruntime_pybind11_state"
 
 
 def as_onnxruntime(error: BridgeError) -> BridgeError:
-    """The error to raise in the application: also an instance of onnxruntime's class of the same name, if there is
-    one and the application has it imported; else `error` itself. Pickled, it is plainly ours."""
+    """Return the error to raise in the application: an instance also of onnxruntime's class of the same name, if
+    that exists and the application has imported onnxruntime; otherwise `error` itself. A pickled copy has our class
+    only."""
     module = sys.modules.get(_ORT_MODULE)
     if module is None or not isinstance(error, OrtError):
         return error
@@ -158,15 +159,15 @@ def as_onnxruntime(error: BridgeError) -> BridgeError:
         return error
     twin: BridgeError = cls.__new__(cls, *error.args)
     twin.args = error.args
-    twin.__dict__.update(error.__dict__)  # notes included: they live there
+    twin.__dict__.update(error.__dict__)  # includes the notes
     twin.__cause__, twin.__context__ = error.__cause__, error.__context__
     twin.__suppress_context__ = error.__suppress_context__
     return twin.with_traceback(error.__traceback__)
 
 
 _twins: dict[tuple[str, int], type[OrtError]] = {}
-# By our class's name and onnxruntime's class. Made at most once per pair, so that `type(e) is type(f)` holds; two
-# threads that make the same at once is harmless: setdefault keeps one.
+# Keys: our class's name and onnxruntime's class. One class per pair, so that `type(e) is type(f)` holds; if two
+# threads create the same class at once, setdefault keeps one.
 
 
 def _both(cls: type[OrtError], module: ModuleType) -> type[OrtError]:

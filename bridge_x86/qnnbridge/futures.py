@@ -1,10 +1,9 @@
 """Runs of a session as `concurrent.futures.Future`, for threads or an event loop.
 
->>> future = qnnbridge.futures.submit(session, None, {"x": x})
->>> outputs = future.result(timeout=1)
+>>> future = qnnbridge.futures.submit(session, None, {"x": x}) >>> outputs = future.result(timeout=1)
 
-Each run waits in a thread of its own (daemon threads, so a call that never returns cannot keep the program from
-ending). `stop` asks the host to cancel a run and does not wait for it. Any thread.
+Each run waits in a separate daemon thread, so that a call that never returns cannot keep the program from ending.
+`stop` makes the host cancel a run and does not wait for it. Any thread.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from qnnbridge_protocol.errors import BridgeError
 if TYPE_CHECKING:
     from qnnbridge._inference_session import InferenceSession
 
-# Of all sessions together. The host takes 64 calls at once and refuses more as busy.
+# For all sessions together. The host accepts 64 calls at once and refuses more as busy.
 THREADS = 32
 
 Future = concurrent.futures.Future
 
 
 class _FutureOfRun(Future[list[Any]]):
-    """Waits for its end without the lock of a `Future`, which is Python's: a signal handler that raises in the wait
-    could leave it taken, and the thread of the run could never set the result (see `shield`)."""
+    """Waits for its end without the lock of a `Future`, which is Python's: an exception of a signal handler during
+    the wait could leave the lock locked, and the thread of the run could never set the result (see `shield`)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +48,7 @@ class _FutureOfRun(Future[list[Any]]):
 
 
 def _tell(future: Future[list[Any]]) -> None:
-    # Not a method: the future would keep itself.
+    # Not a method: the future would refer to itself.
     assert isinstance(future, _FutureOfRun)
     future.over = True
     future.changes.notify()
@@ -60,13 +59,13 @@ _runs = Background("qnnbridge future", threads=THREADS)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StartedRun:
-    """A running call. future: its outputs, or its error."""
+    """A running call. `future`: its outputs, or its error."""
 
     future: Future[list[Any]]
     _options: RunOptions
 
     def stop(self) -> None:
-        """Cancel: a waiting run never begins; a running one is stopped in the host. Returns soon."""
+        """Cancel: a waiting run never starts; a running one is stopped in the host. Returns soon."""
         if not self.future.cancel():
             self._options.terminate = True
 
@@ -89,7 +88,7 @@ def start(
     run_options: RunOptions | Any = None,
     **keywords: Any,
 ) -> StartedRun:
-    """Like `submit`, with a handle that can stop the run."""
+    """Do `submit`, but return a handle that can stop the run."""
     future = _FutureOfRun()
     options = _own_options(run_options, future)
     try:
@@ -113,7 +112,7 @@ def start(
 
 
 def _own_options(given: Any, future: Future[list[Any]]) -> RunOptions:
-    """Options with which this run alone can be stopped; stopping those that were given stops it too."""
+    """Return options with which only this run can be stopped; stopping the given options stops it as well."""
     if given is None:
         return RunOptions()
     shared = coerce_run_options(given)

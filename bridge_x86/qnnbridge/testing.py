@@ -1,11 +1,10 @@
-"""Assertions for the tests of an application: its nodes run on the NPU, and its numbers are those of the CPU.
+"""Assertions for the tests of an application: nodes run on the NPU, and the numbers agree with those of the CPU.
 
->>> from qnnbridge.testing import assert_numbers, assert_on_npu
->>> assert_on_npu(session)
->>> assert_numbers(session, feeds)
+>>> from qnnbridge.testing import assert_numbers, assert_on_npu >>> assert_on_npu(session) >>>
+assert_numbers(session, feeds)
 
 `watch_sessions` checks every session that is created in a block, also by libraries. With pytest the fixtures
-``npu_placement`` and ``npu_numbers`` do so for a test. Needs no pytest.
+``npu_placement`` and ``npu_numbers`` do so for a test. This module does not need pytest.
 """
 
 from __future__ import annotations
@@ -24,12 +23,14 @@ __all__ = ["SessionWatch", "assert_numbers", "assert_on_npu", "watch_sessions"]
 
 
 def assert_on_npu(session: InferenceSession, *, allow: Collection[str] = ()) -> None:
-    """Fail if a node of the session runs elsewhere than on QNN.
+    """Fail if a node of the session does not run on QNN.
 
     Args:
-        allow: names of nodes and operators that may run on the CPU.
+        session: the session.
+        allow: nodes and operators, by name, that may run on the CPU.
 
-    Raises `AssertionError`.
+    Raises:
+        AssertionError: a node runs elsewhere.
     """
     __tracebackhide__ = True
     problem = _placement_problem(session._runner, allow)
@@ -44,34 +45,39 @@ def assert_numbers(
     min_snr_db: float | None = None,
     timeout: float | None = None,
 ) -> NumbersReport:
-    """Run the model here and on the CPU; fail if the outputs differ, or if the inputs do not show it.
+    """Run the model here and on the CPU; fail if the outputs differ, or if the inputs cannot show whether they do.
 
     Args:
-        feeds: inputs as for `run`; default made-up values, which may be untypical for the model.
-        min_snr_db: fail below this signal-to-noise ratio, too. Default: the limits of sessions (docs/numbers.md).
+        session: the session.
+        feeds: inputs as for `run`; default generated values, which may be untypical for the model.
+        min_snr_db: fail also below this signal-to-noise ratio. Default: the limits of sessions (docs/numbers.md).
         timeout: seconds; default that of the session.
 
-    Raises `AssertionError`, and what `session.verify` raises.
+    Raises:
+        AssertionError: the outputs differ, or their agreement could not be shown.
+
+    Errors of `session.verify` are raised as well.
     """
     __tracebackhide__ = True
     report = session.verify(feeds, timeout=timeout)
-    # None for outputs without a signal-to-noise ratio, such as integers: `state` covers them.
+    # None for outputs without a signal-to-noise ratio, such as integers: these are covered by `state`.
     too_low = min_snr_db is not None and report.snr_db is not None and report.snr_db < min_snr_db
     if report.state != "agrees":
         raise AssertionError(_numbers_problem(session._runner, report))
     if too_low:
         label = session._runner.recipe.label
-        raise AssertionError(f"{label}: {report.worst}; at least {min_snr_db:g} dB were asked for.")
+        raise AssertionError(f"{label}: {report.worst}; required: at least {min_snr_db:g} dB.")
     return report
 
 
 class SessionWatch:
-    """The sessions that were created since the watch began.
+    """Sessions created since the start of the watch.
 
     Attributes:
-        sessions: those that ask for QNN, in the order of their creation. A session with buckets counts once for
-            each of its variants.
-        allow: names of nodes and operators that may run on the CPU. A test may add some.
+        sessions: sessions that use QNN, in the order of their creation. A session with buckets counts once for each
+            of
+            its variants.
+        allow: nodes and operators, by name, that may run on the CPU. A test may add more.
     """
 
     def __init__(self, *, placement: bool = True, numbers: bool = True, allow: Collection[str] = ()) -> None:
@@ -81,8 +87,8 @@ class SessionWatch:
         self._placement, self._numbers = placement, numbers
 
     def add(self, session: InferenceSession | RemoteRunner, runner: RemoteRunner) -> None:
-        """Watch a new session. With ``numbers`` its first calls are compared before they return."""
-        # A session on the CPU by request is no node that left the NPU.
+        """Add a new session. With ``numbers`` its first calls are compared before they return."""
+        # A session that was requested for the CPU is not a node that left the NPU.
         if runner.recipe.without_qnn:
             return
         self.sessions.append(session)
@@ -91,13 +97,13 @@ class SessionWatch:
             runner.compare_first_calls()
 
     def check(self) -> None:
-        """Raise `AssertionError` if a node left the NPU, numbers differ, or nothing was there to check."""
+        """Raise `AssertionError` if a node left the NPU, numbers differ, or no session was created."""
         __tracebackhide__ = True
         # A test that checks nothing must not pass.
         if not self.sessions:
             raise AssertionError(
-                "No session that asks for QNN was created. Fix: Create one with qnnbridge.InferenceSession(path), "
-                "or start the program with `qnnbridge exec --provider qnn`. Sessions from before are not seen."
+                "No session that uses QNN was created. Fix: Create one with qnnbridge.InferenceSession(path), or "
+                "start the program with `qnnbridge exec --provider qnn`. Sessions created earlier do not count."
             )
         problems = []
         if self._placement:
@@ -119,13 +125,13 @@ class SessionWatch:
 def watch_sessions(
     *, placement: bool = True, numbers: bool = True, allow: Collection[str] = ()
 ) -> Iterator[SessionWatch]:
-    """Check all sessions that this process creates in the block, when it ends without an error.
+    """Check all sessions that this process creates in the block, when the block ends without an error.
 
     Args:
         placement: fail if a node leaves the NPU.
         numbers: fail if numbers differ from the CPU's. The first calls of each session are compared before they
-            return, whatever earlier sessions have shown; a difference raises `NumbersDiffer` in the call.
-        allow: names of nodes and operators that may run on the CPU.
+            return, regardless of earlier sessions; a difference raises `NumbersDiffer` in the call.
+        allow: nodes and operators, by name, that may run on the CPU.
     """
     __tracebackhide__ = True
     from qnnbridge._session.remote_runner import watchers
@@ -136,12 +142,12 @@ def watch_sessions(
         yield watch
     finally:
         watchers.remove(watch.add)
-    # Only here: an error of the block itself is the more important one.
+    # Not in `finally`: an error of the block itself is more important.
     watch.check()
 
 
 def qnn_missing() -> str:
-    """Return why the default host has no QNN, '' if it has. Starts the host."""
+    """Return why the default host has no QNN, '' if it has QNN. Starts the host."""
     from qnnbridge import BridgeError, default_host
 
     try:
@@ -156,7 +162,7 @@ def _placement_problem(runner: Runner, allow: Collection[str]) -> str:
     if not placement.known:
         return f"{recipe.label}: this onnxruntime does not report where nodes run (1.24 and later do)."
     away = placement.cpu_nodes + placement.other_nodes
-    # The list ends after 200 nodes: what it leaves out cannot be allowed by name.
+    # The list ends after 200 nodes: nodes beyond cannot be allowed by name.
     allowed = sum(name in allow or operator in allow for name, operator in placement.cpu_list)
     if away <= allowed and placement.qnn_nodes:
         return ""
@@ -164,7 +170,7 @@ def _placement_problem(runner: Runner, allow: Collection[str]) -> str:
     text = f"{recipe.label}: {away} of {nodes} nodes left the NPU: {placement.cpu_names_text()}."
     text += f" Cause: {placement.cause.rstrip('.')}." if placement.cause else ""
     command = recipe.command("analyze")
-    return text + (f" Fix: `{command}` names the reason for each node." if command else "")
+    return text + (f" Fix: `{command}` shows the reason for each node." if command else "")
 
 
 def _numbers_problem(runner: Runner, report: NumbersReport) -> str:

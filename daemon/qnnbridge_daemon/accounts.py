@@ -1,6 +1,6 @@
-"""Accounts of the clients: counts of their calls, and limits whose excess is answered with `Busy`; all settings.
+"""Accounts of the clients: statistics of their calls, and limits beyond which the answer is `Busy`; all settings.
 
-Any thread; one lock per meter and per account, held for a microsecond.
+Thread-safe; one lock per meter and per account, held for a microsecond.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 
 from qnnbridge_protocol.errors import Busy
 
-# Upper ends of the buckets, from 50 us to 210 s: a percentile is never off by more than a fifth.
-# Steps of the square root of 2: 45 numbers for seven orders of magnitude.
+# Upper ends of the buckets, from 50 us to 210 s, in steps of the square root of 2: 45 numbers for seven orders of
+# magnitude, so a percentile is wrong by at most a fifth.
 BOUNDS_S = tuple(50e-6 * 2 ** (step / 2) for step in range(45))
 
 RATE_WINDOW_S = 10
 
 
 class Histogram:
-    """A histogram of durations. Not locked."""
+    """A histogram of durations. Not thread-safe."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)
@@ -39,12 +39,12 @@ class Histogram:
         self.max_s = max(self.max_s, seconds)
 
     def percentile(self, share: float) -> float:
-        """Seconds within which this share of all calls ended; 0 without calls."""
+        """Return the seconds within which this share of all calls ended; 0 without calls."""
         wanted = share * self.count
         seen = 0
         for index, count in enumerate(self.counts):
             if count and seen + count >= wanted:
-                # Interpolated within the bucket, with the slowest call as its upper end where that is lower.
+                # Interpolated within the bucket; the slowest call is its upper end if that is lower.
                 low = BOUNDS_S[index - 1] if index else 0.0
                 high = min(BOUNDS_S[index], self.max_s) if index < len(BOUNDS_S) else self.max_s
                 return low + (max(high, low) - low) * (wanted - seen) / count
@@ -52,7 +52,7 @@ class Histogram:
         return self.max_s
 
     def buckets(self) -> list[list[float]]:
-        """``[upper end, cumulative count]`` as in OpenMetrics, up to the slowest call."""
+        """Return ``[upper end, cumulative count]`` as in OpenMetrics, up to the slowest call."""
         found: list[list[float]] = []
         total = 0
         for bound, count in zip(BOUNDS_S, self.counts, strict=False):
@@ -62,13 +62,13 @@ class Histogram:
 
 
 class Meter:
-    """Calls of one client, of one model, or of all."""
+    """Statistics of the calls of one client, of one model, or of all."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._latency = Histogram()
-        # A ring by second: ten whole ones and the current one.
+        # A ring of seconds: ten complete ones and the current one.
         self._seconds = [0] * (RATE_WINDOW_S + 1)
         self._newest = int(clock())
         self._since = clock()
@@ -78,7 +78,7 @@ class Meter:
         self.bytes = 0
 
     def count(self, seconds: float, size: int, *, failed: bool) -> None:
-        """A call was answered."""
+        """Record an answered call."""
         with self._lock:
             self._latency.add(seconds)
             self.calls += 1
@@ -88,16 +88,16 @@ class Meter:
             self._seconds[self._newest % len(self._seconds)] += 1
 
     def refused(self) -> None:
-        """A call or a session was answered with `Busy`."""
+        """Record a call or a session that was answered with `Busy`."""
         with self._lock:
             self.busy += 1
 
     @property
     def calls_per_s(self) -> float:
-        """Over the last ten seconds, or since the first call."""
+        """Calls per second over the last ten seconds, or since the first call."""
         with self._lock:
             self._turn()
-            # At least a second: the first call of a program would show as thousands per second.
+            # At least a second: otherwise the first call of a program would appear as thousands per second.
             age_s = min(float(RATE_WINDOW_S), max(1.0, self._clock() - self._since))
             return round(sum(self._seconds) / age_s, 2)
 
@@ -109,13 +109,13 @@ class Meter:
             return {**milliseconds, "max": round(latency.max_s * 1000, 3)}
 
     def latency_s(self) -> dict[str, object]:
-        """The whole histogram."""
+        """Return the whole histogram."""
         with self._lock:
             latency = self._latency
             return {"sum": latency.sum_s, "count": latency.count, "buckets": latency.buckets()}
 
     def _turn(self) -> None:
-        """Drop seconds that are too old. The current second counts with the ten before it."""
+        """Drop seconds that are too old. The current second counts in addition to the ten before it."""
         now = int(self._clock())
         for second in range(max(self._newest + 1, now - RATE_WINDOW_S), now + 1):
             self._seconds[second % len(self._seconds)] = 0
@@ -124,10 +124,13 @@ class Meter:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Of one client. A request for more is answered with `Busy`.
+    """Limits of one client. A request beyond them is answered with `Busy`.
 
-    sessions: open at a time. queued: calls that wait for their turn. bytes: tensors of calls under way, and memory
-    that is shared with the daemon. kv_bytes: KV caches of its generators, each with a full context.
+    Attributes:
+        sessions: open sessions.
+        queued: calls that wait for their turn.
+        bytes: tensors of calls under way, and memory that is shared with the daemon.
+        kv_bytes: KV caches of its generators, each with a full context.
     """
 
     sessions: int = 64
@@ -138,13 +141,17 @@ class ClientLimits:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """slots: calls of all clients that are in the NPU host at a time.
+    """Settings of the broker.
 
-    idle_unload_s: a model without a call for this long is unloaded, and loaded again by its next call; 0
-    never unloads. keep_unused_s: how long a model that no client has open any more stays loaded for the next one;
-    keep_unused: the number of those. stall_s: a client that reads nothing of its answers in this time is
-    disconnected. greeting_s: so is a client without HELLO after this time. endpoint, log_file, instance,
-    idle_exit_s: for `status` only.
+    Attributes:
+        slots: concurrent calls of all clients in the NPU host.
+        idle_unload_s: a model without a call for this long is unloaded, and reloaded by its next call; 0 never
+            unloads.
+        keep_unused_s: how long a model without clients stays loaded for the next client.
+        keep_unused: largest number of such models.
+        stall_s: a client that reads nothing of its answers for this long is disconnected.
+        greeting_s: a client without HELLO is disconnected after this time.
+        endpoint, log_file, instance, idle_exit_s: for `status` only.
     """
 
     slots: int = 4
@@ -170,9 +177,9 @@ HIGHER = {
 
 
 def busy(limit: str, value: int, what: str, instead: str) -> Busy:
-    """`limit` is the name in `ClientLimits`."""
+    """Return the error for a limit, whose name in `ClientLimits` is `limit`."""
     return Busy(
-        f"The daemon takes no more from this application: {what} (limit {limit}: {value}).",
+        f"The daemon accepts no more from this application: {what} (limit {limit}: {value}).",
         cause="The daemon is shared with other applications, so each has limits.",
         fix=f"{instead}, or start the daemon with a higher limit: {HIGHER[limit]}.",
         details={"limit": limit, "value": value},
@@ -180,7 +187,7 @@ def busy(limit: str, value: int, what: str, instead: str) -> Busy:
 
 
 class Account:
-    """Resources of one client. The taker returns them once."""
+    """Resources of one client. Whoever takes resources returns them once."""
 
     def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits
@@ -190,16 +197,16 @@ class Account:
         self.in_flight_bytes = 0
         self.shared_bytes = 0
         self.kv_bytes = 0
-        # Prompts that went into a generator with tokens of earlier ones, and these tokens.
+        # Number of prompts whose generator already had tokens of earlier prompts, and number of these tokens.
         self.reused_prefixes = 0
         self.reused_tokens = 0
-        # How much, and whether it was shared.
+        # Size, and whether the memory was shared.
         self._freed: collections.deque[tuple[int, bool]] = collections.deque()
 
     def open_session(self) -> None:
-        """Raises `Busy`."""
+        """Count a session. Raise `Busy`."""
         with self._lock:
-            # The error is made outside of the lock; the numbers are decided and changed in one step under it.
+            # The decision and the change are one step under the lock; the error is created outside.
             full = self.sessions >= self.limits.sessions
             self.sessions += not full
         if full:
@@ -216,10 +223,10 @@ class Account:
             self.sessions -= 1
 
     def take(self, size: int, *, shared: bool = False) -> None:
-        """Memory of a call, or shared memory. Raises `Busy`."""
+        """Take memory of a call, or shared memory. Raise `Busy`."""
         self.settle()
         with self._lock:
-            # Both kinds of memory count against one limit. Nothing is refused for a call without tensors.
+            # Both kinds of memory count against one limit. A call without tensors is never refused.
             full = size > 0 and self.in_flight_bytes + self.shared_bytes + size > self.limits.bytes
             if not full and shared:
                 self.shared_bytes += size
@@ -230,8 +237,8 @@ class Account:
             raise busy(
                 "bytes",
                 self.limits.bytes,
-                f"its calls under way and its shared memory would need {size} bytes more than is left",
-                "Wait for answers before asking for more, or send less at a time",
+                f"its calls under way and its shared memory would need {size} bytes more than available",
+                "Wait for answers before sending more, or send less at a time",
             )
 
     def give_back(self, size: int, *, shared: bool = False) -> None:
@@ -242,7 +249,7 @@ class Account:
                 self.in_flight_bytes -= size
 
     def hold_kv(self, size: int) -> None:
-        """Memory of a generator's KV cache. Raises `Busy`."""
+        """Take memory of a generator's KV cache. Raise `Busy`."""
         with self._lock:
             full = size > 0 and self.kv_bytes + size > self.limits.kv_bytes
             self.kv_bytes += 0 if full else size
@@ -251,7 +258,7 @@ class Account:
             raise busy(
                 "kv_bytes",
                 self.limits.kv_bytes,
-                f"the KV caches of its generators would need {size} bytes more than is left",
+                f"the KV caches of its generators would need {size} bytes more than available",
                 "Close generators that are done",
             )
 
@@ -268,12 +275,12 @@ class Account:
 
     def release_with(self, memory: Any, size: int, *, shared: bool = False) -> None:
         """Return the taken amount when this memory is freed."""
-        # `deque.append` is safe in a finalizer, which may run in the middle of a line that holds the
-        # account's lock.
+        # `deque.append` is safe in a finalizer, which may run in the middle of a line that holds the account's
+        # lock.
         weakref.finalize(memory, self._freed.append, (size, shared)).atexit = False
 
     def settle(self) -> None:
-        """Work through the queue of the finalizers, which must not lock."""
+        """Process the queue of the finalizers, which must not lock."""
         while self._freed:
             size, shared = self._freed.popleft()
             self.give_back(size, shared=shared)

@@ -1,7 +1,7 @@
 """The broker: a host for its applications, and an application of one `qnnbridge.Host`.
 
-Threads: `serve` is called by a thread for each client and returns when the client disconnects; one thread unloads
-idle models. Any thread may call everything else.
+Threads: each client has a thread that calls `serve`, which returns when the client disconnects; one thread unloads
+idle models. Everything else is thread-safe.
 """
 
 from __future__ import annotations
@@ -46,28 +46,28 @@ if TYPE_CHECKING:
 # How long `stop` waits for calls under way.
 DRAIN_S = 10.0
 
-# The limit for any timeout that a client asks for.
+# Limit for any timeout that a client requests.
 LONGEST_DRAIN_S = 3600.0
 
-# How long it waits after that until their answers are written.
-# A client that does not read its answers cannot delay the end for longer.
+# How long `stop` waits afterwards until the answers are written: a client that does not read cannot delay the end
+# more.
 ANSWERS_S = 2.0
 
 # Interval of the check which clients have all their answers. Calls that arrive during the check are not answered.
 LOOK_S = 0.1
 
 TIDY_INTERVAL_S = 15.0
-# Least pause between two rounds of maintenance.
+# Shortest pause between two rounds of maintenance.
 SHORTEST_PAUSE_S = 0.1
 
-# As hosts call them.
+# Names that hosts use.
 _MACHINES = {"amd64": "x64", "arm64": "ARM64"}
 
 _log = log_of("qnnbridge.daemon")
 
 
 class Broker:
-    """Serves clients by one `Host`. Does not own the host: its maker closes it, after `stop`."""
+    """Serves clients by one `Host`. Does not own the host: its creator closes it, after `stop`."""
 
     def __init__(self, host: Host, settings: BrokerSettings | None = None) -> None:
         self.host = host
@@ -77,28 +77,28 @@ class Broker:
         self.gone_slabs = GoneSlabs(host)
         self.meter = Meter()
         self.started = time.monotonic()
-        # Set when a client asks for the end of the daemon; the main thread waits for it and calls `stop`.
+        # Set when a client requests the end of the daemon; the main thread waits for it and calls `stop`.
         self.stop_requested = threading.Event()
         self.drain_s = DRAIN_S
         self.clients_served = 0
         self._numbers = itertools.count(1)
-        # Guards the table of clients. The lock of the fair share may be taken while it is held, never the
-        # other way round.
+        # Protects the table of clients. The lock of the fair share may be acquired while it is held, never the
+        # reverse.
         self._lock = threading.Condition()
         self._clients: dict[int, Client] = {}
         self._last_busy = time.monotonic()
-        # Set for good: the daemon ends as soon as the client that asked for it has its answer.
+        # Set permanently: the daemon ends as soon as the requesting client has its answer.
         self._makes_way = False
         self._stopped = threading.Event()
         self._something_left = threading.Event()
         self._tidier = threading.Thread(target=self._tidy, name="qnnbridge tidy", daemon=True)
-        # The only thread of the broker itself; clients bring theirs.
+        # The only thread of the broker itself; each client has its own.
         self._tidier.start()
 
     # --- clients ---
 
     def serve(self, ends: ClientEnds) -> None:
-        """Serve one client until it is gone. Owns the descriptors from here on."""
+        """Serve one client until it disconnects. Owns the descriptors from here on."""
         client = self._admit(ends)
         if client is None:
             return
@@ -114,10 +114,11 @@ class Broker:
                 self.request_stop(None)
 
     def _admit(self, ends: ClientEnds) -> Client | None:
-        """``None`` for too many clients or during the end; the client's streams are then closed."""
+        """Return the new client; ``None`` without descriptors or during the end: then close the client's
+        streams."""
         try:
             with self._lock:
-                # Under the lock that `stop` takes: no client comes in after it has looked at the table.
+                # Under the lock of `stop`, so that no client is added after `stop` has read the table.
                 if not self._stopped.is_set():
                     client = Client(self, next(self._numbers), ends)
                     self._clients[client.number] = client
@@ -125,31 +126,31 @@ class Broker:
                     return client
         except OSError as error:  # no descriptors left
             _log.warning("%s (pid %d) cannot be served: %s", ends.name or "a client", ends.pid, error)
-        # A client that cannot be served sees the end of its stream, and not silence.
+        # A client that cannot be served gets the end of its stream instead of silence.
         os.close(ends.in_fd)
         os.close(ends.out_fd)
         return None
 
     @property
     def clients(self) -> list[Client]:
-        """Those that are connected, in the order they came."""
+        """Connected clients, in the order of their connection."""
         with self._lock:
             return list(self._clients.values())
 
     @property
     def idle_for_s(self) -> float:
-        """Time without a connected client; 0 if one is connected."""
+        """Seconds without a connected client; 0 if one is connected."""
         with self._lock:
             return 0.0 if self._clients else time.monotonic() - self._last_busy
 
     def introduction(self) -> Hello:
-        """The HELLO for a client: this process, and the versions of a running NPU host."""
+        """Return the HELLO for a client: this process, and the versions of a running NPU host."""
         process = self.host.supervisor.running
         peer = process.peer if process is not None else None
-        # The daemon's own machine until an NPU host has said its own, which is what clients want to know.
+        # The daemon's own machine until an NPU host has reported its machine, which clients want to know.
         machine = sysconfig.get_platform().rpartition("-")[2]
         return Hello(
-            # No functions of applications: one that hangs would hold a slot of the NPU host for all others.
+            # No functions of applications: a function that hangs would occupy a slot of the NPU host.
             features=(FEATURES if sharing.AVAILABLE else FEATURES - SHARING_FEATURES) - {CALL_BACK_FEATURE}
             | {DAEMON_FEATURE},
             pid=os.getpid(),
@@ -162,21 +163,25 @@ class Broker:
         )
 
     def on_mismatch(self, error: VersionMismatch, client: Hello) -> None:
-        """End for a client of another version that asks for it. After an upgrade of qnnbridge the daemon of the
-        release before may live on, and the only words that its new clients and it both know are those of HELLO."""
-        # Only an older daemon makes way for a newer client, never the reverse: two versions would end each
-        # other in turns.
+        """End the daemon if a client of another version requests it.
+
+        After an upgrade of qnnbridge the daemon of the previous release may still run, and it shares only HELLO
+        with its new clients.
+        """
+        # Only an older daemon makes way for a newer client, never the reverse: two versions would end each other in
+        # turn.
         older = error.details.get("older") == DAEMON_FEATURE
-        # A client in use keeps its daemon; the one that asks gets `VersionMismatch`, which names both.
+        # A served client keeps its daemon; the requesting client gets `VersionMismatch`, which contains both
+        # versions.
         idle = not any(one.greeted for one in self.clients)
         granted = {LEAVE_FEATURE, MAKE_WAY_FEATURE} if older and idle else {LEAVE_FEATURE}
-        for wish in client.features & granted:
-            error.details[LEAVING] = wish
+        for feature in client.features & granted:
+            error.details[LEAVING] = feature
             self._makes_way = True
-            _log.info("qnnbridge %s asks for the end of the daemon: %s", client.qnnbridge, wish)
+            _log.info("qnnbridge %s requests the end of the daemon: %s", client.qnnbridge, feature)
 
     def status(self) -> dict[str, Any]:
-        """The document of `daemon.status`; see docs/dev/protocol.md."""
+        """Return the document of `daemon.status`; see docs/dev/protocol.md."""
         clients = [client.status() for client in self.clients]
         shared_bytes = sum(client["shared_bytes"] for client in clients)
         share = self.fair_share
@@ -196,22 +201,22 @@ class Broker:
     # --- the end ---
 
     def request_stop(self, drain_s: float | None) -> None:
-        """A client asks for the end of the daemon."""
+        """Record a client's request to end the daemon."""
         if drain_s is not None:
             self.drain_s = min(max(0.0, drain_s), LONGEST_DRAIN_S)
         self.stop_requested.set()
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """Take no new client, let running calls finish for this time, disconnect all clients. Idempotent."""
+        """Accept no new client, let running calls finish for this time, disconnect all clients. Idempotent."""
         until = time.monotonic() + (self.drain_s if timeout_s is None else timeout_s)
         with self._lock:
             self._stopped.set()
         # In this order: no new turns, then the running calls, then their answers, then the clients, then the
         # sessions.
-        self.fair_share.close()  # or a client that keeps calling would delay the end
+        self.fair_share.close()  # otherwise a client that keeps calling would delay the end
         while not self.fair_share.wait_idle(min(until, time.monotonic() + LOOK_S)) and time.monotonic() < until:
             self._release_late()
-        # A slot is free before its answer is written.
+        # A slot becomes free before its answer is written.
         answered_by = min(until, time.monotonic() + ANSWERS_S)
         for client in self.clients:
             while not client.answered and (left_s := answered_by - time.monotonic()) > 0:
@@ -220,14 +225,14 @@ class Broker:
             client.end()
         with self._lock:
             self._lock.wait_for(lambda: not self._clients, max(1.0, until - time.monotonic()))
-        # After the clients are gone: their handlers release sessions, too, and each release may be the last.
+        # After the clients: their handlers also release sessions, and each release may be the last.
         self.sessions.close()
         self._something_left.set()
         self._tidier.join(1.0)
 
     def _release_late(self) -> None:
-        """A client whose open calls all came too late does not wait for other clients: its calls are repeated
-        elsewhere."""
+        """End clients whose open calls all came too late: their calls are repeated elsewhere, without waiting for
+        other clients."""
         for client in self.clients:
             if client.queue.late and client.answered:
                 client.end()
@@ -235,7 +240,7 @@ class Broker:
     # --- idle models and silent clients ---
 
     def _tidy(self) -> None:
-        # Compared from round to round: any change means that objects with reference cycles are about.
+        # Compared between rounds: any change means that there may be objects with reference cycles.
         seen, collect = self._gone_by_now(), 0
         while not self._stopped.is_set():
             next_s = self.sessions.tidy()
@@ -244,31 +249,31 @@ class Broker:
                 next_s = min(next_s or TIDY_INTERVAL_S, self.settings.idle_unload_s)
             self._let_go_of_silent()
             if (gone := self._gone_by_now()) != seen:
-                # Objects of a dead host or a disconnected client have reference cycles (tracebacks of errors
-                # that were passed on) and refer to shared memory. In an idle process the collector may never run.
-                # Twice, because errors may still be on their way now.
+                # Objects of a dead host or a disconnected client have reference cycles (tracebacks of errors that
+                # were passed on) and refer to shared memory. In an idle process the collector may never run. Twice,
+                # because errors may still be in use now.
                 seen, collect = gone, 2
             if collect:
                 collect -= 1
                 gc.collect()
             self.gone_slabs.settle()
-            # The earliest of all dates that something is due: a session, an idle model, a silent client.
+            # The earliest due date of a session, an idle model, or a silent client.
             next_s = min(next_s or TIDY_INTERVAL_S, self.settings.greeting_s)
             self._something_left.wait(min(TIDY_INTERVAL_S, max(SHORTEST_PAUSE_S, next_s)))
-            # Cleared after a short wait and not at once, so that a crowd of ends costs one round.
+            # Cleared after a short wait and not at once, so that many simultaneous disconnections cost one round.
             if self._something_left.is_set():
-                self._stopped.wait(SHORTEST_PAUSE_S)  # clients come and go in crowds
+                self._stopped.wait(SHORTEST_PAUSE_S)  # clients often connect and disconnect at the same time
                 self._something_left.clear()
 
     def _let_go_of_silent(self) -> None:
-        """Close a connection without HELLO: it would keep an idle daemon from ending."""
+        """Close connections without HELLO, which would keep an idle daemon from ending."""
         for client in self.clients:
             if client.silent_s > self.settings.greeting_s:
-                _log.warning("%s has not greeted in %g s: dropped", client.label, self.settings.greeting_s)
+                _log.warning("%s sent no HELLO within %g s: dropped", client.label, self.settings.greeting_s)
                 client.end()
 
     def _gone_by_now(self) -> tuple[int, int]:
-        """The number of hosts and clients that have ended."""
+        """Return the number of hosts and clients that have ended."""
         with self._lock:
             return self.host.supervisor.counters.generation, self.clients_served - len(self._clients)
 
@@ -309,7 +314,7 @@ def _host(broker: Broker) -> dict[str, Any]:
 
 
 def _simulator(broker: Broker) -> bool | None:
-    """Whether a session runs on the simulator; ``None`` before a session has reported it."""
+    """Return whether a session runs on the simulator; ``None`` before a session has reported it."""
     simulated = [m.info.placement.simulator for m in broker.sessions.models() if m.info.placement.qnn_nodes]
     return any(simulated) if simulated else None
 

@@ -1,7 +1,7 @@
-"""What one client has in the NPU host. Any thread.
+"""Sessions, objects and memory of one client in the NPU host. Thread-safe.
 
-A session as the client has it: a share in a model, its own retries, its own place in the queue. Its objects, by the
-client's numbers. Its memory. All are released with the client.
+A session of a client is a share in a model, with its own retries and its own position in the queue. Objects are
+identified by the client's numbers. Everything is released together with the client.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 
 class ClientSession:
-    """retry: how often a call is repeated when the NPU host dies, unless the call says otherwise."""
+    """A client's session. `retry`: how often a call is repeated when the NPU host dies, unless the call sets its
+    own number."""
 
     def __init__(self, model: SharedModel, retry: int, broker: DaemonServices, client: ClientHoldings) -> None:
         self.model = model
@@ -51,20 +52,24 @@ class ClientSession:
         self._broker = broker
         self._client = client
         self._lock = threading.Lock()
-        # Held while it gets a model of its own, which may take minutes; `close` does not wait for that.
+        # Held while the session gets a private model, which may take minutes; `close` does not wait for it.
         self._changing = threading.Lock()
         self._closed = False
 
     @contextlib.contextmanager
     def call(self, cancellation: Cancellation, size: int, *, waits: bool = True) -> Iterator[RemoteSession]:
-        """Around a call of this many bytes: waits for its turn, counts it. Raises `Busy`, `Cancelled`, `Closed`.
+        """Wait for the turn of a call of this many bytes, and count the call.
 
-        waits: false for a call that has no work for the NPU.
+        Args:
+            waits: false for a call without work for the NPU.
+
+        Raises:
+            Busy, Cancelled, Closed: the call gets no turn.
         """
         begin = time.monotonic()
         failed = True
         try:
-            # A run that is asked to terminate at once needs no slot, and must not wait behind those that do.
+            # A run that is terminated at once needs no slot, and must not wait for the others.
             share = self._broker.fair_share
             turn = share.turn(self._client.queue, cancellation) if waits else contextlib.nullcontext()
             with turn:
@@ -83,31 +88,30 @@ class ClientSession:
                 meter.count(seconds, size, failed=failed)
 
     def keep(self, value: Any) -> None:
-        """A result that waits here until the client takes it. Raises `Busy`."""
+        """Count a result that is kept here until the client takes it. Raise `Busy`."""
         size = getattr(value, "nbytes", None)
         if size is not None and type(value).__module__ == "numpy":
             self._client.account.take(size)
             self._client.account.release_with(value, size)
 
     def go_private(self, make: Make, cancellation: Cancellation) -> None:
-        """It gets a state of its own: from now on it is not shared."""
+        """Give the session a separate state: from now on it is not shared."""
         with self._changing:
             with self._lock:
                 before = self.model
                 if not before.shared or self._closed:
                     return
-            # Without the lock: it may take minutes, and `close` must be able to come in between.
+            # Without the lock: the creation may take minutes, and `close` must be possible meanwhile.
             own, _ = self._broker.sessions.open(self._client, None, before.label, make, cancellation)
             with self._lock:
-                closed = self._closed  # and `before` is released
+                closed = self._closed  # then `before` has been released
                 if not closed:
                     self.model = own
-            # Exactly one of both is given back: the old one, or the new one of a session that was closed
-            # meanwhile.
+            # Exactly one of them is released: the old model, or the new one if the session was closed meanwhile.
             self._broker.sessions.release(self._client, own if closed else before)
 
     def close(self) -> bool:
-        """Whether it was open."""
+        """Close the session; return whether it was open."""
         with self._lock:
             was_open, self._closed = not self._closed, True
         if was_open:
@@ -122,14 +126,14 @@ class ClientSession:
 
 
 class BoundSession:
-    """A session of a client as its plans see it. A plan outlives its session, so it must not keep that alive."""
+    """A session of a client for its plans. A plan outlives its session, so it must not keep the session alive."""
 
     def __init__(self, session: ClientSession) -> None:
         self._session = weakref.ref(session)
 
     def run_bound(self, call: BoundCall, stop: StopHandle, _enter: Callable[[str], None]) -> list[Any] | None:
-        """See `EngineSession.run_bound`."""
-        # A weak reference: the plan of a dead session answers "closed" and keeps no model loaded.
+        """Run a plan, see `EngineSession.run_bound`."""
+        # A weak reference: the plan of a closed session answers "closed" and keeps no model loaded.
         session = self._session()
         if session is None:
             raise Closed("The session is closed.", fix="Create a new one.")
@@ -153,7 +157,7 @@ def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cance
 
     signature = call.native
     if signature is None:
-        # Kept at the plan, which belongs to one channel and one call at a time.
+        # Stored at the plan, which belongs to one channel and one call at a time.
         signature = call.native = _signature_of(call)
     arrays = [tensor.array for tensor in call.outputs]
     failure = None
@@ -163,7 +167,7 @@ def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cance
             names = tuple(call.output_names)
             results = run(remote, lambda *_: signature, names, call.feeds, None, Wish(arrays), watch)
             if results is not None:
-                # The NPU host has written where the client reads: there is nothing to copy or to send.
+                # The NPU host has written to the client's memory: there is nothing to copy or to send.
                 if all(result is array for result, array in zip(results, arrays, strict=True)):
                     return None
                 return call.take(results)
@@ -192,16 +196,16 @@ class _ChannelWatch:
 
     def __call__(self, process: HostProcess, channel: FastChannel) -> None:
         # The watch is set before the call is sent, so its number is the next one.
-        target = channel.next_call_id  # by then the channel may carry another call
+        target = channel.next_call_id  # read now: later the channel may carry another call
 
         def ask(_terminate: bool) -> None:
-            try:  # it may be there before its call: the host knows of it then
+            try:  # the cancellation may arrive before its call: the host remembers it
                 process.channel.cancel(target, time.monotonic() + CANCEL_TIMEOUT_S)
             except (BridgeError, ChannelFailed, ChannelRetired, Deadline):
                 pass  # the call itself reports what happened
 
         self._remove = self._cancellation.add_terminate_listener(ask)
-        # Cancelled before the listener was there: the call is not sent at all.
+        # If the cancellation came before the listener was added, the call is not sent at all.
         self._cancellation.check()
 
     def close(self) -> None:
@@ -210,7 +214,7 @@ class _ChannelWatch:
 
 
 def _signature_of(call: BoundCall) -> CallSignature | bool:
-    """False for a call that cannot take the fast path."""
+    """Return the signature of a call; False if it cannot use the fast path."""
     from qnnbridge._fastpath.call import CallSignature
 
     inputs = [_tensor(tensor) for tensor in call.inputs]
@@ -232,12 +236,12 @@ def _tensor(tensor: BoundTensor) -> TensorSignature | None:
 
 # --- objects --------------------------------------------------------------------------------------------
 
-# Of one client: the NPU host's own limit is for all of them together.
+# Limit of one client: the NPU host's own limit applies to all clients together.
 MAX_OBJECTS: Final = 1000
 
 
 class DaemonServices(Protocol):
-    """The state shared by all clients, as one client sees it."""
+    """The state shared by all clients, for one client."""
 
     host: Host
     fair_share: FairShare
@@ -250,21 +254,21 @@ class DaemonServices(Protocol):
 
 
 class ClientHoldings(Protocol):
-    """The client: its resources and its place in the queue."""
+    """Resources and queue position of the client."""
 
     account: Account
     queue: Queue
 
 
 class ClientObjects:
-    """The objects of one client in the NPU host."""
+    """Objects of one client in the NPU host."""
 
     def __init__(self, broker: DaemonServices, client: ClientHoldings, limit: int = MAX_OBJECTS) -> None:
         self._broker = broker
         self._client = client
         self._limit = limit
         self._lock = threading.Lock()
-        # With the memory that each takes.
+        # Objects by number, each with the size of its memory.
         self._held: dict[int, tuple[HostObject, int]] = {}
         self._closed = False
         self.operations: dict[str, Callable[[Request, Cancellation], Answer]] = {
@@ -319,7 +323,7 @@ class ClientObjects:
         return {}, ()
 
     def close(self) -> None:
-        """The client is gone."""
+        """Release everything the client holds."""
         with self._lock:
             self._closed = True
             held = sorted(self._held.items(), reverse=True)
@@ -332,7 +336,7 @@ class ClientObjects:
         self._client.account.drop_kv(memory)
 
     def _keep(self, number: int, made: HostObject, memory: int, cancellation: Cancellation) -> None:
-        """memory: which it will take. Raises `Busy`, `Cancelled`."""
+        """Record a new object that needs this much memory. Raise `Busy` or `Cancelled`."""
         self._forget_memory_before(made.generation)
         try:
             self._client.account.hold_kv(memory)
@@ -348,7 +352,8 @@ class ClientObjects:
             raise Cancelled("The creation of the object was cancelled.")
 
     def _forget_memory_before(self, generation: int) -> None:
-        """Older hosts are gone, with what they held: a client makes the same again before it releases the old."""
+        """Stop counting the memory of ended hosts: a client recreates such objects before it releases the old
+        ones."""
         with self._lock:
             lost = {n: (one, size) for n, (one, size) in self._held.items() if size and one.generation < generation}
             self._held.update((number, (one, 0)) for number, (one, _) in lost.items())
@@ -358,7 +363,7 @@ class ClientObjects:
         with self._lock:
             held = self._held.get(number) if type(number) is int else None
         if held is None:
-            raise Closed("The object was released.", fix="Make a new one.")
+            raise Closed("The object was released.", fix="Create a new one.")
         return held[0]
 
     def _others(self, header: dict[str, Any]) -> list[HostObject]:
@@ -368,7 +373,7 @@ class ClientObjects:
     def _check_limit(self) -> None:
         if len(self._held) >= self._limit:
             raise Busy(
-                f"The daemon keeps {self._limit} objects for this application and takes no more.",
+                f"The daemon keeps {self._limit} objects for this application and accepts no more.",
                 cause="The daemon is shared with other applications, so each has limits.",
                 fix="Release objects that are not needed any more: drop the last reference to them.",
                 details={"limit": "objects", "value": self._limit},
@@ -387,18 +392,18 @@ def _reused(header: dict[str, Any], result: Any) -> int:
 
 
 def _memory_of(result: Any) -> int:
-    """Of the KV cache, if it is a generator."""
+    """Return the size of the KV cache if the result is a generator; 0 otherwise."""
     size_bytes = result.get("kv_bytes") if isinstance(result, dict) else None
     return size_bytes if type(size_bytes) is int and size_bytes > 0 else 0
 
 
 def _forwarded(header: dict[str, Any]) -> dict[str, Any]:
-    """Without the client's own numbers."""
+    """Return the header without the client's own numbers."""
     return {key: value for key, value in header.items() if key not in ("object", "objects")}
 
 
 def _relay(request: Request) -> Callable[[Frame], None]:
-    """Events about the request in the NPU host become events about the client's."""
+    """Return a function that passes events about a request in the NPU host to the client."""
 
     def take(frame: Frame) -> None:
         if frame.kind is Kind.EVENT:
@@ -407,17 +412,16 @@ def _relay(request: Request) -> Callable[[Frame], None]:
     return take
 
 
-# --- memory ---------------------------------------------------------------------------------------------
-# Slabs that the client shares with the daemon, and memory of its plans, all within its limit. A slab is
-# passed on: the NPU host maps it, too, where the client has it, so that tensors go from one to the other
-# without a copy here. To the daemon's own fast channels it looks like an array of an application of theirs
-# (`qnnbridge._fastpath.memory`). Where this fails (no descriptor or handle left, an NPU host that does not
-# map it), its contents are copied. Memory counts until the last reference to it is gone; finalizers only
-# append to a queue, and a later call works through the queue.
+# --- memory --------------------------------------------------------------------------------------------- Slabs
+# that the client shares with the daemon, and memory of its plans, all within its limit. The NPU host also maps a
+# slab, from the client's memory, so that tensors need no copy here. For the daemon's own fast channels the slab
+# looks like an array of an application (`qnnbridge._fastpath.memory`). If this fails (no descriptor or handle left,
+# an NPU host that does not map it), the contents are copied. Memory counts until its last reference is gone;
+# finalizers only append to a queue, which a later call processes.
 
 
 class ForeignSlab:
-    """A client's slab as the daemon's own fast channels see it: memory that the NPU host can map."""
+    """A client's slab for the daemon's own fast channels: memory that the NPU host can map."""
 
     __slots__ = ("data", "host_writes", "number", "share_handle", "size")
 
@@ -430,7 +434,7 @@ class ForeignSlab:
 
 
 class ClientSlab(AttachedSlab):
-    """One slab that a client shares with the daemon, and the NPU host's view of it."""
+    """A slab that a client shares with the daemon, and its registration for the NPU host."""
 
     __slots__ = ("foreign", "host")
 
@@ -440,7 +444,8 @@ class ClientSlab(AttachedSlab):
         self.foreign = foreign
 
     def view(self, shape: Sequence[int], dtype: np.dtype[Any], offset: int) -> npt.NDArray[Any]:
-        """An array that the daemon's fast channels know as one that the NPU host can read or write in place."""
+        """Return an array that the daemon's fast channels recognise as memory that the NPU host can access in
+        place."""
         from qnnbridge._fastpath.memory import SharedBlock
 
         plain = AttachedSlab.view(self, shape, dtype, offset)
@@ -448,19 +453,20 @@ class ClientSlab(AttachedSlab):
 
 
 class GoneSlabs:
-    """Memory that clients had shared and that is not referenced any more. One for all clients: it outlives them."""
+    """Memory that clients had shared and that is not referenced any more. One object for all clients, which it
+    outlives."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._numbers: collections.deque[int] = collections.deque()
 
     def watch(self, slab: ForeignSlab, kept: KeptMemory) -> None:
-        """kept: to be closed with it."""
-        # On the array and not on the slab: plans and calls under way refer to the memory itself.
+        """Release a slab, and close `kept`, when its memory is not referenced any more."""
+        # Watches the array and not the slab: plans and calls under way refer to the memory itself.
         weakref.finalize(slab.data, _release, kept, slab.number, self._numbers).atexit = False
 
     def settle(self) -> None:
-        """Release them in the NPU host. May wait for it briefly."""
+        """Release the memory in the NPU host. May wait briefly for the host."""
         while self._numbers:
             self._host.forget_slab(self._numbers.popleft())
 
@@ -475,22 +481,22 @@ class ClientSlabs(Slabs):
         self._gone = gone
 
     def close(self) -> None:
-        """The client is gone."""
+        """Release all slabs of the disconnected client."""
         with self._lock:
             self._slabs.clear()
 
     def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> AttachedSlab:
-        """Raises `Busy`, too."""
-        # Before it is mapped: beyond the limit nothing is attached.
+        """Map a slab of the client. Also raise `Busy`."""
+        # Before the mapping: beyond the limit nothing is attached.
         self._account.take(size, shared=True)
         kept = None
         try:
             if sys.platform == "linux":
                 from qnnbridge_os.sharing import check_sealed
 
-                # A client that could shrink its memory would kill the daemon by SIGBUS at the next access.
+                # A client that could shrink its memory would crash the daemon by SIGBUS at the next access.
                 check_sealed(where)
-            # Before it is mapped: a handle is closed by that.
+            # Before the mapping, which closes a handle.
             kept = _keep(where)
             slab = super()._map(where, size, host_writes)
         except BaseException:
@@ -508,7 +514,8 @@ class ClientSlabs(Slabs):
 
 
 def _keep(where: dict[str, Any]) -> KeptMemory | None:
-    """``None`` without a descriptor or handle for it; its contents are then copied."""
+    """Keep the memory open; return ``None`` without a descriptor or handle for it, and then the contents are
+    copied."""
     try:
         return KeptMemory(where)
     except (OSError, ValueError):

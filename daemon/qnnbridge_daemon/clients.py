@@ -1,9 +1,9 @@
-"""One client of the daemon: its two pipes, its connection, served like a host serves one, and all that is released
-with it.
+"""One client of the daemon: its two pipes, its connection, which is served like that of a host, and everything that
+is released with it.
 
-`serve` belongs to the thread that calls it; the server's own threads come from `ClientTransport`. What always
-holds: whichever thread notices that the client is gone, its calls are withdrawn and its sessions released at once,
-and `serve` returns when no thread works for it any more.
+`serve` belongs to the thread that calls it; the server's own threads come from `ClientTransport`. Invariant:
+whichever thread notices that the client is gone, its calls are withdrawn and its sessions released at once, and
+`serve` returns when no thread works for the client any more.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import VersionMismatch
 from qnnbridge_protocol.visible import log_of
 
-# --- the two pipes to one client ------------------------------------------------------------------------
-# As a process that serves several has to treat them: a client may stop reading with a gigabyte to come, or stop
-# writing in the middle of a frame. That holds up its own threads alone, and can be ended from outside at any time
-# (`end`). One thread reads and one writes at a time (the server's locks). The descriptors are closed when the last
-# thread is out of them.
+# --- the two pipes to one client ------------------------------------------------------------------------ In a
+# process that serves several clients, one client may stop reading before a gigabyte of answers, or stop writing in
+# the middle of a frame. That blocks only its own threads, and can be ended from outside at any time (`end`). One
+# thread reads and one writes at a time (the server's locks). The descriptors are closed after the last thread has
+# left them.
 
 T = TypeVar("T")
 
-# How often a thread that waits for room looks whether the connection has been ended.
+# How often a thread that waits for room checks whether the connection has been ended.
 _LOOK_S = 1.0
 
 
 class ClientStreams:
-    """Owns the descriptors."""
+    """Reads and writes of one connection. Owns the descriptors."""
 
     def __init__(self, in_fd: int, out_fd: int, stall_s: float) -> None:
-        """stall_s: a client that reads no byte of an answer for this time is disconnected."""
+        """Initialize. A client that reads no byte of an answer for `stall_s` seconds is disconnected."""
         self._in_fd = in_fd
         self._out_fd = out_fd
         self.stall_s = stall_s
@@ -54,17 +54,17 @@ class ClientStreams:
         self._users = 0
         self._interrupt = Interrupt(in_fd)
         self.ended = False
-        # Whether it was given up for taking nothing.
+        # Whether the client was disconnected because it did not read.
         self.stalled = False
         if sys.platform != "win32":
             os.set_blocking(out_fd, False)
 
     def read_into(self, buffer: memoryview, use: Callable[[int], T]) -> None:
-        """Raises `OSError`, also when the connection is ended meanwhile."""
+        """Read bytes. Raise `OSError`, also if the connection is ended meanwhile."""
         self._enter()
         try:
-            # The wait is separate from the read, so that `end` can wake it without closing a descriptor that
-            # is in use.
+            # The wait is separate from the read, so that `end` can end it without closing a descriptor that is in
+            # use.
             self._interrupt.wait()
             if self.ended:
                 raise _ended()
@@ -73,7 +73,7 @@ class ClientStreams:
             self._exit()
 
     def write_all(self, chunks: Iterable[memoryview]) -> None:
-        """Raises `OSError`, also when the client takes nothing for too long."""
+        """Write all bytes. Raise `OSError`, also if the client reads nothing for too long."""
         self._enter()
         try:
             self._writer.add(chunks)
@@ -86,8 +86,8 @@ class ClientStreams:
                     stuck_since = None
                 except BlockingIOError:
                     now = time.monotonic()
-                    # The time without a single byte, not that of the whole answer: a slow client is served
-                    # for as long as it takes.
+                    # The time without a single byte, not that of the whole answer: a slow client is served for as
+                    # long as it takes.
                     stuck_since = now if stuck_since is None else stuck_since
                     left_s = self.stall_s - (now - stuck_since)
                     if left_s <= 0:
@@ -95,20 +95,20 @@ class ClientStreams:
                         raise OSError(errno.ETIMEDOUT, "the client does not read") from None
                     wait_writable(self._out_fd, min(left_s, _LOOK_S))
         except OSError:
-            # What is left would be the middle of a frame; nothing more is sent on this connection.
+            # The rest would be the middle of a frame; nothing more is sent on this connection.
             self._writer.discard()
             raise
         finally:
             self._exit()
 
     def end(self) -> None:
-        """Readers and writers get an `OSError`, soon. Idempotent."""
+        """End the connection: readers and writers soon get an `OSError`. Idempotent."""
         with self._lock:
             if self.ended:
                 return
             self.ended = True
-            # The last user closes (`_exit`): a number that is closed under a reader may be another file's the
-            # next moment.
+            # The last user closes the descriptors (`_exit`): if they were closed under a reader, their numbers
+            # could be reused.
             if self._users:
                 self._interrupt.strike()
                 return
@@ -146,7 +146,7 @@ if sys.platform == "win32":
     from qnnbridge_os import _win32_api as api
 
     class Interrupt:
-        """Brings a thread back that waits for the client's next byte."""
+        """Wakes a thread that waits for the client's next byte."""
 
         def __init__(self, fd: int) -> None:
             self._fd = fd
@@ -154,24 +154,23 @@ if sys.platform == "win32":
             self._lock = threading.Lock()
 
         def wait(self) -> None:
-            """Nothing: the read itself waits, and can be cancelled."""
+            """Do nothing: the read itself waits, and can be cancelled."""
 
         def strike(self) -> None:
             threading.Thread(target=self._strike_on, name="qnnbridge interrupt", daemon=True).start()
 
         def close(self) -> None:
-            with self._lock:  # behind this the number may be that of another pipe
+            with self._lock:  # from now on the number may be that of another pipe
                 self._closed = True
 
         def _strike_on(self) -> None:
-            """Again and again: a thread that is about to read is not in the read yet."""
+            """Cancel repeatedly: a thread that is about to read is not in the read yet."""
             while True:
                 with self._lock:
                     if self._closed:
                         return
                     with contextlib.suppress(OSError):
-                        # CancelIoEx ends a read that waits, in any thread; one that begins a moment later is
-                        # not touched by it.
+                        # CancelIoEx ends a pending read of any thread, but not a read that begins a moment later.
                         api.cancel_io(msvcrt.get_osfhandle(self._fd))
                 time.sleep(_STRIKE_INTERVAL_S)
 
@@ -179,7 +178,7 @@ else:
     import select
 
     class Interrupt:
-        """Brings a thread back that waits for the client's next byte."""
+        """Wakes a thread that waits for the client's next byte."""
 
         def __init__(self, fd: int) -> None:
             self._wake_r, self._wake_w = os.pipe()
@@ -188,7 +187,7 @@ else:
             self._poll.register(self._wake_r, select.POLLIN)
 
         def wait(self) -> None:
-            """Until there is something to read, or `strike`."""
+            """Wait until data can be read, or until `strike`."""
             self._poll.poll()
 
         def strike(self) -> None:
@@ -207,13 +206,13 @@ _log = log_of("qnnbridge.daemon")
 DRAIN_TIMEOUT_S = 2.0
 
 
-# A BaseException, so that no `except Exception` of the server takes it for an error of a request.
+# A BaseException, so that no `except Exception` of the server treats it as an error of a request.
 class Left(BaseException):
     """A thread of a server has noticed that its client is gone, and ends."""
 
 
 class ClientTransport:
-    """A server's `ServerTransport` in a process that it shares."""
+    """`ServerTransport` of a server in a process that it shares with others."""
 
     def __init__(self, streams: ClientStreams, slabs: ClientSlabs, name: str, on_left: Callable[[], None]) -> None:
         self.slabs = slabs
@@ -241,7 +240,7 @@ class ClientTransport:
                     self._threads.discard(threading.current_thread())
 
         thread = threading.Thread(target=until_it_leaves, name="qnnbridge client", daemon=True)
-        with self._lock:  # `join` must find no thread that has not been started
+        with self._lock:  # `join` must not find a thread that has not been started
             thread.start()
             self._threads.add(thread)
 
@@ -253,7 +252,7 @@ class ClientTransport:
         raise Left
 
     def end(self, _code: int = 0) -> None:
-        """Any thread, any number of times."""
+        """End the connection. Thread-safe and idempotent."""
         with self._lock:
             # Decided under the lock: exactly one thread ends the streams and releases what the client holds.
             first, self.left = not self.left, True
@@ -262,10 +261,10 @@ class ClientTransport:
             self._on_left()
 
     def join(self) -> None:
-        """Wait for all threads but this one."""
+        """Wait for all threads except this one."""
         while True:
             with self._lock:
-                # Looked up anew after each: a thread may start another one until the last has ended.
+                # Looked up again after each: a thread may start another one until the last has ended.
                 thread = next((t for t in self._threads if t is not threading.current_thread()), None)
             if thread is None:
                 return
@@ -273,7 +272,7 @@ class ClientTransport:
 
 
 class ClientServices(DaemonServices, Protocol):
-    """The daemon as a client sees it that comes in."""
+    """Services of the daemon that a connected client uses."""
 
     settings: BrokerSettings
     gone_slabs: GoneSlabs
@@ -284,7 +283,7 @@ class ClientServices(DaemonServices, Protocol):
 
 
 class Client:
-    """One connected application. number: in the daemon, never used again."""
+    """One connected application. `number` identifies it in the daemon and is never reused."""
 
     def __init__(self, broker: ClientServices, number: int, ends: ClientEnds) -> None:
         self.number = number
@@ -305,7 +304,7 @@ class Client:
         return f"client {self.number} ({self.name or 'unnamed'}, pid {self.pid})"
 
     def serve(self) -> None:
-        """Until the client leaves."""
+        """Serve the client until it disconnects."""
         try:
             self._server.run()
         except Left:
@@ -313,8 +312,7 @@ class Client:
         except Exception:  # noqa: BLE001 - a defect that concerns one client must not end the others
             _log.exception("%s is not served any more", self.label)
         finally:
-            # Idempotent. The threads leave by themselves when the streams have ended; only then is anything
-            # released.
+            # Idempotent. The threads end when the streams have ended; only then is anything released.
             self._transport.end()
             self._transport.join()
             self.handlers.close()
@@ -322,25 +320,25 @@ class Client:
 
     @property
     def greeted(self) -> bool:
-        """Whether it is served; false before its HELLO, and for one that was refused."""
+        """Whether the client is served; false before its HELLO, and if it was refused."""
         return self._server.greeted
 
     @property
     def silent_s(self) -> float:
-        """Seconds since it was admitted without a HELLO; 0 after its HELLO."""
+        """Seconds since the connection if the client has sent no HELLO; 0 after its HELLO."""
         return 0.0 if self.greeted else time.monotonic() - self.since
 
     @property
     def answered(self) -> bool:
-        """Whether it has the answers to all its calls, but to those that came too late to be begun."""
+        """Whether the client has the answers to all its calls, except those that came too late to be started."""
         return self._server.unanswered <= self.queue.late
 
     def drain(self, timeout_s: float) -> bool:
-        """Any thread: wait until all its calls are answered; False if one is not by then."""
+        """Wait until all calls are answered; return False after the timeout. Thread-safe."""
         return self._server.drain(timeout_s)
 
     def end(self) -> None:
-        """Any thread: it is not to be served any more."""
+        """Stop serving the client. Thread-safe."""
         self._transport.end()
 
     def status(self) -> dict[str, Any]:
@@ -368,8 +366,9 @@ class Client:
 
     def _on_left(self) -> None:
         if self._streams.stalled:
-            _log.warning("%s has taken nothing of its answers for %g s: dropped", self.label, self._streams.stall_s)
-        # In this order: no answer is written any more, then sessions go, then the client loses its turns.
+            _log.warning("%s has read nothing of its answers for %g s: dropped", self.label, self._streams.stall_s)
+        # In this order: no further answers are written, then sessions are released, then the client loses its
+        # turns.
         self._server.abandon()
         self.handlers.close()
         self._broker.fair_share.leave(self.queue)

@@ -1,12 +1,11 @@
 """The order in which calls enter the NPU host.
 
-At most `slots` calls are in the host at a time, enough that the NPU is never idle between two; all others wait
-here, where they can still be put into a fair order and withdrawn. Clients take turns. A client that sends with
-many threads must not crowd out one with a single thread, which has no call for a
-moment: so as long as others are active, or were a moment ago, no client gets more of the slots than the others ask
-for themselves, or than its share.
+At most `slots` calls are in the host at a time, enough to keep the NPU busy between two calls; all others wait
+here, where they can still be ordered fairly and withdrawn. Clients take turns. A client with many threads must not
+crowd out a client with a single thread, which has no call for a moment: so while others are active, or were a
+moment ago, no client gets more slots than the others demand for themselves, or than its share.
 
-Any thread. A caller that finds a free slot takes it without waking a thread.
+Thread-safe. A caller that finds a free slot takes it without waking a thread.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from typing import Any
 from qnnbridge_daemon.accounts import busy
 from qnnbridge_protocol.errors import Cancelled
 
-# A client whose last call is this recent counts as active: its threads are between two calls.
-# A slot that is kept free for a client that does not come back is idle for at most this long.
+# A client whose last call is this recent counts as active: its threads are between two calls. A slot that is
+# reserved for a client without further calls is idle for at most this long.
 ACTIVE_S = 0.05
 
 
@@ -31,7 +30,7 @@ class _Waiter:
 
     def __init__(self) -> None:
         self.wakeup = threading.Lock()
-        # Taken at once, so that the next `acquire` waits until someone releases it.
+        # Locked at once, so that the next `acquire` waits until another thread releases it.
         self.wakeup.acquire()
         self.granted = False
         self.late = False
@@ -39,7 +38,7 @@ class _Waiter:
 
 
 class Queue:
-    """The calls of one client. Guarded by the lock of its `FairShare`."""
+    """Calls of one client. Protected by the lock of its `FairShare`."""
 
     __slots__ = ("_peak_now", "_peak_until", "_peaks", "last_seen", "late", "running", "waiting")
 
@@ -49,7 +48,7 @@ class Queue:
         self.last_seen = float("-inf")
         # Calls that arrived after `FairShare.close`.
         self.late = 0
-        # The most slots asked for in this interval of ACTIVE_S and in the one before.
+        # Largest number of requested slots in this interval of ACTIVE_S and in the previous one.
         self._peaks = (0, 0)
         self._peak_until = 0.0
 
@@ -65,12 +64,12 @@ class Queue:
 
     @property
     def asks_for(self) -> int:
-        """The number of slots that it can use, from its recent calls."""
+        """Number of slots that the client can use, from its recent calls."""
         return max(1, self.running + len(self.waiting), *self._peaks)
 
 
 class FairShare:
-    """Lets calls into the NPU host, client by client. clock: for tests."""
+    """Lets calls into the NPU host, client by client. `clock` is for tests."""
 
     def __init__(self, slots: int, max_queued: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.slots = max(1, slots)
@@ -79,8 +78,8 @@ class FairShare:
         self._lock = threading.Lock()
         # One lock for all queues: held for microseconds, and never while a call runs or a waiter is woken.
         self._idle = threading.Condition(self._lock)
-        # Clients in the order of their turns.
-        # A client that got a slot goes to the end: the one that has waited longest for a turn is first.
+        # Clients in the order of their turns. A client that got a slot moves to the end: the first has waited
+        # longest.
         self._queues: collections.OrderedDict[Queue, None] = collections.OrderedDict()
         self._looking_again = False
         self.closed = False
@@ -92,7 +91,7 @@ class FairShare:
             return sum(len(queue.waiting) for queue in self._queues)
 
     def join(self) -> Queue:
-        """A new client."""
+        """Add a client; return its queue."""
         queue = Queue()
         with self._lock:
             self._queues[queue] = None
@@ -107,9 +106,10 @@ class FairShare:
 
     @contextlib.contextmanager
     def turn(self, queue: Queue, cancellation: Cancellation, *, again: bool = False) -> Iterator[None]:
-        """Around a call: waits for its turn. Raises `Busy`, `Cancelled`.
+        """Wait for the turn of a call, and hold the slot during the call. Raise `Busy` or `Cancelled`.
 
-        again: A further turn of an admitted request: it waits however many wait, and is never `Busy`.
+        `again`: a further turn of an admitted request, which waits whatever the number of waiting calls, without
+        `Busy`.
         """
         cancellation.check()
         waiter = self._enter(queue, again)
@@ -121,13 +121,16 @@ class FairShare:
             self._exit(queue)
 
     def close(self) -> None:
-        """Give no turn to later calls; earlier calls continue. A later call waits until it is
-        cancelled, which the end of its client's connection does; the client can then repeat it elsewhere."""
+        """Give no turn to later calls; earlier calls continue.
+
+        A later call waits until it is cancelled by the end of its client's connection; the client can then repeat
+        it elsewhere.
+        """
         with self._lock:
             self.closed = True
 
     def wait_idle(self, until: float) -> bool:
-        """Wait until no call runs or waits; False if one still does at that time (`time.monotonic`)."""
+        """Wait until no call runs or waits; return False if one still does at `until` (`time.monotonic`)."""
         with self._idle:
             return self._idle.wait_for(
                 lambda: not self.running and not any(q.waiting for q in self._queues),
@@ -137,15 +140,14 @@ class FairShare:
     # --- parts ---
 
     def _enter(self, queue: Queue, again: bool) -> _Waiter | None:
-        """``None`` if the call may run at once. Raises `Busy`, and `Cancelled` for a client that has
-        disconnected.
-        """
+        """Return ``None`` if the call may run at once. Raise `Busy`, or `Cancelled` for a client that has
+        disconnected."""
         with self._lock:
             if queue not in self._queues:  # it would never get a turn
-                raise Cancelled("The client is gone.")
+                raise Cancelled("The client has disconnected.")
             now = self._clock()
             free = not self.closed and not queue.waiting and self.running < self.slots
-            # The usual case of a quiet daemon: a slot is free and nobody of this client waits before it.
+            # The usual case of a quiet daemon: a slot is free and no earlier call of this client waits.
             if free and queue.running < self._cap(queue, now):
                 queue.running += 1
                 self.running += 1
@@ -157,18 +159,18 @@ class FairShare:
                     "queued",
                     self._max_queued,
                     f"{self._max_queued} of its calls wait for their turn",
-                    "Wait for answers before asking for more",
+                    "Wait for answers before sending more",
                 )
             waiter = _Waiter()
             if self.closed:
-                # Not entered in the queue: no slot is ever given to it. The end of the connection cancels it.
+                # Not entered in the queue: it never gets a slot. The end of the connection cancels it.
                 waiter.late = True
                 queue.late += 1
                 return waiter
             queue.waiting.append(waiter)
             queue.seen(now)
             if self.running < self.slots:
-                self._look_again()
+                self._grant_later()
             return waiter
 
     def _wait(self, queue: Queue, waiter: _Waiter, cancellation: Cancellation) -> None:
@@ -179,7 +181,7 @@ class FairShare:
             remove()
         if not waiter.granted:
             cancellation.check()
-            raise AssertionError("unreachable: woken up for nothing")
+            raise AssertionError("unreachable: woken without a slot")
 
     def _withdraw(self, queue: Queue, waiter: _Waiter) -> None:
         with self._lock:
@@ -197,21 +199,21 @@ class FairShare:
             queue.running -= 1
             self.running -= 1
             queue.seen(self._clock())
-            # Under the lock; the wake-ups come after it, so that no woken thread runs into it.
+            # Under the lock; the wake-ups follow after it, so that no woken thread has to wait for the lock.
             granted = self._grant()
             if not self.running:
                 self._idle.notify_all()
         _wake(granted)
 
     def _grant(self) -> list[_Waiter]:
-        """Give free slots to the next calls. Under the lock; the caller wakes them after its release."""
+        """Give free slots to the next calls. The lock must be held; the caller wakes them after its release."""
         granted: list[_Waiter] = []
         now = self._clock()
         while self.running < self.slots:
-            # Linear in the number of clients, which are few (tens).
+            # Linear in the number of clients, which is small (tens).
             queue = next((q for q in self._queues if q.waiting and q.running < self._cap(q, now)), None)
             if queue is None:
-                self._look_again()
+                self._grant_later()
                 break
             waiter = queue.waiting.popleft()
             waiter.granted = True
@@ -221,17 +223,17 @@ class FairShare:
             granted.append(waiter)
         return granted
 
-    def _look_again(self) -> None:
-        """Check again later when slots are free but reserved for active clients, which may not call again."""
+    def _grant_later(self) -> None:
+        """Check again later if slots are free but reserved for active clients, which may not call again."""
         if self._looking_again or not any(queue.waiting for queue in self._queues):
             return
         # One timer at a time, however many calls wait.
         self._looking_again = True
-        timer = threading.Timer(ACTIVE_S, self._look)
+        timer = threading.Timer(ACTIVE_S, self._grant_now)
         timer.name, timer.daemon = "qnnbridge fair share", True
         timer.start()
 
-    def _look(self) -> None:
+    def _grant_now(self) -> None:
         with self._lock:
             self._looking_again = False
             granted = self._grant()
@@ -242,7 +244,7 @@ class FairShare:
             self._queues.move_to_end(queue)
 
     def _cap(self, queue: Queue, now: float) -> int:
-        """How many slots the client may have at the moment; at least one."""
+        """Return how many slots the client may have now; at least one."""
         others = [
             other
             for other in self._queues
@@ -250,7 +252,7 @@ class FairShare:
         ]
         if not others:
             return self.slots
-        # At least one (see `max` below), also with more clients than slots: then they take turns.
+        # At least one (see `max` below), even with more clients than slots: then they take turns.
         share = self.slots // (len(others) + 1)
         return max(1, min(share, *(other.asks_for for other in others)))
 
@@ -261,7 +263,7 @@ def _wake(waiters: list[_Waiter]) -> None:
 
 
 class Cancellation:
-    """Belongs to one call. A `qnnbridge._threads.Terminable`, and what a `StopHandle` attaches."""
+    """Cancellation of one call. A `qnnbridge._threads.Terminable`, and the target of a `StopHandle`."""
 
     __slots__ = ("_listeners", "_lock", "_terminate")
 
@@ -280,7 +282,7 @@ class Cancellation:
             self.stop()
 
     def stop(self) -> None:
-        """Cancel. Returns at once."""
+        """Cancel. Return at once."""
         with self._lock:
             if self._terminate:
                 return
@@ -291,14 +293,13 @@ class Cancellation:
             listener()
 
     def check(self) -> None:
-        """Raises `Cancelled`."""
+        """Raise `Cancelled` if the call was cancelled."""
         if self._terminate:
             raise Cancelled("The request was cancelled before it started.")
 
     def on_stop(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Register a callback for the cancellation, called at once if it has happened; it must not wait. Returns
-        its remover.
-        """
+        """Register a callback for the cancellation, called at once if that has happened. It must not wait. Return
+        its remover."""
         with self._lock:
             stopped = self._terminate
             if not stopped:
@@ -308,7 +309,8 @@ class Cancellation:
         return lambda: self._remove(listener)
 
     def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
-        """As that of `RunOptions`. This one may wait: it asks the NPU host in a thread of its own."""
+        """Add a listener, like `RunOptions`. The listener may wait: it sends a request to the NPU host in a
+        separate thread."""
 
         def ask() -> None:
             threading.Thread(target=listener, args=(True,), name="qnnbridge cancel", daemon=True).start()

@@ -1,6 +1,6 @@
 """The daemon's handlers of the protocol's operations. `docs/dev/protocol.md` lists them and their fields.
 
-One `BrokerHandlers` belongs to one client, and is released together with the client's sessions. Any thread.
+One `BrokerHandlers` belongs to one client, and is released together with the client's sessions. Thread-safe.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ class BrokerHandlers:
         self._objects = ClientObjects(broker, client)
         self._lock = threading.Lock()
         self._sessions: dict[int, ClientSession] = {}
-        # Numbers of sessions that were closed before they were made.
-        # A client sends session.close for a creation that it has given up, possibly before the creation has
-        # ended.
+        # Numbers of sessions that were closed before their creation ended: a client sends session.close for a
+        # creation that it has abandoned.
         self._closed_early: set[int] = set()
         self._making: set[int] = set()
         self._closed = False
@@ -68,39 +67,39 @@ class BrokerHandlers:
 
     @property
     def sessions(self) -> list[ClientSession]:
-        """Those that are open."""
+        """Open sessions."""
         with self._lock:
             return list(self._sessions.values())
 
     def start(self, declare_phase: Callable[..., None]) -> None:
-        """Nothing: the NPU host loads what it needs."""
+        """Do nothing: the NPU host loads what it needs."""
 
     def lane_of(self, request: Request) -> str | None:
-        """None: the NPU host orders its calls, and the fair share orders them before it."""
+        """Return None: the fair share orders the calls, and then the NPU host."""
         return None
 
     def handle(self, request: Request, _enter: Callable[[str], None]) -> Answer:
-        """Never declares a phase: no native code runs here, and a client that does not read must not block the
-        thread that has a slot."""
+        """Handle a request. Declares no phase: no native code runs here, and a client that does not read must not
+        block a thread that holds a slot."""
         operation = self._operations.get(str(request.op))
         if operation is None:
             raise _unknown(request.op)
-        # CANCEL frames reach it by the request. The look at `withdrawn` after the assignment catches one that
-        # came before.
+        # CANCEL frames reach the request through this. The check of `withdrawn` after the assignment handles an
+        # earlier CANCEL.
         request.stopper = cancellation = Cancellation()
-        if request.withdrawn:  # before a stop handle existed
+        if request.withdrawn:  # before there was a stop handle
             cancellation.stop()
         try:
             return operation(request, cancellation)
         except HostNotFound as error:
             raise _in_the_daemon(error) from None
         except BridgeError as error:
-            # It would advise a restart of the daemon because of this connection.
+            # It would recommend a restart of the daemon because of this connection.
             error.details.pop("host_must_restart", None)
             raise
 
     def find(self, session: int) -> tuple[BoundRuns, str | None]:
-        """For the client's fast channels."""
+        """Return the session for the client's fast channels."""
         return BoundSession(self._session(session)), None
 
     def close(self) -> None:
@@ -119,24 +118,24 @@ class BrokerHandlers:
         return self._broker.host.call({"op": request.op}).header, ()
 
     def _forward_model(self, request: Request, cancellation: Cancellation) -> Answer:
-        # Counted for as long as the buffers live: what a client sends lies in the daemon's memory meanwhile.
+        # Counted as long as the buffers live: the client's data lies in the daemon's memory meanwhile.
         size = _size(request.buffers)
         self._client.account.take(size)
         try:
             frame = self._broker.host.call(dict(request.header), None, request.buffers, cancellation)
         finally:
-            # The buffers are dropped before the account gets them back, so that the limit is never exceeded
-            # in fact.
+            # The buffers are released before the account is credited, so that the limit is never exceeded.
             request.release()
             self._client.account.give_back(size)
         return frame.header, frame.buffers
 
     def _verify(self, request: Request, cancellation: Cancellation) -> Answer:
-        # Whether the client still has it when the comparison ends does not matter to the others that share it.
+        # The report is also for other clients of the session, so it counts even if this client has closed it
+        # meanwhile.
         with self._lock:
             session = self._sessions.get(request.header.get("session") or 0)
         header, buffers = self._forward_model(request, cancellation)
-        # A call in parts has a verdict of its own, which the session alone does not have.
+        # A call in parts has a separate verdict, which does not apply to the session alone.
         if session is not None and not request.header.get("parts"):
             session.model.found_of_numbers(NumbersReport.from_wire(header["numbers"]))
         return header, buffers
@@ -157,7 +156,7 @@ class BrokerHandlers:
 
     def _create(self, request: Request, cancellation: Cancellation) -> Answer:
         account = self._client.account
-        # Taken before the session is made: many creations at once must not pass the limit together.
+        # Counted before the creation: many simultaneous creations must not exceed the limit together.
         account.open_session()
         with self._lock:
             self._making.add(request.id)
@@ -170,9 +169,8 @@ class BrokerHandlers:
             with self._lock:
                 self._making.discard(request.id)
         with self._lock:
-            # Closed by a client that does not wait for the answer, or that is gone.
-            # Decided and entered under one lock: a close that comes now finds the session in the table, or
-            # has been seen here.
+            # Closed by a client that does not wait for the answer, or that is gone. Decided and entered under one
+            # lock: a close that comes now finds the session in the table, or was recorded before.
             gone = self._closed or request.id in self._closed_early or cancellation.terminate
             self._closed_early.discard(request.id)
             if not gone:
@@ -208,14 +206,14 @@ class BrokerHandlers:
             retry = _retries(header.get("retry"), DEFAULT_RETRY)
             timeout_s = None if budget is None else float(budget)
             kill_after_s = header.get("kill_after_s")
-            # The client's on_deadline="kill": only the daemon may end a host that others use, and it replays
-            # their calls.
+            # The client's on_deadline="kill": only the daemon may end a host that others use, and it repeats their
+            # calls.
             on_deadline: OnDeadline = "raise" if kill_after_s is None else "kill"
             timeout_s = timeout_s if kill_after_s is None else float(kill_after_s)
             recipe, tensors = _recipe(spec, described, request)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise desync(f"session.create without a proper description ({error})") from None
-        # Before the key: two paths of one file are one model, and a path whose file was replaced is another.
+            raise desync(f"session.create without a valid description ({error})") from None
+        # Before the key: two paths of one file are one model, and a path whose file was replaced is another model.
         recipe = identified(self._broker.host, recipe, fingerprint, deadline_after(timeout_s), cancellation)
 
         def make(stop: Cancellation) -> RemoteSession:
@@ -242,26 +240,25 @@ class BrokerHandlers:
             forwarded = {"op": "session.run", "inputs": header["inputs"], "outputs": header.get("outputs")}
             if header.get("options") is not None:
                 forwarded["options"] = dict(header["options"])
-            # The request's own number wins over that of the session.
+            # The request's own number overrides that of the session.
             retry = _retries(header.get("retry"), session.retry)
             kill_after_s = header.get("kill_after_s")
             kill_at = None if kill_after_s is None else time.monotonic() + float(kill_after_s)
         except (LookupError, TypeError, ValueError) as error:
-            raise desync(f"session.run without a proper description ({error})") from None
+            raise desync(f"session.run without a valid description ({error})") from None
         account = self._client.account
         size = _size(request.buffers)
         account.take(size)
         try:
             with session.call(cancellation, size, waits=not asks_to_terminate(header)) as remote:
-                # Forwarded without decoding a tensor: the daemon needs no numpy for this path.
+                # Forwarded without decoding a tensor: this path needs no numpy in the daemon.
                 left_s = None if kill_at is None else round(max(0.0, kill_at - time.monotonic()), 3)
                 limits = CallLimits(left_s, retry, "raise" if kill_at is None else "kill")
                 frame = remote.forward(forwarded, request.buffers, limits, stop=cancellation)
         finally:
             request.release()
             account.give_back(size)
-        # A client that does not read holds its answers here until it does.
-        # The call's slot is free by now; the answer waits in the daemon until the client takes it.
+        # The call's slot is free by now; the answer stays in the daemon, and counts, until the client reads it.
         answer = _size(frame.buffers)
         account.take(answer)
         request.after = lambda: account.give_back(answer)
@@ -296,7 +293,7 @@ class BrokerHandlers:
             remote.open(None, "raise", stop)
             return remote
 
-        # Other clients of the shared session must not get this one's options.
+        # Other clients of the shared session must not get this client's options.
         session.go_private(make, cancellation)
         with session.call(cancellation, 0) as remote:
             remote.set_ep_dynamic_options(options)
@@ -315,10 +312,9 @@ class BrokerHandlers:
 
 
 def _recipe(spec: SessionSpec, described: list[Any], request: Request) -> tuple[SessionRecipe, tuple[Any, ...]]:
-    """The session's recipe, and the tensors as received."""
+    """Return the session's recipe, and the tensors as received."""
     header = request.header
-    # A model that travels as bytes is the last buffer, behind the tensors.
-    # A bool is 0 or 1 here.
+    # A model that is sent as bytes is the last buffer, after the tensors. A bool counts as 0 or 1 here.
     count = len(request.buffers) - (spec.model_path is None)
     tensors, data = request.buffers[:count], request.buffers[count:]
     cache, seed = header.get("cache"), header.get("seed")
@@ -352,12 +348,12 @@ def _decode(described: list[Any], buffers: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _in_the_daemon(error: HostNotFound) -> BridgeError:
-    """It names variables and "this interpreter": the daemon's, not the reader's."""
+    """Adapt an error that refers to variables and "this interpreter": the daemon's, not the reader's."""
     own = error.copy()
     own.evidence = (*own.evidence, f"looked for by the daemon: process {os.getpid()}, {sys.executable}")
     own.fix = (
-        f"{own.fix or 'See the configuration of the daemon.'} The daemon goes by the variables with which it was "
-        "started: where one of them was changed, run qnnbridge host restart --daemon."
+        f"{own.fix or 'See the configuration of the daemon.'} The daemon uses the variables with which it was "
+        "started: after changing one of them, run qnnbridge host restart --daemon."
     )
     return own
 
@@ -366,10 +362,10 @@ def _unknown(operation: object) -> UnknownOperation:
     if operation == "model.compile":
         return UnknownOperation(
             "The daemon does not compile models.",
-            cause="Compiling may end the process that does it, so it is done in one of its own.",
+            cause="Compiling may crash its process, so it needs a separate process.",
             fix="Compile with qnnbridge.compile() or `qnnbridge compile`, which start such a process.",
         )
     return UnknownOperation(
-        f"This daemon does not know the operation {operation!r}.",
+        f"This daemon does not support the operation {operation!r}.",
         fix="Upgrade qnnbridge where the daemon runs, and restart it: `qnnbridge host restart --daemon`.",
     )

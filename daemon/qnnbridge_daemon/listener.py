@@ -1,10 +1,10 @@
-"""Accepts and authenticates clients of this user, and returns the two streams of a connection.
+"""Accepts and authenticates clients of this user, and provides the two streams of each connection.
 
-Invariants: accepting never waits for a client; a visitor has five seconds; at most 64 visitors are unproven at a
-time, and the oldest goes when another one comes. So no number of silent or half-open visitors keeps a good one out:
-its own dialogue takes milliseconds.
+Invariants: accepting never waits for a client; a client has five seconds to authenticate; at most 64 clients are
+unproven at a time, and the oldest is dropped when another connects. So no number of silent or incomplete
+connections keeps out a good client, whose dialogue takes milliseconds.
 
-Threads: one accepts; each visitor gets one, which becomes the thread of its connection.
+Threads: one accepts; each client gets one, which becomes the thread of its connection.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 _log = log_of("qnnbridge.daemon.door")
 
 DIALOGUE_TIMEOUT_S: Final = 5.0
-# Each holds a descriptor and a thread.
+# Each unproven client holds a descriptor and a thread.
 UNPROVEN_MAX: Final = 64
 _NO_DESCRIPTORS_PAUSE_S: Final = 0.1
 
 
 class ClientEnds(NamedTuple):
-    """The daemon's ends of a connection, owned by the broker, and the client's identity. pid: from the system, else
-    from the client."""
+    """The daemon's ends of a connection, owned by the broker, and the client's identity.
+
+    `pid` comes from the system, or else from the client.
+    """
 
     in_fd: int
     out_fd: int
@@ -42,12 +44,15 @@ class ClientEnds(NamedTuple):
 
 
 class Listener:
-    """Accepts connections and hands on the authenticated ones."""
+    """Accepts connections, and passes on the authenticated ones."""
 
     def __init__(
         self, folder: Path, endpoint: str, token: bytes, instance: bytes, serve: Callable[[ClientEnds], None]
     ) -> None:
-        """serve: called in the connection's own thread; owns the descriptors. Raises `OSError`."""
+        """Start to listen. Raise `OSError`.
+
+        `serve` is called in the connection's own thread, and owns the descriptors.
+        """
         self._token = token
         self._instance = instance
         self._serve = serve
@@ -61,19 +66,19 @@ class Listener:
 
     @property
     def refused(self) -> int:
-        """Visitors that did not prove themselves, or not in time."""
+        """Number of clients that did not authenticate, or not in time."""
         return self._refused
 
     @property
     def is_there(self) -> bool:
-        """Whether clients find its endpoint."""
+        """Whether clients can find the endpoint."""
         return self._gate.is_there
 
     def close(self) -> None:
-        """Stop accepting clients and break off authentications. Connections continue. Idempotent."""
+        """Stop accepting clients and abort authentications. Connections continue. Idempotent."""
         self._leaving = True
         self._gate.close()
-        # Bounded: an accept that does not return must not keep the daemon from leaving.
+        # Bounded: an accept that does not return must not keep the daemon from ending.
         self._thread.join(DIALOGUE_TIMEOUT_S)
         with self._lock:
             for stream in self._unproven.values():
@@ -86,8 +91,8 @@ class Listener:
             try:
                 stream = self._gate.accept()
             except OSError as error:
-                # Out of descriptors: the oldest visitors hold some.
-                _log.warning("a visitor could not be let in: %s", error)
+                # Out of descriptors: the oldest unproven clients hold some.
+                _log.warning("a client could not be accepted: %s", error)
                 self._drop_oldest()
                 time.sleep(_NO_DESCRIPTORS_PAUSE_S)
                 continue
@@ -101,13 +106,12 @@ class Listener:
             # The id is unique while the stream is in the table, which keeps it alive.
             self._unproven[id(stream)] = stream
         if len(self._unproven) > UNPROVEN_MAX:
-            # Dropping the oldest and not the newest: a good client that comes now has its turn, a silent one
-            # has had it.
+            # The oldest is dropped, not the newest: a silent old client has had its time.
             self._drop_oldest()
         try:
-            threading.Thread(target=self._attend, args=(stream,), name="qnnbridge visitor", daemon=True).start()
+            threading.Thread(target=self._attend, args=(stream,), name="qnnbridge admission", daemon=True).start()
         except RuntimeError as error:
-            _log.warning("no thread for a visitor: %s", error)
+            _log.warning("no thread for a client: %s", error)
             self._done_with(stream)
 
     def _drop_oldest(self) -> None:
@@ -117,46 +121,46 @@ class Listener:
                 oldest.drop()
 
     def _done_with(self, stream: DaemonStream) -> None:
-        with self._lock:  # `drop` must not meet a descriptor that has been closed
+        with self._lock:  # `drop` must not meet a closed descriptor
             self._unproven.pop(id(stream), None)
             stream.close()
 
-    # --- one visitor ---
+    # --- one client ---
 
     def _attend(self, stream: DaemonStream) -> None:
         entered = None
         try:
-            entered = self._let_in(stream)
+            entered = self._admit(stream)
         except (OSError, NotProven) as error:
             self._refused += 1
-            _log.info("a visitor (process %s) was sent away: %s", stream.peer_pid or "unknown", error)
+            _log.info("a client (process %s) was rejected: %s", stream.peer_pid or "unknown", error)
         finally:
             self._done_with(stream)
         if entered is not None:
             _log.info("%s (process %d) has connected", entered.name, entered.pid)
-            # Outside of the dialogue's try: an error of serving is not a failed proof.
+            # Outside the `try` of the dialogue: an error during serving is not a failed proof.
             self._serve(entered)
 
-    def _let_in(self, stream: DaemonStream) -> ClientEnds | None:
+    def _admit(self, stream: DaemonStream) -> ClientEnds | None:
         deadline = time.monotonic() + DIALOGUE_TIMEOUT_S
-        # The user of the other end, from the system, before a byte is exchanged.
+        # Checks the user of the other end, known from the system, before any byte is exchanged.
         stream.check_peer()
         side = DaemonSide(self._token, self._instance)
         stream.send(side.challenge, deadline)
-        visitor = side.check(stream.receive(PROOF_BYTES, deadline))
-        # Said in the dialogue, after the proof: a stranger learns nothing about the daemon.
+        client = side.check(stream.receive(PROOF_BYTES, deadline))
+        # Sent after the proof, so that a stranger learns nothing about the daemon.
         if self._leaving:
             stream.send(side.answer(DaemonAnswer(AdmissionCode.LEAVING)), deadline)
             return None
-        return self._hand_out(stream, side, visitor, deadline)
+        return self._hand_over_streams(stream, side, client, deadline)
 
-    def _hand_out(
-        self, stream: DaemonStream, side: DaemonSide, visitor: ClientIdentity, deadline: float
+    def _hand_over_streams(
+        self, stream: DaemonStream, side: DaemonSide, client: ClientIdentity, deadline: float
     ) -> ClientEnds | None:
         try:
             streams = Streams()
         except OSError as error:
-            _log.warning("no descriptors for %s: %s", visitor.name, error)
+            _log.warning("no descriptors for %s: %s", client.name, error)
             stream.send(side.answer(DaemonAnswer(AdmissionCode.NO_ROOM)), deadline)
             return None
         try:
@@ -167,6 +171,6 @@ class Listener:
             streams.close_ours()
             raise
         finally:
-            # The client has its own copies; with ours open it would never see the end of the connection.
+            # The client has copies; while these are open it would not notice the end of the connection.
             streams.release_theirs()
-        return ClientEnds(streams.in_fd, streams.out_fd, stream.peer_pid or visitor.pid, visitor.name)
+        return ClientEnds(streams.in_fd, streams.out_fd, stream.peer_pid or client.pid, client.name)

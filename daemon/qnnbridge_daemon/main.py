@@ -1,7 +1,7 @@
-"""Runs a daemon: takes the lock, opens log and listener, publishes its address, waits, and ends in good order.
+"""Runs a daemon: acquires the lock, opens log and listener, publishes its address, waits, and ends in good order.
 
-Invariants: the process with the lock is the only daemon of its folder, however many were started; what is written
-there is written by its holder; a daemon that clients can no longer find ends. The main thread only waits.
+Invariants: the process with the lock is the only daemon of its folder, however many were started; only the holder
+of the lock writes to the folder; a daemon that clients cannot find any more ends. The main thread only waits.
 """
 
 from __future__ import annotations
@@ -57,18 +57,17 @@ if TYPE_CHECKING:
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
-# A daemon runs already.
-# Its own number, so that a service manager does not take it for a crash.
+# A daemon runs already. A separate code, so that a service manager does not treat it as a crash.
 EXIT_RUNNING: Final = 4
-# A second request to end, while calls were being finished.
+# A second request to end came while calls were being finished.
 EXIT_AT_ONCE: Final = 5
 
 _LOOK_INTERVAL_S: Final = 1.0
-# Between two tries of the lock: an application that has lost the daemon starts one, too.
+# Between two attempts to lock: an application that has lost the daemon also starts one.
 _TURN_INTERVAL_S: Final = 0.005
 _WAITING_INTERVAL_S: Final = 0.5
-# A command that looks whether there is a daemon has the lock for some microseconds where there is none. A service
-# manager takes "there is one already" as final. The starter of a background daemon looks for one meanwhile.
+# A command that checks for a daemon holds the lock for some microseconds if there is none. A service manager treats
+# "there is one already" as final. The starter of a background daemon meanwhile looks for one.
 _LOOK_PATIENCE_S: Final = 0.5
 _SIGNALS_FOR_AT_ONCE: Final = 2
 
@@ -80,32 +79,32 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     options = parse_options(argv)
     if options.detached:
         let_go_of_terminal()
-    os.environ.pop("QNNBRIDGE_HOST", None)  # a daemon that asked itself for a host
-    # For whatever ends `run` by an exception that is not expected.
+    os.environ.pop("QNNBRIDGE_HOST", None)  # otherwise the daemon would use itself as its host
+    # Exit code if `run` ends by an unexpected exception.
     code = EXIT_FAILED
     try:
         code = run(options)
     except BridgeError as error:
-        _say(f"{error}")
+        _report(f"{error}")
     except OSError as error:
-        _say(f"The daemon cannot run: {error}")
+        _report(f"The daemon cannot run: {error}")
     except Exception:  # noqa: BLE001 - reported to the starting process
-        _say(traceback.format_exc())
+        _report(traceback.format_exc())
     finally:
         logging.shutdown()
         _flush()
-        # Threads that serve clients may be anywhere; they are not waited for.
-        # It also skips atexit handlers.
+        # Threads that serve clients may be anywhere, so the process does not wait for them. Also skips atexit
+        # handlers.
         os._exit(code)
 
 
 def run(options: Options) -> int:
-    """The exit code. Raises `BridgeError`, `OSError`."""
+    """Run the daemon; return the exit code. Raise `BridgeError` or `OSError`."""
     folder = make_runtime_folder()
-    # First of all: only its holder may write to the folder, log included.
+    # First: only the holder of the lock may write to the folder, including the log.
     lock = FolderLock(folder)
     if not lock.take() and not _wait_for_turn(lock, options):
-        return _say_running(folder, options)
+        return _report_running(folder, options)
     allow_descriptors()
     log = open_log(foreground=options.foreground)
     daemon = Daemon(folder, lock, options, log)
@@ -130,7 +129,7 @@ class Daemon:
         self._lock = lock
         self._options = options
         self._asked = 0
-        # A new token with each daemon: a client that has an old daemon.json cannot enter.
+        # A new token for each daemon: a client with an old daemon.json cannot connect.
         self._discovery = Discovery(
             endpoint=make_endpoint(folder),
             instance=secrets.token_bytes(INSTANCE_BYTES),
@@ -145,7 +144,7 @@ class Daemon:
         self._listener: Listener | None = None
 
     def open(self) -> None:
-        """Open the listener for clients. Raises `OSError`."""
+        """Open the listener for clients. Raise `OSError`."""
         from qnnbridge_daemon.listener import Listener
 
         on_leave(self.asked_to_leave)
@@ -157,12 +156,12 @@ class Daemon:
             found.instance,
             self._broker.serve,
         )
-        # After the listener is open: who reads the file can connect.
+        # After the listener is open: a client that reads the file can connect.
         write_discovery(self._folder, found)
         _log.info("qnnbridge %s daemon, process %d, at %s", __version__, os.getpid(), found.endpoint)
 
     def wait(self) -> None:
-        """Until a request to end, a long enough idle time, or the loss of its files."""
+        """Wait for a request to end, a sufficient idle time, or the loss of the daemon's files."""
         idle_exit_s = self._options.idle_exit_s
         errand = NumbersErrand(numbers_command(self._options.python), lambda: self._broker.idle_for_s)
         errand.done = not may_have_npu()
@@ -172,35 +171,35 @@ class Daemon:
             errand.stop()
 
     def _wait(self, errand: NumbersErrand, idle_exit_s: float | None) -> None:
-        # A wait with a timeout also lets Python run signal handlers, which a wait for ever on Windows does
-        # not.
+        # With a timeout, Python also runs signal handlers during the wait, which it does not on Windows without
+        # one.
         while not self._broker.stop_requested.wait(_LOOK_INTERVAL_S):
             errand.look()
             if idle_exit_s is not None and self._broker.idle_for_s >= idle_exit_s:
                 _log.info("unused for %g s: the daemon ends", idle_exit_s)
                 return
             if not self._can_be_found():
-                _log.warning("%s is not this daemon's any more: it ends", self._folder)
+                _log.warning("%s does not belong to this daemon any more: the daemon ends", self._folder)
                 return
 
     def leave(self) -> None:
         """Finish the running calls, disconnect the clients, end the NPU host."""
-        _log.info("the daemon is leaving")
-        # First, so that new clients start another daemon and do not come to one that is leaving.
+        _log.info("the daemon is ending")
+        # First, so that new clients start another daemon instead of connecting to one that is ending.
         remove_discovery(self._folder, self._discovery.instance)
         if self._listener is not None:
             self._listener.close()
         # The NPU host is closed last: calls that are being finished need it.
         self._broker.stop()
         self._host.close()
-        _log.info("the daemon has left")
+        _log.info("the daemon has ended")
 
     def asked_to_leave(self) -> None:
-        """Handle a signal. The second signal ends without waiting for calls."""
+        """Handle a signal. The second signal ends the process without waiting for calls."""
         self._asked += 1
         if self._asked >= _SIGNALS_FOR_AT_ONCE:
             os._exit(EXIT_AT_ONCE)
-        # Not from the handler itself: the thread that it interrupts may hold the very lock.
+        # Not from the handler itself: the thread that it interrupts may hold the same lock.
         threading.Thread(
             target=self._broker.request_stop, args=(None,), name="qnnbridge leave", daemon=True
         ).start()
@@ -209,30 +208,30 @@ class Daemon:
         try:
             found = look_at_discovery(self._folder)
         except BridgeError:
-            return True  # other users may read it now: clients refuse it with a message, and an end would not help
+            return True  # other users may read it now: clients refuse it with a message, and ending would not help
         except OSError:
-            return True  # no descriptor left, say: that passes
-        # A deleted or replaced lock file lets a second daemon take "the" lock; this one then has to go.
+            return True  # for example no descriptor left, which is temporary
+        # A deleted or replaced lock file lets a second daemon acquire "the" lock; this daemon then has to end.
         if not self._lock.is_ours or found is None or found.instance != self._discovery.instance:
             return False
-        # Without its socket no client comes in any more, and no command could ask it to end. It would keep the
-        # lock, so that no other daemon could take its place.
+        # Without its socket no client can connect, and no command can request its end. It would keep the lock, so
+        # that no other daemon could replace it.
         if self._listener is not None and not self._listener.is_there:
             return False
-        if found != self._discovery:  # nobody could prove to know this daemon, nor end it
-            _log.warning("daemon.json in %s was changed: it is written again", self._folder)
-            with contextlib.suppress(OSError):  # the next look tries again
+        if found != self._discovery:  # no client could authenticate this daemon, or end it
+            _log.warning("daemon.json in %s was changed: writing it again", self._folder)
+            with contextlib.suppress(OSError):  # the next check tries again
                 write_discovery(self._folder, self._discovery)
         return True
 
 
 def _wait_for_turn(lock: FolderLock, options: Options) -> bool:
-    """Wait for the lock; False after the timeout, or if the starting process is gone."""
+    """Wait for the lock; return False after the timeout, or if the starting process is gone."""
     now = report_at = time.monotonic()
     end = now + max(options.take_over_s, _LOOK_PATIENCE_S)
     while now < end:
         if options.detached and options.take_over_s and now >= report_at:
-            # The starter is gone: nobody wants this daemon any more.
+            # The starter is gone, so the daemon is not wanted any more.
             if not _answer_starter(WAITING):
                 return False
             report_at = now + _WAITING_INTERVAL_S
@@ -243,19 +242,19 @@ def _wait_for_turn(lock: FolderLock, options: Options) -> bool:
     return False
 
 
-def _say_running(folder: Path, options: Options) -> int:
+def _report_running(folder: Path, options: Options) -> int:
     if options.detached:
         _answer_starter(RUNNING)
         return EXIT_RUNNING
     found = read_discovery(folder)
     who = f" (process {found.pid}, qnnbridge {found.qnnbridge})" if found is not None else ""
-    _say(f"There is a qnnbridge daemon already{who}; its folder is {folder}.")
-    _say("  Fix: use it, or end it first: qnnbridge host stop")
+    _report(f"A qnnbridge daemon already runs{who}; its folder is {folder}.")
+    _report("  Fix: use it, or end it first: qnnbridge host stop")
     return EXIT_RUNNING
 
 
 def _answer_starter(line: str) -> bool:
-    """Write in one piece: the reader leaves at once. False if it has already left."""
+    """Write a line in one piece, since the reader leaves at once. Return False if it has already left."""
     try:
         os.write(2, f"{line}\n".encode())
     except OSError:
@@ -263,13 +262,13 @@ def _answer_starter(line: str) -> bool:
     return True
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     """Report to the log, if it is open, and to the starting process."""
     handlers = logging.getLogger().handlers
     if handlers:
         _log.error("%s", text)
     if any(type(handler) is logging.StreamHandler for handler in handlers):
-        return  # it went there
+        return  # it was printed there
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError, AttributeError):
@@ -285,19 +284,19 @@ def _flush() -> None:
 
 
 class FolderLock:
-    """Belongs to the main thread. The operating system gives it free when the process ends."""
+    """Lock of the folder. Belongs to the main thread. The operating system releases it when the process ends."""
 
     def __init__(self, folder: Path) -> None:
         from filelock import FileLock
 
         self._path = folder / LOCK_NAME
-        # filelock uses flock on POSIX and msvcrt.locking on Windows: the system frees both at the end of the
+        # filelock uses flock on POSIX and msvcrt.locking on Windows: the system releases both at the end of the
         # process.
         self._lock = FileLock(os.fspath(self._path), thread_local=False, mode=0o600)
         self._identity: tuple[int, int] | None = None
 
     def take(self) -> bool:
-        """False if another process has it."""
+        """Try to lock; return False if another process holds the lock."""
         from filelock import Timeout
 
         try:
@@ -309,7 +308,7 @@ class FolderLock:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the path still names the locked file: a clean-up may have replaced it."""
+        """Whether the path still refers to the locked file: a clean-up may have replaced it."""
         return self._identity is not None and self._now_there() == self._identity
 
     def _now_there(self) -> tuple[int, int] | None:
@@ -317,17 +316,23 @@ class FolderLock:
             status = os.stat(self._path)
         except OSError:
             return None
-        # On Windows, too, where Python fills both from the file's index.
+        # On Windows, too, where Python sets both from the file's index.
         return status.st_dev, status.st_ino
 
 
-# --- the command line: the token is never an option, since other users can read it there ------------------
+# --- the command line: the token is never an option, since other users can read the command line -----------
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """python: of the NPU host. idle_exit_s: ``None`` never. detached, foreground: the way it runs. take_over_s:
-    the time to wait for the end of a running daemon."""
+    """Options of the daemon.
+
+    Attributes:
+        python: interpreter of the NPU host.
+        idle_exit_s: ``None``: never.
+        detached, foreground: how the daemon runs.
+        take_over_s: how long to wait for the end of a running daemon.
+    """
 
     python: str | None
     idle_exit_s: float | None
@@ -338,7 +343,7 @@ class Options:
     take_over_s: float = 0.0
 
     def settings_of(self, discovery: Discovery) -> BrokerSettings:
-        """The options with the daemon's data for the broker's status."""
+        """Return the settings with the daemon's data for the broker's status."""
         return dataclasses.replace(
             self.settings,
             endpoint=discovery.endpoint,
@@ -349,25 +354,25 @@ class Options:
 
 
 def parse_options(argv: Sequence[str] | None) -> Options:
-    """Ends the program with a message for unknown options."""
+    """Parse the command line. Ends the program with a message for invalid options."""
     defaults, limits = BrokerSettings(), ClientLimits()
     parser = argparse.ArgumentParser(
         prog="qnnbridge_daemon", description="One NPU host that several applications share."
     )
     parser.add_argument("--python", help="the interpreter of the NPU host; default as for every application")
     parser.add_argument(
-        "--idle-exit", type=_seconds, metavar="SECONDS", help="end when unused so long; default never"
+        "--idle-exit", type=_seconds, metavar="SECONDS", help="end when unused for this time; default never"
     )
     parser.add_argument("--idle-unload", type=_seconds, metavar="SECONDS", default=defaults.idle_unload_s,
-                        help="unload models that nobody has called for so long; 0 never")  # fmt: skip
-    parser.add_argument("--slots", type=_count, default=defaults.slots, help="calls in the NPU host at a time")
-    parser.add_argument("--max-sessions", type=_count, default=limits.sessions, help="of one client")
+                        help="unload models without a call for this time; 0 never")  # fmt: skip
+    parser.add_argument("--slots", type=_count, default=defaults.slots, help="concurrent calls in the NPU host")
+    parser.add_argument("--max-sessions", type=_count, default=limits.sessions, help="sessions of one client")
     parser.add_argument("--max-queued", type=_count, default=limits.queued, help="waiting calls of one client")
     parser.add_argument(
-        "--max-bytes", type=_count, default=limits.bytes, help="of one client's calls and shared memory"
+        "--max-bytes", type=_count, default=limits.bytes, help="bytes of one client's calls and shared memory"
     )
     parser.add_argument(
-        "--max-kv-bytes", type=_count, default=limits.kv_bytes, help="of the KV caches of one client's generators"
+        "--max-kv-bytes", type=_count, default=limits.kv_bytes, help="bytes of the KV caches of one client"
     )
     parser.add_argument("--recycle-bytes", type=_count, help="replace an NPU host that has grown to this size")
     parser.add_argument("--recycle-sessions", type=_count, help="replace an NPU host after this many new sessions")
@@ -394,7 +399,7 @@ def parse_options(argv: Sequence[str] | None) -> Options:
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
     return value
 
 
@@ -405,9 +410,9 @@ def _count(text: str) -> int:
     return value
 
 
-# --- the log --------------------------------------------------------------------------------------------
-# One file that rotates, in the state folder. Output of the NPU host goes there, too. It is opened once, by the main
-# thread, before others exist.
+# --- the log -------------------------------------------------------------------------------------------- One file
+# that rotates, in the state folder. Output of the NPU host is written to it, too. The main thread opens it once,
+# before there are other threads.
 
 _NAME: Final = "daemon"
 _FOLDER_DIGITS: Final = 8
@@ -419,7 +424,8 @@ _FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def log_file() -> Path:
-    """Where it is, or would be: a daemon with a runtime folder of its own has a log of its own, too."""
+    """Return the path of the log, which need not exist: a daemon with a separate runtime folder has a separate
+    log."""
     # Not at the top: the lock comes first, and a start that finds a daemon needs no log.
     from qnnbridge_protocol.settings import state_dir
 
@@ -430,12 +436,12 @@ def log_file() -> Path:
 
 
 def stderr_file(log: Path) -> Path:
-    """Output of libraries and Python itself outside the log; only of the last daemon."""
+    """Return the file for output of libraries and Python itself outside the log; only of the last daemon."""
     return log.with_suffix(".stderr.log")
 
 
 def open_log(*, foreground: bool) -> Path:
-    """Everything that is logged from here on goes to the file. Raises `OSError`."""
+    """Write everything that is logged from here on to the file; return its path. Raise `OSError`."""
     path = log_file()
     make_folders(path.parent)
     handlers: list[logging.Handler] = [
@@ -451,7 +457,7 @@ def open_log(*, foreground: bool) -> Path:
 
 
 def leave_stderr(log: Path) -> None:
-    """The starting process needs no more: its pipe is given up for a file beside the log."""
+    """Replace the pipe to the starting process, which needs no more output, with a file next to the log."""
     fd = os.open(stderr_file(log), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     sys.stderr.flush()
     os.dup2(fd, 2)

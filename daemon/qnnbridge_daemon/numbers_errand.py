@@ -1,6 +1,6 @@
-"""Measures the table of known-wrong operators on the NPU while nobody uses the daemon.
+"""Measures the table of known-wrong operators on the NPU while the daemon is idle.
 
-`qnnbridge_tools.doctor.measure_rows` does it in a process of its own, which keeps each row at once and skips those
+`qnnbridge_tools.doctor.measure_rows` does that in a separate process, which stores each row at once and skips rows
 that are known for this chip, driver and version of QNN. A client that connects ends the process; the next idle time
 continues with the next row.
 """
@@ -16,12 +16,12 @@ from typing import Final
 
 _log = logging.getLogger("qnnbridge.daemon")
 
-# Without a client. A program that is started again at once does not meet it.
+# Idle time before the start. Long enough that a program which is restarted at once does not meet the measurement.
 AFTER_S: Final = 60.0
 
 
 def numbers_command(host_python: str | None) -> list[str]:
-    """Return the command of the process, which does nothing where QNN computes on a simulator."""
+    """Return the command of the process, which does nothing if QNN computes on a simulator."""
     command = [sys.executable, "-m", "qnnbridge_tools.doctor.measure_rows", "--missing", "--npu"]
     return command + (["--host-python", host_python] if host_python else [])
 
@@ -32,11 +32,11 @@ def may_have_npu() -> bool:
 
 
 class NumbersErrand:
-    """One process at a time, until it has come to its end. One thread.
+    """Runs one process at a time until it completes. Not thread-safe.
 
     Args:
         command: of the process.
-        idle_for_s: time without a client.
+        idle_for_s: returns the seconds without a client.
     """
 
     def __init__(self, command: Sequence[str], idle_for_s: Callable[[], float], after_s: float = AFTER_S) -> None:
@@ -47,7 +47,7 @@ class NumbersErrand:
         self.done = False
 
     def look(self) -> None:
-        """Start, end or collect the process. The daemon calls it periodically."""
+        """Start, end or collect the process. The daemon calls this periodically."""
         if self.done:
             return
         idle_s = self._idle_for_s()
@@ -57,14 +57,14 @@ class NumbersErrand:
             return
         code = self._process.poll()
         if code is not None:
-            # An error does not pass by itself: the next daemon tries again.
+            # An error is permanent for this daemon; the next daemon tries again.
             self._process, self.done = None, True
             _log.info("the known-wrong operators were measured (exit code %d)", code)
         elif not idle_s:
             self.stop()
 
     def stop(self) -> None:
-        """End the process. What it has measured is kept. Idempotent."""
+        """End the process. Its measurements are kept. Idempotent."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

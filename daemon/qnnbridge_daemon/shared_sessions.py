@@ -1,17 +1,18 @@
 """Sessions in the NPU host that several clients share.
 
-Clients that open the same model with the same options get the same session. Its users are counted; one
-without users stays loaded for a moment, because the next run of the same program is a new client.
-One without calls is unloaded after a while and comes back with its next call, made again from the same files:
-it is answered with `ModelChanged` if those have changed.
+Clients that open the same model with the same options get the same session. Its users are counted; a session
+without users stays loaded for a moment, because the next run of the same program is a new client. A session without
+calls is unloaded after a while and recreated by its next call, from the same files: if those have changed, the call
+is answered with `ModelChanged`.
 
-When the NPU has no room for a session, those on it that were used longest ago are unloaded, one after the other,
-until it has (`RemoteSession` asks for that, whenever it makes a session). One with a running call is left alone.
+If the NPU has no room for a session, the least recently used sessions on it are unloaded, one after the other,
+until there is room (`RemoteSession` requests that whenever it creates a session). A session with a running call is
+not unloaded.
 
 A session with state (a profile, dynamic options, files that it writes) is never shared and never unloaded.
 
-Threads: any. The lock of the table is never held during anything slow; a model that is being made has a lock of
-its own, on which other requests for the same session wait.
+Thread-safe. The lock of the table is never held during anything slow; a model that is being created has a separate
+lock, on which other requests for the same session wait.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ from qnnbridge_protocol.visible import log_of
 
 _log = log_of("qnnbridge.daemon")
 
-# For the NPU host to release a session.
-# A host that needs longer is busy; the next attempt is made all the same.
+# Time for the NPU host to release a session. A host that needs longer is busy; the next attempt is made
+# nevertheless.
 RELEASE_WAIT_S = 10.0
 MOST_OCCUPANTS = 8
 
 _OWN_STATE = ("enable_profiling", "optimized_model_filepath")
 _OWN_ENTRIES = ("ep.context_enable", "ep.context_file_path", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
 
-# Given what withdraws the making.
+# Takes the cancellation that withdraws the creation.
 Make = Callable[[Cancellation], RemoteSession]
 
 
 def may_be_shared(spec: SessionSpec) -> bool:
-    """Whether the session has no state, and writes no files, that are one client's alone."""
+    """Return whether the session has no state and writes no files that belong to one client only."""
     if any(spec.options.get(name) for name in _OWN_STATE):
         return False
     if any(spec.config_entries.get(name) for name in _OWN_ENTRIES):
@@ -60,25 +61,25 @@ def may_be_shared(spec: SessionSpec) -> bool:
 
 
 class SharedModel:
-    """One session and its users. One thread runs `open`; after that any thread may call."""
+    """One session and its users. One thread runs `open`; afterwards thread-safe."""
 
     def __init__(self, key: str, label: str, *, shared: bool) -> None:
         self.key = key
         self.label = label
         self.shared = shared
         self.meter = Meter()
-        # Held during the creation, which may take minutes. Never taken by a thread that has the table's lock.
+        # Held during the creation, which may take minutes. Never acquired by a thread that holds the table's lock.
         self.making = threading.Lock()
         self.remote: RemoteSession | None = None
         self.failed: BridgeError | None = None
         self.opened_ms = 0.0
-        # The number of uses by client. Guarded by the lock of the table.
-        # By client, not only a number: what a client leaves behind is released together when it goes.
+        # Number of uses by client, so that the uses of a disconnected client are released together. Protected by
+        # the lock of the table.
         self.owners: dict[object, int] = {}
         self.last_used = time.monotonic()
-        # Whether it was unloaded by us, and not used since.
+        # Whether the daemon unloaded it, and it has not been used since.
         self._unloaded = False
-        # Withdraws its making, when no client wants it any more.
+        # Withdraws the creation if no client wants it any more.
         self.stop = Cancellation()
         self._wanted_by: set[Cancellation] = set()
         self._lock = threading.Lock()
@@ -91,7 +92,7 @@ class SharedModel:
         return self.remote.info
 
     def found_of_numbers(self, found: NumbersReport) -> None:
-        """A client's call was compared with the CPU: clients that come later begin with what it showed."""
+        """Record that a client's call was compared with the CPU: later clients start with the result."""
         with self._lock:
             remote = self.remote
             if remote is None or found.state not in ("agrees", "differs"):
@@ -104,12 +105,12 @@ class SharedModel:
 
     @property
     def numbers(self) -> NumbersReport | None:
-        """Latest report of its numbers; None if no call was compared."""
+        """Latest report of the numbers; None if no call was compared."""
         remote = self.remote
         return None if remote is None else remote.numbers
 
     def numbers_of_next_client(self) -> NumbersReport | None:
-        """Latest report of its numbers. The client counts as one call, as in the host's own records."""
+        """Return the latest report of the numbers. The client counts as one call, as in the host's own records."""
         with self._lock:
             remote = self.remote
             known = None if remote is None else remote.numbers
@@ -119,7 +120,7 @@ class SharedModel:
 
     @property
     def loaded(self) -> bool:
-        """Whether it is in the NPU host that runs now."""
+        """Whether the session is in the running NPU host."""
         return self.remote is not None and self.remote.is_in_host
 
     @property
@@ -128,12 +129,12 @@ class SharedModel:
 
     @property
     def idle_s(self) -> float:
-        """Since the last call; 0 during one."""
+        """Seconds since the last call; 0 during a call."""
         return 0.0 if self._calls else time.monotonic() - self.last_used
 
     @contextlib.contextmanager
     def wanted(self, cancellation: Cancellation) -> Iterator[None]:
-        """Around the wait of one client for its making."""
+        """Register a client's interest in the creation while the client waits for it."""
 
         def give_up() -> None:
             with self._lock:
@@ -145,7 +146,7 @@ class SharedModel:
 
         with self._lock:
             self._wanted_by.add(cancellation)
-        # `on_stop` calls at once if the cancellation has come already, so none is missed.
+        # `on_stop` calls at once if the cancellation has already happened, so none is missed.
         remove = cancellation.on_stop(give_up)
         try:
             yield
@@ -156,13 +157,13 @@ class SharedModel:
 
     @contextlib.contextmanager
     def use(self, on_reload: Callable[[], None]) -> Iterator[RemoteSession]:
-        """Around a call. It is not unloaded meanwhile. on_reload: called if the call makes it again."""
+        """Keep the session loaded during a call. `on_reload` is called if the call recreates the session."""
         with self._lock:
             remote = self.remote
             if remote is None or self._retired:
                 raise Closed("The session is closed.", fix="Create a new one.")
             self._calls += 1
-            # Taken and reset in one step, so that of several calls at once one counts the reload.
+            # Read and reset in one step, so that only one of several simultaneous calls counts the reload.
             reload, self._unloaded = self._unloaded, False
         try:
             if reload:
@@ -172,29 +173,30 @@ class SharedModel:
             with self._lock:
                 self._calls -= 1
                 self.last_used = time.monotonic()
-                # Retired during a call: the last call closes it.
+                # Retired during a call: the last call closes the session.
                 close = self._retired and not self._calls
             if close:
                 remote.close()
 
     def unload_if_idle(self, idle_s: float, wait_s: float = 0.0) -> bool:
-        """Release it in the NPU host after this time without a call. Returns whether it was released.
+        """Release the session in the NPU host if it had no call for `idle_s` seconds. Return whether it was
+        released.
 
-        wait_s: until the NPU host has released it.
+        `wait_s`: seconds to wait until the NPU host has released it.
         """
         with self._lock:
             if self.remote is None or self._calls or not (self.shared and self.loaded) or self._retired:
                 return False
             if time.monotonic() - self.last_used < idle_s:
                 return False
-            # Under the lock, since a call may begin at any moment; the message to the host goes out after it.
+            # Under the lock, since a call may begin at any moment; the message to the host is sent after it.
             release = self.remote.unload()
             self._unloaded = True
-        release(wait_s)  # a call that comes now does not wait for that: it makes the session again
+        release(wait_s)  # a call that comes now does not wait for the release: it recreates the session
         return True
 
     def retire(self) -> None:
-        """Release it permanently when its running calls have ended."""
+        """Release the session permanently when its running calls have ended."""
         with self._lock:
             if self._retired:
                 return
@@ -220,24 +222,24 @@ class SharedSessions:
         self.reloads = 0
 
     def count_reload(self) -> None:
-        """A call makes an unloaded session again."""
+        """Count a call that recreates an unloaded session."""
         with self._lock:
             self.reloads += 1
 
     def make_room(self, error: BridgeError, deadline: float | None) -> bool:
-        """Unload the session that was used longest ago, because the NPU has no room for another.
+        """Unload the least recently used session, because the NPU has no room for another.
 
-        Returns whether there was one; if not, the error gets what occupies the NPU.
+        Return whether there was one; if not, add what occupies the NPU to the error.
         """
         left_s = RELEASE_WAIT_S if deadline is None else deadline - time.monotonic()
-        # One at a time: after each the creation is tried again, so no more is unloaded than has to be.
+        # One at a time: the creation is retried after each, so no more is unloaded than necessary.
         if self._unload_oldest(max(0.0, min(left_s, RELEASE_WAIT_S))):
             return True
         error.evidence = (*error.evidence, *self._occupants())
         return False
 
     def _unload_oldest(self, wait_s: float) -> bool:
-        """Unload the session on the NPU that was used longest ago. Returns whether there was one without a call."""
+        """Unload the least recently used session on the NPU. Return whether there was one without a call."""
         on_npu = [model for model in self.models() if model.info.placement.qnn_nodes]
         for model in sorted(on_npu, key=lambda one: one.last_used):
             idle_s = model.idle_s
@@ -249,7 +251,7 @@ class SharedSessions:
         return False
 
     def _occupants(self) -> list[str]:
-        """The sessions on the NPU, the largest first, a line each."""
+        """Return the sessions on the NPU, the largest first, one line each."""
         there = [model for model in self.models() if model.loaded and model.info.placement.qnn_nodes]
         there.sort(key=lambda model: -model.info.placement.npu_bytes)
         shown = [(one.label, one.info.placement.npu_bytes / 1e6, len(one.owners)) for one in there[:MOST_OCCUPANTS]]
@@ -257,7 +259,7 @@ class SharedSessions:
         return lines + ([f"and {len(there) - MOST_OCCUPANTS} more"] if len(there) > MOST_OCCUPANTS else [])
 
     def models(self) -> list[SharedModel]:
-        """All that are open."""
+        """Return all open sessions."""
         with self._lock:
             models = [*self._by_key.values(), *self._private]
         return [model for model in models if model.remote is not None]
@@ -265,12 +267,17 @@ class SharedSessions:
     def open(
         self, owner: object, key: str | None, label: str, make: Make, cancellation: Cancellation
     ) -> tuple[SharedModel, bool]:
-        """A session for this client; whether it existed already. key: ``None`` for a session that is not shared.
+        """Return a session for this client, and whether it existed already.
 
-        cancellation: of the client's request. A session is made for as long as one client waits for it.
+        A caller that waits for another caller's attempt gets the error of that attempt, unless the error concerns
+        the attempt alone (its time was up): then the caller starts an attempt itself.
 
-        Raises the errors of `make`. A caller that waits for another caller's attempt gets that error, unless it is
-        about the attempt alone (its time was up): then it makes one itself.
+        Args:
+            key: ``None`` for a session that is not shared.
+            cancellation: of the client's request. The creation continues as long as one client waits for it.
+
+        Raises:
+            BridgeError: the errors of `make`.
         """
         if key is None:
             return self._open_private(owner, label, make, cancellation), False
@@ -280,8 +287,8 @@ class SharedSessions:
                 model = self._by_key.get(key)
                 if model is None:
                     model = self._by_key[key] = SharedModel(key, label, shared=True)
-                # Entered before it is made: a session with an owner is not tidied away while this client
-                # waits for it.
+                # Entered before the creation: a session with an owner is not retired while this client waits for
+                # it.
                 model.owners[owner] = model.owners.get(owner, 0) + 1
                 ready = model.remote is not None
                 self.joined += ready
@@ -293,14 +300,15 @@ class SharedSessions:
             except BaseException:
                 self.release(owner, model)
                 raise
-            # The attempt of another caller failed for its own reasons (its time, its cancellation): try again
-            # with a new entry.
+            # The attempt of another caller failed for its own reasons (its time, its cancellation): try again with
+            # a new entry.
             if found is not None:
                 return model, found
             self.release(owner, model)
 
     def _make_or_join(self, model: SharedModel, make: Make) -> bool | None:
-        """Whether it existed; ``None`` if the attempt of another caller failed for reasons of that attempt."""
+        """Return whether the session existed; ``None`` if another caller's attempt failed for reasons of that
+        attempt."""
         with model.making:
             if model.remote is not None:
                 with self._lock:
@@ -317,7 +325,7 @@ class SharedSessions:
             except BaseException as error:
                 model.failed = error if isinstance(error, BridgeError) else CallError(str(error))
                 with self._lock:
-                    # Only the own entry: a later caller may have put a new one there.
+                    # Only this entry: a later caller may have replaced it.
                     if self._by_key.get(model.key) is model:
                         del self._by_key[model.key]
                 raise
@@ -342,7 +350,7 @@ class SharedSessions:
             self.created += 1
 
     def release(self, owner: object, model: SharedModel) -> None:
-        """Remove a use: the client has closed the session, or has disconnected."""
+        """Remove a use, because the client has closed the session, or has disconnected."""
         with self._lock:
             left = model.owners.get(owner, 0) - 1
             if left > 0:
@@ -361,9 +369,8 @@ class SharedSessions:
             model.retire()
 
     def tidy(self) -> float | None:
-        """Retire sessions that are unused for too long, or too many. Returns the seconds until the next one is
-        due.
-        """
+        """Retire sessions that are unused for too long, or too many. Return the seconds until the next one is
+        due."""
         now = time.monotonic()
         with self._lock:
             unused = [model for model in self._by_key.values() if not model.owners and model.remote is not None]
@@ -379,7 +386,7 @@ class SharedSessions:
         return min((model.last_used + self._keep_unused_s - now for model in left), default=None)
 
     def unload_idle(self, idle_s: float) -> int:
-        """Unload sessions without a call for this time. Returns their number."""
+        """Unload sessions without a call for this time. Return their number."""
         count = sum(model.unload_if_idle(idle_s) for model in self.models())
         with self._lock:
             self.unloads += count
@@ -398,13 +405,17 @@ class SharedSessions:
 def identified(
     host: Host, recipe: SessionRecipe, fingerprint: str | None, deadline: float | None, stop: Cancellation
 ) -> SessionRecipe:
-    """The recipe, with the identity of its model.
+    """Return the recipe with the identity of its model.
 
-    The host is asked each time: only it can distinguish a file with the size and date of another (`FileStamp`), and
-    a session of the wrong model would silently compute wrong numbers.
+    The host identifies the model each time: only the host can distinguish a file with the size and date of another
+    (`FileStamp`), and a session of the wrong model would silently compute wrong numbers.
 
-    fingerprint: as the client knows it. Raises the error of an unreadable model, and `ModelChanged` if it is
-    another one than the client knows.
+    Args:
+        fingerprint: fingerprint that the client knows.
+
+    Raises:
+        ModelChanged: the model has another fingerprint.
+        BridgeError: the model is unreadable.
     """
     # Cheap for a model that the host knows: a file is hashed again only if its stamp has changed.
     found = identify(host, recipe, deadline, stop).model
@@ -418,13 +429,13 @@ def identified(
 
 
 def key_of(recipe: SessionRecipe, described: Any, buffers: tuple[Any, ...]) -> str:
-    """A key that is equal for sessions that can be shared: same model, same options, same initializers.
+    """Return a key that is equal for sessions that can be shared: same model, same options, same initializers.
 
-    A session without the cache is separate, because its user may observe the compilation.
-    described, buffers: the initializers as received.
+    A session without the cache is separate, because its user may observe the compilation. `described` and `buffers`
+    are the initializers as received.
     """
     without = isinstance(recipe.cache, CacheSettings) and recipe.cache.wanted is False
-    # Retries, timeouts and the client's names are no part of it: they belong to the `ClientSession`.
+    # Retries, timeouts and the client's names are not part of the key: they belong to the `ClientSession`.
     digest = hashlib.sha256(f"{recipe.fingerprint} {recipe.options_hash} {without}".encode())
     digest.update(repr(described).encode())
     for buffer in buffers:

@@ -185,7 +185,7 @@ WRONG_FEEDS: dict[str, tuple[dict[str, Any], type[Exception], tuple[str, ...]]] 
     "a dimension too few": ({"x": X[0]}, errors.InvalidArgument, ("x", "(3, 64, 64)", "(1, 3, 64, 64)")),
     "another size": ({"x": X[..., :63]}, errors.InvalidArgument, ("x", "(1, 3, 64, 63)", "(1, 3, 64, 64)")),
     "nothing": ({}, ValueError, ("['x']", "missing")),
-    "another name": ({"image": X}, ValueError, ("['x']", "'image' is no input")),
+    "another name": ({"image": X}, ValueError, ("['x']", "'image' is not an input")),
     "a name too many": ({"x": X, "y": X}, errors.InvalidArgument, ("Invalid input name: y", "inputs are 'x'")),
     "strings": ({"x": X.astype(str)}, errors.InvalidArgument, ("tensor(string)", "tensor(float)", "'x'")),
     "a text": ({"x": "hello"}, RuntimeError, ("'x'", "Got a str", "tensor(float)")),

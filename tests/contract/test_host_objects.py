@@ -80,7 +80,7 @@ def test_a_released_object_says_so(host: qnnbridge.Host) -> None:
 
 def test_objects_of_two_hosts_do_not_meet(host: qnnbridge.Host, other_host: qnnbridge.Host) -> None:
     ours, theirs = adapter(host), adapter(other_host)
-    with pytest.raises(InvalidArgument, match="lives in another host"):
+    with pytest.raises(InvalidArgument, match="belongs to another host"):
         ours.call("parameters", objects=[theirs])
     assert ours.call("parameters").result == []
 

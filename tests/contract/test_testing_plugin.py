@@ -96,7 +96,7 @@ def test_a_node_that_leaves_the_npu_fails_the_test(pytester: pytest.Pytester, ha
     text = result.stdout.str()
     assert "half.onnx: 1 of 2 nodes left the NPU: det (Det). Cause: " in text
     assert f"`qnnbridge analyze {half_on_qnn}`" in text
-    assert text.count("No session that asks for QNN was created") >= 2
+    assert text.count("No session that uses QNN was created") >= 2
     assert "assert 1 == 2" in text
     assert "_pytest_plugin.py" not in text, "the frames of the plugin are hidden"
 
@@ -158,10 +158,10 @@ WITHOUT_QNN = """
 def test_without_qnn_tests_are_skipped_or_fail_as_wanted(pytester: pytest.Pytester) -> None:
     result = outcomes(pytester, WITHOUT_QNN, "-rs")
     result.assert_outcomes(passed=1, skipped=1)
-    assert "no QNN: the host has no onnxruntime-qnn" in result.stdout.str()
+    assert "QNN is not available: the host has no onnxruntime-qnn" in result.stdout.str()
     result = outcomes(pytester, WITHOUT_QNN, "--require-qnn")
     result.assert_outcomes(passed=1, errors=1)
-    assert "--require-qnn is given, and there is no QNN" in result.stdout.str()
+    assert "--require-qnn is given, but QNN is not available" in result.stdout.str()
 
 
 def test_where_there_is_no_host_at_all_tests_are_skipped(
@@ -170,7 +170,7 @@ def test_where_there_is_no_host_at_all_tests_are_skipped(
     monkeypatch.setenv("QNNBRIDGE_HOST_PYTHON", str(pytester.path / "none.exe"))
     result = outcomes(pytester, "def test_one(npu_numbers):\n    pass\n", "-rs")
     result.assert_outcomes(skipped=1)
-    assert "no QNN: " in result.stdout.str()
+    assert "QNN is not available: " in result.stdout.str()
 
 
 def test_the_start_of_pytest_imports_nothing_heavy(pytester: pytest.Pytester) -> None:
@@ -224,7 +224,7 @@ def test_functions_for_one_session(host: qnnbridge.Host, half_on_qnn: str) -> No
         assert_on_npu(session)
         report = assert_numbers(session, FEED)
         assert report.state == "agrees"
-        with pytest.raises(AssertionError, match=r"mul_1.onnx: Y: SNR .*; at least 250 dB were asked for"):
+        with pytest.raises(AssertionError, match=r"mul_1.onnx: Y: SNR .*; required: at least 250 dB"):
             assert_numbers(session, FEED, min_snr_db=250)
         with pytest.raises(AssertionError, match="not shown to agree"):
             assert_numbers(session, {"X": np.full((3, 2), np.nan, np.float32)})

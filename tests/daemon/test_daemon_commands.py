@@ -478,7 +478,7 @@ def test_the_log_is_shown_whether_the_daemon_runs_or_not() -> None:
     assert path == daemon["log_file"]
     assert f"process {daemon['pid']}" in told("host", "logs")
     told("host", "stop")
-    assert "has left" in told("host", "logs", "-n", "1")
+    assert "the daemon has ended" in told("host", "logs", "-n", "1")
     assert told("host", "logs", "-n", "0") == ""
 
 

@@ -212,7 +212,7 @@ def test_a_thousand_half_open_visitors_keep_nobody_out(
     monkeypatch.setattr(listener, "DIALOGUE_TIMEOUT_S", 3600.0)  # none of them goes because its time is up
 
     def waiting() -> int:
-        return sum(thread.name == "qnnbridge visitor" for thread in threading.enumerate())
+        return sum(thread.name == "qnnbridge admission" for thread in threading.enumerate())
 
     _, discovery, folder = door
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -341,7 +341,7 @@ def test_closing_is_quick_and_leaves_no_descriptor(door: tuple[Listener, Discove
     def descriptors() -> int:
         """The count after both sides have closed the streams of the disconnected client."""
         for thread in threading.enumerate():
-            if thread.name in ("qnnbridge visitor", "qnnbridge-stderr"):
+            if thread.name in ("qnnbridge admission", "qnnbridge-stderr"):
                 thread.join(GRACE_S)
         return len(os.listdir("/proc/self/fd"))
 

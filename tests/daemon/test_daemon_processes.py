@@ -280,7 +280,7 @@ def test_a_signal_ends_it_in_good_order(number: signal.Signals) -> None:
         process.send_signal(number)
         _, said = process.communicate(timeout=GRACE_S)
     assert process.returncode == EXIT_OK
-    assert "has left" in said
+    assert "the daemon has ended" in said
     assert sorted(entry.name for entry in runtime_folder().iterdir()) == ["daemon.lock"]
 
 
@@ -291,7 +291,7 @@ def test_a_second_one_says_that_there_is_one_and_leaves_it_alone() -> None:
         capture_output=True, text=True, timeout=GRACE_S, check=False,
     )  # fmt: skip
     assert second.returncode == EXIT_RUNNING
-    assert f"There is a qnnbridge daemon already (process {process.pid}" in second.stderr
+    assert f"A qnnbridge daemon already runs (process {process.pid}" in second.stderr
     assert Starting().wait(time.monotonic() + GRACE_S) == "running"
     with qnnbridge.connect(start=False) as host:
         assert host.info.pid == process.pid
@@ -312,7 +312,7 @@ def test_one_that_nobody_can_find_any_more_leaves(name: str) -> None:
     (runtime_folder() / name).unlink()
     _, said = process.communicate(timeout=GRACE_S)
     assert process.returncode == EXIT_OK
-    assert "not this daemon's any more" in said
+    assert "does not belong to this daemon any more" in said
 
 
 def test_one_whose_files_were_removed_leaves_those_of_its_successor() -> None:
@@ -324,7 +324,7 @@ def test_one_whose_files_were_removed_leaves_those_of_its_successor() -> None:
     second = foreground()
     first.send_signal(signal.SIGCONT)
     _, said = first.communicate(timeout=GRACE_S)
-    assert "not this daemon's any more" in said
+    assert "does not belong to this daemon any more" in said
     with qnnbridge.connect(start=False) as host:
         assert host.info.pid == second.pid
     second.terminate()
