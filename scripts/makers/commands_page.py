@@ -78,7 +78,7 @@ def _first(text: str | None) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return the text as a table cell in one line. Angle brackets are escaped, since Markdown reads them as tags."""
+    """Return the text as a table cell in one line. Angle brackets are escaped: Markdown reads them as tags."""
     return " ".join(text.replace("\b", "").split()).replace("|", "\\|").replace("<", "&lt;")
 
 
