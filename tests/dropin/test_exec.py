@@ -401,7 +401,7 @@ def test_after_onnxruntime_itself_the_drop_in_refuses(tmp_path: Path) -> None:
         text=True,
         timeout=60,
     )
-    assert "onnxruntime is imported already" in ran.stderr
+    assert "onnxruntime is already imported" in ran.stderr
 
 
 def test_crashes_that_were_survived_are_counted(tmp_path: Path) -> None:

@@ -204,8 +204,8 @@ class SessionObjectInitializer:
     def __init__(self, *_: Any, **__: Any) -> None:
         raise OptionError(
             f"{type(self).__name__} cannot be used through qnnbridge.",
-            cause="It is a pointer into ONNX Runtime's memory, which is in another process.",
-            fix="Leave it out: InferenceSession needs none.",
+            cause="The initializer is a pointer into ONNX Runtime's memory, which is in another process.",
+            fix="Omit it: InferenceSession does not need an initializer.",
         )
 
 
@@ -297,7 +297,7 @@ class ModelCompiler:
             if self._binary is None:
                 raise InvalidArgument(
                     "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : compile_to_bytes needs "
-                    "embed_compiled_data_into_model, or a place for the context binary.",
+                    "embed_compiled_data_into_model, or a path for the context binary.",
                     fix="Give ModelCompiler embed_compiled_data_into_model=True, call "
                     "set_ep_context_binary_information, or use compile_to_file.",
                 )
@@ -430,14 +430,14 @@ class ModelCompiler:
         if last and not os.path.splitext(last)[1]:
             raise InvalidArgument(
                 "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : output_dir is not a valid directory.",
-                cause="ONNX Runtime takes a path for a folder if it ends in a slash.",
-                fix="Put a slash at its end.",
+                cause="ONNX Runtime accepts a path without a file extension only if it ends in a slash.",
+                fix="Append a slash to the path.",
             )
         path = os.path.join(folder, name)
         stem = os.path.splitext(os.path.basename(path))[0]
         if not stem or ".." in stem or len(os.fsencode(stem)) > MAX_STEM_BYTES:
             raise OptionError(
-                f"A context binary cannot be called after {name!r}.",
+                f"A context binary cannot be named after {name!r}.",
                 cause="QNN does not load a file whose name has two dots in a row, is empty or too long.",
                 fix="Give a file name such as model.onnx.",
             )
@@ -466,7 +466,7 @@ class ModelCompiler:
                 raise CompileFailed(
                     f"The compiled model cannot be written to {folder}.",
                     cause=f"{error.strerror or error}.",
-                    fix="Make room there or choose another folder that can be written to.",
+                    fix="Free disk space, or choose another writable folder.",
                     details={"folder": folder},
                 ) from None
         return model

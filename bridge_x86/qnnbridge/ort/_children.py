@@ -84,7 +84,7 @@ def metadata_texts() -> dict[str, str]:
 
     hosts = host_distribution("onnxruntime")
     requires = "".join(f"Requires-Dist: {one}\n" for one in (hosts and hosts.requires) or ())
-    head = f"Metadata-Version: 2.1\nName: onnxruntime\nVersion: {host_version()}\nSummary: Answered by qnnbridge.\n"
+    head = f"Metadata-Version: 2.1\nName: onnxruntime\nVersion: {host_version()}\nSummary: Provided by qnnbridge.\n"
     return {"METADATA": head + requires, "top_level.txt": "onnxruntime\n"}
 
 
@@ -119,8 +119,8 @@ def _made(environ: Mapping[str, str]) -> str | None:
             continue
         return folder
     _log.warning(
-        "No folder can be written for the drop-in (%s): processes that this program starts use the onnxruntime "
-        "that is installed for them. Set QNNBRIDGE_CACHE_DIR to a folder that can be written.",
+        "No folder is writable for the drop-in (%s): processes that this program starts use their installed "
+        "onnxruntime. Set QNNBRIDGE_CACHE_DIR to a writable folder.",
         "; ".join(problems),
     )
     return None

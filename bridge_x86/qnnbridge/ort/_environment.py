@@ -209,14 +209,14 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
     if host.is_daemon:
         raise OptionError(
             "set_global_thread_pool_sizes cannot be used with the daemon.",
-            cause="The pools would be those of all applications.",
-            fix="Use a host of the application's own: QNNBRIDGE_HOST=private.",
+            cause="All applications of the daemon would share the pools.",
+            fix="Use a private host: QNNBRIDGE_HOST=private.",
         )
     if host.supervisor.running is not None and host.call({"op": "host.stats"}).header.get("sessions"):
         raise OptionError(
-            "set_global_thread_pool_sizes was called after a session had been made.",
-            cause="ONNX Runtime makes its thread pools before its first session.",
-            fix="Call it first.",
+            "set_global_thread_pool_sizes was called after a session had been created.",
+            cause="ONNX Runtime creates its thread pools before its first session.",
+            fix="Call it before the first session.",
         )
     # ONNX Runtime creates the pools with its environment, when a host starts: a new host process is needed.
     if not host.restart_with(GLOBAL_THREADS_VARIABLE, ",".join(map(str, map(int, sizes)))):
@@ -494,8 +494,8 @@ def _register(name: str, info: OrtMemoryInfo, arena: OrtArenaCfg | None, **more:
     if host.is_daemon:
         raise OptionError(
             f"{name} cannot be used with a daemon.",
-            cause="Its sessions are shared with other applications, and so would be the allocator.",
-            fix="Use a host of the application's own (QNNBRIDGE_HOST=private), or leave it out.",
+            cause="Other applications share the sessions of the daemon, and would share the allocator.",
+            fix="Use a private host (QNNBRIDGE_HOST=private), or omit the allocator.",
         )
     settings = None if arena is None else {name: getattr(arena, name) for name in OrtArenaCfg.__slots__}
     if settings is not None:

@@ -93,8 +93,8 @@ def install() -> None:
     real = sys.modules.get("onnxruntime")
     if real is not None and real is not sys.modules.get("qnnbridge.ort"):
         raise AlreadyImported(
-            "onnxruntime is imported already, so qnnbridge cannot take its place. "
-            "Import qnnbridge.dropin before it, or start the program with `qnnbridge exec`."
+            "The real onnxruntime is already imported, so qnnbridge cannot replace it. "
+            "Import qnnbridge.dropin before onnxruntime, or start the program with `qnnbridge exec`."
         )
     from qnnbridge import ort
 
@@ -335,7 +335,7 @@ class _HostLoader(importlib.machinery.SourceFileLoader):
         top = ".".join(self.name.split(".")[:2])
         # Log one line for onnxruntime.quantization, and none for its submodules.
         if self.name == top:
-            _log.info("%s is that of onnxruntime %s of the host (%s).", top, host_version(), self.path)
+            _log.info("%s is loaded from onnxruntime %s of the host (%s).", top, host_version(), self.path)
         try:
             super().exec_module(module)
         except ModuleNotFoundError as error:
