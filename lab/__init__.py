@@ -1,1 +1,1 @@
-"""Programs that are no tests: attacks, measurements and long walks, run by hand and in CI's long form. See README.md."""
+"""Attacks, measurements and long walks, which are run by hand and in CI's long form. See README.md."""

@@ -26,7 +26,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Change links that lead out of docs/."""
+    """Change links whose targets are outside of docs/."""
     source = page.file.src_uri
     parts = _FENCE.split(markdown)
     return "".join(
@@ -36,7 +36,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def _link(found: re.Match[str], source: str) -> str:
     folder = posixpath.dirname(source)
-    # Where the page is in the checkout.
+    # Folder of the page in the checkout.
     folder = "" if folder == PROJECT else posixpath.join("docs", folder)
     target = posixpath.normpath(posixpath.join(folder, found["path"]))
     if target in OUTSIDE:

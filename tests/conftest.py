@@ -1,11 +1,11 @@
-"""Guards of all tests: no process and no temporary file is left behind, and nothing in the user's home changes.
+"""Guards for all tests: no process and no temporary file may remain, and nothing in the user's home may change.
 
-With QNNBRIDGE_REQUIRE_LABS=1, as in CI, a test that skips fails. With ``-m "not process"`` a test that starts a
+With QNNBRIDGE_REQUIRE_LABS=1, as in CI, a skipped test fails. With ``-m "not process"`` a test that starts a
 process fails, so that the marker stays complete.
 
-The guards read the real process table and the real temporary folder. They take 2 ms a test and are on for all tests.
-`no_leaks` also counts file descriptors; tests ask for it by name, because counting needs a garbage collection. Tests
-run one after another in the main thread.
+The guards read the real process table and the real temporary folder. They take 2 ms per test and apply to all
+tests. `no_leaks` also counts file descriptors; tests request it by name, because counting needs a garbage
+collection. Tests run one after another in the main thread.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from tests import needs
 from tests.orphan_watch import orphans_end_with_this_process
 from tests.process_table import descendants
 
-# Hosts start isolated from the environment and keep their byte code anyway. Without it every command that a test starts
-# compiles its modules again, and every worker of `pytest -n` rewrites the assertions of all tests.
+# Write bytecode: otherwise every command that a test starts compiles its modules again, and every worker of `pytest
+# -n` rewrites the assertions of all tests. Hosts ignore the environment and write bytecode anyway.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 if needs.length(1, 0):
-    # In the short form sessions and numpy have one thread each. The others of a pool spin for some ms after each run, which
-    # took more than half of the processor time of tests with sessions: 33 s down to 11 s for `qnnbridge transcribe`.
+    # In the short form, sessions and numpy have one thread each. Further threads of a pool spin for some ms after
+    # each run and took more than half of the processor time: 33 s instead of 11 s for `qnnbridge transcribe`.
     os.environ.setdefault("ORT_INTRA_OP_NUM_THREADS", "1")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-with contextlib.suppress(ImportError):  # the labs have none
+with contextlib.suppress(ImportError):  # the labs lack hypothesis
     import hypothesis
 
-    # The time of an example depends on the machine's load.
+    # No deadline: the duration of an example depends on the machine's load.
     hypothesis.settings.register_profile(
         "no clock",
         deadline=None,
@@ -53,10 +53,10 @@ with contextlib.suppress(ImportError):  # the labs have none
     hypothesis.settings.load_profile("no clock")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A run in the background of a shell ignores Ctrl+C, and all that it starts inherits that.
+    # A background job of a shell ignores SIGINT, and its child processes inherit that setting.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A host may need this long to see that its application has ended (a promise of the README).
+# Time in which a host must end after its application has ended (promised by the README).
 PROCESS_GRACE_S = 5.0
 
 OWN_FOLDERS = ("QNNBRIDGE_STATE_DIR", "QNNBRIDGE_CACHE_DIR", "QNNBRIDGE_RUNTIME_DIR")
@@ -74,7 +74,7 @@ FROM_THE_USER = (
 
 _STARTS = ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.spawn", "os.system")
 _starts_allowed = True
-_watcher = 0  # the pid of what ends orphans
+_watcher = 0  # the pid of the process that ends orphans
 
 
 def _refuse_start(event: str, arguments: tuple[object, ...]) -> None:
@@ -116,7 +116,7 @@ def _processes() -> set[psutil.Process]:
 
 
 def _is_service_of_windows(process: psutil.Process) -> bool:
-    """Wine starts its services when somebody first asks for one; in a lab they end with its machine."""
+    """Return whether it is a service of Wine, which starts on first use and ends with the lab's machine."""
     try:
         return any(word.lower().startswith("c:\\windows\\system32\\") for word in process.cmdline())
     except psutil.Error:
@@ -138,7 +138,7 @@ def _belongs_to(process: psutil.Process, folder: str) -> bool:
 
 
 def _comes(condition: Callable[[], bool]) -> bool:
-    """Wait for threads and processes that are ending. False if the condition does not come true."""
+    """Wait until the condition is true; return False after a timeout."""
     until = time.monotonic() + PROCESS_GRACE_S
     while not condition():
         if time.monotonic() >= until:
@@ -171,10 +171,10 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def private_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A temporary folder for this run alone, so that other programs of the machine cannot disturb the guards.
+    """Create a temporary folder for this run, so that other programs of the machine cannot disturb the guards.
 
-    At the very end the folder also identifies orphaned processes, which inherited it and are no children any more.
-    If the run is killed before, the orphan watch ends them.
+    At the end of the run, the folder identifies orphaned processes, which have inherited it but are not children of
+    this process. If the run is killed, the orphan watch ends them.
     """
     global _watcher
     folder = tmp_path_factory.mktemp("tmp")
@@ -188,9 +188,9 @@ def private_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterat
             patch.setenv(name, str(tmp_path_factory.mktemp("home") / name.lower()))
         for name in FROM_THE_USER:
             patch.delenv(name, raising=False)
-        # Most tests concern one session; the tests of the cache switch it on.
+        # Most tests concern a single session; the tests of the cache enable it.
         patch.setenv("QNNBRIDGE_CACHE", "0")
-        # And its runs; the tests of the comparison with the CPU switch that on.
+        # The tests of the comparison with the CPU enable it.
         patch.setenv("QNNBRIDGE_VERIFY", "off")
         yield folder
     heirs = [p for p in psutil.process_iter() if p.pid != os.getpid() and _belongs_to(p, str(folder))]
@@ -204,26 +204,29 @@ def private_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(scope="module", autouse=True)
-def what_is_there_is_no_garbage() -> None:
-    """The guards collect garbage several times a test. What the modules of all tests and the tests of other files have
-    made or imported is none, and looking through it each time takes a tenth of a second: most of the time of many tests."""
+def freeze_existing_objects() -> None:
+    """Exclude existing objects from garbage collection.
+
+    The guards collect garbage several times per test. Traversing the objects of all imported modules takes a tenth
+    of a second each time, which was most of the duration of many tests.
+    """
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
-def state_of_its_own(
+def empty_state_folders(
     request: pytest.FixtureRequest, private_temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """State and cache of a test start empty. The folders do not exist yet, since the product creates them."""
+    """Give each test empty state and cache folders. They do not exist yet, since the product creates them."""
     own = private_temporary_folder / f"state-{abs(hash(request.node.nodeid)):x}"
     for name in OWN_FOLDERS:
         monkeypatch.setenv(name, str(own / name.lower()))
 
 
 @pytest.fixture(autouse=True)
-def texts_of_errors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undo the switch by which `qnnbridge.ort` gives the errors of a whole process ONNX Runtime's texts."""
+def full_error_texts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo the change of error texts that importing `qnnbridge.ort` makes for the whole process."""
     from qnnbridge_protocol.errors import OrtError, RemoteError
 
     for root in (OrtError, RemoteError):
@@ -232,18 +235,18 @@ def texts_of_errors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(autouse=True)
 def no_process_left_behind() -> Iterator[None]:
-    """No more child processes after the test than before. A shared host may have been replaced by a new one."""
+    """Fail if a test leaves more child processes than before. A shared host may have been replaced by a new one."""
     before = _processes()
     yield
     if "qnnbridge._host" in sys.modules:
-        # It lives as long as its process, and in tests as long as the test.
+        # The default host normally runs until its process ends; in tests it ends with the test.
         sys.modules["qnnbridge._host"].default_host().close()
     after = _processes()
     added, gone = after - before, before - after
     if len(added) > len(gone):
         _, alive = psutil.wait_procs(list(added), timeout=PROCESS_GRACE_S)
         if len(alive) > len(gone):
-            # Not killed here: it may be a shared one that this test started instead of its fixture.
+            # Do not kill the process: it may be a shared one that this test started instead of its fixture.
             pytest.fail("processes left behind:\n" + "\n".join(map(_describe, alive)))
 
 
@@ -260,15 +263,16 @@ def no_temporary_file_left_behind(private_temporary_folder: Path) -> Iterator[No
 
 @pytest.fixture(scope="module")
 def host(request: pytest.FixtureRequest, private_temporary_folder: Path) -> Iterator[Any]:
-    """A real host, with QNN on the simulator, for the tests of a module; its ``HOST`` names settings of `qnnbridge.Host`.
+    """Start a real host, with QNN on the simulator, for the tests of a module.
 
-    No other module gets it: a start takes 0.3 s of a processor, and a host remembers models.
+    ``HOST`` of the module contains settings for `qnnbridge.Host`. A start takes 0.3 s of processor time. Modules do
+    not share a host, because a host keeps state about models.
     """
     pytest.importorskip("onnxruntime_qnn")
     import qnnbridge
 
     with qnnbridge.Host(**getattr(request.module, "HOST", {})) as host:
-        host.start()  # now: the first test would be blamed for leaving it behind
+        host.start()  # now, or the guards would report it as left behind by the first test
         yield host
 
 
@@ -279,12 +283,12 @@ def _handles() -> int:
 
 @pytest.fixture
 def pools_of_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions of this process have as many threads as ONNX Runtime gives them; its `run_async` needs two."""
+    """Use ONNX Runtime's default number of threads for sessions of this process; `run_async` needs two."""
     monkeypatch.delenv("ORT_INTRA_OP_NUM_THREADS", raising=False)
 
 
 class LeakGuard:
-    """Counts the open files of this process. `allowed_growth` is for tests that keep something on purpose."""
+    """Count of the open files of this process. A test that keeps files open on purpose sets `allowed_growth`."""
 
     def __init__(self) -> None:
         self.allowed_growth = 0
@@ -294,11 +298,11 @@ class LeakGuard:
     def _open() -> dict[str, str]:
         gc.collect()
         listing = Path("/proc/self/fd")
-        if not listing.is_dir():  # Windows: handles have no names to list
+        if not listing.is_dir():  # Windows: handles cannot be listed by name
             return {str(n): "handle" for n in range(_handles())}
         found = {}
         for entry in os.listdir(listing):
-            with contextlib.suppress(OSError):  # the descriptor of this very listing is gone by now
+            with contextlib.suppress(OSError):  # the descriptor of this listing is closed
                 found[entry] = os.readlink(listing / entry)
         return found
 
@@ -312,7 +316,7 @@ class LeakGuard:
 
 @pytest.fixture
 def no_leaks() -> Iterator[LeakGuard]:
-    """Fails the test that requests it if it leaves more files open than there were."""
+    """Fail the test if more files are open after it than before."""
     guard = LeakGuard()
     yield guard
     guard.check()

@@ -20,16 +20,16 @@ a_host_python = pytest.mark.skipif(sys.version_info < (3, 11), reason="the host 
 
 
 def length(short: int, long: int) -> int:
-    """Of a walk or a sweep: the long form with QNNBRIDGE_TEST_LONG=1, as in CI."""
+    """Return the length of a walk or a sweep: `long` with QNNBRIDGE_TEST_LONG=1, as in CI, otherwise `short`."""
     return long if os.environ.get("QNNBRIDGE_TEST_LONG") == "1" else short
 
 
 def some(variants: Iterable[Variant]) -> list[Variant]:
-    """Of a slow test's variants: all in the long form, else the first and each third one after it."""
+    """Return all variants of a slow test in the long form, otherwise every third one, starting with the first."""
     return list(variants)[:: length(3, 1)]
 
 
-# Of tests whose subject costs far more than it can break without another test seeing it.
+# Marker of tests that are expensive and rarely find a defect that other tests miss.
 long_form = pytest.mark.skipif(length(1, 0) == 1, reason="only in the long form: QNNBRIDGE_TEST_LONG=1, as in CI")
 
 
@@ -38,15 +38,18 @@ class _Later:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("_"):  # pytest asks each name of a file whether it is a class, a mock or a fixture
+        if attribute.startswith(
+            "_"
+        ):  # pytest checks for each name of a file whether it is a class, a mock or a fixture
             raise AttributeError(attribute)
         return getattr(importlib.import_module(self._name), attribute)
 
 
 def package(name: str) -> Any:
-    """As `pytest.importorskip`, but imported by the first test that uses it.
+    """Return a package that is imported on first use; skip the module if it is not installed.
 
-    Each worker of `pytest -n` collects all files, and `openai` takes a second of it.
+    Unlike `pytest.importorskip`, collecting is quick: each worker of `pytest -n` collects all files, and importing
+    `openai` takes a second.
     """
     if importlib.util.find_spec(name.partition(".")[0]) is None:
         pytest.skip(f"needs {name}", allow_module_level=True)
@@ -61,6 +64,8 @@ _LABS = {
 
 
 def lab_of(file: str) -> str | None:
-    """The lab of a test file. All tests of one lab run in one process, since the first process that ends Windows ends
-    everything that runs there."""
+    """Return the lab of a test file, if any.
+
+    All tests of one lab run in one process, since a process that ends its Windows ends everything that runs there.
+    """
     return next((lab for lab, files in _LABS.items() if re.search(files, file)), None)

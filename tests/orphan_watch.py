@@ -1,8 +1,8 @@
-"""Ends the processes of a test run that is itself killed (SIGTERM, SIGKILL, out of memory).
+"""End the processes of a test run that is itself killed (SIGTERM, SIGKILL, out of memory).
 
-Daemons outlive the process that started them, and no fixture is left to stop them. So a small process in a session of
-its own waits for the end of the run, as the end of a pipe, and ends every process that inherited the run's temporary
-folder.
+Daemons outlive the process that started them, and fixtures cannot stop them after a kill. A small process in a
+separate session therefore waits until a pipe from the run is closed, and then kills every process that inherited
+the run's temporary folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def heirs():
         except (psutil.Error, OSError):
             pass
     return found
-for _ in range(3):  # one of them may be starting another
+for _ in range(3):  # one of the processes may be starting another one
     for process in heirs():
         try:
             process.kill()
@@ -40,8 +40,9 @@ for _ in range(3):  # one of them may be starting another
 
 @contextlib.contextmanager
 def orphans_end_with_this_process(folder: Path) -> Iterator[int]:
-    """Watch over processes whose TMPDIR is `folder`. If the block ends by itself, running processes are left alone.
-    Gives the pid of the watcher, which is a child, too.
+    """Kill all processes whose TMPDIR is `folder` if this process is killed during the block.
+
+    A normal end of the block ends only the watcher. Yield the pid of the watcher, which is a child process.
 
     Args:
         folder: the TMPDIR of all processes that the run starts; not yet that of this process.

@@ -1,5 +1,8 @@
-"""Which processes this one has started. Linux lists the children of a process; psutil reads the whole process table of
-the machine for them, 4 to 13 ms each time, twice a test."""
+"""Find the child processes of this process.
+
+Linux lists the children of a process in /proc. psutil would read the whole process table of the machine, which
+takes 4 to 13 ms, twice per test.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ def _children_of(pid: int) -> list[int]:
 
 
 def descendants() -> set[int]:
-    """The processes below this one, directly or not. Those of a child that has ended belong to nobody here."""
+    """Return the pids of all descendants of this process, except those whose parent has ended."""
     found: set[int] = set()
     unseen = {os.getpid()}
     while unseen:
         pid = unseen.pop()
         try:
             children = _children_of(pid)
-        except OSError:  # ended meanwhile, a process or a thread of it; another system or kernel
+        except OSError:  # the process or a thread has ended, or the system has no such file
             children = [p.pid for p in psutil.Process(pid).children()] if psutil.pid_exists(pid) else []
         unseen |= set(children) - found
         found |= set(children)

@@ -1,4 +1,4 @@
-"""Which worker of ``pytest -n`` runs which tests."""
+"""Distribution of the tests among the workers of ``pytest -n``."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from xdist.scheduler import LoadFileScheduling
 
 from tests import needs
 
-# Their tests wait half of the time: for deadlines, and for processes to end.
+# Folders whose tests spend half of their time waiting for deadlines and for the end of processes.
 WAITING = ("tests/daemon/", "tests/fault/")
 
 
 class RunOfAllTests:
-    """Each worker begins to collect with other folders, so that one compiles what the others only read.
+    """Plugin of a worker that runs all tests: order of collection and of the tests.
 
-    Together they would compile every file three times, in a fresh clone: 18 s of a processor each. The files are run in
-    one order all the same, in which those that wait are spread among those that compute: side by side they leave a third
-    of two cores idle. They are through before the end, since no short file fills up what a long one leaves there.
+    Each worker starts to collect with a different folder, so that each file is compiled by one worker and only read
+    by the others. In a fresh clone, workers with the same order would compile every file three times, 18 s of
+    processor time each. All workers run the files in the same order, in which waiting tests are spread among
+    computing ones: consecutive waiting tests would leave a third of two cores idle. Waiting files end before the
+    last ones, since a long waiting file at the end would run alone.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -49,12 +51,12 @@ def _size(folder: Path) -> int:
 
 
 class ByFileOrLab(LoadFileScheduling):  # type: ignore[misc, unused-ignore]
-    """A file's tests stay together, and so do those of one lab, which is one machine.
+    """Scheduler that keeps the tests of a file together, and those of a lab, which is one machine.
 
-    When a worker dies, the test that it ran has failed, and others run what it had not begun. A worker begins a test when
-    it knows the next one or that there is none. xdist 3.8 forgets that here and the run never ends: it hands out the dead
-    worker's finished files again, and to the new worker a single test. It also runs again the test that was deadly, and
-    gives up when it sends work to a worker of which it does not know yet that it is dead.
+    If a worker dies, its current test has failed, and other workers run the tests that it had not started. A worker
+    starts a test only when it has the next one, or was told that there is none. xdist 3.8 ignores this and the run
+    hangs: it assigns the dead worker's finished files again, and a single test to the new worker. It also repeats
+    the test that killed the worker, and fails if it sends work to a dead worker before it has noticed the death.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -73,7 +75,7 @@ class ByFileOrLab(LoadFileScheduling):  # type: ignore[misc, unused-ignore]
         return deadly
 
     def _assign_work_unit(self, node: Any) -> None:
-        with contextlib.suppress(OSError):  # it is dead, and its end comes behind what it has reported
+        with contextlib.suppress(OSError):  # the worker is dead, and its end is reported after its results
             super()._assign_work_unit(node)
 
     def _reschedule(self, node: Any) -> None:

@@ -1,9 +1,9 @@
-"""`python -m lab.analyze_accuracy [--record] [SET ...]`.
+"""Compare the rules of `qnnbridge analyze` with QNN: `python -m lab.analyze_accuracy [--record] [SET ...]`.
 
-Sets: node (the node tests of onnx), constants (the same with all inputs but the first as constants), real (real
-models as they are, with fixed sizes, fixed, quantised), traps (models that end the process). Default: all. Takes
-some twenty minutes; the simulator runs in a process of its own, one model at a time. `--record` keeps what QNN did with
-the node tests for `tests/tools/test_tools_analyze_accuracy.py`, which needs no simulator.
+Sets: node (the node tests of onnx), constants (the node tests with all inputs but the first as constants), real
+(real models unchanged, with fixed sizes, fixed, quantised), traps (models that end the process). Default: all. A
+run takes about twenty minutes; the simulator runs in a separate process, one model at a time. `--record` stores
+QNN's results of the node tests for `tests/tools/test_tools_analyze_accuracy.py`, which does not need the simulator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The models that are judged: each set writes its models into a folder, every node of the main graph named `n<index>`."""
+"""The models of each set. A set writes its models to a folder and names each node of the main graph `n<index>`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 Models = Mapping[str, Path]
 NEWEST_IR_VERSION = 13
-# What ONNX Runtime 1.31 loads; onnx's tests are of the opset to come.
+# The newest opsets that ONNX Runtime 1.31 loads; onnx's tests use the next one.
 NEWEST = {"": 26, "ai.onnx": 26, "ai.onnx.ml": 5}
 REAL = Path(__file__).parents[2] / "tests" / "models"
 SIZES: dict[str, dict[str, int]] = {
@@ -32,14 +32,14 @@ SIZES: dict[str, dict[str, int]] = {
 
 def node_tests() -> Iterator[Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they overflow and divide by zero on purpose
+        warnings.simplefilter("ignore")  # the tests overflow and divide by zero on purpose
         from onnx.backend.test.case.node import collect_testcases
 
         yield from collect_testcases(None)
 
 
 def loadable(model: Any) -> Any:
-    """A copy of a version that ONNX Runtime loads, its nodes named."""
+    """Return a copy with named nodes and with versions that ONNX Runtime loads."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     copy.ir_version = min(copy.ir_version, NEWEST_IR_VERSION)
@@ -145,7 +145,7 @@ def _empty_split() -> Any:
     return _model(nodes, [2, 8], [2, 8], ("sizes", np.array([0, 8])))
 
 
-# Which of them end the process is for the simulator to say; the rules must warn of each that does.
+# The simulator shows which of these end the process; the rules must warn of each that does.
 TRAPS: dict[str, Callable[[], Any]] = {
     "matmul_zero": lambda: _model([_node("MatMul", "x w")], [0, 4], [0, 2], ("w", np.ones((4, 2), np.float32))),
     "matmul_zero_k": lambda: _model([_node("MatMul", "x w")], [3, 0], [3, 2], ("w", np.ones((0, 2), np.float32))),

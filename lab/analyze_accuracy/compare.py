@@ -1,4 +1,4 @@
-"""The rules' verdicts against QNN's: nodes, failures of whole sessions, ends of the process."""
+"""Compare the rules' predictions with QNN's results: nodes, failures of whole sessions, ends of the process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ _SHOWN = 25
 
 @dataclasses.dataclass
 class Tally:
-    """right, wrong: nodes that are placed somewhere, and sessions that fail. gone: nodes that QNN never sees.
+    """Counts of a comparison.
 
-    left_out: models that ONNX Runtime does not load with any provider, or that QNN compiles for minutes.
+    Args:
+        right: placed nodes and failed sessions that the rules predicted correctly.
+        wrong: placed nodes and failed sessions that the rules predicted wrongly.
+        gone: nodes that ONNX Runtime folds or merges before QNN gets the graph.
+        left_out: models that ONNX Runtime does not load with any provider, or that QNN compiles for minutes.
     """
 
     right: int = 0

@@ -1,4 +1,4 @@
-"""What QNN did with the node tests of onnx, kept in the repository: the rules are held against it where no QNN is."""
+"""Recorded results of QNN for the node tests of onnx, to check the rules on machines without QNN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What QNN does with each of many models. The worker that it ends is started again."""
+"""Run many models on QNN in a worker process, which is restarted whenever a model ends it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ _NOT_OF_QNN = (
 
 @dataclasses.dataclass(frozen=True)
 class Truth:
-    """status: ok, error, crash, timeout, unloadable. places: index of a node -> "qnn" or "cpu"; others are gone."""
+    """QNN's result for a model.
+
+    Args:
+        status: ok, error, crash, timeout, unloadable.
+        places: "qnn" or "cpu" by index of the node; nodes that were folded or merged are missing.
+    """
 
     status: str
     places: Mapping[int, str]
@@ -45,7 +50,7 @@ def ask(models: Models, soc: str) -> dict[str, Truth]:
 
 
 def _batch(models: list[tuple[str, Path]], soc: str) -> dict[str, Truth]:
-    """Those that the worker answered, and the one that ended it."""
+    """Run models in one worker; return the results up to and including the model that ended the worker."""
     command = [sys.executable, "-m", "lab.analyze_accuracy.worker", soc]
     worker = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -1,6 +1,6 @@
-"""Makes sessions on the simulator: a JSON line {"name", "path"} in, a JSON line with QNN's placement out.
+"""Create sessions on the simulator: read JSON lines {"name", "path"}, write JSON lines with QNN's placement.
 
-A process of its own, because models end it. ONNX Runtime and QNN only, nothing of the bridge.
+This program runs in a separate process, because models may end it. It uses ONNX Runtime and QNN without the bridge.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ QNN = "QNNExecutionProvider"
 
 def main(soc: str) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # QNN prints there
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # QNN prints to stdout
     import onnxruntime as ort
     import onnxruntime_qnn
 

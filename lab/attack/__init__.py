@@ -1,1 +1,1 @@
-"""Attacks on every door of the product, seeded and counted: ``python -m lab.attack``."""
+"""Attacks on all interfaces of the product, seeded and counted: ``python -m lab.attack``."""

@@ -1,13 +1,14 @@
-"""``python -m lab.attack [NAME ...]``: attacks, seeded and counted; exit code 1 if anything was found.
+"""``python -m lab.attack [NAME ...]``: attacks, seeded and counted; exit code 1 if anything is found.
 
-Names: streams (damaged byte streams for live hosts), frames (the same in process), hosts (hostile hosts), http (a
-real `qnnbridge serve`), serving (small requests that stop a server, all at once, beside an honest client), compiled (damaged compiled models), entries (damaged entries of the cache), swaps (models
-and entries that are exchanged while they are read), models (hostile models through the tools), storm (kills as soon
-as a call has recovered), interrupts (exceptions that a signal handler raises in calls, at random and at every
-place of a call), daemon (half-open connections, scribbled memory, stopped processes), users (another user of the
-machine), surroundings (environment, limits), names (names that a
-terminal would obey, through every command). Default: all of them, each as long as ``--scale`` says: 1 is a short form of a
-few minutes, 100 what docs/dev/verification.md reports.
+Names: streams (damaged byte streams for running hosts), frames (damaged frames in process), hosts (hostile hosts),
+http (mutated requests for a real `qnnbridge serve`), serving (small requests that once stopped the server, while an
+ordinary client works), compiled (damaged compiled models), entries (damaged cache entries), swaps (models and
+entries that are replaced while they are read), models (hostile models for the tools), storm (kills as soon as a
+call has recovered), interrupts (exceptions that a signal handler raises in calls, at random and at every checkpoint
+of a call), daemon (half-open connections, overwritten shared memory, stopped processes), users (another user of the
+machine), surroundings (environment, limits), names (names with terminal escape sequences, for every command).
+Default: all. ``--scale`` sets the length: 1 is a short form of a few minutes, 100 the form in
+docs/dev/verification.md.
 """
 
 from __future__ import annotations
@@ -175,14 +176,14 @@ def main() -> int:
     parser.add_argument("names", nargs="*", choices=[*ATTACKS, []], metavar="NAME")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--scale", type=float, default=1.0, metavar="X")
-    parser.add_argument("--rows", action="store_true", help="the tables of attacks that have one, too")
+    parser.add_argument("--rows", action="store_true", help="also print the tables of attacks")
     options = parser.parse_args()
-    # A line for each attack: what the library says of the deaths that it sees is not of interest here.
+    # Suppress log messages about crashes: the output has one line per attack.
     logging.getLogger().addHandler(logging.NullHandler())
     good = True
     print(f"seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
-        # Nothing of this is the user's.
+        # Keep the user's folders unchanged.
         for name in ("CACHE", "STATE", "RUNTIME"):
             os.environ[f"QNNBRIDGE_{name}_DIR"] = os.path.join(folder, name.lower())
         for name in options.names or ATTACKS:

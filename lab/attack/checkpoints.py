@@ -1,8 +1,8 @@
-"""Interrupts work at its n-th checkpoint: every place at which CPython can run a signal handler, one after the other.
+"""Interrupt work at its n-th checkpoint, so that every position where CPython can run a signal handler is covered.
 
-The interpreter looks for signals in the main thread at the entry of a function of Python, behind a call, and at a jump
-backwards; nowhere else between two bytecodes. A tracer of opcodes makes a real signal pending just before the n-th of
-those, so that its handler runs, and raises, exactly where a signal of the system could have made it. POSIX only.
+The interpreter checks for signals in the main thread when a Python function is entered, after a call, and at a
+backward jump, but at no other bytecode. An opcode tracer makes a real signal pending just before the n-th of these
+checkpoints, so that the handler raises its exception exactly where a signal of the system could. POSIX only.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import qnnbridge_protocol
 
 NUMBER = signal.SIGVTALRM
 
-# Where the interpreter looks: behind calls, and at jumps backwards (their names differ between releases).
+# Opcodes at which the interpreter checks for signals: calls and backward jumps (their names differ by release).
 _LOOKS = frozenset(
     code
     for name, code in dis.opmap.items()
     if name.startswith("CALL") or ("JUMP" in name and "FORWARD" not in name and "NO_INTERRUPT" not in name)
 )
-# Of the standard library: locks and context managers, which our steps go through.
+# Modules of the standard library that the steps use: locks and context managers.
 _LIBRARY = tuple(
     os.path.join(os.path.dirname(os.__file__), *parts)
     for parts in (("threading.py",), ("contextlib.py",), ("weakref.py",), ("concurrent", "futures", "_base.py"))
@@ -38,12 +38,13 @@ _OURS = tuple(os.path.dirname(str(package.__file__)) + os.sep for package in _PA
 
 
 class Interrupted(BaseException):
-    """What the handler raises."""
+    """Exception that the signal handler raises."""
 
 
 class _MakePending:
-    # A subscript calls the C function and does not look for signals behind it, as a call would: the tracer itself
-    # is not interrupted. `signal.raise_signal` looks by itself; this one only notes that there is a signal.
+    # Used as a subscript, which calls the C function without a check for signals afterwards, unlike a call: the
+    # tracer itself is not interrupted. `interrupt_main` only marks the signal as pending; `signal.raise_signal`
+    # would run the handler at once.
     __getitem__: ClassVar[Any] = _thread.interrupt_main
 
 
@@ -51,18 +52,20 @@ _make_pending: Any = _MakePending()
 
 
 class Walker:
-    """Runs work in the main thread with one interruption. Not for two threads."""
+    """Run work in the main thread with one interruption. Not thread-safe."""
 
     def __init__(self) -> None:
-        # Where it was interrupted; empty if it was not.
+        # Position of the interruption; empty without one.
         self.place = ""
         self._left = 0
         self._files: tuple[str, ...] = ()
 
     def run(self, work: Callable[[], object], checkpoint: int, files: tuple[str, ...] = _OURS) -> bool:
-        """`work`, interrupted at this checkpoint of its own. False if it has fewer.
+        """Run `work` and interrupt it at a checkpoint. Return False if `work` has fewer checkpoints.
 
-        files: beginnings of the names of those whose checkpoints count.
+        Args:
+            checkpoint: number of the checkpoint, from 1.
+            files: path prefixes of the source files whose checkpoints count.
         """
         self.place, self._left, self._files = "", checkpoint, files
         before = signal.signal(NUMBER, _raise)

@@ -1,4 +1,4 @@
-"""Damaged bytes in compiled models that have a manifest: none of them may reach QNN."""
+"""Damage compiled models that have a manifest: damaged data must never reach QNN."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ OPTIONS: dict[str, Any] = {"providers": [("QNNExecutionProvider", {"soc_model": 
 
 
 def attack(count: int, seed: int) -> Report:
-    """So many damages of files whose dates are kept; each before a new session in one host."""
+    """Damage a file `count` times without changing its dates, and create a session in the same host each time."""
     report = Report("compiled models")
     with tempfile.TemporaryDirectory(prefix="attack-") as folder, qnnbridge.Host() as host:
         for model, blob in MODELS.items():
             for name in (model, blob):
                 shutil.copy(COMPILED / name, folder)
             adopt_one(Path(folder, model), [blob])
-            # The hash memo knows the files now.
+            # This session adds the files to the hash memo.
             qnnbridge.InferenceSession(Path(folder, model), host=host, **OPTIONS).close()
         for number in range(count):
             rng = random.Random(f"{seed} {number}")
@@ -51,7 +51,7 @@ def attack(count: int, seed: int) -> Report:
 
 
 def _damage(victim: Path, rng: random.Random) -> str:
-    """In place, with size and dates as before in most cases."""
+    """Damage the file in place, keeping its dates and, in most cases, its size; return a description."""
     before = victim.stat()
     data = bytearray(victim.read_bytes())
     at = rng.randrange(len(data))

@@ -1,6 +1,6 @@
-"""A daemon and its clients: half-open connections, a client that scribbles over shared memory, stopped processes.
+"""Attack a daemon: half-open connections, a client that overwrites shared memory, stopped processes.
 
-A well-behaved neighbour works all the time; none of its results may be wrong, lost or late.
+A well-behaved client works all the time; none of its results may be wrong, lost or late.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from qnnbridge._daemon.discovery import runtime_folder
 CPU = ["CPUExecutionProvider"]
 SCALE = 3.0
 X = np.arange(20_000, dtype=np.float32)
-# A call of the neighbour takes a millisecond; what comes later was kept waiting by somebody else.
+# A call of the well-behaved client takes a millisecond; a much longer one was delayed by the attack.
 LATE_S = 5.0
 TIMEOUT_S = 2.0
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 60.0
-# Descriptors of the daemon after an attack, beyond those before it.
+# Number of descriptors that the daemon may have after an attack in addition to those before.
 SPARE_DESCRIPTORS = 8
 
-# A client that writes into all memory that it shares with the daemon, while its own calls are under way.
+# A client that overwrites all memory that it shares with the daemon during its own calls.
 SCRIBBLER = """
 import json, os, random, sys, threading, time
 import numpy as np, qnnbridge
@@ -85,7 +85,7 @@ with qnnbridge.connect(start=False) as host:
     thread.join()
 print(json.dumps(counts), flush=True)
 """
-# A client with calls under way, that is stopped.
+# A client that is stopped while it has running calls.
 CALLER = """
 import sys, threading
 import numpy as np, qnnbridge
@@ -106,7 +106,11 @@ with qnnbridge.connect(start=False) as host:
 
 
 def attack(scale: float, seed: int) -> Report:
-    """The folders of the environment must be of this run. scale: 1 is a quarter of a minute."""
+    """Attack a new daemon. The environment must contain folders of this run.
+
+    Args:
+        scale: length of the attack; 1 takes 15 seconds.
+    """
     report = Report("daemon")
     with tempfile.TemporaryDirectory(prefix="attack-") as folder, ExitStack() as stack:
         model = make_models(Path(folder))[0]
@@ -142,7 +146,7 @@ def _call(session: qnnbridge.InferenceSession, timeout: float | None = None) -> 
 
 @contextmanager
 def _neighbour(report: Report, session: qnnbridge.InferenceSession) -> Iterator[None]:
-    """Calls, one after the other, for as long as the block runs."""
+    """Make calls of a well-behaved client, one after another, while the block runs."""
     done = threading.Event()
 
     def work() -> None:
@@ -165,7 +169,7 @@ def _neighbour(report: Report, session: qnnbridge.InferenceSession) -> Iterator[
 
 
 def _half_open(report: Report, daemon: psutil.Process, model: Path, count: int, seed: int) -> None:
-    """Visitors that say nothing, half of something or nonsense, and clients that never greet."""
+    """Open connections that send nothing, incomplete data or random bytes, and clients that never send HELLO."""
     before = daemon.num_fds()
     door = str(runtime_folder() / "daemon.sock")
     held: list[socket.socket] = []
@@ -206,7 +210,10 @@ def _half_open(report: Report, daemon: psutil.Process, model: Path, count: int, 
 
 
 def _scribble(report: Report, model: Path, seconds: float, seed: int) -> None:
-    """Beside the neighbour, who watches results; here only: what becomes of the calls of the client itself."""
+    """Run the client that overwrites memory and count the outcomes of its calls.
+
+    The well-behaved client checks results meanwhile.
+    """
     command = [sys.executable, "-c", SCRIBBLER, str(seconds), str(seed), str(model)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + END_TIMEOUT_S)
@@ -214,7 +221,7 @@ def _scribble(report: Report, model: Path, seconds: float, seed: int) -> None:
         report.finding("a client that scribbles over its shared memory does not end")
         return
     if done.returncode:
-        # It may have hurt itself, by its own hand; not with an error of ours that is none.
+        # The client may have crashed itself, but must not have got an untyped error of ours.
         report.count(f"scribbler ended with {done.returncode}")
         report.expect("Traceback" not in done.stderr, done.stderr[-2000:])
         return
@@ -223,7 +230,7 @@ def _scribble(report: Report, model: Path, seconds: float, seed: int) -> None:
 
 
 def _stopped_client(report: Report, model: Path, rounds: int) -> None:
-    """A client that stands still with calls under way, and goes on."""
+    """Stop and continue a client that has running calls."""
     for _ in range(rounds):
         command = [sys.executable, "-c", CALLER, str(model), "300"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -240,7 +247,7 @@ def _stopped_client(report: Report, model: Path, rounds: int) -> None:
 
 
 def _stopped(report: Report, name: str, pid: int, session: qnnbridge.InferenceSession) -> None:
-    """While the process stands still calls end at their deadline; then they work."""
+    """Check that calls end at their deadline while the process is stopped, and succeed afterwards."""
     os.kill(pid, signal.SIGSTOP)
     _until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""Damaged entries of the cache: none may be loaded, and every session computes what it would without the cache."""
+"""Damage cache entries: none may be loaded, and every session must compute the same as without the cache."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHER = MODELS / "mul_1.onnx"
 
 
 def attack(count: int, seed: int) -> Report:
-    """So many damages, each of an entry in a cache of its own, before two sessions."""
+    """Damage an entry of a new copy of the cache `count` times, and create two sessions each time."""
     report = Report("cache entries")
     inputs = {"x": np.load(MODELS / "x.npz")["x"]}
     with tempfile.TemporaryDirectory(prefix="attack-") as folder, qnnbridge.Host() as host:
@@ -71,7 +71,7 @@ def _file(entry: Path, rng: random.Random) -> Path:
 
 
 def flipped(entry: Path, rng: random.Random) -> None:
-    """With the date as before."""
+    """Flip bits and keep the date."""
     victim = _file(entry, rng)
     status, data = victim.stat(), bytearray(victim.read_bytes())
     for _ in range(rng.choice([1, 1, 20])):
@@ -100,7 +100,7 @@ def a_stranger(entry: Path, rng: random.Random) -> None:
 
 
 def a_link(entry: Path, rng: random.Random) -> None:
-    """To a copy, to nothing, to itself, to a device without an end."""
+    """Replace a file by a link to a copy, to a missing file, to itself or to an endless device."""
     victim = _file(entry, rng)
     elsewhere = entry.parent.parent / "elsewhere"
     shutil.copy(victim, elsewhere)
@@ -125,7 +125,7 @@ def no_rights(entry: Path, rng: random.Random) -> None:
 
 
 def of_another_model(entry: Path, rng: random.Random) -> None:
-    """The whole entry, or one file of it."""
+    """Replace the whole entry, or one of its files, by that of another model."""
     (other,) = (one for one in entry.parent.iterdir() if one != entry)
     if rng.random() < 0.5:
         shutil.rmtree(entry)
@@ -137,7 +137,7 @@ def of_another_model(entry: Path, rng: random.Random) -> None:
 
 
 def another_manifest(entry: Path, rng: random.Random) -> None:
-    """Readable, and made of nonsense; with the hash of what it says, as a program would write it."""
+    """Write a readable manifest with invalid values and a correct hash."""
     from qnnbridge_host.cache import files
 
     path = entry / "manifest.json"

@@ -1,4 +1,4 @@
-"""Hostile hosts: programs that answer with damaged frames. The application gets a result or a typed error, in time."""
+"""Run hostile hosts that reply with damaged frames: the application must get a result or a typed error in time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from qnnbridge_protocol.values import Encoder
 
 CALL_S = 4.0
 GRACE_S = 3.0
-# Reads nothing that it understands: writes one answer for every 40 bytes that come, then waits.
+# Does not parse requests: writes one reply for each chunk of input, then waits.
 PROGRAM = """
 import os, sys
 parts = [bytes.fromhex(line) for line in open(sys.argv[1]).read().split()]
@@ -39,7 +39,7 @@ while os.read(0, 65536):
 
 
 def attack(count: int, seed: int) -> Report:
-    """So many hosts, each with one or two damaged answers to a session and a run."""
+    """Use `count` hosts, each with one or two damaged replies to HELLO, a session and a run."""
     report = Report("hostile hosts")
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
         for number in range(count):
@@ -63,7 +63,7 @@ def _answers(rng: random.Random) -> list[bytes]:
 
 
 def answers(outputs: dict[str, Any] | None = None) -> list[bytes]:
-    """Of a host, to HELLO, a session and a run. outputs: the header of the last."""
+    """Return valid replies of a host to HELLO, a session and a run. outputs: header of the reply to the run."""
     encoder = Encoder()
     described = [encoder.add(np.ones(3, np.float32))]
     node = NodeInfo("x", "tensor(float)", (3,))
@@ -85,7 +85,7 @@ def answers(outputs: dict[str, Any] | None = None) -> list[bytes]:
 
 
 def command_of(frames: list[bytes], folder: Path) -> list[str]:
-    """Of a host that gives these answers."""
+    """Return the command line of a host that sends these replies."""
     program, told = folder / "host.py", folder / "answers"
     program.write_text(PROGRAM)
     told.write_text("\n".join(frame.hex() for frame in frames))

@@ -1,4 +1,7 @@
-"""Mutated HTTP requests for `qnnbridge serve`: each gets a status or a closed connection, the log no traceback."""
+"""Send mutated HTTP requests to `qnnbridge serve`.
+
+Each request must get a status or a closed connection, and the log must not contain a traceback.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from lab.attack.report import Report
 
 ANSWER_TIMEOUT_S = 6.0
 CLIENTS = 8
-# For an answer beside connections that only wait.
+# Limit for a response while other connections only wait.
 SOON_S = 3.0
 
 METHODS = [
@@ -94,7 +97,7 @@ VERSIONS = [*["HTTP/1.1"] * 12, "HTTP/1.0", "HTTP/1.0", "HTTP/2.0", "HTTP/0.9", 
 
 
 def attack(address: str, model: str, count: int, seed: int) -> Report:
-    """So many requests to the server at ``HOST:PORT`` that serves `model`."""
+    """Send `count` mutated requests to the server at ``HOST:PORT`` that serves `model`."""
     report = Report("http")
     numbers = iter(range(count))
     lock = threading.Lock()
@@ -117,7 +120,7 @@ def attack(address: str, model: str, count: int, seed: int) -> Report:
 
 
 def half_open(address: str, count: int, seed: int) -> Report:
-    """So many connections that send nothing, a part of a request, or one byte now and then; others are answered."""
+    """Open connections that send nothing, a part of a request, or single bytes; check that others get responses."""
     report = Report("half-open http")
     host, _, port = address.rpartition(":")
     whole = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -149,7 +152,7 @@ def half_open(address: str, count: int, seed: int) -> Report:
 
 
 def request(rng: random.Random, model: str) -> tuple[bytes, bool]:
-    """The bytes of a request, and whether no more of it may come: the client then waits and keeps its side open."""
+    """Return the bytes of a request, and whether it is complete: then the client keeps its side open and waits."""
     method, version = rng.choice(METHODS[:4] * 8 + METHODS), rng.choice(VERSIONS)
     path = rng.choice(PATHS[:4] + PATHS)
     body = rng.choice(BODIES)
@@ -164,7 +167,7 @@ def request(rng: random.Random, model: str) -> tuple[bytes, bool]:
         lines.append("Transfer-Encoding: chunked")
         body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
     odd = rng.sample(HEADERS, rng.choice([0, 0, 1, 1, 2, 5]))
-    # What says how long the body is may promise more than comes.
+    # A header with the length of the body may announce more bytes than the request has.
     whole = not any(header.startswith(("Content-Length", "Transfer-Encoding", "Expect")) for header in odd)
     lines += odd
     data = bytearray("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body)
@@ -179,7 +182,7 @@ def request(rng: random.Random, model: str) -> tuple[bytes, bool]:
 
 
 def ask(address: str, data: bytes, whole: bool) -> str:
-    """status, closed, or no answer."""
+    """Send a request; return its status class, "closed", "no answer" or "no HTTP"."""
     host, _, port = address.rpartition(":")
     until = time.monotonic() + ANSWER_TIMEOUT_S
     with socket.create_connection((host, int(port)), ANSWER_TIMEOUT_S) as connection:
@@ -202,7 +205,7 @@ def ask(address: str, data: bytes, whole: bool) -> str:
 
 
 def log_findings(words: str) -> list[str]:
-    """What a server's stderr may not hold."""
+    """Return findings for texts that must not occur in a server's stderr."""
     found = []
     for word in ("Traceback", "LocalProtocolError", "pip install"):
         if word in words:

@@ -1,10 +1,10 @@
-"""Exceptions that a signal handler raises in the middle of calls: Ctrl+C in a notebook, `signal.alarm`, pytest-timeout.
+"""Interrupt calls by exceptions of a signal handler: Ctrl+C in a notebook, `signal.alarm`, pytest-timeout.
 
-Each program is a process of its own that uses the bridge in its main thread, where handlers run. *storm*: an
-interval timer interrupts it after 0.05 to 5 ms, now and then again while the interruption is dealt with. *walk*: one
-step is interrupted at each of its checkpoints in turn (`checkpoints`), which finds what a timer needs thousands of
-tries for. In between and at the end a call without interruptions must be right and quick, and nothing may be left:
-descriptors, threads, processes, shared memory, files. POSIX only.
+Each program is a separate process that uses the bridge in its main thread, where handlers run. *storm*: an interval
+timer interrupts the program after 0.05 to 5 ms, sometimes again while an interruption is handled. *walk*: one step
+is interrupted at each of its checkpoints in turn (`checkpoints`), which finds faults for which a timer needs
+thousands of attempts. In between and at the end, a call without interruptions must be right and quick, and no
+descriptors, threads, processes, shared memory or files may leak. POSIX only.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from qnnbridge.errors import DeadlineExceeded
 
 ROOT = Path(__file__).parents[2]
 
-# A call after interruptions has so many seconds, and is expected to need far less, even if a host is started for it.
+# Timeout of a call after interruptions, and the limit for a quick one, which includes the start of a host.
 CALL_S, QUICK_S = 10.0, 8.0
-# So many interruptions between two such calls.
+# Number of interruptions between two such calls.
 INTERRUPTS_BEFORE_A_CALL = 20
-# Descriptors that a program may have more in the middle than after its first calls: channels, a host to be replaced.
+# Number of additional descriptors during a program, compared with its first calls: channels, a replaced host.
 MORE_DESCRIPTORS = 40
 SETTLE_S = 12.0
-# No step of a program may take longer than this.
+# Limit for a step of a program.
 HANGS_AFTER_S = 60.0
 CHILD_S = 3600.0
 
-# With so many interrupts a walk leaves no checkpoint out.
+# With this number of interrupts or more, a walk visits every checkpoint.
 WALKED_WHOLE = 2000
 
 SHORTEST_MS, LONGEST_MS = 0.05, 5.0
@@ -58,7 +58,7 @@ NUMBER = signal.SIGALRM
 
 
 class Interrupt(Exception):
-    """What the handler raises; every other time it is a `KeyboardInterrupt`."""
+    """Exception of the handler, which raises this class and `KeyboardInterrupt` alternately."""
 
 
 # --- programs ---
@@ -91,7 +91,7 @@ class Program:
         self.right(self.session.run(None, {"x": self.x}, timeout=CALL_S))
 
     def right(self, results: list[Any]) -> None:
-        # Not `np.array_equal`, which takes an interrupt for a difference.
+        # Not `np.array_equal`, which catches an interrupt and returns False.
         if results[0].shape != self.wanted.shape or not (results[0] == self.wanted).all():
             raise AssertionError(f"a wrong result: {results[0]!r:.300}")
 
@@ -101,24 +101,24 @@ class Program:
 
 
 class Small(Program):
-    """Small calls, mostly on the fast path."""
+    """Make small calls, mostly on the fast path."""
 
 
 class Large(Program):
-    """Tensors of 2.4 MB, in shared memory."""
+    """Use tensors of 2.4 MB in shared memory."""
 
     size = 600_000
 
 
 class Slow(Program):
-    """Run options take the slow path."""
+    """Use run options, which require the slow path."""
 
     def step(self) -> None:
         self.right(self.session.run(None, {"x": self.x}, qnnbridge.RunOptions()))
 
 
 class Plain(Program):
-    """Without shared memory and channels."""
+    """Work without shared memory and channels."""
 
     def new_host(self) -> qnnbridge.Host:
         host = qnnbridge.Host(shared_memory=False)
@@ -127,7 +127,7 @@ class Plain(Program):
 
 
 class Timeouts(Program):
-    """Deadlines that are sometimes over."""
+    """Use timeouts that sometimes expire."""
 
     size = 100_000
 
@@ -143,7 +143,7 @@ class Timeouts(Program):
 
 
 class Placed(Program):
-    """``out=``, ``borrow=``, `empty_input`."""
+    """Use ``out=``, ``borrow=`` and `empty_input`."""
 
     size = 30_000
 
@@ -164,7 +164,7 @@ class Placed(Program):
 
 
 class Bound(Program):
-    """An IOBinding."""
+    """Use an IOBinding."""
 
     size = 20_000
 
@@ -177,7 +177,7 @@ class Bound(Program):
 
 
 class Sessions(Program):
-    """Sessions that are made and closed."""
+    """Create and close sessions."""
 
     def step(self) -> None:
         with self.open() as session:
@@ -185,7 +185,7 @@ class Sessions(Program):
 
 
 class Restarts(Program):
-    """A host that is replaced; sessions are made again in it."""
+    """Restart the host; sessions are recreated in the next one."""
 
     def step(self) -> None:
         self.host.restart()
@@ -193,7 +193,7 @@ class Restarts(Program):
 
 
 class Hosts(Program):
-    """Hosts that are started and closed."""
+    """Start and close hosts."""
 
     def step(self) -> None:
         with qnnbridge.Host() as host:
@@ -201,7 +201,7 @@ class Hosts(Program):
 
 
 class Daemon(Program):
-    """By a daemon."""
+    """Use a daemon."""
 
     def new_host(self) -> qnnbridge.Host:
         return qnnbridge.connect(timeout=60.0)
@@ -215,7 +215,7 @@ class Daemon(Program):
 
 
 class DaemonHosts(Daemon):
-    """Connections to a daemon that are made and closed."""
+    """Open and close connections to a daemon."""
 
     def step(self) -> None:
         with qnnbridge.connect(timeout=CALL_S) as host:
@@ -223,7 +223,7 @@ class DaemonHosts(Daemon):
 
 
 class Buckets(Program):
-    """A session with buckets."""
+    """Use a session with buckets."""
 
     def open(self, **more: Any) -> qnnbridge.InferenceSession:
         return super().open(buckets={"n": [64, 128]}, pad=0, **more)
@@ -234,7 +234,7 @@ class Buckets(Program):
 
 
 class Async(Program):
-    """`run_async` and futures."""
+    """Use `run_async` and futures."""
 
     def step(self) -> None:
         future = qnnbridge.futures.submit(self.session, None, {"x": self.x})
@@ -246,7 +246,7 @@ class Async(Program):
 
 
 class Threads(Program):
-    """Other threads call at the same time; they are not interrupted and must not notice anything."""
+    """Make calls from other threads at the same time, which are not interrupted and must not be affected."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -305,18 +305,18 @@ PROGRAMS: dict[str, type[Program]] = {
 }
 
 
-# --- one program, in a process of its own ---
+# --- one program in a separate process ---
 
 
 class Subject:
-    """The program that is interrupted, and what it holds."""
+    """The interrupted program and the resources that it holds."""
 
     def __init__(self, name: str, folder: Path, report: Report) -> None:
         self.name, self._folder, self._report = name, folder, report
         sys.unraisablehook = self._swallowed
         threading.excepthook = lambda ended: report.finding(f"a thread ended with {ended.exc_value!r}")
         faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
-        # Once in full: what is loaded and started only once in a process is not to be counted.
+        # Run the program once before counting, so that resources created once per process do not count.
         self.program = self._new()
         self.program.close()
         self.before = self._settled(None)
@@ -331,7 +331,7 @@ class Subject:
         return program
 
     def check(self, behind: str) -> bool:
-        """A call that is not interrupted. False if nothing further can be learnt."""
+        """Make a call without interruption. Return False if the program has to stop."""
         faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
         begin = time.monotonic()
         try:
@@ -349,7 +349,7 @@ class Subject:
         return True
 
     def report_error(self, error: BaseException, when: str) -> None:
-        """A step raised something else than what interrupted it."""
+        """Report that a step raised another exception than the interruption."""
         lines = traceback.format_exception(error)
         self._report.finding(f"{self.name}: {error!r:.200} {when}\n{''.join(lines)[-2500:]}")
 
@@ -357,7 +357,7 @@ class Subject:
         faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
         self.program.close()
         del self.program
-        after = self._settled(self.before)  # with the thread that watches for hangs, as before
+        after = self._settled(self.before)  # the watchdog thread still runs, as it did before
         for what, count in after.items():
             if count > self.before[what]:
                 names = [thread.name for thread in threading.enumerate()] if what == "threads" else ""
@@ -365,7 +365,7 @@ class Subject:
         faulthandler.cancel_dump_traceback_later()
 
     def _settled(self, wanted: Mapping[str, int] | None) -> dict[str, int]:
-        """What this process holds, when it holds no more than wanted, or after a while."""
+        """Wait until this process holds no more than `wanted`, or until a timeout; return its resources."""
         until = time.monotonic() + SETTLE_S
         while True:
             gc.collect()
@@ -390,7 +390,7 @@ class Subject:
         }
 
     def _swallowed(self, told: sys.UnraisableHookArgs) -> None:
-        """A finalizer that was interrupted has not done its work."""
+        """Report an exception in a finalizer: an interrupted finalizer has not released its resource."""
         where, trace = "?", told.exc_traceback
         while trace is not None:
             name = trace.tb_frame.f_code.co_filename
@@ -402,7 +402,7 @@ class Subject:
 
 
 class Storm:
-    """Interrupts `step` by a timer."""
+    """Interrupt `step` by a timer."""
 
     def __init__(self, subject: Subject, dice: random.Random) -> None:
         self._subject, self._dice = subject, dice
@@ -442,12 +442,12 @@ class Storm:
     def _handle(self, number: int, frame: types.FrameType | None) -> None:
         while frame is not None and frame.f_code is not Storm._interrupted.__code__:
             frame = frame.f_back
-        if frame is None:  # too early, or it came late
+        if frame is None:  # outside of the interrupted call
             self._shoot(LONGEST_MS)
             return
         self._raised += 1
         if self._dice.random() < 0.3:
-            self._shoot(0.5)  # while this one is dealt with
+            self._shoot(0.5)  # a second interruption while this one is handled
         raise Interrupt if self._raised % 2 else KeyboardInterrupt
 
 
@@ -470,7 +470,7 @@ def walk(subject: Subject, first: int, stride: int, most: int) -> int:
 
 
 def main(arguments: list[str]) -> None:
-    """NAME HOW SEED COUNT: prints what was found."""
+    """Run a program with the arguments NAME HOW SEED COUNT and print counts and findings."""
     name, how, seed, count = arguments[0], arguments[1], int(arguments[2]), int(arguments[3])
     report, dice = Report("interrupts"), random.Random(seed)
     logging.getLogger().addHandler(logging.NullHandler())
@@ -485,11 +485,11 @@ def main(arguments: list[str]) -> None:
             subject.end()
     print(json.dumps([report.counts, report.findings]), flush=True)
     if not report.good:
-        os._exit(0)  # a program that hangs at its end would hide what was found
+        os._exit(0)  # a hang at the end of the process would hide the findings
 
 
 def one(name: str, how: str, seed: int, count: int, timeout_s: float = CHILD_S) -> Report:
-    """A program in a process of its own. walk: with a stride of `seed`."""
+    """Run a program in a separate process. For a walk, `seed` is the stride."""
     report = Report("interrupts")
     with tempfile.TemporaryDirectory(prefix="interrupts-") as folder:
         environment = {**os.environ, "TMPDIR": folder, "QNNBRIDGE_RUNTIME_DIR": folder + "/run"}
@@ -514,13 +514,17 @@ def one(name: str, how: str, seed: int, count: int, timeout_s: float = CHILD_S) 
 
 
 def attack(interrupts: int, seed: int, names: tuple[str, ...] = tuple(PROGRAMS)) -> Report:
-    """interrupts: of each program; of those that make hosts a twentieth."""
+    """Run all programs.
+
+    Args:
+        interrupts: number of interrupts per program; a twentieth for programs that start hosts.
+    """
     report = Report("interrupts")
     for name in names:
         few = 20 if issubclass(PROGRAMS[name], (Hosts, Restarts)) else 1
         begin = time.monotonic()
         found = one(name, "storm", seed, max(10, interrupts // few))
-        # All checkpoints from so many interrupts on, before that a part of them.
+        # With few interrupts, visit only every n-th checkpoint.
         found.add(one(name, "walk", max(1, WALKED_WHOLE // interrupts), max(10, interrupts // few)))
         report.rows.append(f"  {name}: {dict(found.counts)}, {time.monotonic() - begin:.0f} s")
         report.add(found)

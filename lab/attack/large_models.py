@@ -1,5 +1,7 @@
-"""Models of many nodes, inputs or constants of one kind: work that looks through the whole graph for each takes hours
-for them, and work in proportion to the file takes seconds."""
+"""Models with many nodes, inputs or constants of one kind.
+
+An algorithm that searches the whole graph for each of them takes hours; a linear one takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def long_chain(count: int = 100_000) -> Any:
 
 
 def dead_chain(count: int = 50_000) -> Any:
-    """Nothing uses its end, and something else is computed beforehand."""
+    """Return a model with a long unused chain of nodes, and other nodes that can be folded."""
     names = ["x", *(f"t{n}" for n in range(count))]
     nodes = [_node("Relu", [a], b) for a, b in itertools.pairwise(names)]
     sizes = [_node("Shape", ["x"], "s"), _node("Cast", ["s"], "f", to=1), _node("ReduceSum", ["f"], "r")]
@@ -45,7 +47,7 @@ def dead_chain(count: int = 50_000) -> Any:
 
 
 def many_shapes(count: int = 3_000) -> Any:
-    """Each of them becomes a constant."""
+    """Return a model with many Shape nodes, each of which can be folded."""
     nodes = []
     for n in range(count):
         nodes += [_node("Shape", [f"t{n}" if n else "x"], f"s{n}"), _node("Cast", [f"s{n}"], f"f{n}", to=1)]
@@ -55,7 +57,7 @@ def many_shapes(count: int = 3_000) -> Any:
 
 
 def many_branches(count: int = 5_000) -> Any:
-    """The condition of each is a constant."""
+    """Return a model with many If nodes with a constant condition."""
     nodes = []
     for n in range(count):
         given = f"t{n}" if n else "x"
@@ -77,7 +79,7 @@ def many_ranges(count: int = 10_000) -> Any:
 
 
 def foreign_pairs(count: int = 8_000) -> Any:
-    """Pairs of ONNX Runtime's own Quantize and Dequantize, each with constants of its own."""
+    """Return a model with many pairs of ONNX Runtime's own Quantize and Dequantize and their constants."""
     nodes, constants = [], []
     for n in range(count):
         constants += [_tensor(f"a{n}", 0.1, np.float32), _tensor(f"z{n}", 7, np.uint16)]
@@ -89,7 +91,7 @@ def foreign_pairs(count: int = 8_000) -> Any:
 
 
 def lone_pairs(count: int = 25_000) -> Any:
-    """Nothing but Quantize and Dequantize."""
+    """Return a model that consists of Quantize and Dequantize only."""
     nodes = []
     for n in range(count):
         nodes.append(_node("QuantizeLinear", [f"t{n}" if n else "x", "a", "z"], f"q{n}"))
@@ -98,7 +100,7 @@ def lone_pairs(count: int = 25_000) -> Any:
 
 
 def many_indices(count: int = 10_000) -> Any:
-    """Each is below zero and stands in a table: two rewrites for each node."""
+    """Return a model with tables of negative indices, which need two rewrites per node."""
     nodes, constants = [], []
     for n in range(count):
         constants.append(_tensor(f"i{n}", [[-1, 0], [1, -2]]))
@@ -107,7 +109,7 @@ def many_indices(count: int = 10_000) -> Any:
 
 
 def many_casts(count: int = 20_000) -> Any:
-    """Named like those that ONNX Runtime inserts."""
+    """Return a model with Cast nodes that are named like those that ONNX Runtime inserts."""
     nodes = []
     for n in range(count):
         cast = helper.make_node("Cast", [f"t{n}" if n else "x"], [f"c{n}"], f"InsertedPrecisionFreeCast_{n}", to=1)
@@ -116,7 +118,7 @@ def many_casts(count: int = 20_000) -> Any:
 
 
 def refused_constants(count: int = 3_000) -> Any:
-    """What follows from constants, if ONNX Runtime took it."""
+    """Return a model whose nodes could be folded, but which ONNX Runtime refuses to compute."""
     nodes = [_node("Reshape", ["w", f"s{n}"], f"r{n}") for n in range(count)]
     nodes += [_node("ReduceSum", [f"r{n}"], f"t{n}") for n in range(count)]
     sizes = [_tensor(f"s{n}", [5, n + 1]) for n in range(count)]
@@ -125,7 +127,7 @@ def refused_constants(count: int = 3_000) -> Any:
 
 
 def large_constants(count: int = 300) -> Any:
-    """None is gigantic: all of them together are."""
+    """Return a model with constants that are gigantic in total, but not individually."""
     nodes = [_node("Expand", ["w", "s"], f"e{n}") for n in range(count)]
     nodes += [_node("Add", [f"t{n}" if n else "x", f"e{n}"], f"t{n + 1}") for n in range(count)]
     constants = [_tensor("w", np.ones((1, 1)), np.float32), _tensor("s", [1 << 18, 4])]
@@ -133,7 +135,7 @@ def large_constants(count: int = 300) -> Any:
 
 
 def many_inputs(count: int = 10_000) -> Any:
-    """Each has a free dimension of its own."""
+    """Return a model with many inputs, each with another free dimension."""
     names = [f"x{n}" for n in range(count)]
     inputs = [_value(name, [f"n{number}", 4]) for number, name in enumerate(names)]
     means = [_node("ReduceMean", [name], f"m_{name}") for name in names]

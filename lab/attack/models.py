@@ -1,4 +1,4 @@
-"""Hostile models: small files that ask for gigantic tensors, endless bodies or endless graphs, through every tool."""
+"""Process hostile models with every tool: small files with gigantic tensors, endless loops or endless graphs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from onnx import TensorProto, helper, numpy_helper
 from lab.attack import large_models
 from lab.attack.report import Report
 
-# Seconds of processor time for an answer, whatever it is; of the tool and of the hosts that it ended.
+# Limit of processor time in seconds for any outcome, including the hosts that the tool ended.
 ANSWER_S = 5.0
-# Of models of 10,000 to 100,000 nodes, which ONNX Runtime itself loads in 2.5 s; on an idle machine it is 5 s.
+# The same for models of 10,000 to 100,000 nodes: ONNX Runtime loads them in 2.5 s, a tool takes 5 s when idle.
 LARGE_S = 8.0
-# Calibration and QNN's own compiler take minutes for them, as for any model of that size: 60,000 nodes are refused.
+# Calibration and QNN's compiler take minutes for any model of that size; models of 60,000 nodes are refused.
 SLOW_OF_LARGE = ("quantize", "prepare")
-# Seconds on the clock, also where other work has the processors.
+# Limit of elapsed seconds, even if the machine is busy.
 GIVE_UP_S = 120.0
-# What takes more is ended: the machine has other work.
+# A tool that uses more memory is killed, to protect the machine.
 GIVE_UP_BYTES = 4 * 1024**3
-# Python with onnxruntime and the simulator of QNN takes 500 MB.
+# Python with onnxruntime and QNN's simulator needs 500 MB.
 MEMORY_BYTES = 3 * 1024**3 // 2
 
 # Command lines by tool; MODEL and OUT are replaced.
@@ -98,7 +98,7 @@ def gigantic_pad() -> Any:
 
 
 def growing_tiles() -> Any:
-    """Each constant is 16 times the last: none of them is gigantic by itself."""
+    """Return a model in which each constant is 16 times as large as the previous one."""
     seed = numpy_helper.from_array(np.ones((1, 4), np.float32), "t0")
     nodes = [helper.make_node("Tile", [f"t{n}", "r"], [f"t{n + 1}"]) for n in range(9)]
     nodes.append(helper.make_node("Add", ["x", "t9"], ["y"]))
@@ -106,7 +106,7 @@ def growing_tiles() -> Any:
 
 
 def doubling_sizes(depth: int = 60) -> Any:
-    """Each tensor of sizes is twice as long as the last: shape inference would compute them."""
+    """Return a model in which each tensor of sizes is twice as long as the previous one, for shape inference."""
     nodes = [helper.make_node("Concat", [f"s{n}", f"s{n}"], [f"s{n + 1}"], axis=0) for n in range(depth)]
     nodes += [
         helper.make_node("ReduceProd", [f"s{depth}"], ["p"], keepdims=1),
@@ -116,7 +116,7 @@ def doubling_sizes(depth: int = 60) -> Any:
 
 
 def false_size() -> Any:
-    """An initializer of which the shape promises what the data do not have."""
+    """Return a model with an initializer whose shape does not fit its data."""
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2**30, 2**30], raw_data=b"\0" * 16)
     return _model([helper.make_node("Add", ["x", "w"], ["y"])], [tensor])
 
@@ -234,7 +234,7 @@ MODELS: tuple[Callable[[], Any], ...] = (
 def attack(
     tools: tuple[str, ...] = tuple(TOOLS), models: tuple[str, ...] = (), answer_s: float = ANSWER_S
 ) -> Report:
-    """Each model through each tool. The rows have the processor's seconds and the megabytes of each."""
+    """Process each model with each tool; the rows of the report show processor seconds and megabytes."""
     report = Report("hostile models")
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
         for make in MODELS:
@@ -267,8 +267,11 @@ def _limit() -> None:
 
 
 def _ask(tool: str, model: Path, folder: str) -> tuple[str, float, float]:
-    """Last words, seconds of processor time, and megabytes at the most: of the tool's process or of the largest host
-    that it ended."""
+    """Run a tool on a model.
+
+    Returns:
+        The output, the processor time in seconds, and the peak memory in MB of the tool or its largest host.
+    """
     out = Path(tempfile.mkdtemp(prefix="out-", dir=folder), "out.onnx")
     words = {"MODEL": str(model), "OUT": str(out)}
     arguments = (words.get(word, word) for word in TOOLS[tool])
@@ -300,7 +303,7 @@ def _ask(tool: str, model: Path, folder: str) -> tuple[str, float, float]:
 
 
 def _ended(process: subprocess.Popen[bytes], until: float) -> tuple[int | None, resource.struct_rusage]:
-    """The exit code (``None`` if it had to be killed) and what it used, which only `wait4` tells."""
+    """Wait for the process; return its exit code (``None`` if it was killed) and the resource usage from `wait4`."""
     code: int | None = None
     while True:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
@@ -317,7 +320,7 @@ def _ended(process: subprocess.Popen[bytes], until: float) -> tuple[int | None, 
 
 
 def _resident(pid: int) -> int:
-    """Of the process and of all that it has started."""
+    """Return the resident bytes of a process and its descendants."""
     try:
         process = psutil.Process(pid)
         return sum(int(one.memory_info().rss) for one in [process, *process.children(recursive=True)])

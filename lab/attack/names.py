@@ -1,4 +1,4 @@
-"""Names that a terminal would obey, in every place of a model that has one, through every command that shows it."""
+"""Use names with terminal escape sequences for all parts of a model, with every command that prints names."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from lab.attack.report import Report
 
-# A title, a clipboard, a cleared screen, both forms of C1, bidirectional controls, a line of ours, HTML.
+# Window title, clipboard, cleared screen, both forms of C1, bidirectional controls, a forged message, HTML.
 BAD = (
     "a\x1b]0;title\x07\x1b[2J\x9b2J\u009d52;c;x\x07\u202egnp\u2066\rb\nError: forged\n  Fix: forged\x00<img src=x>"
 )
-# What no output may hold, whatever it is about. Line ends are ours; the forged lines would begin one.
+# Text that must not occur in any output. Line ends are allowed, but a forged message must not begin a line.
 _OBEYED = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]|^(Error|  Fix): forged", re.M
 )
@@ -47,7 +47,7 @@ TOOLS: dict[str, list[str]] = {
 
 
 def models(folder: Path) -> list[Path]:
-    """One that runs, and some of which each fails in another place."""
+    """Write a model that works, and models that each fail in another place; return their paths."""
     bad = BAD.replace("\0", "")
     value = helper.make_tensor_value_info
     weight = numpy_helper.from_array(np.ones((4, 4), np.float32), f"w{bad}")
@@ -89,7 +89,12 @@ def models(folder: Path) -> list[Path]:
 
 
 def attack(tools: Sequence[str] = (), kinds: Sequence[str] = ()) -> Report:
-    """Run each command on each model. kinds: beginnings of the models' names; all without one."""
+    """Run commands on models.
+
+    Args:
+        tools: names of commands; all by default.
+        kinds: prefixes of the models' names; all by default.
+    """
     report = Report("names")
     with tempfile.TemporaryDirectory(prefix="names-") as folder:
         chosen = [path for path in models(Path(folder)) if not kinds or path.name.startswith(tuple(kinds))]

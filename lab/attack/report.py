@@ -1,4 +1,4 @@
-"""What an attack tried and what it found."""
+"""Report of an attack: counts and findings."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import dataclasses
 import threading
 from collections import Counter
 
-# So many findings are shown in full.
+# Number of findings that are shown in full.
 MAX_SHOWN = 5
 
 
 @dataclasses.dataclass
 class Report:
-    """Any thread. findings: what must not happen, as text, with what it takes to repeat it."""
+    """Counts and findings of an attack. Thread-safe.
+
+    Args:
+        findings: descriptions of violations, with the values needed to repeat them.
+    """
 
     name: str
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     findings: list[str] = dataclasses.field(default_factory=list)
-    # Further lines: a table, say.
+    # Further lines, such as a table.
     rows: list[str] = dataclasses.field(default_factory=list)
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
@@ -34,7 +38,7 @@ class Report:
             self.finding(otherwise)
 
     def add(self, other: Report) -> None:
-        """What a further attack on the same thing found."""
+        """Add the counts and findings of another report."""
         self.counts.update(other.counts)
         self.findings += other.findings
 

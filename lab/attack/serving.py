@@ -1,7 +1,8 @@
-"""Small requests that once stopped `qnnbridge serve`, all at once, beside a client that asks as it should.
+"""Send small requests that once stopped `qnnbridge serve`, all at once, while an ordinary client works.
 
-Each attack is a thread that repeats itself until the time is over. The honest client asks for health, an inference and
-an answer of a language model in turns; its worst times, its failures and the memory of server and host are reported.
+Each attack is a thread that repeats its requests until the time is over. The ordinary client requests health, an
+inference and a chat completion in turns. The report contains its longest times, its failures, and the memory of
+server and host.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ import psutil
 
 from lab.attack.report import Report
 
-# What the honest client accepts at most, from the request to the end of the answer.
+# Limit for the ordinary client, from the request to the end of the response.
 WORST_S: Final = 10.0
-# Of server and host together, beyond what they had at first: four times what the service's admission takes.
+# Limit for the memory growth of server and host together: four times the service's admission limit.
 MOST_MB: Final = 4096
 TIMEOUT_S: Final = 30.0
 
-# Sizes beside a zero; the numbers of a schema; shapes that do not fit their bytes.
+# Large sizes next to a zero size, and shapes that do not fit their bytes.
 DOCUMENTS: Final = (
     '{"inputs":[{"name":"x","datatype":"FP32","shape":[2,0,%d],"data":[[],[]]}]}',
     '{"inputs":[{"name":"x","datatype":"BYTES","shape":[1,0,%d],"data":[[]]}]}',
@@ -53,7 +54,7 @@ SCHEMAS: Final[tuple[dict[str, Any], ...]] = (
 )
 
 
-# Of pages that a browser of this machine may show, and names that a network may resolve to it.
+# Origins of pages in a local browser, and host names that a network may resolve to this machine.
 ORIGINS: Final = ("http://evil.example", "null", "http://127.0.0.1:1", "http://x.localhost", "https://127.0.0.1")
 HOSTS: Final = ("evil.example", "x.localhost", "127.0.0.1.nip.io", "")
 OWN_PATHS: Final = (
@@ -66,16 +67,19 @@ OWN_PATHS: Final = (
     "/metrics",
 )
 
-# An attack is no flood: each sends as much as a slow line carries.
+# Limit the data rate to that of a slow line: flooding is not the subject of these attacks.
 BYTES_PER_S: Final = 1_000_000
 CHUNKS: Final = b"1\r\nx\r\n" * 10_000
 PAUSE_S: Final = 0.2
 
 
 class Target:
-    """Where the attacks go.
+    """The attacked server.
 
-    model: takes x, FP32 of shape [1, 3]. big: the name of a model with large answers, and a request for one.
+    Args:
+        model: name of a model with the input x, FP32 of shape [1, 3].
+        big: name of a model with large responses, and a request for one.
+        language: name of a language model.
     """
 
     def __init__(self, address: str, model: str, big: tuple[str, bytes], language: str) -> None:
@@ -97,7 +101,7 @@ class Target:
 
 
 def numbers(target: Target, rng: random.Random, report: Report) -> None:
-    """Numbers in a request that are larger than its bytes."""
+    """Send requests with sizes that exceed their bytes."""
     text = rng.choice(DOCUMENTS)
     body = (text % ((10 ** rng.randrange(6, 19),) * text.count("%d"))).encode()
     status, _ = target.ask("POST", f"/v2/models/{target.model}/infer", body)
@@ -106,7 +110,7 @@ def numbers(target: Target, rng: random.Random, report: Report) -> None:
 
 
 def schemas(target: Target, rng: random.Random, report: Report) -> None:
-    """Schemas that the library of guidance cannot bear."""
+    """Send JSON schemas that crash or block the guidance library."""
     schema = rng.choice(SCHEMAS)
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     asked = {"model": target.language, "messages": [{"role": "user", "content": "x"}], "response_format": form}
@@ -116,7 +120,7 @@ def schemas(target: Target, rng: random.Random, report: Report) -> None:
 
 
 def small_chunks(target: Target, rng: random.Random, report: Report) -> None:
-    """A body in chunks of one byte, to a path that reads it and to one that does not."""
+    """Send a body in chunks of one byte, to paths that read it and to paths that do not."""
     path = rng.choice([f"/v2/models/{target.model}/infer", "/v2/models/none/infer", "/v1/chat/completions"])
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     with target.connect() as connection, contextlib.suppress(OSError):
@@ -128,7 +132,7 @@ def small_chunks(target: Target, rng: random.Random, report: Report) -> None:
 
 
 def unread(target: Target, rng: random.Random, report: Report) -> None:
-    """Large answers that nobody reads."""
+    """Request large responses without reading them."""
     name, body = target.big
     head = f"POST /v2/models/{name}/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     held = []
@@ -146,7 +150,7 @@ def unread(target: Target, rng: random.Random, report: Report) -> None:
 
 
 def half_requests(target: Target, rng: random.Random, report: Report) -> None:
-    """Heads and bodies that do not end, two sizes of one body, and bytes that are no HTTP."""
+    """Send unfinished heads and bodies, contradictory body sizes, and random bytes."""
     head = f"POST /v2/models/{target.model}/infer HTTP/1.1\r\nHost: localhost\r\n"
     data = rng.choice(
         [
@@ -164,10 +168,10 @@ def half_requests(target: Target, rng: random.Random, report: Report) -> None:
 
 
 def foreign_pages(target: Target, rng: random.Random, report: Report) -> None:
-    """Requests of other servers' pages, and for other names: none is served."""
+    """Send requests with foreign origins or host names, which must all be refused."""
     own = "{}:{}".format(*target.where)
     host, origin = (rng.choice(HOSTS), None) if rng.random() < 0.5 else (own, rng.choice(ORIGINS))
-    if rng.random() < 0.3:  # a name that was made to resolve to this machine: both are the page's own
+    if rng.random() < 0.3:  # DNS rebinding: a foreign name resolves to this machine, so host and origin agree
         host = f"{rng.choice(HOSTS[:3])}:{target.where[1]}"
         origin = f"http://{host}"
     path = rng.choice([*OWN_PATHS, f"/v2/models/{target.model}/infer", "/v2/repository/index"])
@@ -185,7 +189,7 @@ def foreign_pages(target: Target, rng: random.Random, report: Report) -> None:
 
 
 def strangers(target: Target, rng: random.Random, report: Report) -> None:
-    """A client asks what another one has asked, to learn how much of it the server keeps."""
+    """Repeat another user's prompt: the count of cached tokens must not reveal that it was sent before."""
     secret = f"{rng.random():.9f} " * 4
 
     def cached(user: str) -> int | None:
@@ -216,7 +220,11 @@ ATTACKS: Final[tuple[Callable[[Target, random.Random, Report], None], ...]] = (
 
 
 def attack(target: Target, process: psutil.Process, seconds: float, seed: int) -> Report:
-    """All attacks for so long, and the honest client. process: the server, for its memory and that of its host."""
+    """Run all attacks and the ordinary client.
+
+    Args:
+        process: the server, whose memory is measured with that of its host.
+    """
     report = Report("serving")
     end, begun = time.monotonic() + seconds, _memory_mb(process)
 

@@ -1,4 +1,4 @@
-"""Damaged byte streams for live hosts: each must end with a documented exit code and at most one sentence."""
+"""Send damaged byte streams to running hosts: each must end with a documented exit code and at most one message."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.values import Encoder
 
-# A host that is still there this long after the end of its input hangs.
+# A host that still runs this long after the end of its input hangs.
 END_TIMEOUT_S = 20.0
 EXIT_OK, EXIT_PROTOCOL = 0, 3
 MAX_FRAMES = 6
-# At a time: most of the time a host is only waited for.
+# Number of hosts at a time: mostly the program waits for them.
 HOSTS = 4
 HELLO_TIMEOUT_S = 3.0
-# A host that has said nothing for so long has nothing more to say, as a rule.
+# A host that has been silent for this time has usually sent everything.
 SILENCE_S = 0.3
 REAL_HOST = ("-m", "qnnbridge_host")
 
 
 def attack(count: int, seed: int, *, real: bool = False) -> Report:
-    """So many streams, each for a host of its own. real: hosts with ONNX Runtime instead of the scripted engine."""
+    """Send `count` streams, each to a new host. real: use ONNX Runtime instead of the scripted engine."""
     report = Report("streams")
     with tempfile.TemporaryDirectory(prefix="attack-") as folder, ThreadPoolExecutor(HOSTS) as pool:
 
@@ -54,12 +54,12 @@ def attack(count: int, seed: int, *, real: bool = False) -> Report:
 
 
 def conversation(rng: random.Random, folder: str) -> list[bytes]:
-    """HELLO, requests of all kinds, most of the time a GOODBYE; one or two of the frames are damaged."""
+    """Return HELLO, requests of all kinds and usually GOODBYE, with up to two damaged frames."""
     frames = [_hello(rng)]
     frames += [_request(rng, number, folder) for number in range(1, rng.randint(2, MAX_FRAMES + 1))]
     if rng.random() < 0.7:
         frames.append(wire(Frame(Kind.GOODBYE, 0, {})))
-    # Less often the first one: nothing is looked at behind a HELLO that is refused.
+    # Damage the first frame less often: the host ignores all frames after a refused HELLO.
     places = range(rng.random() > 0.2, len(frames))
     for at in rng.sample(places, min(len(places), rng.choice([0, 1, 1, 1, 2]))):
         frames[at] = damaged(frames[at], rng)
@@ -133,7 +133,7 @@ def _compile(rng: random.Random, folder: str) -> tuple[dict[str, Any], tuple[Any
     output = os.path.join(folder, "out.onnx")
     job = {"spec": _spec(rng), "embed": False, "tag": None, "output": output, "initializers": []}
     header = {"op": "model.compile", "jobs": [job], "folder": folder, "overwrite": True, "budget_s": 5.0}
-    # Nothing is compiled: the model is none. What is attacked is the reading of the request.
+    # The model is invalid, so nothing is compiled: the attack is on the parsing of the request.
     return header, (b"no model",)
 
 
@@ -163,7 +163,7 @@ _MAKERS = (_create, _create, _run, _run, _compile, _small, _small)
 
 
 def serve(frames: list[bytes], report: Report, *, real: bool, folder: str) -> str:
-    """Give one host the stream. Returns what was wrong with its end, empty if nothing."""
+    """Send the stream to one host. Return a description of the fault in its end; empty if there is none."""
     program = REAL_HOST if real else (FAKE_HOST,)
     command = [
         sys.executable,
@@ -199,7 +199,7 @@ def serve(frames: list[bytes], report: Report, *, real: bool, folder: str) -> st
 
 
 def _talk(process: subprocess.Popen[bytes], frames: list[bytes]) -> tuple[bytes, bytes]:
-    """Write the HELLO, wait for its answer, write the rest; close when the host has been silent for a moment."""
+    """Write HELLO, wait for the reply, write the rest, close when the host is silent; return stdout and stderr."""
     assert process.stdin is not None
     assert process.stdout is not None
     heard: list[bytes] = []
@@ -228,7 +228,7 @@ def _talk(process: subprocess.Popen[bytes], frames: list[bytes]) -> tuple[bytes,
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(frames[0])
             process.stdin.flush()
-            # A damaged HELLO may ask for more bytes than it has.
+            # A damaged HELLO may announce more bytes than it has.
             if answered.wait(HELLO_TIMEOUT_S):
                 process.stdin.write(b"".join(frames[1:]))
                 process.stdin.flush()
@@ -253,5 +253,5 @@ def _talk(process: subprocess.Popen[bytes], frames: list[bytes]) -> tuple[bytes,
 
 
 def _refused(out: bytes) -> bool:
-    """Whether it said why in HELLO_ERR."""
+    """Return whether the host sent its reason in HELLO_ERR."""
     return out[5:6] == bytes([Kind.HELLO_ERR])

@@ -1,4 +1,4 @@
-"""Poisoned surroundings: environment variables, few descriptors, little memory, another user, a stopped host."""
+"""Run in a hostile environment: bad environment variables, few descriptors, little memory, another user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.attack.report import Report
 
 END_TIMEOUT_S = 60.0
 
-# A session with the scripted engine, a run, and the result.
+# A program that creates a session with the scripted engine, runs it and prints the result.
 USE = """
 import sys; sys.path.insert(0, {root!r})
 import numpy as np, qnnbridge
@@ -31,7 +31,11 @@ RIGHT = "result [3.0, 3.0, 3.0, 3.0]"
 
 
 def attack(every: int = 1) -> Report:
-    """every: of the variables and limits only each so many-th."""
+    """Run the program in each environment.
+
+    Args:
+        every: use only every n-th variable and limit.
+    """
     report = Report("surroundings")
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
         os.chmod(folder, 0o755)
@@ -79,7 +83,11 @@ def _run(
     host_only: bool = False,
     model: str = "script(scale=3)",
 ) -> str:
-    """host_only: the variables are set when this program runs already, so only the host meets them."""
+    """Run the program and return its output.
+
+    Args:
+        host_only: set the variables after the program has started, so that they affect only the host.
+    """
     code = textwrap.dedent(USE).format(root=ROOT, model=model)
     if host_only:
         code = f"import os; os.environ.update({variables!r})\n{code}"
@@ -104,7 +112,7 @@ def _run(
 
 
 def _check(report: Report, name: str, said: str, *, may_fail: bool = False) -> None:
-    """With too little of something, Python itself may not start; our own part is a typed error."""
+    """Check the output. With too few resources Python itself may fail to start, but our errors must be typed."""
     right, typed = RIGHT in said, said.startswith("typed")
     own_defect = "Traceback" in said and "/qnnbridge" in said and not may_fail
     report.count("result" if right else "typed error" if typed else "Python did not start")
@@ -113,7 +121,7 @@ def _check(report: Report, name: str, said: str, *, may_fail: bool = False) -> N
 
 
 def _another_user(report: Report, folder: str) -> None:
-    """What the owner's processes read must not be writable, or readable, by others."""
+    """Check that files and folders of the bridge are not writable by other users."""
     from qnnbridge_host.cache.memo import NegativeEntries
     from qnnbridge_host.cache.store import Store
 
@@ -121,7 +129,7 @@ def _another_user(report: Report, folder: str) -> None:
     environment = {f"QNNBRIDGE_{name}_DIR": str(private / name.lower()) for name in ("CACHE", "STATE", "RUNTIME")}
     previous = os.umask(0)
     try:
-        # A death writes a report and the quarantine.
+        # A crash of the host writes a report and the quarantine.
         _run(environment, model='script(on_run=["segv"])')
         Store(private / "cache").prepare()
         NegativeEntries(private / "cache").write("k", "refused", "a reason", "a label")
@@ -132,5 +140,5 @@ def _another_user(report: Report, folder: str) -> None:
         if any(
             not parent.stat().st_mode & 0o005 for parent in found.parents if private in (parent, *parent.parents)
         ):
-            continue  # no other user gets there
+            continue  # not accessible for other users
         report.expect(not found.stat().st_mode & 0o002, f"{found.relative_to(private)} is writable by everybody")

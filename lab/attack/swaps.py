@@ -1,6 +1,6 @@
-"""Models and cache entries that are exchanged between their check and their use: no session may mix two of them.
+"""Replace models and cache entries between their check and their use: no session may mix two of them.
 
-What matters is afterwards: the cache must not keep one model's results under the name of another.
+The cache must not store one model's compilation under the key of another.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ OPTIONS: dict[str, Any] = {
     "verify": "off",
 }
 X = np.arange(1, 9, dtype=np.float32)
-# The longest pause of the attacker: about what a compilation takes.
+# Maximum pause of the attacker, about the duration of a compilation.
 PAUSE_S = 0.3
-# Opened twice at each round's end: the second time from the cache.
+# Sessions per check: the second one uses the cache.
 TWICE = 2
 
 
 def times(scale: float) -> bytes:
-    """Bytes of a model that multiplies; of the same length for each number."""
+    """Return a model that multiplies by `scale`; its length does not depend on the number."""
     value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [8]) for name in "xy"]
     constant = numpy_helper.from_array(np.full(8, scale, np.float32), "w")
     graph = helper.make_graph([helper.make_node("Mul", ["x", "w"], ["y"])], "g", [value[0]], [value[1]], [constant])
@@ -63,7 +63,7 @@ def attack(count: int, seed: int) -> Report:
 
 
 def _models(report: Report, host: qnnbridge.Host, folder: Path, name: str, rng: random.Random, number: int) -> None:
-    """Two models take turns in one file while sessions are made from it."""
+    """Alternate two models in one file while sessions are created from it."""
     scales = (2.0 * number + 2, 2.0 * number + 3)
     path = folder / f"model{number}.onnx"
     path.write_bytes(times(scales[0]))
@@ -81,7 +81,7 @@ def _models(report: Report, host: qnnbridge.Host, folder: Path, name: str, rng: 
 def _entries(
     report: Report, host: qnnbridge.Host, folder: Path, name: str, rng: random.Random, number: int
 ) -> None:
-    """The files of two entries take turns in the folder of one while it is loaded."""
+    """Alternate the files of two entries in the folder of one while it is loaded."""
     scales = (2.0 * number + 2, 2.0 * number + 3)
     paths = [folder / f"entry{number}-{scale}.onnx" for scale in scales]
     keys = []
@@ -111,7 +111,7 @@ def _entries(
 
 
 def _result(report: Report, path: Path, host: qnnbridge.Host) -> float | None:
-    """What the session multiplies by; ``None`` for one that was refused because its file had changed."""
+    """Return the factor of a new session; ``None`` if it was refused because its file had changed."""
     try:
         with qnnbridge.InferenceSession(path, host=host, **OPTIONS) as session:
             (y,) = session.run(None, {"x": X})
@@ -145,7 +145,7 @@ def _meanwhile(act: Callable[[], None], rng: random.Random) -> Iterator[None]:
 
 
 def _write(path: Path, data: bytes, rng: random.Random) -> None:
-    """As a new file, in place, in place with the dates as they were, or for a moment."""
+    """Write the file: as a new file, in place, in place with the old dates, or only for a moment."""
     way = rng.choice(["replace", "in place", "dates kept", "put back"])
     try:
         if way == "replace":
@@ -162,4 +162,4 @@ def _write(path: Path, data: bytes, rng: random.Random) -> None:
         if way != "in place":
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     except OSError:
-        time.sleep(0)  # the entry was set aside meanwhile
+        time.sleep(0)  # the entry was moved away meanwhile

@@ -1,6 +1,6 @@
-"""Another user of the machine: at the files, the door, the processes and the shared memory of a daemon; as root only.
+"""Attack the files, socket, processes and shared memory of a daemon as another user of the machine. Needs root.
 
-The other user is a fork of this process with another number, which needs no interpreter that everybody may start.
+The other user is a fork of this process with another user id, since other users may be unable to start this Python.
 """
 
 from __future__ import annotations
@@ -36,13 +36,18 @@ SOCKET = "daemon.sock"
 
 
 def attack(scale: float, seed: int) -> Report:
-    """scale: 1 is ten seconds. seed: as for all attacks; the two users race by themselves."""
+    """Attack a new daemon.
+
+    Args:
+        scale: length of the attack; 1 takes ten seconds.
+        seed: shown in the report only, since the timing of the two users is random.
+    """
     report = Report(f"another user (seed {seed})")
     if os.geteuid() != 0:
         report.count("skipped: not root")
         return report
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
-        os.chmod(folder, 0o777)  # not sticky: the other user may rename what is in there
+        os.chmod(folder, 0o777)  # not sticky: the other user may rename files in the folder
         folders = {f"QNNBRIDGE_{name}_DIR": os.path.join(folder, name.lower()) for name in ("RUNTIME", "STATE")}
         folders["QNNBRIDGE_CACHE_DIR"] = os.path.join(folder, "cache")
         with patch.dict(os.environ, folders), _generous(), qnnbridge.connect(timeout=START_TIMEOUT_S) as host:
@@ -67,7 +72,7 @@ def attack(scale: float, seed: int) -> Report:
 
 @contextmanager
 def _generous() -> Iterator[None]:
-    """All that is made in the block would be for everybody, by the user's own setting."""
+    """Set the umask to 0 in the block, so that new files are accessible for everybody by default."""
     before = os.umask(0)
     try:
         yield
@@ -80,7 +85,7 @@ def _family(daemon: psutil.Process) -> list[int]:
 
 
 def _as_nobody(work: Callable[[], Any]) -> Any:
-    """What `work` gives in a process of the other user."""
+    """Run `work` in a process of the other user and return its result."""
     read_fd, write_fd = os.pipe()
     child = os.fork()
     if child == 0:
@@ -105,7 +110,7 @@ def _become_nobody() -> None:
     os.setuid(NOBODY)
 
 
-# --- what the other user can reach ---
+# --- access by the other user ---
 
 
 def _look_around(report: Report, folder: Path, pids: list[int]) -> None:
@@ -145,11 +150,11 @@ def _reach(paths: list[Path], pids: list[int]) -> tuple[int, list[str]]:
     return len(attempts), reached
 
 
-# --- the folder of the daemon is exchanged ---
+# --- replacement of the daemon's folder ---
 
 
 def _exchange(report: Report, folder: Path, daemon: int, seconds: float) -> None:
-    """The other user renames the daemon's folder and puts one of his own, or a link, in its place, again and again."""
+    """Connect to the daemon while the other user repeatedly replaces its folder by another one or a link."""
     own = folder / "own"
     with _intruder(folder, own) as heard:
         until = time.monotonic() + seconds
@@ -168,7 +173,7 @@ def _exchange(report: Report, folder: Path, daemon: int, seconds: float) -> None
 
 @contextmanager
 def _intruder(folder: Path, own: Path) -> Iterator[list[bytes]]:
-    """In the block the other user exchanges the folders. Gives what came to its door, after the block."""
+    """Let the other user replace the folders during the block; yield a list that then gets the received data."""
     heard: list[bytes] = []
     read_fd, write_fd = os.pipe()
     child = os.fork()
@@ -199,7 +204,7 @@ def _intruder(folder: Path, own: Path) -> Iterator[list[bytes]]:
 
 
 def _pretend(place: Path, own: Path, write_fd: int) -> None:
-    """A folder with a door and a discovery file of its own, in and out of the place of the real one."""
+    """Alternate the real folder with one that contains another socket and discovery file."""
     own.mkdir(mode=0o700)
     door = socket.socket(socket.AF_UNIX)
     door.bind(str(own / SOCKET))

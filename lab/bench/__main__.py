@@ -1,6 +1,6 @@
-"""``python -m lab.bench``: measure, hold against the targets, write one JSON result.
+"""``python -m lab.bench``: measure, compare with the targets, write the result as JSON.
 
-The exit code is 1 if a "must" is missed and ``--strict`` was given.
+The exit code is 1 if a "must" is missed and ``--strict`` is given.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def main() -> int:
     parser.add_argument(
         "--only", action="append", metavar="GROUP", help="calls, threads, steady, starts, qnn, serve"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE")
     parser.add_argument(
         "--mlserver", metavar="PYTHON", help="an interpreter with mlserver and onnxruntime, for the group serve"
     )
-    parser.add_argument("--no-pin", dest="pin", action="store_false", help="leave processes free to move")
+    parser.add_argument("--no-pin", dest="pin", action="store_false", help="do not pin processes to processors")
     parser.add_argument("--strict", action="store_true", help="fail if a 'must' is missed")
     options = parser.parse_args()
     bench = Bench(
@@ -47,11 +47,11 @@ def main() -> int:
     unknown = set(options.only or ()) - bench.groups.keys()
     if unknown:
         parser.error(f"there is no group {', '.join(sorted(unknown))}")
-    warnings.simplefilter("ignore")  # sessions on the CPU say so
+    warnings.simplefilter("ignore")  # sessions on the CPU issue warnings
     begin = time.monotonic()
     load = [psutil.getloadavg()[0]]
     for name, measure in bench.groups.items():
-        # The servers take minutes, and say most beside another one.
+        # Skip the servers by default: they take minutes and are useful only in comparison with mlserver.
         if name in (options.only or ()) or (not options.only and (name != "serve" or options.mlserver)):
             print(f"... {name}", file=sys.stderr, flush=True)
             measure()
@@ -128,7 +128,7 @@ def print_serving(lines: list[list[str]]) -> None:
 
 
 def _floor(target: Target, figures: Figures) -> float | None:
-    """What the same ratio is without a bridge, where that is not the same."""
+    """Return the ratio of the floor, the fastest possible bridge; ``None`` if the target has no floor."""
     least = target.value(of_the_floor(figures))
     return None if least == target.value(figures) else least
 

@@ -1,4 +1,4 @@
-"""The other ends of the baselines: each takes an array's bytes, makes an array of them, and sends as many back.
+"""Child processes of the baselines: each receives the bytes of an array, builds the array, and sends it back.
 
 ``python -m lab.bench.children KIND ADDRESS SIZE``
 """
@@ -17,7 +17,7 @@ import numpy as np
 
 
 def raw(address: str, size: int) -> None:
-    """Plain os.read and os.write."""
+    """Echo arrays with plain os.read and os.write."""
     array = np.empty(size, np.uint8)
     view = array.data
     while _receive(view):
@@ -43,9 +43,10 @@ def _send(view: memoryview) -> None:
 
 
 def floor(address: str, size: int) -> None:
-    """A model, run once for each byte, with everything bound before: no process in between can be quicker.
+    """Run a bound model once for each received byte: the fastest possible call into another process.
 
-    address: the descriptor of shared memory that its input and output lie in, a colon, and the model's file.
+    Args:
+        address: the descriptor of the shared memory with input and output, a colon, and the model's file.
     """
     memory, _, model = address.partition(":")
     session, _, y, binding = _bound(model, np.frombuffer(mmap.mmap(int(memory), 0), np.float32), size)
@@ -56,7 +57,7 @@ def floor(address: str, size: int) -> None:
 
 
 def piped(model: str, size: int) -> None:
-    """As `raw`, with the model in between."""
+    """Run the model on arrays that are received and sent as in `raw`."""
     session, x, y, binding = _bound(model, np.empty(size // 2, np.float32), size)
     source, target = memoryview(x).cast("B"), memoryview(y).cast("B")
     while _receive(source):
@@ -65,7 +66,7 @@ def piped(model: str, size: int) -> None:
 
 
 def _bound(model: str, memory: Any, size: int) -> tuple[Any, Any, Any, Any]:
-    """A session, its input and output, one behind the other in `memory`, and both bound."""
+    """Return a session, its input and output, which are adjacent in `memory`, and a binding of both."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -140,7 +141,7 @@ KINDS = {"raw": raw, "piped": piped, "floor": floor, "json": json_lines, "zmq": 
 
 
 def connection(end: Any) -> None:
-    """Of multiprocessing.Pipe; started by multiprocessing itself."""
+    """Echo arrays over a multiprocessing.Pipe; multiprocessing starts this function."""
     try:
         while True:
             end.send(end.recv().copy())
@@ -149,7 +150,7 @@ def connection(end: Any) -> None:
 
 
 def pooled(array: Any) -> Any:
-    """What ProcessPoolExecutor calls."""
+    """Return a copy of the array; called by ProcessPoolExecutor."""
     return array.copy()
 
 

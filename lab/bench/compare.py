@@ -1,7 +1,7 @@
-"""``python -m lab.bench.compare BEFORE.json AFTER.json [...]``: what has changed, target by target.
+"""Compare benchmark results, target by target: ``python -m lab.bench.compare BEFORE.json AFTER.json [...]``.
 
-With more than two results the last one is held against the medians of all before. The exit code is 1 if a target
-that was met is missed, or a ratio got worse by more than ``--tolerance``.
+With more than two results, the last one is compared with the medians of the others. The exit code is 1 if a target
+that was met before is missed, or a ratio is worse by more than ``--tolerance``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.bench.compare", description=__doc__)
     parser.add_argument("results", nargs="+", type=Path)
-    parser.add_argument("--tolerance", type=float, default=0.15, help="worse by this part is noise")
+    parser.add_argument("--tolerance", type=float, default=0.15, help="changes up to this fraction are noise")
     parser.add_argument("--medians", action="store_true", help="only show the medians of all results")
     options = parser.parse_args()
     documents = [json.loads(path.read_text()) for path in options.results]
@@ -33,7 +33,7 @@ def main() -> int:
 
 
 def compare(before: Sequence[dict[str, Any]], after: dict[str, Any], tolerance: float) -> tuple[list[str], bool]:
-    """A line for each target that both have, and whether anything got worse."""
+    """Return a line for each target that both results contain, and whether any ratio is worse."""
     old = medians(before)
     lines, bad = [], False
     for target in after["targets"]:
@@ -53,7 +53,7 @@ def compare(before: Sequence[dict[str, Any]], after: dict[str, Any], tolerance: 
 
 
 def fits(target: dict[str, Any], value: float) -> bool:
-    """Whether this is what it must be."""
+    """Return whether the value meets the target's "must"."""
     return bool(value >= target["must"] if target["more"] else value <= target["must"])
 
 
@@ -67,7 +67,7 @@ def medians(documents: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def print_medians(documents: Sequence[dict[str, Any]]) -> None:
-    """As a table in Markdown."""
+    """Print the medians as a table in Markdown."""
     found = medians(documents)
     print("| goal | must | aim | measured | unit |\n|---|---|---|---|---|")
     for target in documents[-1]["targets"]:

@@ -1,4 +1,4 @@
-"""Measures what the targets need: each function gives figures of one group, by the names that `targets` uses."""
+"""Measure the figures of the targets: each method measures one group. `targets` refers to the figures by name."""
 
 from __future__ import annotations
 
@@ -33,17 +33,22 @@ from qnnbridge_tools.bench.measuring import (
     timed,
 )
 
-# The demo's: all of it runs on QNN.
+# The model of the demo: all of its nodes run on QNN.
 QNN_MODEL = next((Path(demo.__file__).parent / "assets").glob("*.onnx"))
 PEERS_AT = "600 KB"
-# What the convolution network of the targets takes in one process.
+# Duration of a run of the targets' convolution network without the bridge.
 CONVNET_S = 250e-6
 CONVNET_WIDTHS = range(8, 129, 4)
 STEADY_CALLS = 2000
 
 
 class Bench:
-    """One run. figures: medians, in seconds where the name says nothing else. timings: of every contender."""
+    """One run of the benchmark.
+
+    Attributes:
+        figures: medians, in seconds unless the name contains another unit.
+        timings: the timing of every contender.
+    """
 
     def __init__(self, *, rounds: int, turn_s: float, pin: bool = True, mlserver: str | None = None) -> None:
         self.figures: dict[str, float] = {}
@@ -65,7 +70,7 @@ class Bench:
     # --- calls ---
 
     def calls(self) -> None:
-        """Sizes, baselines and peers; within a size all take turns."""
+        """Measure all sizes, baselines and peers; the contenders of one size take turns."""
         with Rig(sys.executable) as rig, tempfile.TemporaryDirectory(prefix="bench-") as folder:
             self._ping(rig, Path(folder))
             for size in work.SIZES:
@@ -138,7 +143,7 @@ class Bench:
     # --- steady state ---
 
     def steady(self) -> None:
-        """Page faults and growth of both processes, over calls that are warm."""
+        """Measure page faults and memory growth of both processes over warm calls."""
         subject = work.adding(work.SIZES["600 KB"])
         with qnnbridge.Host() as host, open_session(host, subject) as session:
             feed = dict(subject.feed)
@@ -177,7 +182,7 @@ class Bench:
     # --- serve ---
 
     def serve(self) -> None:
-        """``qnnbridge serve``, and mlserver in turns with it where its interpreter is given."""
+        """Measure ``qnnbridge serve``, in turns with mlserver if its interpreter is given."""
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             rounds, seconds = max(3, self._rounds // 3), self._turn_s * 25
             found = serving.race(Path(folder), self._mlserver, rounds=rounds, seconds=seconds)
@@ -194,7 +199,7 @@ class Bench:
     # --- QNN ---
 
     def qnn(self) -> None:
-        """On the simulator, where it is installed."""
+        """Measure runs on the simulator."""
         image = np.random.default_rng(5).random((1, 3, 48, 192), np.float32)
         subject = Subject(QNN_MODEL, {"x": image}, ("QNNExecutionProvider",), threads=0)
         with Rig(sys.executable) as rig:
@@ -205,7 +210,10 @@ class Bench:
 
 
 def _convolving(rig: Rig, folder: Path) -> tuple[Subject, list[Contender], Callable[[], None]]:
-    """A convolution network that takes `CONVNET_S` here, and the ways to call it. A quick machine gets a wide one."""
+    """Return a convolution network that takes at least `CONVNET_S` on this machine, and the ways to call it.
+
+    The width of the network is increased until its run takes long enough.
+    """
     image = work.convolving().feed
     for width in CONVNET_WIDTHS:
         model = folder / f"convnet{width}.onnx"
@@ -222,7 +230,7 @@ def _convolving(rig: Rig, folder: Path) -> tuple[Subject, list[Contender], Calla
 
 
 def _faults_and_memory(pid: str) -> tuple[int, int]:
-    """Minor and major page faults so far, and the resident bytes that are the process' own."""
+    """Return the number of minor and major page faults so far, and the private resident bytes of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     private = sum(int(line.split()[1]) for line in rollup if line.startswith(("Private_", "Swap:")))

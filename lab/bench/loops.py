@@ -1,7 +1,8 @@
-"""A decoder's loop with 32 MiB of keys and values, in each way that the API has: milliseconds a token.
+"""Measure a decoder loop with 32 MiB of keys and values in each way that the API offers, in ms per token.
 
-``python -m lab.bench.loops [--steps 60] [--mib 32]``. The ways run in turns, in processes of their own, on the CPU
-provider with one thread. In process and through the bridge the same code runs, with the classes of either.
+``python -m lab.bench.loops [--steps 60] [--mib 32]``. The ways run in turns, each in a separate process, on the CPU
+provider with one thread. The same code runs with the classes of onnxruntime in process and with those of the
+bridge.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Step = Callable[[int], Any]
 
 
 def build(path: Path, length: int) -> None:
-    """A decoder whose attention (GroupQueryAttention) may write keys and values where it reads them."""
+    """Write a decoder whose attention (GroupQueryAttention) may update keys and values in place."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -80,7 +81,7 @@ def build(path: Path, length: int) -> None:
 
 
 class Loop:
-    """The ways. session: of ONNX Runtime itself, or of qnnbridge."""
+    """The ways to run the loop. session, values: classes of ONNX Runtime or of qnnbridge."""
 
     def __init__(self, session: Any, values: Any) -> None:
         self.session, self.values = session, values
@@ -94,7 +95,7 @@ class Loop:
         return [np.zeros(self.shape, np.float32) for _ in self.past]
 
     def _ort_values(self) -> list[Any]:
-        """In memory of the bridge's, or of ONNX Runtime's."""
+        """Return values in memory that the bridge or ONNX Runtime allocates."""
         values = [self.values.ortvalue_from_shape_and_type(self.shape, np.float32) for _ in self.past]
         for value, array in zip(values, self._arrays(), strict=True):
             value.update_inplace(array)
@@ -104,7 +105,7 @@ class Loop:
         return {"x": self.x, "seqk": np.array([[t]], np.int32), "total": np.array([t + 1], np.int32)}
 
     def plain(self) -> Step:
-        """`run` with arrays."""
+        """Use `run` with arrays."""
         arrays = self._arrays()
 
         def step(t: int) -> Any:
@@ -116,7 +117,7 @@ class Loop:
         return step
 
     def out(self) -> Step:
-        """`run(out=)` with two sets of arrays in shared memory; through the bridge only."""
+        """Use `run(out=)` with two sets of arrays in shared memory; through the bridge only."""
         one, other = ([self.session.empty_output(name) for name in self.present] for _ in "ab")
         for array in one:
             array[:] = 0
@@ -147,7 +148,7 @@ class Loop:
         return list(io.get_outputs())
 
     def bound_new(self) -> Step:
-        """`IOBinding`, outputs without memory, which are the next inputs."""
+        """Use `IOBinding` with newly allocated outputs, which become the next inputs."""
         values = self._ort_values()
 
         def step(t: int) -> Any:
@@ -157,7 +158,7 @@ class Loop:
         return step
 
     def bound_two(self) -> Step:
-        """`IOBinding`, two sets of values that take turns."""
+        """Use `IOBinding` with two alternating sets of values."""
         one, other = self._ort_values(), self._ort_values()
 
         def step(t: int) -> Any:
@@ -169,12 +170,12 @@ class Loop:
         return step
 
     def bound_one(self) -> Step:
-        """`IOBinding`, the same values in and out."""
+        """Use `IOBinding` with the same values as inputs and outputs."""
         values = self._ort_values()
         return lambda t: self._bound(values, values, t)[0].numpy()
 
     def bound_own(self) -> Step:
-        """As `bound_one`, in memory of the application's."""
+        """Use `bound_one` with memory of the application."""
         values = [self.values.ortvalue_from_numpy(array) for array in self._arrays()]
         return lambda t: self._bound(values, values, t)[0].numpy()
 
@@ -183,7 +184,7 @@ WAYS = ("plain", "out", "bound_new", "bound_two", "bound_one", "bound_own")
 
 
 def measure(kind: str, way: str, model: str, steps: int) -> dict[str, float]:
-    """In this process: the median of a step in milliseconds, and the last result's sum."""
+    """Run the loop in this process; return the median of a step in milliseconds and the sum of the last result."""
     if kind == "in process":
         import onnxruntime as module
 

@@ -1,4 +1,4 @@
-"""A model in mlserver, as its documentation shows custom runtimes. Runs in mlserver's interpreter only."""
+"""A custom runtime for mlserver, as its documentation shows. Runs in mlserver's interpreter only."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a user would take instead, each with a living child: an array goes there, an array comes back.
+"""Alternatives to the bridge, each with a running child process that echoes an array.
 
-`open_peers` gives those that are installed (extra ``[bench]``); the standard library's are always there.
+`open_peers` opens those that are installed (extra ``[bench]``) and those of the standard library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lab.bench import children
 
 ROOT = Path(__file__).parents[2]
 PIPE_BYTES = 1024 * 1024
-# F_SETPIPE_SZ; not in every Python's fcntl.
+# F_SETPIPE_SZ, which is missing in some versions of Python's fcntl.
 PIPE_SIZE_COMMAND = 1031
 
 
@@ -37,7 +37,7 @@ class Peer(NamedTuple):
 
 @contextlib.contextmanager
 def open_peers(folder: Path, size: int, names: tuple[str, ...] | None = None) -> Iterator[list[Peer]]:
-    """All that can be had, warm, and checked: what comes back is what was sent."""
+    """Open the available peers, warm them up, and check that they return the array unchanged."""
     sent = np.random.default_rng(3).integers(0, 256, size, np.uint8)
     makers: dict[str, Callable[..., Peer | None]] = {
         "raw pipe": _raw,
@@ -87,7 +87,7 @@ def _raw(stack: contextlib.ExitStack, folder: Path, sent: Any) -> Peer:
 
 
 def _by_pipe(stack: contextlib.ExitStack, name: str, child: subprocess.Popen[bytes], sent: Any) -> Peer:
-    """Sends the array and receives as many bytes."""
+    """Return a peer that sends the array through a pipe and receives the same number of bytes."""
     if sys.platform == "win32":
         raise OSError("Windows has neither fcntl nor readv")
     assert child.stdin is not None
@@ -114,10 +114,10 @@ def _by_pipe(stack: contextlib.ExitStack, name: str, child: subprocess.Popen[byt
 
 @contextlib.contextmanager
 def open_floors(model: Path, x: Any) -> Iterator[list[Peer]]:
-    """The least that a call into another process takes here, and that does nothing else.
+    """Open the floors: the fastest possible calls of a model in another process on this machine.
 
-    floor: the arrays lie in shared memory; one byte there, the model, one byte back. floor with copies: the same,
-    and the input is copied there and the output from there. floor by pipe: both go through pipes.
+    floor: the arrays are in shared memory; send one byte, run the model, receive one byte. floor with copies: also
+    copy the input to and the output from shared memory. floor by pipe: send input and output through pipes.
     """
     if sys.platform == "win32":
         raise OSError("Windows has no memfd_create")

@@ -1,8 +1,10 @@
-"""Requests a second of ``qnnbridge serve`` beside mlserver: two models, JSON and binary, few and many clients, in turns.
+"""Compare the requests per second of ``qnnbridge serve`` and mlserver.
 
-mlserver with one worker process has our split: one process for HTTP, one for the model. Both run ONNX Runtime on the
-CPU with its default threads. mlserver has binary tensors over gRPC only; "binary" is that, there. It is installed in
-an interpreter of its own (``pip install mlserver onnxruntime``), which also runs the clients.
+The rows have two models, JSON and binary requests, and 1 and 16 clients; the servers take turns.
+
+mlserver with one worker process is split like ours: one process for HTTP, one for the model. Both run ONNX Runtime
+on the CPU with its default threads. mlserver supports binary tensors over gRPC only, so its "binary" rows use gRPC.
+mlserver is installed in a separate interpreter (``pip install mlserver onnxruntime``), which also runs the clients.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ LOAD: Final = Path(__file__).with_name("serving_load.py")
 RUNTIME: Final = Path(__file__).with_name("mlserver_runtime.py")
 CLIENTS: Final = (1, 16)
 OURS: Final = "qnnbridge"
-# mlserver's worker processes, by the name of the contender.
+# Number of mlserver's worker processes for each contender.
 WORKER: Final = "mlserver, worker"
 MLSERVERS: Final = {WORKER: 1, "mlserver, no worker": 0}
 
@@ -43,7 +45,7 @@ class Row(NamedTuple):
 
 
 class Contender(NamedTuple):
-    """A server that is running. binary: the form of its binary requests. pids: of its processes."""
+    """A running server. binary: the form of its binary requests."""
 
     name: str
     urls: dict[str, str]
@@ -57,12 +59,12 @@ def rows() -> list[Row]:
 def race(
     folder: Path, mlserver: str | None, *, rounds: int, seconds: float
 ) -> dict[Row, dict[str, list[dict[str, float]]]]:
-    """What each contender reached in each round of each row: requests a second and milliseconds."""
+    """Return the requests per second and milliseconds of each contender in each round of each row."""
     tensors = {}
     for name, make in MODELS.items():
         make(folder / f"{name}.onnx")
         tensors[name] = folder / f"{name}.npy"
-        # Seven digits, as clients round: 16 pictures are 553 KB of JSON.
+        # Rounded to seven digits, as clients do: 16 pictures are 553 KB of JSON.
         np.save(tensors[name], np.round(np.random.default_rng(7).random(SHAPES[name]), 7))
     found: dict[Row, dict[str, list[dict[str, float]]]] = {}
     with contextlib.ExitStack() as stack:
@@ -98,7 +100,7 @@ def race(
 
 
 def ratios(of_row: dict[str, list[dict[str, float]]], peer: str) -> list[float]:
-    """Our rate over the peer's, round by round."""
+    """Return our rate divided by the peer's for each round, sorted."""
     return sorted(ours["rate"] / theirs["rate"] for ours, theirs in zip(of_row[OURS], of_row[peer], strict=True))
 
 
@@ -131,12 +133,12 @@ HEADERS: Final = ("row", OURS, *MLSERVERS, "x worker", "x no worker")
 
 
 def _small(path: Path) -> None:
-    """16 numbers, doubled."""
+    """Write a model that doubles 16 numbers."""
     _save(path, [helper.make_node("Add", ["x", "x"], ["y"])], {}, (1, 16), (1, 16))
 
 
 def _pictures(path: Path) -> None:
-    """Pictures of 32 x 32 to 10 numbers each."""
+    """Write a model that maps pictures of 32 x 32 to 10 numbers each."""
     dice = np.random.default_rng(8)
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], strides=[2, 2], pads=[1, 1, 1, 1]),

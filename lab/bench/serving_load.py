@@ -1,11 +1,13 @@
-"""``python serving_load.py PLAN``: clients of inference servers, as one process that does nothing else.
+"""``python serving_load.py PLAN``: a process that simulates clients of an inference server.
 
-A client has one connection and sends its request again as soon as the answer is there. All clients of HTTP are served by one
-loop: the bytes of a request are made once, and of an answer only the head is read, so that little of the machine is
-the clients'. gRPC's are calls of its library. Runs in any interpreter that has numpy; gRPC needs mlserver's.
+A client has one connection and sends its request again as soon as the response arrives. One loop handles all HTTP
+clients: the request is encoded once, and only the head of a response is parsed, so that the clients use little
+processor time. gRPC clients use the gRPC library. The program runs in any interpreter with numpy; gRPC needs the
+interpreter of mlserver.
 
-The plan is JSON: ``{"url", "model", "form", "clients", "seconds", "tensor": FILE.npy}``. Prints
-``{"rate", "ms", "answer": [...]}``: requests a second, median milliseconds of a request, and the first answer's first tensor.
+The plan is JSON: ``{"url", "model", "form", "clients", "seconds", "tensor": FILE.npy}``. The program prints
+``{"rate", "ms", "answer": [...]}``: requests per second, median milliseconds of a request, and the first tensor of
+the first response.
 """
 
 from __future__ import annotations
@@ -120,7 +122,7 @@ def _figures(taken: list[float], seconds: float) -> dict[str, float]:
 
 
 def grpc_clients(plan: dict[str, Any], tensor: Any) -> dict[str, Any]:
-    """mlserver has no binary tensors over HTTP; these are its own."""
+    """Run clients of mlserver's gRPC interface, since mlserver does not support binary tensors over HTTP."""
     import threading
 
     import grpc

@@ -1,6 +1,6 @@
-"""The targets: ratios of figures of one run. "must" is what a release needs, "aim" what it should have.
+"""The targets: ratios of figures of one run. A release has to meet the "must" and should meet the "aim".
 
-The figures are seconds unless their name says otherwise; see `figures`. Pure functions.
+The figures are in seconds unless their name contains another unit; see `figures`. Pure functions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ Verdict = Literal["aim", "must", "missed", "not measured"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """ratio: of the figures, in the unit of `must` and `aim`. more: larger is better."""
+    """A target.
+
+    Args:
+        ratio: computes the value from the figures, in the unit of `must` and `aim`.
+        more: larger values are better.
+    """
 
     name: str
     unit: str
@@ -25,7 +30,7 @@ class Target:
     more: bool = False
 
     def value(self, figures: Figures) -> float | None:
-        """``None`` if a figure was not measured."""
+        """Return the value of the target; ``None`` if a figure was not measured."""
         try:
             return self.ratio(figures)
         except KeyError:
@@ -42,18 +47,17 @@ class Target:
 
 
 def _over_run(way: str, size: str) -> Callable[[Figures], float]:
-    """What the bridge adds to a call at this size, in pings of a raw pipe."""
+    """Return the overhead of the bridge for calls of this size, in pings of a raw pipe."""
     return lambda f: (f[f"{way} {size}"] - f[f"direct {size}"]) / f["raw ping"]
 
 
 def _against(peer: str) -> Callable[[Figures], float]:
-    """How much longer a peer takes there and back than the bridge does (without the model's work, which peers
-    do not do)."""
+    """Return the round-trip time of a peer relative to that of the bridge without the model's run."""
     return lambda f: f[f"{peer} 600 KB"] / (f["bridge 600 KB"] - f["direct 600 KB"])
 
 
 def _bandwidth(size: str) -> Callable[[Figures], float]:
-    """Of the bytes both ways, against copying them in one process."""
+    """Return the bandwidth of the bytes in both directions relative to a copy within one process."""
     return lambda f: 2 * f[f"copy {size}"] / (f[f"bridge {size}"] - f[f"direct {size}"] - f["ping"])
 
 
@@ -65,7 +69,7 @@ _FLOORS = {"bridge": "floor with copies", "zero-copy": "floor", "inline": "floor
 
 
 def of_the_floor(figures: Figures) -> Figures:
-    """The figures of a bridge that does nothing but what it cannot do without: what is possible on this machine."""
+    """Return the figures of the floor: the fastest bridge that is possible on this machine."""
     least = dict(figures)
     for name in figures:
         way, _, size = name.partition(" ")

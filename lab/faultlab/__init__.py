@@ -1,1 +1,1 @@
-"""Faults under load, and what was promised about them. ``python -m lab.faultlab`` runs it; CI runs a small part."""
+"""Faults under load, checked against the published promises. ``python -m lab.faultlab``; CI runs a small part."""

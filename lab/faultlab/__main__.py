@@ -1,12 +1,12 @@
-"""``python -m lab.faultlab``: faults under load, for as long as one likes.
+"""``python -m lab.faultlab``: faults under load, for any duration.
 
-With ``--calls`` and ``--kills``: so many calls while the host is killed with -9 so many times; each must give the
-right result in every bit. With ``--orphans``: so many applications are killed with -9 in each state, and their hosts
-must follow. With ``--storm`` the host is killed as soon as any call has recovered. Without: all kinds of faults at random for ``--seconds``; at the end each published promise and whether
-it held. With ``--mixed N``: N calls of all sizes, ways and numbers of threads over the quick way, with kills in
-between. With ``--slots N``: N deaths of hosts while both sides hold shared memory. With ``--daemon N``: N applications
-of one daemon for ``--seconds``, while its host is killed every ``--kill-every`` seconds. The exit code is 1 if anything
-was broken.
+By default, all kinds of faults occur at random for ``--seconds``, and each published promise is reported with its
+result. ``--calls N --kills M`` makes N calls while the host is killed with -9 M times; each result must be right in
+every bit. With ``--storm`` the host is killed as soon as any call has recovered. ``--orphans N`` kills N applications
+with -9 in each state, and their hosts must end, too. ``--mixed N`` makes N calls of all sizes, ways and numbers of
+threads on the fast path, with kills in between. ``--slots N`` kills N hosts while both sides hold shared memory.
+``--daemon N`` runs N applications of one daemon for ``--seconds``, while its host is killed every ``--kill-every``
+seconds. The exit code is 1 if a promise was broken.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def main() -> int:
     parser.add_argument(
         "--real", action="store_true", help="with the QNN simulator in place of the scripted engine"
     )
-    parser.add_argument("--log", action="store_true", help="show what the bridge logs")
+    parser.add_argument("--log", action="store_true", help="show the log of the bridge")
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING if options.log else logging.CRITICAL)
     print(f"seed {options.seed}", flush=True)
     if not options.shared_memory:
         os.environ["QNNBRIDGE_SHARED_MEMORY"] = "0"
     with tempfile.TemporaryDirectory(prefix="faultlab-") as folder:
-        # The reports and the quarantine of this run are not the user's.
+        # Keep reports and quarantine of this run out of the user's folders.
         os.environ["QNNBRIDGE_STATE_DIR"] = os.path.join(folder, "state")
         if options.orphans:
             good = _orphans(options.orphans)
@@ -139,7 +139,7 @@ def _daemon(options: argparse.Namespace, folder: str) -> bool:
 
 
 def _soak(options: argparse.Namespace, folder: Path) -> bool:
-    # All stacks, should it not come to an end.
+    # Print all stacks if the run does not end.
     faulthandler.dump_traceback_later(options.seconds + STUCK_AFTER_S, exit=True)
     cases = real() if options.real else scripted()
     soak = Soak(

@@ -1,9 +1,10 @@
-"""An application that is meant to be killed: ``python -m lab.faultlab.application STATE FILE``.
+"""An application to be killed by a test: ``python -m lab.faultlab.application STATE FILE``.
 
-It starts a host with the scripted engine, brings it into the state, prints the host's pid and waits. States:
-``idle``; ``run`` and ``create``: inside native code; ``compile``: the same in a worker of a host for compiling,
-beside an idle host (all pids are printed); ``gil``: inside native code that holds the host's GIL; ``slots``: inside a call whose tensors lie in shared memory;
-``fork``: idle, with a forked sibling that has all of the application's pipes and lives on; ``fork-run``: both.
+The application starts a host with the scripted engine, brings it into the state, prints the host's pid and waits.
+States: ``idle``; ``run`` and ``create``: in native code; ``compile``: in native code of a compilation worker, with
+an idle host (all pids are printed); ``gil``: in native code that holds the host's GIL; ``slots``: in a call with
+tensors in shared memory; ``fork``: idle, with a forked sibling that keeps all of the application's pipes open;
+``fork-run``: ``fork`` and ``run``.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ _held: list[object] = []
 
 
 def main(state: str, began: str) -> None:
-    """began: a file that says that the host is in native code; its folder exists."""
+    """Bring a host into a state and wait.
+
+    Args:
+        began: a file that the host creates when it is in native code; its folder exists.
+    """
     if state not in STATES:
         raise SystemExit(f"unknown state {state!r}; known: {', '.join(STATES)}")
     host = patched_host(Path(began).parent, COMPILES.format(began=began)) if state == "compile" else fake_host()
@@ -87,9 +92,9 @@ def _in_a_thread(work: Callable[[], object], began: str) -> None:
 
 
 def _fork() -> None:
-    """A sibling with copies of all pipes: made without Python's knowledge, so that no hook can close them.
+    """Fork a sibling with copies of all pipes, bypassing Python so that no fork hook closes them.
 
-    It lives until its stdin ends, which is not the application's life but the test's pipe.
+    The sibling runs until the test closes its stdin; it does not end with the application.
     """
     if ctypes.PyDLL(None).fork() == 0:
         os.read(0, 1)

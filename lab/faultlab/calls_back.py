@@ -1,9 +1,9 @@
-"""``python -m lab.faultlab.calls_back``: functions of the application, called back in compiles and in runs.
+"""``python -m lab.faultlab.calls_back``: functions of the application that the host calls in compilations and runs.
 
-So many calls by ``--calls``, half of them in compiles and half in runs, with ``--faults`` of each kind in between:
-the function raises, hangs past its time, calls the host that waits for it, or returns nonsense; the host is killed
-while the function runs; the application is. Every call must end in time with the error that it has to have, the next
-one must work, and nothing may be left over. The exit code is 1 if anything was broken.
+Half of the ``--calls`` are in compilations and half in runs, with ``--faults`` of each kind in between: the
+function raises an exception, exceeds its timeout, calls the host that waits for it, or returns a wrong value; the
+host or the application is killed while the function runs. Every call must end in time with the expected error, the
+next call must work, and nothing may leak. The exit code is 1 if anything was broken.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from qnnbridge._host import default_host
 from qnnbridge.errors import CallBackFailed, HostCrashed
 
 TIMEOUT = "QNNBRIDGE_CALLBACK_TIMEOUT"
-# A call that has not ended by then hangs; most take a few seconds, with the start of a host.
+# A call that takes longer hangs; most take a few seconds, including the start of a host.
 STUCK_S = 90.0
 NOISE = {"x": np.zeros(8, np.float32), "shape": np.array([2, 4], np.int64)}
 CPU = ["CPUExecutionProvider"]
@@ -41,7 +41,7 @@ class Mine(Exception):
 
 
 def chain(path: Path, count: int) -> str:
-    """A model with so many initializers."""
+    """Write a model with `count` initializers and return its path."""
     weights = [numpy_helper.from_array(np.full(4, i, np.float32), f"w{i}") for i in range(count)]
     names = ["x", *[f"y{i}" for i in range(count - 1)], "y"]
     nodes = [helper.make_node("Add", [names[i], f"w{i}"], [names[i + 1]]) for i in range(count)]
@@ -50,7 +50,7 @@ def chain(path: Path, count: int) -> str:
 
 
 def noisy(path: Path, outputs: int) -> str:
-    """A model whose every run logs a warning for each output: its shape is another than the model says."""
+    """Write a model with wrong output shapes, so that each run logs a warning for each output; return its path."""
     names = [f"y{i}" for i in range(outputs)]
     nodes = [helper.make_node("Reshape", ["x", "shape"], [name]) for name in names]
     inputs = [
@@ -74,7 +74,7 @@ def compile_with(model: str, location: Callable[..., Any]) -> bytes:
 
 
 def other_hosts() -> list[psutil.Process]:
-    """Hosts of this process besides the default one: that of a compiler."""
+    """Return the hosts of this process other than the default one: the hosts of compilers."""
     running = default_host().supervisor.running
     mine = running.real_pid if running is not None else None
     found = psutil.Process().children(recursive=True)
@@ -95,7 +95,13 @@ def _kill_all(processes: list[psutil.Process]) -> None:
 
 
 class Show:
-    """The whole of it. Attributes: calls and faults so far; broken: what did not hold, in words."""
+    """The whole test.
+
+    Attributes:
+        calls: calls of functions so far.
+        faults: injected faults so far.
+        broken: descriptions of failed checks.
+    """
 
     def __init__(self, folder: Path, calls: int, faults: int) -> None:
         self.calls = 0
@@ -228,7 +234,7 @@ class Show:
         self.calls += 1
 
     def _share(self, half: int) -> int:
-        """Rounds of faults after each of the good ones, so that there are as many as wanted in all."""
+        """Return the number of fault rounds after each good round, to reach the requested number in total."""
         per_round = self._count if self.calls <= self._wanted // 2 + self._count else 5 * self._outputs
         return max(1, round(self._times * per_round / max(1, half)))
 
@@ -269,7 +275,7 @@ def _timeout(text: str) -> Iterator[None]:
 
 
 def application(where: str, folder: Path) -> None:
-    """An application that tells its hosts when its function is called, and then waits to be killed."""
+    """Run an application that prints the pids of its hosts when its function is called, and waits to be killed."""
 
     def wait(*_: Any) -> None:
         print(*(p.pid for p in psutil.Process().children(recursive=True) if _is_host(p)), flush=True)
@@ -284,7 +290,7 @@ def application(where: str, folder: Path) -> None:
 
 
 def show(calls: int, faults: int, kills: int) -> Show:
-    """All of it; `broken` of the result says what did not hold."""
+    """Run the whole test; the attribute `broken` of the result lists failed checks."""
     before = holdings()
     with tempfile.TemporaryDirectory(prefix="faultlab-") as folder:
         made = Show(Path(folder), calls, faults)

@@ -1,9 +1,9 @@
 """One application of a daemon under load: ``python -m lab.faultlab.daemon_client SECONDS SEED THREADS MODEL...``.
 
-Each model multiplies by a number that its file name tells (``times_3.onnx``), so every result can be held against
-the right one, bit for bit. It prints "ready" when its sessions are open, begins when its stdin gives a line, and at
-its end prints one JSON document: calls, calls of each model, wrong results, errors by class, and the longest time
-that a call took beyond its deadline.
+Each model multiplies by the number in its file name (``times_3.onnx``), so every result can be compared with the
+right one, bit for bit. The application prints "ready" when its sessions are open, begins when it reads a line from
+stdin, and finally prints a JSON document: calls, calls of each model, wrong results, errors by class, and the
+longest time that a call exceeded its deadline.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import numpy as np
 import qnnbridge
 
 CPU = ["CPUExecutionProvider"]
-# Bytes, and how often.
+# Sizes in bytes, and their weights.
 SIZES = {4: 15, 64: 25, 4096: 30, 65_536: 20, 614_400: 8, 4_194_304: 2}
 
 WAYS = ("plain", "out", "borrow", "zero-copy")
 DEADLINE_S = 20.0
-# The host is killed every few seconds; one call may meet several of its ends.
+# The host is killed every few seconds; a single call may see several crashes.
 RETRIES = 6
 
 
 class Application:
-    """Sessions of all models, and the count of what came of the calls."""
+    """Sessions of all models, and the counted outcomes of the calls."""
 
     def __init__(self, host: qnnbridge.Host, models: list[Path]) -> None:
         self.sessions = [

@@ -1,4 +1,4 @@
-"""The show: many calls from many threads over several models while the host is killed with -9 again and again."""
+"""Make many calls from many threads on several models while the host is repeatedly killed with -9."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import qnnbridge
 from lab.faultlab.leaks import holdings, leaked_since
 from lab.faultlab.models import Case, is_right
 
-# At the least. A host that is killed before it can answer anything would rightly use up the one repetition.
+# Minimum. A host that is killed before it can reply would use up the single retry of a call, by design.
 CALLS_BETWEEN_KILLS = 16
 
 STUCK_AFTER_S = 60.0
@@ -22,7 +22,7 @@ STUCK_AFTER_S = 60.0
 
 @dataclasses.dataclass
 class Result:
-    """What came of it. errors: those that reached a caller, counted by their text."""
+    """Outcome of a run. errors: errors that reached a caller, counted by text."""
 
     calls: int = 0
     kills: int = 0
@@ -65,12 +65,14 @@ def kill_under_load(
     seed: int,
     storm: bool = False,
 ) -> Result:
-    """Run it: at least so many calls, and on until so many kills have been among them, however quick the machine
-    is. The host is started here and closed at the end; what is left over then is a leak.
+    """Make calls and kill the host until both numbers are reached.
+
+    The host is started here and closed at the end; resources that remain then are leaks.
 
     Args:
-        kills: ``None`` kills until the calls are done.
-        storm: kill as soon as any call has an answer of the next host, whatever that does to the other calls.
+        calls: minimum number of calls.
+        kills: number of kills; ``None`` kills until the calls are done.
+        storm: kill as soon as any call has a reply of the next host, regardless of the other calls.
     """
     before = holdings()
     result = Result()
@@ -111,7 +113,7 @@ class _Load:
         self._taken = 0
         self._killed: tuple[int, float] | None = None
         self._since_kill = 0
-        # Of each worker: how many kills there had been when its call began.
+        # For each worker with a running call: the number of kills before that call began.
         self._under_way: dict[int, int] = {}
         self._kills_behind = 0
 
@@ -157,7 +159,7 @@ class _Load:
             elif not right:
                 result.wrong += 1
             elif self._killed is not None and generation > self._killed[0]:
-                # Not an answer of the dead one that was still in the pipe.
+                # The reply comes from the next host, not from the pipe of the killed one.
                 result.recovery_s.append(time.monotonic() - self._killed[1])
                 self._killed = None
             self._moved.notify_all()
@@ -179,7 +181,7 @@ class _Load:
         result = self._result
         assert self._kills is not None
         while self._more_kills:
-            # Spread over the calls that are left: a random number of them lies between two kills.
+            # Distribute the kills over the remaining calls, with a random number of calls between two kills.
             average = max(CALLS_BETWEEN_KILLS, (self._calls - result.calls) // (self._kills - result.kills + 1))
             wanted = dice.randint(CALLS_BETWEEN_KILLS, 2 * average - CALLS_BETWEEN_KILLS)
             with self._moved:
@@ -187,7 +189,7 @@ class _Load:
                     lambda wanted=wanted: self._since_kill >= wanted and self._all_have_answers()
                 ):
                     return
-            # Somewhere in the middle of whatever is going on.
+            # Kill at a random moment.
             threading.Event().wait(dice.random() * 0.003)
             self._kill()
 
@@ -199,18 +201,20 @@ class _Load:
             self._since_kill = 0
             self._killed = (process.generation, time.monotonic())
             self._result.kills += 1
-        # By the process that collects its exit code, so that the pid cannot belong to another process by now.
+        # Use the process object that collects the exit code, so that the pid cannot have been reused.
         process._child.kill()
         with self._moved:
             self._kills_behind += 1
 
     def _all_have_answers(self) -> bool:
-        """Whether no call is under way any more that met the last kill, however long its thread waited for the
-        processor: the next kill would rightly use up its one repetition. Under the lock."""
+        """Return whether all calls that saw the last kill have ended. The caller holds the lock.
+
+        The next kill would otherwise use up the single retry of such a call, by design.
+        """
         return all(kills == self._kills_behind for kills in self._under_way.values())
 
     def _wait_for(self, condition: Callable[[], bool]) -> bool:
-        """Under the lock. False when nothing moves."""
+        """Wait for the condition; return False if no call ends for a long time. The caller holds the lock."""
         while not condition():
             before = self._result.calls
             if not self._moved.wait(STUCK_AFTER_S) and self._result.calls == before:

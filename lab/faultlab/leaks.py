@@ -1,4 +1,4 @@
-"""What a process holds: open files, threads, children, temporary files, shared memory. To compare two moments."""
+"""Count the resources of a process at two times: open files, threads, children, temporary files, shared memory."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pathlib import Path
 import psutil
 from tests.process_table import descendants
 
-# Threads that read a dead host's stderr, and zombies, end a moment after the call that ended the host.
+# Threads that read a dead host's stderr, and zombies, end shortly after the call that ended the host.
 GRACE_S = 5.0
 
 OUR_FILES = "*qnnbridge*"
-# One thread that starts all hosts of the process and lives as long as it.
+# Threads that run as long as the process.
 ALWAYS_THERE = ("qnnbridge-spawner", "qnnbridge cleaner")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Holdings:
-    """A count of what is open, or of what is more than before."""
+    """Resources that a process holds."""
 
     files: int
     threads: frozenset[str]
@@ -33,7 +33,7 @@ class Holdings:
     shared_memory: frozenset[str]
 
     def more_than(self, before: Holdings) -> dict[str, object]:
-        """What there is now and was not before; empty if nothing."""
+        """Return the resources that `before` does not contain; empty if there are none."""
         grown: dict[str, object] = {}
         if self.files > before.files:
             grown["open files"] = self.files - before.files
@@ -44,7 +44,7 @@ class Holdings:
 
 
 def holdings() -> Holdings:
-    """What this process holds now."""
+    """Return the current resources of this process."""
     gc.collect()
     threads = {f"{t.name} ({t.ident})" for t in threading.enumerate() if t.name not in ALWAYS_THERE}
     return Holdings(
@@ -57,12 +57,12 @@ def holdings() -> Holdings:
 
 
 def _open_files() -> int:
-    """On Windows all handles, since files are some of them."""
+    """Return the number of open files; on Windows the number of all handles, which include files."""
     return psutil.Process().num_handles() if sys.platform == "win32" else len(os.listdir("/proc/self/fd"))
 
 
 def leaked_since(before: Holdings, grace_s: float = GRACE_S) -> dict[str, object]:
-    """What is left over, once everything that came had time to end."""
+    """Wait for new threads and processes to end, up to `grace_s` seconds; return the remaining new resources."""
     came = holdings().threads - before.threads
     for thread in threading.enumerate():
         if f"{thread.name} ({thread.ident})" in came:

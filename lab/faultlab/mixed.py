@@ -1,8 +1,8 @@
-"""The soak of the quick way: very many calls of all sizes, threads and ways, with kills in between.
+"""Soak test of the fast path: very many calls of all sizes, ways and numbers of threads, with kills in between.
 
-Every result is held against the right one, bit for bit, also those that were lent and are looked at again later.
-After each lap both processes come to rest, as they do when nothing was called for half a minute, and are measured:
-neither descriptors nor memory may have grown. In between, no more memory may have been shared than is allowed.
+Every result is compared with the right one, bit for bit; borrowed results are compared again later. After each lap
+both processes are trimmed as after half a minute without calls, and measured: neither descriptors nor memory may
+grow. The amount of shared memory must never exceed its limit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 import qnnbridge
 from qnnbridge._fastpath import MEMORY_LIMIT_BYTES
 
-# Bytes, and how often. The large ones are rare, or the soak would only copy.
+# Sizes in bytes, and their weights. Large ones are rare, since copying them would dominate the test.
 SIZES = {0: 8, 4: 15, 64: 25, 4096: 30, 65_536: 16, 614_400: 5, 4_194_304: 0.9, 33_554_432: 0.1}
 
 CROWDS = (1, 2, 4, 8)
@@ -33,22 +33,22 @@ WAYS = ("plain", "out", "zero-copy", "borrow")
 LAPS = 8
 CALLS_BETWEEN_KILLS = 32
 RETRIES = 4
-# Lent results that each thread keeps, to look at again.
+# Number of borrowed results that each thread keeps to check them again.
 HELD = 3
 
-# Of heaps: what a lap may leave in them. Shared memory is told apart, and may not grow at all.
+# Allowed growth of the heaps. Shared memory is measured separately and may not grow at all.
 GROWTH_BYTES = 16 * 1024 * 1024
 
 GROWTH_FDS = 2
 REST_TIMEOUT_S = 10.0
-# The one slab that both sides have as long as the host lives, and what the system rounds it up to.
+# Size of the slab that both sides keep as long as the host runs, rounded up as the system does.
 PHASES_BYTES = 128 * 1024
 STUCK_AFTER_S = 300.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rest:
-    """What one process holds when nothing is going on. own: bytes of its heaps. shared: bytes of shared memory."""
+    """Resources of an idle process. fds: descriptors. own: bytes of heaps. shared: bytes of shared memory."""
 
     fds: int
     own: int
@@ -70,7 +70,12 @@ class Rest:
 
 @dataclasses.dataclass
 class MixedResult:
-    """laps: the application and the host at rest, after each. peak: most bytes shared at any time."""
+    """Outcome of the soak test.
+
+    Args:
+        laps: resources of the idle application and host after each lap.
+        peak: largest number of shared bytes at any time.
+    """
 
     calls: int = 0
     wrong: int = 0
@@ -87,7 +92,7 @@ class MixedResult:
 
     @property
     def flat(self) -> bool:
-        """Whether nothing has grown between the first half of the laps and the second."""
+        """Whether descriptors and memory have not grown in the second half of the laps, nor the peak past its limit."""
         half = len(self.laps) // 2
         for side in (0, 1):
             rests = [lap[side] for lap in self.laps]
@@ -132,13 +137,18 @@ def mixed_soak(
     laps: int = LAPS,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> MixedResult:
-    """model: adds 1 to a vector of any length. on_progress: told in words after each lap."""
+    """Run the soak test.
+
+    Args:
+        model: a model that adds 1 to a vector of any length.
+        on_progress: called with a message after each lap.
+    """
     result = MixedResult(limit=2 * MEMORY_LIMIT_BYTES)
     begin = time.monotonic()
     give_large_arrays_back()
     options = qnnbridge.SessionOptions()
     options.enable_cpu_mem_arena = (
-        False  # it keeps the largest output that ONNX Runtime made, which looks like a leak
+        False  # the arena keeps the largest output that ONNX Runtime allocated, which looks like a leak
     )
     with (
         host,
@@ -148,7 +158,7 @@ def mixed_soak(
             _Lap(host, session, result, calls // laps, kills // laps, f"{seed} {lap}").run()
             if result.stuck:
                 break
-            # The last kill may have left a host that has done nothing yet: before they are measured, all do the same.
+            # After the last kill, the host may not have run any call. Make the same calls before each measurement.
             caller = _Caller(session, random.Random(0))
             result.wrong += sum(not caller.call(way, size) for size in SIZES for way in WAYS)
             result.wrong += caller.spoiled()
@@ -167,23 +177,24 @@ def mixed_soak(
 
 
 def _come_to_rest(host: qnnbridge.Host, usual_fds: int | None) -> tuple[Rest, Rest]:
-    """What the trimmer does when nothing is called for a while, and then what both sides still hold.
+    """Trim both processes as after a while without calls, and return the resources that they still hold.
 
-    usual_fds: of a host at rest, once that is known.
+    Args:
+        usual_fds: number of descriptors of an idle host, once it is known.
     """
     gc.collect()
     process = host.supervisor.running
     assert process is not None
     if process.pool is not None:
         seen: dict[int, int] = {}
-        process.pool.trim(seen)  # notes what was used
-        process.pool.trim(seen)  # closes what was not used since
+        process.pool.trim(seen)  # records the current use
+        process.pool.trim(seen)  # closes channels that were not used since
         assert not len(process.pool)
     host.ping(REST_TIMEOUT_S)
     until = time.monotonic() + REST_TIMEOUT_S
     rest = Rest.of(os.getpid()), Rest.of(process.real_pid)
     while time.monotonic() < until:
-        # The host's fast channels end in threads of their own, a dead host's standard error in another.
+        # Separate threads close the host's fast channels and the standard error of a dead host.
         threading.Event().wait(0.1)
         before, rest = rest, (Rest.of(os.getpid()), Rest.of(process.real_pid))
         quiet = rest[1].fds == before[1].fds if usual_fds is None else rest[1].fds <= usual_fds
@@ -192,13 +203,13 @@ def _come_to_rest(host: qnnbridge.Host, usual_fds: int | None) -> tuple[Rest, Re
     return rest
 
 
-# For the host. By itself the C library raises this, and then keeps what is freed in the heap of each thread: that
-# is no leak, but it hides one.
+# Environment of the host. By default the C library raises this threshold and keeps freed memory in the heap of each
+# thread, which does not leak but would hide leaks.
 HEAP_SETTING = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}
 
 
 def give_large_arrays_back() -> None:
-    """The same for this process."""
+    """Set the same threshold for this process."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         m_mmap_threshold = -3
@@ -206,7 +217,7 @@ def give_large_arrays_back() -> None:
 
 
 class _Lap:
-    """A share of the calls, by as many threads as it is the turn of, one crowd after the other."""
+    """A share of the calls, made by each number of threads of `CROWDS` in turn."""
 
     def __init__(
         self,
@@ -301,7 +312,7 @@ class _Caller:
         }
 
     def call(self, way: str, size: int) -> bool:
-        """Whether the result, and a lent one from before, are right."""
+        """Make a call; return whether its result, and a borrowed result of an earlier call, are right."""
         start = float(self._dice.randrange(1000))
         good = True
         if len(self._held) > HELD:
@@ -312,7 +323,7 @@ class _Caller:
         return good and not self._wrong(y, start) and y.size == size // 4
 
     def spoiled(self) -> int:
-        """Lent results that are not what they were."""
+        """Return the number of borrowed results that have changed."""
         return sum(self._wrong(y, start) for y, start in self._held)
 
     @staticmethod
@@ -343,7 +354,7 @@ class _Caller:
 
 
 def _ramp(count: int, start: float) -> Any:
-    """Whole numbers that repeat after 4096, so that adding 1 is exact and a shifted block is seen."""
+    """Return integers that repeat after 4096, so that adding 1 is exact and a shifted block is detected."""
     ramp = np.resize(np.arange(4096, dtype=np.float32), count)
     ramp += np.float32(start)
     return ramp

@@ -1,4 +1,4 @@
-"""The models that are put under load: scripted ones for the fake engine, or real ones for the QNN simulator."""
+"""Models for the load: scripted ones for the fake engine, or real ones for the QNN simulator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Open = Callable[[qnnbridge.Host], qnnbridge.InferenceSession]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """A model, inputs for it, and the one right result for each."""
+    """A model with inputs and the right result for each input."""
 
     name: str
     open: Open
@@ -33,7 +33,7 @@ class Case:
 
 
 def is_right(result: Any, expected: Any) -> bool:
-    """Equal in every bit, and of the same type and shape."""
+    """Return whether type, shape and every bit are equal."""
     return bool(
         result.dtype == expected.dtype and result.shape == expected.shape and result.tobytes() == expected.tobytes()
     )
@@ -42,7 +42,10 @@ def is_right(result: Any, expected: Any) -> bool:
 def scripted(
     scales: tuple[float, ...] = (3.0, 5.0, 7.0), sizes: tuple[int, ...] = (5, 1_000, 300_000)
 ) -> list[Case]:
-    """Models that multiply. The largest input is larger than a pipe, so that hosts die in the middle of it."""
+    """Return models that multiply.
+
+    The largest input exceeds a pipe's buffer, so that hosts die while reading it.
+    """
     cases = []
     for index, scale in enumerate(scales):
         x = [np.random.default_rng(index).normal(size=size).astype(np.float32) for size in sizes]
@@ -58,7 +61,7 @@ def scripted(
 
 
 def real() -> list[Case]:
-    """Three small models on the real QNN simulator; what it computes the first time is the right result."""
+    """Return three small models for the QNN simulator; the first result for an input counts as the right one."""
     (image,) = np.load(MODELS / "x.npz").values()
     crops = np.random.default_rng(1).normal(size=(1, 24, 24, 3)).astype(np.float32)
     options = qnnbridge.SessionOptions()

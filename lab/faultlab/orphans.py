@@ -1,4 +1,4 @@
-"""Kills applications and looks whether their hosts end too."""
+"""Kill applications and check whether their hosts end, too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from qnnbridge_os.processes import wait_readable
 
 STATES = ("idle", "run", "create", "compile", "gil", "slots", "fork", "fork-run")
-# What the README promises.
+# The limit that the README promises.
 END_TIMEOUT_S = 5.0
 
 START_TIMEOUT_S = 60.0
@@ -21,13 +21,17 @@ ROOT = Path(__file__).parents[2]
 
 
 def kill_an_application(state: str) -> float | None:
-    """Start an application in `state`, kill it with -9. Seconds until its host had ended, ``None`` if it had not."""
+    """Kill an application in `state` with -9; return the seconds until its host ended, ``None`` if it did not."""
     with tempfile.TemporaryDirectory(prefix="faultlab-") as folder:
         return kill_when_ready(state, [sys.executable, "-m", "lab.faultlab.application", state, f"{folder}/began"])
 
 
 def kill_when_ready(state: str, command: list[str]) -> float | None:
-    """The same with a command: it prints the numbers of its hosts on one line when it is ready."""
+    """Kill an application as `kill_an_application` does.
+
+    Args:
+        command: command line of the application, which prints the pids of its hosts in one line when it is ready.
+    """
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -50,5 +54,5 @@ def kill_when_ready(state: str, command: list[str]) -> float | None:
         process.kill()
         process.wait()
         with contextlib.suppress(OSError):
-            process.stdin.close()  # which ends a sibling
+            process.stdin.close()  # ends the sibling
         process.stdout.close()

@@ -1,4 +1,4 @@
-"""The published promises, each with a count of how often it was put to the test and what broke it."""
+"""The published promises, with the number of checks and the violations of each."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class _Count:
 
 
 class Ledger:
-    """Any thread."""
+    """Counts of the checks of all promises. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts = {name: _Count() for name in PROMISES}
 
     def check(self, promise: str, held: bool, otherwise: str = "") -> None:
-        """One test of a promise; `otherwise` says what happened instead."""
+        """Record a check of a promise; `otherwise` describes the violation."""
         with self._lock:
             count = self._counts[promise]
             count.tried += 1

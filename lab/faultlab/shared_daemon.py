@@ -1,7 +1,7 @@
-"""The soak of the daemon: several applications, several models, and a host that is killed again and again.
+"""Soak test of the daemon: several applications, several models, and a host that is killed repeatedly.
 
-No call may be lost or wrong, the applications get equal shares, the daemon's memory and descriptors stay flat, and
-nothing is left of it when it has been stopped.
+No call may be lost or wrong, the applications must get equal shares, the daemon's memory and descriptors must not
+grow, and no resources may remain after the daemon was stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCALES = (3, 5, 7, 11)
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 60.0
 LOOK_INTERVAL_S = 1.0
-# Share of the looks that are not counted: the heaps of the first calls.
+# Fraction of the samples that are ignored, while the heaps of the first calls grow.
 WARM_UP = 0.25
 
 GROWTH_BYTES = 48 * 1024 * 1024
@@ -35,7 +35,13 @@ UNFAIR = 2.0
 
 @dataclasses.dataclass
 class DaemonResult:
-    """clients: what each application told. looks: descriptors and own bytes of the daemon, about once a second."""
+    """Outcome of the soak test.
+
+    Args:
+        clients: the report of each application.
+        looks: samples of the daemon's descriptors and private bytes, about one per second.
+        left: resources that remain after the daemon was stopped.
+    """
 
     clients: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     kills: int = 0
@@ -89,7 +95,7 @@ class DaemonResult:
 
 
 def make_models(folder: Path) -> list[Path]:
-    """One for each of `SCALES`: y = x times that, of any length."""
+    """Write a model for each of `SCALES`, which multiplies a vector of any length by it; return the paths."""
     from onnx import TensorProto, helper
 
     paths = []
@@ -109,7 +115,7 @@ def make_models(folder: Path) -> list[Path]:
 
 
 def daemon_soak(*, clients: int, seconds: float, kill_every_s: float, seed: int, threads: int = 2) -> DaemonResult:
-    """Starts a daemon of its own; the environment's runtime, state and cache folders must be of this run."""
+    """Run the soak test on a new daemon. The runtime, state and cache folders must belong to this run."""
     result = DaemonResult()
     before = holdings()
     with tempfile.TemporaryDirectory(prefix="daemon-soak-") as folder:

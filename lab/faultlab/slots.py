@@ -1,4 +1,4 @@
-"""Kills hosts while both sides hold shared memory: lent results, arrays of the application's, and a call under way."""
+"""Kill hosts while both sides hold shared memory: borrowed results, application arrays, and a running call."""
 
 from __future__ import annotations
 
@@ -26,8 +26,14 @@ STUCK_AFTER_S = 60.0
 
 @dataclasses.dataclass
 class SlotsResult:
-    """before: the application after the first deaths. behind: at the end. names: new ones in /dev/shm. held: shared
-    memory that the application had before all that, of other hosts."""
+    """Outcome of the test.
+
+    Args:
+        before: resources of the application after the first crashes.
+        behind: resources of the application at the end.
+        names: new names in /dev/shm.
+        held: shared memory of other hosts that the application held before the test.
+    """
 
     kills: int
     before: Rest
@@ -54,7 +60,7 @@ class SlotsResult:
 
 
 def kill_hosts(times: int) -> SlotsResult:
-    """So many deaths. Each host dies inside of a call, while results of it and of its predecessors are held."""
+    """Kill `times` hosts, each during a call, while results of this host and of earlier hosts are held."""
     give_large_arrays_back()
     names = _names()
     gc.collect()
@@ -74,7 +80,7 @@ def kill_hosts(times: int) -> SlotsResult:
                 session.run(None, {"x": x}, out=[out])
             for _ in range(2):
                 held.append((session.run(None, {"x": x}, borrow=True)[0], number))
-            once.unlink()  # the next call goes on for ever, in this host
+            once.unlink()  # makes the next call hang in this host
             killer = threading.Thread(target=_kill_in_call, args=(host, began))
             killer.start()
             session.run(None, {"x": x}, out=[out])

@@ -1,8 +1,8 @@
-"""Random faults under load for some time; every answer is judged by the published promises.
+"""Soak test with random faults under load; every outcome is checked against the published promises.
 
-One `Soak` has one host. Threads: workers that use models, one that kills and stops the host from outside, one that
-kills whole applications. All draw from generators seeded by (seed, thread), so a seed gives the same faults, though
-not at the same instants.
+A `Soak` has one host. Its threads are workers that use models, one that kills and stops the host from outside, and
+one that kills whole applications. Each thread has a random generator seeded by (seed, thread), so the same seed
+gives the same faults, though not at the same times.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEADLINE_GRACE_S = 1.0
 STUCK_AFTER_S = 60.0
 LONGEST_EXTRA_S = 60.0
 TRIED_AT_THE_END = "leak"
-# Between two faults from outside.
+# Shortest and longest pause between two faults from outside.
 OUTSIDE_PAUSE_S = (0.05, 1.0)
 
 X = np.arange(6, dtype=np.float32)
@@ -47,10 +47,11 @@ class _Outcome:
 
 
 class Soak:
-    """Give it a host of its own; `run` closes it.
+    """A soak test of one host, which `run` closes.
 
-    least_crashes: on a slow machine it goes on beyond its seconds, until so many hosts have crashed and each promise
-    has been put to the test.
+    Args:
+        least_crashes: on a slow machine the test continues beyond `seconds`, until this number of hosts have
+            crashed and each promise has been checked.
     """
 
     def __init__(
@@ -133,18 +134,18 @@ class Soak:
                 (3, self._late),
                 (3, self._late_and_killed),
                 (4, self._python_exception),
-                (1, self._poisonous),
+                (1, self._always_crashes),
             ]
         works = [work for weight, work in turns for _ in range(weight)]
         while not self._over.is_set():
             dice.choice(works)(dice)
 
     def _run(self, dice: random.Random) -> None:
-        """A call to a healthy model: the right result, unless two hosts died under it."""
+        """Call a healthy model, which must return the right result."""
         number = dice.randrange(len(self._cases))
-        self._innocent(self._cases[number], self._sessions[number], dice)
+        self._call_healthy(self._cases[number], self._sessions[number], dice)
 
-    def _innocent(self, case: Case, session: qnnbridge.InferenceSession, dice: random.Random) -> None:
+    def _call_healthy(self, case: Case, session: qnnbridge.InferenceSession, dice: random.Random) -> None:
         feeds, expected = case.draw(dice)
         timeout = dice.choice((None, None, 30.0))
         outcome = self._call(lambda: session.run(None, feeds, timeout=timeout)[0], timeout)
@@ -153,21 +154,21 @@ class Soak:
         self.ledger.check("silent cpu", placement.qnn_nodes > 0 and not placement.cpu_nodes, str(placement))
 
     def _open_and_close(self, dice: random.Random) -> None:
-        """A session of its own, closed or just dropped."""
+        """Open a new session, call it, and close or drop it."""
         case = dice.choice(self._cases)
         outcome = self._call(lambda: case.open(self._host), None)
         if outcome.error is not None:
             self._judge(outcome, None, case.name)
             return
         session = outcome.result
-        self._innocent(case, session, dice)
+        self._call_healthy(case, session, dice)
         if dice.random() < 0.5:
             session.close()
             outcome = self._call(lambda: session.run(None, case.inputs[0][0]), None)
             self.ledger.check("result", isinstance(outcome.error, errors.Closed), f"closed: {outcome.error!r}")
 
     def _dies_once(self, dice: random.Random) -> None:
-        """A model that kills the host once, natively, when it is made or run: its caller gets the result still."""
+        """Use a model that crashes the host once, when created or run; its caller must still get the result."""
         when, how = dice.choice(("on_create", "on_run")), dice.choice(("segv", "abort"))
         mark = self._new_file()
         model = script(scale=11, once=str(mark), **{when: [how]})
@@ -182,7 +183,7 @@ class Soak:
         mark.unlink(missing_ok=True)
 
     def _late(self, dice: random.Random) -> None:
-        """A call that takes longer than it may."""
+        """Make a call that exceeds its timeout."""
         self._deadline("raise", dice)
 
     def _late_and_killed(self, dice: random.Random) -> None:
@@ -190,7 +191,7 @@ class Soak:
 
     def _deadline(self, on_deadline: Any, dice: random.Random) -> None:
         self.faults += 1
-        # Each another model: one that hangs again and again is put in quarantine, rightly.
+        # A new model each time: a model that hangs repeatedly is quarantined.
         model = script(scale=13, on_run=[f"sleep:{dice.uniform(0.3, 0.6):.9f}"])
         outcome = self._call(lambda: qnnbridge.InferenceSession(model, host=self._host), None)
         if outcome.error is not None:
@@ -208,7 +209,7 @@ class Soak:
         )
 
     def _python_exception(self, dice: random.Random) -> None:
-        """An exception in the host is the caller's; the host lives on."""
+        """Cause an exception in the host: it must reach the caller and not end the host."""
         kind = dice.choice(("SystemExit", "KeyboardInterrupt", "MemoryError", "RecursionError", "BadText"))
         self.faults += 1
 
@@ -220,8 +221,8 @@ class Soak:
         typed = isinstance(outcome.error, errors.RemoteError)
         self.ledger.check("result", typed, f"{kind}: {outcome.error!r}")
 
-    def _poisonous(self, dice: random.Random) -> None:
-        """A model that always kills; others may do so at the same time."""
+    def _always_crashes(self, dice: random.Random) -> None:
+        """Use a model that always crashes the host; other threads may do so at the same time."""
         with self._lock:
             self.faults += 1
             self._names += 1
@@ -236,8 +237,8 @@ class Soak:
             outcome = self._call(use, None)
             if isinstance(outcome.error, errors.ModelQuarantined):
                 break
-            self._judge_crash(outcome, "poison")
-            # The promise in its plainest form.
+            self._judge_crash(outcome, "always crashes")
+            # A crash of one model must not fail the next call of another.
             self._run(dice)
         self.ledger.check("blame", isinstance(outcome.error, errors.ModelQuarantined), f"{outcome.error!r}")
         quick = self._call(use, None)
@@ -254,7 +255,7 @@ class Soak:
             if dice.random() < 0.5:
                 process._child.kill()
             else:
-                # Only while the exit code is not collected is the number certain to be the host's.
+                # The pid may be reused once the exit code has been collected.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGSTOP)
                     self._over.wait(dice.uniform(0.05, 0.5))
@@ -268,7 +269,7 @@ class Soak:
             self.ledger.check("orphan", seconds is not None, f"application killed in state {state}")
             self._over.wait(1.0)
 
-    # --- judging ---
+    # --- checking ---
 
     def _call(self, work: Callable[[], Any], timeout: float | None) -> _Outcome:
         clock = FairClock()
@@ -291,7 +292,7 @@ class Soak:
         return _Outcome(seconds, result, error)
 
     def _judge(self, outcome: _Outcome, expected: Any, name: str) -> None:
-        """A call to a model that works."""
+        """Check the outcome of a call of a healthy model."""
         error = outcome.error
         if error is None:
             if expected is not None:
@@ -303,7 +304,7 @@ class Soak:
         self.ledger.check("next call", False, f"{name}: {error}")
 
     def _judge_crash(self, outcome: _Outcome, name: str) -> None:
-        # The repetition may meet a host that is ended for another call's deadline.
+        # The retry may fail with HostHung, if the host is killed because of another call's deadline.
         typed = isinstance(outcome.error, (errors.HostCrashed, errors.HostHung))
         self.ledger.check("result", typed, f"{name}: {outcome.error!r}")
 

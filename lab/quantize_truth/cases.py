@@ -1,7 +1,7 @@
-"""The models: the float ones of `tests/models`, one made here, and ones out of packages; and realistic samples.
+"""Models (float models of `tests/models`, a generated one, models of packages) and realistic samples.
 
-Values matter: a quantizer that is calibrated with noise is good for noise. So pictures have areas and edges, sound has
-vowels and pauses, and a state is what the model itself left behind.
+A quantizer that is calibrated with noise is accurate for noise only. Therefore pictures have areas and edges, and
+sound has vowels and pauses.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ SAMPLES = 30
 
 @dataclasses.dataclass(frozen=True)
 class TruthCase:
-    """package: `name==version`, empty for a model of `tests/models`. file: name of the ONNX file, or its end.
+    """A model with its samples.
 
-    make: one sample. samples: so many, of which the last are for the comparison.
+    Args:
+        package: `name==version`; empty for a model of `tests/models`.
+        file: path of the ONNX file, or its end.
+        make: returns a sample.
+        samples: number of samples, the last of which are used for the comparison.
     """
 
     name: str
@@ -35,19 +39,19 @@ class TruthCase:
 
 
 def picture(rng: Rng, *shape: int) -> Any:
-    """Areas of one colour with edges, and some noise, in -1 to 1: [N, C, H, W]."""
+    """Return pictures [N, C, H, W] in -1 to 1 with areas of one colour, edges and some noise."""
     coarse = rng.random((*shape[:2], -(-shape[2] // 8), -(-shape[3] // 8)))
     areas = np.kron(coarse, np.ones((8, 8)))[:, :, : shape[2], : shape[3]]
     return ((0.85 * areas + 0.15 * rng.random(shape)) * 2 - 1).astype(np.float32)
 
 
 def last(pictures: Any) -> Any:
-    """[N, C, H, W] as [N, H, W, C]."""
+    """Return pictures [N, C, H, W] as [N, H, W, C]."""
     return np.ascontiguousarray(pictures.transpose(0, 2, 3, 1))
 
 
 def text_line(rng: Rng, height: int, width: int) -> Any:
-    """Dark strokes on a light line."""
+    """Return a picture of a text line: dark strokes on a light background."""
     line = np.full((1, 3, height, width), 0.8)
     for start in range(4, width - 8, 10):
         for _ in range(3):
@@ -58,7 +62,7 @@ def text_line(rng: Rng, height: int, width: int) -> Any:
 
 
 def sound(rng: Rng, count: int, rate: int = 16000) -> Any:
-    """Vowels of random pitch with pauses, and a little noise."""
+    """Return a sound of vowels with random pitch, pauses and a little noise."""
     t = np.arange(count) / rate
     made = 0.003 * rng.standard_normal(count)
     length = int(0.5 * rate)
@@ -72,7 +76,7 @@ def sound(rng: Rng, count: int, rate: int = 16000) -> Any:
 
 
 def spectrum(rng: Rng, frames: int, bins: int) -> Any:
-    """The logarithm of a sound's spectrum, frame by frame, in about -1 to 1."""
+    """Return the logarithmic spectrum of a sound, frame by frame, in about -1 to 1."""
     hop = 160
     wave = sound(rng, frames * hop + 512)
     pieces = np.stack([wave[n * hop : n * hop + 512] * np.hanning(512) for n in range(frames)])
@@ -94,7 +98,7 @@ def echo(rng: Rng, width: int) -> Feeds:
 
 
 def file_bytes(rng: Rng) -> Feeds:
-    """The start and the end of files: text, or bytes of any value."""
+    """Return the start and end of a file: text, or arbitrary bytes."""
     text = rng.random() < 0.5
     values = rng.integers(32, 127, (1, 2048)) if text else rng.integers(0, 256, (1, 2048))
     return {"bytes": values.astype(np.int32)}
@@ -108,7 +112,7 @@ def _shared() -> list[TruthCase]:
     return [
         TruthCase("text direction (PaddleOCR)", "ch_ppocr_mobile_v2.0_cls_infer.onnx",
                   lambda rng: {"x": text_line(rng, 48, 192)}, {"x:0": 1, "x:2": 48, "x:3": 192}),
-        # Sound and states vary: with 20 samples, ranges are too narrow for the loudest of ten others.
+        # Sound and states vary: with 20 samples, the ranges are too narrow for the loudest of ten others.
         TruthCase("speech detection (Silero)", "silero_vad_openvino_16k.onnx", detector_piece, samples=200),
         TruthCase("speech quality (DNSMOS)", "model_v8.onnx",
                   lambda rng: {"input_1": spectrum(rng, 900, 120)[None]}, {"N": 1}),
@@ -161,7 +165,7 @@ PACKAGED = _packaged()
 
 
 def found(case: TruthCase, shared: Path, packages: Path | None) -> Path | None:
-    """The file of a case; None if its package is not unpacked."""
+    """Return the file of a case; None if its package is not unpacked."""
     if not case.package:
         return shared / case.file
     if packages is None:

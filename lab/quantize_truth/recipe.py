@@ -1,4 +1,4 @@
-"""The recipe of ONNX Runtime's documentation for QNN, written out by hand, with nothing of this project."""
+"""The quantisation recipe of ONNX Runtime's documentation for QNN, written by hand without code of this project."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def quantize(model: Path, target: Path, samples: list[dict[str, Any]], bits: int) -> str:
-    """Preprocess, configure, quantise: the words of the error if that fails, else nothing. bits: of activations."""
+    """Preprocess, configure and quantise; return the error text, or "" on success. bits: of activations."""
     from onnxruntime.quantization import CalibrationDataReader, QuantType
     from onnxruntime.quantization import quantize as ort_quantize
     from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config, qnn_preprocess_model
@@ -38,7 +38,7 @@ def quantize(model: Path, target: Path, samples: list[dict[str, Any]], bits: int
 
 
 def leaves_weights_float(model: Path) -> bool:
-    """The recipe does not quantise weights that come out of Constant nodes."""
+    """Return whether weights are still float: the recipe does not quantise weights in Constant nodes."""
     import onnx
 
     graph = onnx.load(str(model)).graph

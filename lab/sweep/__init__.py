@@ -1,4 +1,4 @@
-"""The sweep: every operator that QNN takes, over shapes, attributes, types and values, beside the CPU.
+"""The sweep: compare every operator of QNN with the CPU over shapes, attributes, types and values.
 
-`python -m lab.sweep --help`. What it finds is kept in `qnnbridge_host/model/known_wrong.json`.
+`python -m lab.sweep --help`. Its findings are stored in `qnnbridge_host/model/known_wrong.json`.
 """

@@ -1,8 +1,9 @@
-"""`python -m lab.sweep [--seconds N] [--out FILE] [FAMILY ...]`: run cases on QNN and on the CPU, and say what is wrong.
+"""`python -m lab.sweep [--seconds N] [--out FILE] [FAMILY ...]`: run cases on QNN and the CPU and report
+differences.
 
-Families: see `lab/sweep/generator.py`; `node` and `node-constants` are the node tests of onnx. Each result is a line
-of FILE; a run goes on behind the last one. `--python` is an interpreter with another onnxruntime-qnn. `--report`
-only counts what is in the file: how much of it the table of known-wrong operators explains, and what it does not.
+Families: see `lab/sweep/generator.py`; `node` and `node-constants` are the node tests of onnx. Each result is a
+line of FILE; a run continues after the last one. `--python` is an interpreter with another onnxruntime-qnn.
+`--report` runs no cases and only shows which results in FILE the table of known-wrong operators explains.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.sweep", description=__doc__)
     parser.add_argument("families", nargs="*", metavar="FAMILY", default=[])
     parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--cases", type=int, default=0, help="of each family at most")
+    parser.add_argument("--cases", type=int, default=0, help="maximum of each family")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--soc", default="60")
     parser.add_argument("--out", type=Path, default=Path("sweep.jsonl"))
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--report", action="store_true")
-    parser.add_argument("--examples", action="store_true", help="of the rows of the table, instead of cases")
+    parser.add_argument("--examples", action="store_true", help="run the examples of the table instead of cases")
     parser.add_argument("--used", action="store_true", help="fill QNN's memory with large numbers before each run")
     chosen = parser.parse_args()
     unknown = set(chosen.families) - {*FAMILIES, *_NODE_SETS}
@@ -51,7 +52,7 @@ def main() -> int:
 
 
 def examples(chosen: argparse.Namespace) -> int:
-    """Prints what became of the example of each row on another chip or release; cured: with its rewrite."""
+    """Run the example of each row, on any chip or release, with and without its rewrite; print the results."""
     worker = Worker(chosen.python, chosen.soc, used=chosen.used)
     worker.start()
     found: dict[str, dict[str, str]] = {}
@@ -66,7 +67,7 @@ def examples(chosen: argparse.Namespace) -> int:
 
 
 def sweep(chosen: argparse.Namespace) -> None:
-    """Runs what is not in the file yet, until the time is over."""
+    """Run the cases that the file does not contain yet, until the time is over."""
     done = {line["case"]["id"] for line in report.read(chosen.out)} if chosen.out.exists() else set()
     begun, cpu_before = time.monotonic(), _cpu_seconds()
     labels: dict[int, str] = {}
@@ -99,7 +100,7 @@ def sweep(chosen: argparse.Namespace) -> None:
 
 
 def _cpu_seconds() -> float:
-    """Of the processes that have ended."""
+    """Return the processor time of the ended child processes."""
     spent = os.times()
     return spent.children_user + spent.children_system
 

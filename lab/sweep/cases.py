@@ -1,4 +1,4 @@
-"""The models of `qnnbridge_host.numerics.cases` as `ModelProto`, with the types of their outputs. No threads, no files."""
+"""Models of `qnnbridge_host.numerics.cases` as `ModelProto` with output types. No threads, no files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qnnbridge_host.numerics.cases import Case, CaseModel
 
 
 def float_model(case: Case, *, every_output: bool = False) -> onnx.ModelProto:
-    """Return the model without quantisation. every_output: of all nodes, not of the last alone."""
+    """Return the model without quantisation. every_output: outputs of all nodes instead of the last one only."""
     return _typed(cases.float_model(case, every_output=every_output))
 
 
@@ -22,7 +22,7 @@ def quantised_model(case: Case, ranges: Mapping[str, tuple[float, float]]) -> on
 
 
 def _typed(made: CaseModel) -> onnx.ModelProto:
-    """With types and shapes of the outputs as they are inferred. Raises `ValueError` where they are not."""
+    """Return the model with the inferred types and shapes of its outputs."""
     model = onnx.load_from_string(made.to_bytes())
     del model.graph.output[:]
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)

@@ -1,4 +1,4 @@
-"""What the families of cases draw from: sizes, shapes, tensors, and the case that comes of them."""
+"""Random sizes, shapes, tensors and cases for the families."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from qnnbridge_host.numerics.cases import Case, SweepNode, SweepTensor
 
 Rng = np.random.Generator
 SIZES: Final = (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 17, 20, 24, 25, 31, 32, 33, 40, 48, 49, 56, 63, 64, 65, 80)
-# Of pictures that the simulator computes in less than a second.
+# Sizes of pictures that the simulator computes in less than a second.
 PICTURES: Final = (4, 6, 7, 8, 9, 10, 12, 13, 14, 16, 18, 20, 24, 28, 32, 40, 48, 56, 63, 64, 80, 112)
 CHANNELS: Final = (1, 2, 3, 4, 7, 8, 16, 17, 31, 32, 33, 48, 64, 96)
 FORMS: Final = ("float",) * 6 + ("float16",) + ("qdq8",) * 2 + ("qdq16",)
-# Elements of one tensor at most: the simulator is slow.
+# Maximum number of elements of a tensor: the simulator is slow.
 _MOST_ELEMENTS: Final = 1 << 16
 
 

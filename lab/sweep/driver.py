@@ -1,4 +1,4 @@
-"""Runs cases in worker processes: a death or a hang costs its case alone. One thread for each process."""
+"""Run cases in worker processes, so that a crash or a hang affects only its own case. One thread per process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from qnnbridge_host.numerics.cases import Case
 
-# QNN keeps state that grows and, after about 130 sessions, ends the process.
+# QNN accumulates state and ends the process after about 130 sessions.
 _CASES_EACH: Final = 60
 _SECONDS_EACH: Final = 60.0
 
@@ -21,7 +21,7 @@ Results = dict[str, Any]
 
 
 class Worker:
-    """One process at a time, replaced when it has run its share, when it dies, and when it hangs."""
+    """A worker process that is replaced after its share of cases, a crash or a hang."""
 
     def __init__(self, python: str, soc: str, *, used: bool = False) -> None:
         self._command = [python, "-m", "lab.sweep.worker", soc, *(["used"] if used else [])]
@@ -30,11 +30,15 @@ class Worker:
         self.versions: dict[str, str] = {}
 
     def start(self) -> None:
-        """Starts the process, which `run` does by itself."""
+        """Start the process; optional, since `run` starts it, too."""
         self._ready()
 
     def run(self, case: Case, rewrite: str = "") -> Results:
-        """The result; status `died` with the exit code, or `hung`. rewrite: QNN runs the rewritten model."""
+        """Run a case and return its result, which has status `died` with the exit code, or `hung`, on a failure.
+
+        Args:
+            rewrite: name of a rewrite that is applied to the model for QNN.
+        """
         process = self._ready()
         assert process.stdin is not None
         self._left -= 1
@@ -50,7 +54,7 @@ class Worker:
         return json.loads(line) if line else {"status": "died", "code": self._ended()}  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -76,7 +80,7 @@ class Worker:
         return self._process
 
     def _line(self, process: subprocess.Popen[str]) -> str | None:
-        """None after the time limit; "" if the process ended."""
+        """Read a line; return None after the time limit, and "" if the process ended."""
         assert process.stdout is not None
         limit = threading.Timer(_SECONDS_EACH, process.kill)
         begun = time.monotonic()
@@ -104,11 +108,12 @@ def run_cases(
     deadline: float = float("inf"),
     used: bool = False,
 ) -> dict[str, str]:
-    """Runs them all, or until `deadline` (of `time.monotonic`); gives the versions.
+    """Run all cases, or until a deadline; return the versions of the packages.
 
     Args:
-        told: gets each result, one at a time.
-        used: QNN's memory is filled before each run, with `measuring.filling_model`.
+        told: called with each result, one at a time.
+        deadline: time of `time.monotonic`.
+        used: fill QNN's memory before each run with `measuring.filling_model`.
     """
     waiting = iter(cases)
     lock = threading.Lock()

@@ -105,7 +105,7 @@ _MAKERS: Final = (
 
 
 def power(rng: Rng) -> Case:
-    """Pow with a constant exponent behind an operator, with zeros among the values."""
+    """Return a Pow with a constant exponent after another operator, with zeros among the values."""
     maker = pick(rng, *_MAKERS, "Mul", "Sub", "Add", "Div", "")
     exponent = float(pick(rng, *_EXPONENTS))
     positive = exponent != int(exponent) or exponent < 0
@@ -125,7 +125,7 @@ def power(rng: Rng) -> Case:
 
 
 def chain(rng: Rng) -> Case:
-    """Two or three operators in a row: what the compiler of QNN merges."""
+    """Return two or three operators in a row, which QNN's compiler merges."""
     shape = draw_shape(rng, 2, 4)
     tensors = {"x": SweepTensor(shape, "float", pick(rng, "normal", ["uniform", -3, 3], ["grid", 0.25, 3]))}
     nodes: list[SweepNode] = []
@@ -152,7 +152,7 @@ def chain(rng: Rng) -> Case:
 
 
 def gate(rng: Rng) -> Case:
-    """A tensor, or another one, times an activation of it, as exporters write HardSwish and SiLU."""
+    """Return the product of a tensor and an activation, as exporters write HardSwish and SiLU."""
     shape = draw_shape(rng)
     op = pick(rng, "HardSigmoid", "HardSigmoid", "Sigmoid", "Tanh", "Softplus", "Relu", "Softmax", "Erf")
     attributes = {}
@@ -179,7 +179,7 @@ _CAST_TYPES: Final = {
 
 
 def cast(rng: Rng) -> Case:
-    """From each type to each, over the whole range of 8 bits."""
+    """Return a Cast between any two types, over the whole range of 8 bits."""
     shape, (source, to) = draw_shape(rng), rng.choice(list(_CAST_TYPES), 2, replace=False)
     low, high = (0, 2) if "bool" in (source, to) else (0, 256) if "u" in source + to else (-128, 128)
     x = SweepTensor(shape, str(source), ["ints", low, min(high, 128) if "int8" in (source, to) else high])

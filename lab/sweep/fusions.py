@@ -1,4 +1,4 @@
-"""Families of patterns that the provider of QNN merges into one operator, with other constants, axes and orders.
+"""Families of patterns that QNN's provider merges into one operator, with varied constants, axes and orders.
 
 The list is that of onnxruntime-qnn 2.7 (`qnn_node_group` in its source).
 """
@@ -21,7 +21,7 @@ def _number(value: float, shape: tuple[int, ...] = ()) -> SweepTensor:
 
 
 class _Graph:
-    """Nodes in a row over `x`; `node` gives the name of the result."""
+    """Builder of a chain of nodes from `x`; `node` returns the name of its result."""
 
     def __init__(self, rng: Rng, shape: tuple[int, ...]) -> None:
         self.rng = rng
@@ -33,11 +33,11 @@ class _Graph:
         return f"y{len(self.nodes) - 1}"
 
     def either(self, op: str, left: str, right: str) -> str:
-        """The operands in either order."""
+        """Add a node with its operands in random order."""
         return self.node(op, *pick(self.rng, (left, right), (right, left)))
 
     def constant(self, name: str, value: float, *others: float) -> str:
-        """A number: most often `value`, of one element or of none; sometimes another, or a row of numbers."""
+        """Add a constant: usually `value` as a scalar or with one element, sometimes another number or a row."""
         shape, how = self.tensors["x"].shape, self.rng.random()
         if others and how < 0.1:
             self.tensors[name] = SweepTensor(shape[-1:], "float", ["uniform", 0.3, 2], True)
@@ -50,7 +50,7 @@ class _Graph:
 
 
 def gelu(rng: Rng) -> Case:
-    """x * (1 + Erf(x / sqrt(2))) * 0.5 in the four orders that exporters write."""
+    """Return x * (1 + Erf(x / sqrt(2))) * 0.5 in the four orders that exporters write."""
     g = _Graph(rng, draw_shape(rng, 1, 4))
     by, one, half = math.sqrt(2), 1.0, 0.5
     if rng.random() < 0.6:
@@ -75,7 +75,7 @@ def gelu(rng: Rng) -> Case:
 
 
 def tanh_gelu(rng: Rng) -> Case:
-    """The Gelu by Tanh, with constants near those that it has."""
+    """Return Gelu computed with Tanh, with constants near the right ones."""
     g = _Graph(rng, draw_shape(rng, 1, 4))
     cube = g.either("Mul", g.node("Mul", "x", "x"), "x")
     inner = g.either("Add", "x", g.either("Mul", cube, g.constant("c", 0.044715, 0.04, 0.1, 0.0447, 0.05)))
@@ -86,7 +86,7 @@ def tanh_gelu(rng: Rng) -> Case:
 
 
 def scaled_softmax(rng: Rng) -> Case:
-    """Softmax of a product with a number, along any axis."""
+    """Return Softmax of a scaled tensor along any axis."""
     shape = draw_shape(rng, 1, 4)
     g = _Graph(rng, shape)
     factor = g.constant("k", float(pick(rng, 0.125, 0.5, 1.0, 2.0, 8.0)), -1.0, -0.5, 0.0, -3.0)
@@ -100,7 +100,7 @@ def scaled_softmax(rng: Rng) -> Case:
 
 
 def normalised(rng: Rng) -> Case:
-    """Normalizations in parts: by ReduceL2, by mean and variance, by the root of the mean of squares."""
+    """Return decomposed normalisations: by ReduceL2, by mean and variance, by root mean square."""
     shape = draw_shape(rng, 2, 4)
     g = _Graph(rng, shape)
     first = int(rng.integers(len(shape)))
@@ -141,7 +141,7 @@ def normalised(rng: Rng) -> Case:
 
 
 def reshaped_gemm(rng: Rng) -> Case:
-    """Gemm of a Reshape: its factors, its bias, and a Reshape that keeps the last size or does not."""
+    """Return Gemm after Reshape, with varied factors and bias; the Reshape keeps the last size or not."""
     k, n = int(pick(rng, 4, 8, 16, 33)), int(pick(rng, 1, 4, 8, 24))
     head = pick(rng, (4,), (2, 3), (1, 5), (2, 2, 2), (1, 1, 7), (6, 1))
     rows = int(np.prod(head))
@@ -171,7 +171,7 @@ def reshaped_gemm(rng: Rng) -> Case:
 
 
 def layouts(rng: Rng) -> Case:
-    """Reshape, Transpose and Reshape: shuffled channels, blocks, and ranks above four; Gather in front."""
+    """Return Reshape, Transpose and Reshape: shuffled channels, blocks, ranks above four, or after a Gather."""
     kind = pick(rng, "shuffle", "blocks", "turned", "six", "gather")
     if kind == "shuffle":
         groups, width = int(pick(rng, 2, 3, 4)), int(pick(rng, 2, 4, 8))
@@ -185,7 +185,7 @@ def layouts(rng: Rng) -> Case:
         head = [0, *range(2, len(shape)), 1]
         around = rng.random() < 0.5
         value = "x"
-        if around:  # as the layout of QNN has it, channels last
+        if around:  # QNN's layout has channels last
             g.tensors["x"] = SweepTensor((shape[0], *spatial, shape[1]), "float", "normal")
             value = g.node("Transpose", "x", perm=[0, len(shape) - 1, *range(1, len(shape) - 1)])
         value = g.node("Reshape", g.node("Transpose", g.node("Reshape", value, "s"), perm=perm), "t")
@@ -248,14 +248,14 @@ def layouts(rng: Rng) -> Case:
 
 
 def quantising(rng: Rng) -> Case:
-    """Cast in front of a QuantizeLinear; DequantizeLinear in front of one; products of integers."""
+    """Return Cast before QuantizeLinear, DequantizeLinear before QuantizeLinear, or products of integers."""
     shape = draw_shape(rng, 2, 4)
     kinds = {"uint8": 2, "int8": 3, "int32": 6}
     kind, to = str(pick(rng, *kinds)), str(pick(rng, "uint8", "int8"))
     low = 0 if kind == "uint8" else -100
     g = _Graph(rng, shape)
     how = pick(rng, "cast", "convert", "dynamic", "product")
-    # No quotient of two of these is in the middle between two whole numbers, which QNN rounds in another way.
+    # Chosen so that no quotient lies in the middle between two integers, which QNN rounds differently.
     g.tensors["s"] = _number(float(pick(rng, 1.0, 0.51, 0.053, 1.93)))
     g.tensors["z"] = SweepTensor((), to, [int(pick(rng, 0, 3, 100))], True)
     if how == "cast":

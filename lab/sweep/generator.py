@@ -1,6 +1,6 @@
-"""Cases made up from a seed, family by family. Pure functions.
+"""Generate cases of each family from a seed. Pure functions.
 
-Case number n of a family is always the same: a sweep that is stopped goes on where it was.
+Case number n of a family is always the same, so that a stopped sweep can continue.
 """
 
 from __future__ import annotations
@@ -45,5 +45,5 @@ FAMILIES: Final[Mapping[str, Callable[[Rng], Case]]] = {
 
 
 def generated(family: str, number: int, seed: int) -> Case:
-    """Case `number` of a family."""
+    """Return case `number` of a family."""
     return FAMILIES[family](np.random.default_rng([seed, number, *family.encode()]))

@@ -1,4 +1,4 @@
-"""Families of operators that move values, or pick them by index and place."""
+"""Families of operators that move values, or select them by index or position."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qnnbridge_host.numerics.cases import Case, SweepTensor
 
 
 def moving(rng: Rng) -> Case:
-    """Operators that only move values: an error of one place is plain."""
+    """Return an operator that only moves values, so that an offset by one position is obvious."""
     op = pick(
         *(rng, "Transpose", "Reshape", "Slice", "Slice", "Concat", "Split", "Expand", "Tile", "Flatten", "Squeeze"),
         *("DepthToSpace", "SpaceToDepth", "Unsqueeze", "CumSum", "TopK", "Clip", "OneHot", "Cast"),
@@ -123,7 +123,7 @@ def indexing(rng: Rng) -> Case:
         tensors["i"] = SweepTensor(small, kind, ["ints", low, size], constant)
         return case_of(rng, tensors, one_node(op, "x", "i", axis=axis))
     if op == "ScatterElements":
-        # Along one axis each place once.
+        # Each position once along the axis.
         index = np.stack([rng.permutation(size) for _ in range(int(np.prod(shape)) // size)])
         moved = np.moveaxis(index.reshape(*np.delete(shape, axis % rank), size), -1, axis % rank)
         tensors["i"] = SweepTensor(shape, "int64", (moved + low).ravel().tolist(), constant)

@@ -15,9 +15,10 @@ _MOST_GIVEN: Final = 1024
 
 
 def node_tests(constants: bool) -> Iterator[tuple[str, Case]]:
-    """Name and case of the tests of one node whose tensors are small.
+    """Yield name and case of the tests with a single node and small tensors.
 
-    constants: all inputs but the first are part of the model.
+    Args:
+        constants: make all inputs but the first constants of the model.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -75,7 +76,7 @@ def _of_node_test(test: Any, constants: bool) -> Case | None:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it; None for what it has not."""
+    """Return the value as JSON represents it; None if JSON cannot."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, (int, float)):

@@ -1,4 +1,4 @@
-"""What a sweep found, and how much of it the table of known-wrong operators explains."""
+"""Summarise the results of a sweep, and which of them the table of known-wrong operators explains."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from qnnbridge_host.model.known_wrong import KnownWrong
 from qnnbridge_host.numerics.cases import Case
 
 Line = Mapping[str, Any]
-# The architecture that the sweep is about unless it names another chip.
+# Default architecture of a sweep.
 ARCH = 73
 
 
 def read(path: Path) -> list[Line]:
-    """The results of a sweep, without the lines about its runs."""
+    """Return the results of a sweep, without the lines about its runs."""
     return [line for line in map(json.loads, path.read_text().splitlines()) if "case" in line]
 
 
 def spent(path: Path) -> tuple[int, int]:
-    """Seconds and processor seconds of all runs in a file."""
+    """Return elapsed seconds and processor seconds of all runs in a file."""
     runs = [line["run"] for line in map(json.loads, path.read_text().splitlines()) if "run" in line]
     return sum(run["seconds"] for run in runs), sum(run["cpu_seconds"] for run in runs)
 
 
 def explained(case: Case, arch: int = ARCH) -> tuple[KnownWrong, ...]:
-    """The rows that match the case's model, which is built and read, not run."""
+    """Return the rows that match the case's model, which is built but not run."""
     return known_wrong.find_in_model(model_to_read(case).SerializeToString(), arch=arch)
 
 
 def model_to_read(case: Case) -> Any:
-    """The case's model; a quantised one has made-up ranges."""
+    """Return the case's model; a quantised one has arbitrary ranges."""
     model = float_model(case)
     if not case.form.startswith("qdq"):
         return model
@@ -45,7 +45,7 @@ def model_to_read(case: Case) -> Any:
 
 
 def tally(lines: Sequence[Line]) -> dict[str, Counter[str]]:
-    """For each row, and "" for none: how many of the cases that it matches were right, wrong, and so on."""
+    """Return counts of right, wrong and died cases for each matching row, and for "" (no row)."""
     found: dict[str, Counter[str]] = {"": Counter()}
     for line in lines:
         status = line["result"]["status"]
@@ -61,7 +61,7 @@ def tally(lines: Sequence[Line]) -> dict[str, Counter[str]]:
 
 
 def text_of(lines: Sequence[Line]) -> str:
-    """Counts by operator, then by row of the table."""
+    """Return a text with counts by operator, then by row of the table."""
     counts: dict[str, Counter[str]] = {}
     for line in lines:
         counts.setdefault(line["case"]["nodes"][-1][0], Counter())[line["result"]["status"]] += 1
@@ -72,7 +72,7 @@ def text_of(lines: Sequence[Line]) -> str:
 
 
 def recorded(lines: Sequence[Line], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of the table with what the results say: cases tried and wrong, the worst error, the smallest example."""
+    """Return the rows with cases tried and wrong, the worst error and the smallest example from the results."""
     matching: dict[str, list[Line]] = {}
     for line in lines:
         if line["result"]["status"] in ("right", "wrong") and not line["result"].get("why"):
@@ -93,7 +93,7 @@ def recorded(lines: Sequence[Line], rows: Sequence[Mapping[str, Any]]) -> list[d
     return made
 
 
-# Of a half float that is infinite, as QNN gives it back.
+# QNN returns an infinite half float as this number.
 LARGEST = 131008.0
 
 

@@ -9,7 +9,7 @@ from qnnbridge_host.numerics.cases import Case, SweepTensor
 
 
 def _window(rng: Rng, dims: int, sizes: list[int], *, dilated: bool) -> dict[str, Any]:
-    """Kernel, strides, dilations, and either pads or auto_pad, such that something comes out."""
+    """Return kernel, strides, dilations, and either pads or auto_pad, such that the output is not empty."""
     while True:
         kernel = [int(pick(rng, 1, 2, 3, 3, 4, 5, 7)) for _ in range(dims)]
         if rng.random() < 0.5:
@@ -69,7 +69,7 @@ def conv(rng: Rng) -> Case:
 
 
 def dilated(rng: Rng) -> Case:
-    """Convolutions of one long dimension, where the known fault is."""
+    """Return a convolution of one long dimension, where the known fault occurs."""
     kernel, dilation = int(pick(rng, 2, 3, 5, 7, 9)), int(rng.integers(1, 17))
     reach = dilation * (kernel - 1)
     length = int(pick(rng, *SIZES, 8 * int(rng.integers(1, 24))))
@@ -118,7 +118,7 @@ def pool(rng: Rng) -> Case:
 
 
 def average(rng: Rng) -> Case:
-    """AveragePool without ceil_mode, with kernels, sizes and padding on both sides as networks have them and others."""
+    """Return AveragePool without ceil_mode, with common and unusual kernels, sizes and padding."""
     dims = int(pick(rng, 1, 2, 2, 2, 2, 3))
     same = rng.random() < 0.6
     kernel = [int(pick(rng, 2, 2, 3, 3, 3, 4, 5, 5, 6, 7, 8, 9, 11))] * dims

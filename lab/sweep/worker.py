@@ -1,7 +1,8 @@
-"""`python -m lab.sweep.worker SOC [used]`: runs cases from stdin on QNN and on the CPU, and writes a result for each.
+"""`python -m lab.sweep.worker SOC [used]`: run cases from stdin on QNN and on the CPU, and write a result for each.
 
-Lines of JSON both ways. A process runs many cases; if QNN ends it, the driver knows which case that was. ONNX
-Runtime and QNN alone, without the bridge: the faults are theirs. used: QNN's memory is filled before each run.
+Cases and results are lines of JSON. A process runs many cases; if QNN ends it, the driver assigns the crash to the
+current case. Only ONNX Runtime and QNN are used, without the bridge, so that the faults are theirs. used: fill
+QNN's memory before each run.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from qnnbridge_host.numerics.measuring import CaseRun, filling_model, measured
 
 def main() -> int:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # QNN writes there
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # QNN writes to stdout
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     qnn = _Qnn(sys.argv[1])
     fill = _filling(qnn) if "used" in sys.argv[2:] else lambda: None
@@ -34,7 +35,7 @@ def main() -> int:
         except Exception as error:
             answer = {"status": "broken", "why": f"{type(error).__name__}: {error}"[:300]}
         answers.write(json.dumps(answer) + "\n")
-    os._exit(0)  # QNN's own threads may abort an ordinary end
+    os._exit(0)  # QNN's threads may abort the process at a normal exit
 
 
 def _filling(qnn: _Qnn) -> Callable[[], None]:
@@ -83,7 +84,7 @@ def _version(name: str) -> str:
 
 
 def cpu(model: bytes) -> Any:
-    """A session of the CPU that changes nothing in the graph."""
+    """Return a CPU session without graph optimisations."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -94,7 +95,7 @@ def cpu(model: bytes) -> Any:
 
 
 def result_of(case: Case, qnn: _Qnn, fill: Callable[[], None], rewrite: str = "") -> dict[str, Any]:
-    """`measuring.measured` as JSON has it. rewrite: of `qnnbridge fix`: QNN runs the rewritten model."""
+    """Return the result of `measuring.measured` for JSON. rewrite: name of a rewrite of the model for QNN."""
     found = measured(case, qnn, lambda data: _rewritten(data, rewrite) if rewrite else data, fill=fill)
     judged = {} if found.judged is None else dataclasses.asdict(found.judged)
     told = {key: round(v, 6) if isinstance(v, float) else v for key, v in judged.items()}

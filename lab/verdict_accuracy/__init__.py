@@ -1,1 +1,1 @@
-"""Verdicts of `qnnbridge verify` against the truth, which ONNX Runtime alone gives; `python -m lab.verdict_accuracy`."""
+"""Compare verdicts of `qnnbridge verify` with results of ONNX Runtime alone: `python -m lab.verdict_accuracy`."""

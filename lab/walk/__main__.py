@@ -1,8 +1,9 @@
-"""``python -m lab.walk``: the long form of the walks; exit code 1 if something was found.
+"""``python -m lab.walk``: the long form of the walks; exit code 1 if a difference is found.
 
-Kinds: alone (one thread, its own sessions), shrink (the same by Hypothesis, which shrinks what it finds), threads, kills
-(hosts die meanwhile), daemon (two applications of one daemon), buckets, cache, serving, generation. ``--steps`` is the
-number of each kind; cache and generation, whose steps take long, make a hundredth.
+Kinds: alone (one thread with its own sessions), shrink (one thread with Hypothesis, which shrinks failures),
+threads, kills (hosts are killed meanwhile), daemon (two applications of one daemon), buckets, cache, serving,
+generation. ``--steps`` is the number of steps of each kind; cache and generation, whose steps take long, make a
+hundredth.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=6)
     parser.add_argument("--only", action="append", metavar="KIND")
     given = parser.parse_args()
-    logging.disable()  # each death has a line
+    logging.disable()  # each crash would log a line
 
     def shrink(hosts: list[qnnbridge.Host]) -> int:
         from lab.walk.machine import shrinking_walk

@@ -1,4 +1,4 @@
-"""Plain seeded walks: alone, several threads over the same sessions, with kills of the host, and through the daemon."""
+"""Seeded walks: one thread, several threads with the same sessions, with kills of the host, and with the daemon."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import qnnbridge
 from lab.walk.models import models
 from lab.walk.steps import Pair, Walk, Wrong, walking
 
-# Steps until a walker begins again with no sessions, values and results.
+# Number of steps until a walker restarts with new sessions, values and results.
 FRESH_AFTER = 200
 
-# Steps of all walkers between two kills. By the clock, a busy machine would do little but start hosts.
+# Number of steps of all walkers between two kills. With kills by time, a busy machine would mainly start hosts.
 KILL_EVERY = 30
 
 
 def alone(hosts: Sequence[qnnbridge.Host], steps: int, seed: int) -> int:
-    """One thread with sessions of its own. Returns the number of comparisons. Raises `Wrong`."""
+    """Walk in one thread with its own sessions; return the number of comparisons. Raises `Wrong`."""
     dice = random.Random(seed)
     done = calls = 0
     while done < steps:
@@ -35,7 +35,12 @@ def alone(hosts: Sequence[qnnbridge.Host], steps: int, seed: int) -> int:
 
 
 def crowd(hosts: Sequence[qnnbridge.Host], threads: int, steps: int, seed: int, *, kills: bool = False) -> int:
-    """Several threads over the same sessions, `steps` in all. kills: hosts die meanwhile."""
+    """Walk in several threads with the same sessions; return the number of comparisons. Raises `Wrong`.
+
+    Args:
+        steps: total number of steps.
+        kills: kill hosts meanwhile.
+    """
     dice = random.Random(seed)
     pairs = [Pair(model, hosts, dice.choice) for model in models()]
     calls, lefts, wrong = [0] * threads, [steps // threads] * threads, []
@@ -67,10 +72,10 @@ def crowd(hosts: Sequence[qnnbridge.Host], threads: int, steps: int, seed: int, 
 
 @contextlib.contextmanager
 def _killer(hosts: Sequence[qnnbridge.Host], lefts: Sequence[int]) -> Iterator[None]:
-    """Kills one host after the other. A planned end is waited for: the process may be gone already.
+    """Kill one host after another during the block, but only hosts that have been ready for a while.
 
     Args:
-        lefts: the steps that each walker has before it.
+        lefts: number of remaining steps of each walker.
     """
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Hypothesis chooses the steps, and shrinks what it finds."""
+"""Walks whose steps Hypothesis chooses, and whose failures Hypothesis shrinks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class _Choices:
-    """The first option is the simplest: shrinking leads there."""
+    """Choices by Hypothesis, which shrinks towards the first option."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
@@ -26,7 +26,7 @@ class _Choices:
 
 
 def shrinking_walk(hosts: Sequence[qnnbridge.Host], examples: int, steps: int, *, random: bool) -> None:
-    """Raises `Wrong` with the shortest steps that lead there. random: other steps each time."""
+    """Walk; raise `Wrong` with the shortest failing sequence of steps. random: choose other steps in each run."""
 
     class Machine(RuleBasedStateMachine):
         @initialize(data=st.data())

@@ -1,4 +1,4 @@
-"""Small models whose calls differ in what a session could confuse: outputs, types, shapes, shapes that depend on data."""
+"""Small models whose calls a session could confuse: various outputs, types, shapes and data-dependent shapes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-# Sizes that a free dimension takes; LARGE ones lie in shared memory when they are bound or borrowed.
+# Sizes of free dimensions; tensors of LARGE sizes are in shared memory when they are bound or borrowed.
 SMALL_SIZES = (0, 1, 2, 3, 7)
 LARGE_SIZES = (3, 20_000, 70_000)
 
@@ -17,7 +17,7 @@ Shape = tuple[int | str, ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Input:
-    """One input. shape: names stand for sizes of the walk's choice. texts: strings."""
+    """An input of a model. shape: the walk chooses the sizes of named dimensions. texts: the input has strings."""
 
     name: str
     dtype: Any
@@ -27,8 +27,13 @@ class Input:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Model:
-    """tensors: all inputs and outputs are numeric tensors, so that they can be bound. in_place: outputs may be written
-    over the inputs. sizes: of free dimensions."""
+    """A model.
+
+    Args:
+        tensors: all inputs and outputs are numeric tensors, so that they can be bound.
+        in_place: outputs may overwrite the inputs.
+        sizes: possible sizes of free dimensions.
+    """
 
     name: str
     data: bytes
@@ -52,7 +57,7 @@ def _tensor(name: str, dtype: Any, shape: Shape | None) -> Any:
 
 
 def _simple(name: str, nodes: list[Any], inputs: tuple[Input, ...], outputs: dict[str, Any], **more: Any) -> Model:
-    """outputs: type and shape by name."""
+    """Return a model. outputs: type and shape by name."""
     given = [_tensor(one.name, str if one.texts else one.dtype, one.shape) for one in inputs]
     data = _built(nodes, given, [_tensor(name, *what) for name, what in outputs.items()], more.pop("constants", ()))
     return Model(name, data, inputs, tuple(outputs), **more)
@@ -76,7 +81,7 @@ def _types() -> list[Model]:
 
 
 def _branches() -> Model:
-    """Its output has another rank in each branch."""
+    """Return a model whose output has a different rank in each branch."""
     then = helper.make_graph([_node("Identity", "x", "t")], "then", [], [_tensor("t", np.float32, None)])
     other = helper.make_graph([_node("Unsqueeze", "x zero", "e")], "else", [], [_tensor("e", np.float32, None)])
     branch = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)
@@ -138,7 +143,7 @@ def models() -> list[Model]:
         ),
         _simple("fixed", [_node("Sqrt", "x", "y")], (Input("x", f, (2, 3)),), {"y": (f, (2, 3))}),
         _simple("scalar", [_node("Not", "x", "y")], (Input("x", np.bool_, ()),), {"y": (np.bool_, ())}),
-        # onnxruntime does not write it to bound memory, and hands out the memory of the input.
+        # onnxruntime does not write this output to bound memory, and returns the memory of the input.
         _simple(
             "passed through", [_node("Neg", "x", "y")], (x,), {"x": (f, ("n",)), "y": (f, ("n",))}, tensors=False
         ),

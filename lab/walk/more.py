@@ -1,6 +1,6 @@
-"""Walks over what else remembers: buckets, the cache of compiled models, the server, text generation.
+"""Walks over other parts with state: buckets, the cache of compiled models, the server, text generation.
 
-Each is a plain seeded loop beside a reference that remembers nothing. They raise `Wrong`.
+Each walk is a seeded loop that compares results with a stateless reference. They raise `Wrong`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _model(nodes: list[Any], inputs: dict[str, Any], outputs: dict[str, Any], **
 
 # --- buckets ---------------------------------------------------------------------------------------------
 
-# What is padded with zeros leaves y and z as they are, and the sum too.
+# Zero padding does not change the unpadded part of y and z, or the sum.
 _ROWS = _model(
     [
         helper.make_node("Neg", ["x"], ["y"]),
@@ -54,7 +54,7 @@ _ROWS = _model(
 
 
 def buckets(steps: int, seed: int) -> None:
-    """Sizes, names, batches that are cut into parts, several threads; beside numpy on what was not padded."""
+    """Walk over sizes, names, split batches and several threads; compare with numpy on the unpadded part."""
     dice = random.Random(seed)
     with (
         qnnbridge.Host(shared_memory=True) as host,
@@ -99,12 +99,15 @@ def _adding(number: float, name: str) -> bytes:
 
 
 def cache(steps: int, seed: int, folder: Path) -> None:
-    """Models and weights beside them that are edited, replaced and put back between sessions, with and without their
-    dates; entries that are damaged, removed and exchanged; hosts that are killed."""
+    """Walk over changes between sessions.
+
+    Models and external weights are edited, replaced and restored, with and without their dates; entries are
+    damaged, removed and swapped; hosts are killed.
+    """
     from tests.conformance.real_models import QNN, SOC_MODEL
 
     dice = random.Random(seed)
-    # The last one has its number in a file beside it.
+    # The last model has its weight in an external file.
     outside = folder / "mödel mit Gewicht.onnx"
     paths = [folder / "a.onnx", folder / "b.onnx", outside]
     onnx.save(
@@ -180,7 +183,7 @@ def cache(steps: int, seed: int, folder: Path) -> None:
 
 
 def serving(steps: int, seed: int, folder: Path) -> None:
-    """Clients that ask for different outputs of several models, in JSON and binary, with loads and faults between."""
+    """Request various outputs of several models, in JSON and binary, with model loads and faults in between."""
     import tritonclient.http as triton
     from tests.serve.serving import PRIVATE
     from tests.serve.serving import serving as server_of
@@ -235,9 +238,9 @@ def _as_json(x: Any) -> dict[str, Any]:
 
 
 def generation(steps: int, seed: int, folder: Path, layout: str = "dynamic") -> None:
-    """Several generators of one model in turns: prompts in pieces, further turns, rewinding, deaths of the host.
+    """Alternate several generators of one model: prompts in pieces, further turns, rewinding, crashes of the host.
 
-    The reference is a loop with plain sessions that is given the whole history: onnxruntime-genai itself gives other
+    The reference is a loop of plain sessions with the whole history, since onnxruntime-genai itself returns other
     tokens in a second turn.
     """
     from tests.genai.plain_loop import PlainLoop

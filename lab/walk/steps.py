@@ -1,4 +1,4 @@
-"""What one step of a walk does. The choices come from outside: `random.Random` or Hypothesis."""
+"""The steps of a walk. `random.Random` or Hypothesis makes the choices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 CPU = "CPUExecutionProvider"
 TIMEOUT_S = 60.0
-# Results, arrays and values that a walk keeps at a time.
+# Maximum number of results, arrays and values that a walk keeps.
 KEPT = 12
 
 
@@ -31,11 +31,11 @@ class Pick(Protocol):
 
 
 class Wrong(AssertionError):
-    """The bridge did something else than onnxruntime."""
+    """Error: the bridge and onnxruntime differ."""
 
 
 class Pair:
-    """One model in both worlds."""
+    """Sessions of one model: in process and through the bridge."""
 
     def __init__(self, model: Model, hosts: Sequence[qnnbridge.Host], pick: Pick) -> None:
         self.model = model
@@ -46,16 +46,16 @@ class Pair:
 
 
 class Matrix(np.ndarray):
-    """A subclass, as applications have them."""
+    """A subclass of numpy's array, as applications define."""
 
 
 class Walk:
-    """The state of one walker: sessions that it shares with others, and arrays, values and results of its own.
+    """The state of one walker: its sessions, arrays, values and results.
 
     Args:
-        hosts: the bridge's.
-        pick: chooses.
-        pairs: sessions that several walkers share; default: of its own.
+        hosts: hosts for the sessions of the bridge.
+        pick: makes the choices.
+        pairs: sessions that several walkers share; by default the walker opens its own.
         deaths: hosts are killed meanwhile.
     """
 
@@ -71,15 +71,15 @@ class Walk:
         # Pairs of OrtValue: onnxruntime's, and the bridge's.
         self._values: collections.deque[tuple[Any, qnnbridge.OrtValue]] = collections.deque(maxlen=KEPT)
         self.log: list[str] = []
-        # Comparisons.
+        # Number of comparisons.
         self.calls = 0
 
     def use(self, pick: Pick) -> None:
-        """Let this make the further choices."""
+        """Use `pick` for further choices."""
         self._pick = pick
 
     def step(self) -> None:
-        """One step. Raises `Wrong`."""
+        """Make one step. Raises `Wrong`."""
         ways: tuple[Callable[[], None], ...] = (
             *[self._run] * 8,
             *[self._run_bound] * 3,
@@ -96,10 +96,10 @@ class Walk:
             for pair in self.pairs:
                 pair.bridged.close()
 
-    # --- what is given ------------------------------------------------------------------------------------
+    # --- arguments ----------------------------------------------------------------------------------------
 
     def _names(self, pair: Pair) -> Callable[[], Any]:
-        """Makes the same names twice: a generator gives them once."""
+        """Return a function that creates the output names, since a generator can be read only once."""
         outputs = list(pair.model.outputs)
         chosen = self._pick((outputs, outputs[:1], outputs[-1:], outputs[::-1], outputs[1:2] or outputs))
         return self._pick(
@@ -165,7 +165,7 @@ class Walk:
         return made
 
     def _laid_out(self, pair: Pair, one: Input, array: Any) -> Any:
-        """The array in one of many forms."""
+        """Return the array in one of many forms."""
         way = self._pick(
             ("plain", "plain", "own", "fortran", "gaps", "backwards", "constant", "class", "list", "order")
         )
@@ -255,7 +255,7 @@ class Walk:
         return session.run(names(), feed)
 
     def _targets(self, pair: Pair, expected: tuple[str, Any], names: Any) -> list[Any]:
-        """Arrays for the results, some of them in shared memory; none where the call is to fail."""
+        """Return arrays for the results, some of them in shared memory; none if the call must fail."""
         if expected[0] != "results" or isinstance(names, str):
             return []
         names = list(pair.model.outputs) if names is None else list(names) or list(pair.model.outputs)
@@ -267,7 +267,7 @@ class Walk:
         for name, value in zip(names, expected[1], strict=True):
             way = self._pick(("plain", "own", "none", "gaps"))
             if way == "own":
-                with contextlib.suppress(qnnbridge.errors.InvalidArgument):  # the model does not take this shape
+                with contextlib.suppress(qnnbridge.errors.InvalidArgument):  # the model does not accept this shape
                     targets.append(pair.bridged.empty_output(name, value.shape))
                     continue
             if way == "gaps" and value.ndim:
@@ -281,7 +281,7 @@ class Walk:
         names, feed = self._names(pair), self._feed(pair)
         self._note("background", pair, names, feed)
         if isinstance(names(), str) or (isinstance(names(), list) and 1 in names()):
-            return  # onnxruntime's run_async ends the process there
+            return  # onnxruntime's run_async ends the process for such names
         expected = _outcome(lambda: pair.direct.run(names(), _native(feed)))
         got: list[Any] = []
         done = threading.Event()
@@ -406,7 +406,7 @@ class Walk:
             expected = _outcome(lambda: pair.direct.run_with_iobinding(sides[0]))
             result = _outcome(lambda: pair.bridged.run_with_iobinding(sides[1]))
             if self._deaths and changed is not None and result[0] == "StateLost":
-                # Every later use of it says so, too.
+                # Later uses of the value raise the same error: drop it.
                 kept = (values for values in self._values if values is not changed)
                 self._values = collections.deque(kept, maxlen=KEPT)
                 return
@@ -419,12 +419,12 @@ class Walk:
                     self._same(theirs.numpy(), ours.numpy(), f"value of {name}")
         if self._pick((True, False)):
             for name, theirs, ours in zip(names, sides[0].get_outputs(), sides[1].get_outputs(), strict=True):
-                # Of others onnxruntime's do not keep the memory.
+                # Other values of onnxruntime do not keep their memory alive.
                 if f"{name}: new" in steps and theirs.is_tensor():
                     self._values.append((theirs, ours))
 
     def _new_value(self, array: Any, way: str) -> tuple[Any, qnnbridge.OrtValue]:
-        """On memory of the application's, or on memory of either library."""
+        """Return a pair of values in memory of the application or of each library."""
         if way == "numpy":
             copies = (array.copy(), array.copy())
             values = (
@@ -464,14 +464,14 @@ class Walk:
             self.pairs.append(Pair(model, self._hosts, self._pick))
             self.log.append(f"opened {model.name}")
 
-    # --- judging ------------------------------------------------------------------------------------------
+    # --- comparing ----------------------------------------------------------------------------------------
 
     def _keep(self, way: str, results: list[Any], expected: list[Any]) -> None:
         for value, right in zip(results, expected, strict=True):
             if self._pick((True, False, False)):
                 self._kept.append((way, value, right))
                 if type(value) is np.ndarray and not value.dtype.hasobject:
-                    self._arrays.append(value)  # the feed of a later call; it may be changed there
+                    self._arrays.append(value)  # may become a feed of a later call and be changed there
                     if value.flags.writeable:
                         self._kept.pop()
 
@@ -502,12 +502,12 @@ class Walk:
 
 
 def _whole(array: Any) -> Any:
-    """In C order, with its dimensions (numpy's function of that name gives a scalar one)."""
+    """Return the array in C order; unlike `np.ascontiguousarray`, keep a scalar's shape."""
     return np.asarray(array, order="C")
 
 
 def _native(feed: dict[str, Any]) -> dict[str, Any]:
-    """onnxruntime reads arrays of another byte order as if they had its own; the bridge reads them as they are."""
+    """Return the feed in native byte order: unlike the bridge, onnxruntime misreads other byte orders."""
     return {
         name: array.astype(array.dtype.newbyteorder("="))
         if isinstance(array, np.ndarray) and not array.dtype.isnative
@@ -517,7 +517,7 @@ def _native(feed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _outcome(call: Callable[[], Any]) -> tuple[str, Any]:
-    """The results, or class and words of the error."""
+    """Return ("results", results), or class and text of the error."""
     try:
         return "results", call()
     except (Wrong, AssertionError):
@@ -550,11 +550,11 @@ def _element(array: Any) -> int:
 
 @contextlib.contextmanager
 def walking(walk: Walk) -> Iterator[Walk]:
-    """Around a walk: what was found comes with the last steps."""
+    """Run a walk in the block and close it; add the last steps to errors."""
     try:
         yield walk
         walk.close()
-    except Exception as found:  # one that a step did not expect is a finding, too
+    except Exception as found:  # an unexpected error is a finding, too
         words = str(found) if isinstance(found, Wrong) else f"{type(found).__name__}: {found}"
         raise Wrong("\n".join([*walk.log[-12:], f"-> {words}"])) from found
 

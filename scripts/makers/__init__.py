@@ -1,1 +1,1 @@
-"""Programs for maintainers that make tables and assets of the packages. No command uses them."""
+"""Programs for maintainers that generate tables and assets of the packages. No command uses them."""

@@ -1,7 +1,7 @@
-"""Makes the models of `qnnbridge bench`: ``python -m scripts.makers.bench_models``. Needs onnx.
+"""Create the models of `qnnbridge bench`: ``python -m scripts.makers.bench_models``. Needs onnx.
 
-``add.onnx`` adds 1 to a vector of any length: next to no work, so what is measured is the way there and back.
-``convnet.onnx`` takes an image of 600 KB and computes for 100 to 250 us.
+``add.onnx`` adds 1 to a vector of any length. The computation is negligible, so a benchmark measures the call
+itself. ``convnet.onnx`` processes an image of 600 KB in 100 to 250 us.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ def add() -> Any:
 
 
 def convnet(width: int = WIDTH) -> Any:
-    """width: channels of its first layer. The work grows with it; input and output stay as large as they are."""
+    """Return a convolution network.
+
+    Args:
+        width: channels of the first layer. A larger width means more computation, with the same input and output.
+    """
     dice = np.random.default_rng(6)
     nodes, constants, last = [], {}, "x"
     for index, (before, after) in enumerate(itertools.pairwise((3, width, 2 * width, 16))):

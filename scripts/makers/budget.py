@@ -1,7 +1,7 @@
-"""Count the lines of every package and room, and raise their numbers in docs/dev/budget.md.
+"""Count the lines of every package and folder, and update their budgets in docs/dev/budget.md.
 
 ``python -m scripts.makers.budget`` prints each place that is over its budget. With ``--reason TEXT`` it writes the
-counted lines as new numbers, with the reason in the row, and lowers the numbers that are far above the code.
+counted lines and the reason as new budgets, and lowers budgets that are far above the code.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "dev" / "budget.md"
 FOLDERS = ("protocol", "host_arm64", "bridge_x86", "daemon", "tools")
 TOTAL = "all packages"
-# A place may be this much larger than its number, so that a good change of a few lines needs no edit of the page. A
-# small room may have the lines instead. The total has no slack: it shows how much the code has grown as a whole.
+# A place may exceed its budget by this share, or by these lines if that is more, so that a change of a few lines
+# does not require an edit of the page. The total has zero slack: it shows how much the whole code has grown.
 SLACK = 0.05
 SLACK_LINES = 30
-# A number further above the code than this is lowered, so that the code does not grow back into it.
+# A budget that exceeds the code by more than this is lowered, so that the code does not grow unnoticed.
 UNUSED_SHARE = 0.10
 UNUSED_LINES = 100
 
@@ -31,20 +31,20 @@ _ROW = re.compile(r"^\| `(?P<place>[^`]+)` \| (?P<lines>[\d,]+) \| (?P<reason>.*
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One row of the page. lines: the number that the place is held to. reason: why it was last raised."""
+    """One row of the page. lines: the budget of the place. reason: why the budget was last raised."""
 
     lines: int
     reason: str
 
 
 def rows(page: str) -> dict[str, Row]:
-    """Return the rows of the section Lines: place -> row."""
+    """Return the rows of the section "Lines", by place."""
     section = page.partition("\n## Lines\n")[2].partition("\n## ")[0]
     return {row["place"]: Row(int(row["lines"].replace(",", "")), row["reason"]) for row in _ROW.finditer(section)}
 
 
 def counted(root: Path = ROOT) -> dict[str, int]:
-    """Return lines of Python: of all packages, of each package, and of its folders as ``package.folder``."""
+    """Return the lines of Python of all packages, of each package, and of each folder as ``package.folder``."""
     found: dict[str, int] = defaultdict(int)
     for path in (path for folder in FOLDERS for path in (root / folder).glob("*/**/*.py")):
         lines = len(path.read_text("utf-8").splitlines())
@@ -57,19 +57,19 @@ def counted(root: Path = ROOT) -> dict[str, int]:
 
 
 def most(place: str, lines: int) -> int:
-    """Return how many lines a place with this number may have."""
+    """Return the maximum number of lines of a place with this budget."""
     return lines if place == TOTAL else max(int(lines * (1 + SLACK)), lines + SLACK_LINES)
 
 
 def over(found: Mapping[str, int], budget: Mapping[str, Row]) -> Iterator[str]:
-    """Yield the places that have more lines than their number allows, or no number."""
+    """Yield the places that exceed their budget or lack one."""
     for place, lines in found.items():
         if place not in budget or lines > most(place, budget[place].lines):
             yield place
 
 
 def unused(found: Mapping[str, int], budget: Mapping[str, Row]) -> Iterator[str]:
-    """Yield the places whose number is far above the code, and those that no longer exist."""
+    """Yield the places whose budget is far above the code, and places that no longer exist."""
     for place, row in budget.items():
         lines = found.get(place, 0)
         if not lines or row.lines > max(lines * (1 + UNUSED_SHARE), lines + UNUSED_LINES):
@@ -77,7 +77,7 @@ def unused(found: Mapping[str, int], budget: Mapping[str, Row]) -> Iterator[str]
 
 
 def renewed(page: str, found: Mapping[str, int], reason: str) -> str:
-    """Return the page with the counted lines for each place that is over its budget or far below it.
+    """Return the page with the counted lines of each place that is over its budget or far below it.
 
     Args:
         page: the text of docs/dev/budget.md.
@@ -102,7 +102,7 @@ def renewed(page: str, found: Mapping[str, int], reason: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print or raise the numbers. Return 1 if a place is over its budget and no reason was given."""
+    """Print the places over budget, or update the budgets. Return 1 if there are any and no reason was given."""
     parser = argparse.ArgumentParser(prog="python -m scripts.makers.budget", description=__doc__)
     parser.add_argument("--reason", help="write the counted lines into docs/dev/budget.md with this reason")
     reason = parser.parse_args(arguments).reason

@@ -1,4 +1,4 @@
-"""Make docs/commands.md from the commands themselves: ``python -m scripts.makers.commands_page``."""
+"""Generate docs/commands.md from the commands: ``python -m scripts.makers.commands_page``."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _option(option: Any) -> tuple[str, str]:
 
 
 def _type(kind: Any) -> str:
-    # A table's cell ends at a plain bar.
+    # Not separated by bars: a bar ends the cell of a table.
     return ", ".join(map(str, kind.choices)) if getattr(kind, "choices", None) else str(kind.name).upper()
 
 
@@ -78,7 +78,7 @@ def _first(text: str | None) -> str:
 
 
 def _cell(text: str) -> str:
-    """As one line of a table. Outside of backquotes Markdown would read an angle bracket as a tag."""
+    """Return the text as a table cell in one line. Angle brackets are escaped: Markdown reads them as tags."""
     return " ".join(text.replace("\b", "").split()).replace("|", "\\|").replace("<", "&lt;")
 
 

@@ -1,10 +1,10 @@
-"""Makes the files of `qnnbridge demo`: its model and its text lines.
+"""Create the files of `qnnbridge demo`: its model and its images of text lines.
 
     pip download --no-deps rapidocr-onnxruntime==1.4.4
     python -m scripts.makers.demo_files rapidocr_onnxruntime-1.4.4-py3-none-any.whl
 
-Needs onnx, Pillow and the DejaVu fonts (package fonts-dejavu in Debian), which the application side does not
-have; that is why the results are kept in the repository. The model must be the published one, byte for byte.
+Needs onnx, Pillow and the DejaVu fonts (package fonts-dejavu in Debian). Applications lack these, so the repository
+contains the results. The source model must be byte for byte the published one.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ LINES = (
 
 
 def fixed_model(source: bytes) -> bytes:
-    """The published model with every dimension of its input and output set, by position.
+    """Return the published model with fixed sizes for all dimensions of its input and output.
 
-    By position, because both of its free image axes carry the same name, "?", and its batch is a literal -1.
+    Sizes are set by position, because both free image axes have the same name, "?", and the batch is a literal -1.
     """
     digest = hashlib.sha256(source).hexdigest()
     if digest != SOURCE_SHA256:
@@ -69,7 +69,7 @@ def fixed_model(source: bytes) -> bytes:
 
 
 def rendered(line: LineSource) -> np.ndarray[Any, Any]:
-    """The line as PaddleOCR would hand it to the classifier: RGB, 48 high, at most 192 wide, not yet padded."""
+    """Return the line as PaddleOCR passes it to the classifier: RGB, 48 high, at most 192 wide, not padded."""
     font = ImageFont.truetype(line.font, RENDER_HEIGHT_PX - 2 * MARGIN_PX)
     left, top, right, bottom = font.getbbox(line.text)
     width, height = int(right - left) + 2 * MARGIN_PX, int(bottom - top) + 2 * MARGIN_PX

@@ -1,8 +1,8 @@
-"""The tables of docs/known-wrong.md: the rows, and what they came to on each chip that was measured.
+"""Generate the tables of docs/known-wrong.md: the rows, and their results on each measured chip.
 
 ``python -m scripts.makers.known_wrong [FILE...]`` adds the results of snapshots (``qnnbridge doctor --numbers
---snapshot FILE``) to docs/known-wrong-measured.json, and writes the tables of the page anew. A result of a row that
-has changed since is left out.
+--snapshot FILE``) to docs/known-wrong-measured.json, and rewrites the tables of the page. Results of rows that have
+changed since the measurement are omitted.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _ROWS_HEAD: Final = "| row | operator |"
 
 
 def read_data() -> list[MeasuredFacts]:
-    """Return the results that the page has, the oldest chip first."""
+    """Return the results in the data file of the page, oldest chip first."""
     found = [MeasuredFacts(**one) for one in json.loads(DATA.read_text("utf-8"))] if DATA.exists() else []
     return sorted(found, key=lambda one: (_arch(one), one.chip, not one.simulator, one.when))
 
 
 def merged(before: Sequence[MeasuredFacts], more: Sequence[MeasuredFacts]) -> list[MeasuredFacts]:
-    """Return all results; of each row the newest of each chip, driver and version of QNN."""
+    """Return all results, with the newest result of each row for each chip, driver and version of QNN."""
     kept: dict[str, MeasuredFacts] = {}
     for one in sorted((*before, *more), key=lambda one: one.when):
         key = json.dumps([one.chip, one.simulator, one.versions], sort_keys=True)
         if (older := kept.get(key)) is not None:
-            # A snapshot may have some rows only.
+            # A snapshot may contain only some rows.
             one = dataclasses.replace(
                 one, rows={**older.rows, **one.rows}, digests={**older.digests, **one.digests}
             )
@@ -62,7 +62,7 @@ def page_rows() -> list[str]:
 
 
 def measured_table(measured: Sequence[MeasuredFacts]) -> str:
-    """Return the table of rows by chips."""
+    """Return the table with a line per row and a column per chip."""
     lines = [f"| row | {' | '.join(map(_heading, measured))} |", "|---" * (len(measured) + 1) + "|"]
     for row in table():
         states = [
@@ -73,7 +73,7 @@ def measured_table(measured: Sequence[MeasuredFacts]) -> str:
 
 
 def with_tables(page: str, measured: Sequence[MeasuredFacts]) -> str:
-    """Return the page with today's tables in it."""
+    """Return the page with its tables replaced by current ones."""
     lines = page.split("\n")
     first = next(number for number, line in enumerate(lines) if line.startswith(_ROWS_HEAD))
     last = next(number for number in range(first, len(lines)) if not lines[number].startswith("|"))

@@ -1,9 +1,8 @@
-"""Read the names of QNN's options from the wheels of every release, and write option_names.json.
+"""Find QNN's option names in the wheels of every release, and write option_names.json.
 
-``python -m scripts.makers.option_names`` downloads one wheel for each release and platform from 1.20 on, one at
-a time (about 6 GB). It also prints texts of the newest libraries that look like names of options and are not in the
-tables of `qnn_options`: a person decides whether they belong there. ``--verify`` writes nothing
-and prints what differs.
+``python -m scripts.makers.option_names`` downloads one wheel for each release and platform from 1.20 on, one at a
+time (about 6 GB). It also prints texts of the newest libraries that look like option names but are missing in the
+tables of `qnn_options`, for a person to review. ``--verify`` prints the differences and writes nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from scripts.makers import wheels
 TABLE = Path(option_names.__file__).with_name("option_names.json")
 NAMES = (*PROVIDER_OPTIONS, *RUN_OPTIONS, *DYNAMIC_OPTIONS)
 OLDEST = (1, 20)
-# Up to 1.20 the provider was inside of ONNX Runtime's own library.
+# Up to 1.20 the provider was part of ONNX Runtime's own library.
 _LIBRARY = re.compile(r"(providers_qnn|onnxruntime_pybind11_state)[^/]*\.(dll|so|pyd)$")
 _PROVIDERS_OWN = "providers_qnn"
 _TEXT = re.compile(rb"(?<![ -~])([a-z][a-z0-9]*(?:_[a-z0-9]+)+)(?![ -~])")
@@ -41,7 +40,7 @@ def system_of(platform: str) -> str:
 
 
 def wanted() -> Iterator[tuple[str, wheels.WheelTarget]]:
-    """Yield each final release and platform once, with the first of its Pythons."""
+    """Yield each final release and platform once, with its first Python version."""
     for release in load_releases():
         numbers = version_key(release.version)[0]
         if is_final(release.version) and (*numbers, 0)[:2] >= OLDEST:
@@ -62,7 +61,12 @@ def libraries_in(wheel: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def read_all() -> tuple[Found, set[str], str]:
-    """Return the names in each release and system, texts of the newest one like options, and the newest release."""
+    """Read one wheel per release and platform.
+
+    Returns:
+        The option names in each release and system, unknown texts of the newest release that look like options, and
+        the newest release.
+    """
     found: Found = {}
     unknown: set[str] = set()
     seen, targets = set(), list(wanted())
@@ -85,7 +89,7 @@ def read_all() -> tuple[Found, set[str], str]:
 
 
 def document(found: Found, newest: str, generated: str) -> dict[str, Any]:
-    """Return the table: name -> system -> the release from which on every release has the name, or "all"."""
+    """Return the table: by name and system, the first release since which all releases have the name, or "all"."""
     options: dict[str, dict[str, str]] = {}
     for name in sorted(NAMES):
         for system in option_names.SYSTEMS:
@@ -95,7 +99,7 @@ def document(found: Found, newest: str, generated: str) -> dict[str, Any]:
                 text = option_names.ALL if since == releases[0] else ".".join(map(str, since))
                 options.setdefault(name, {})[system] = text
         if len(name) <= option_names.WHOLE_BYTES and "windows" in options.get(name, {}):
-            # Its absence on Linux shows nothing, and every short name is older than the first wheel for Linux.
+            # Short names cannot be found reliably on Linux, and all are older than the first wheel for Linux.
             options[name].setdefault("linux", option_names.ALL)
     return {"schema": 1, "generated": generated, "newest": newest, "options": options}
 
@@ -118,7 +122,7 @@ def differences(stated: Mapping[str, Any], made: Mapping[str, Any]) -> Iterable[
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.makers.option_names", description=__doc__)
-    parser.add_argument("--verify", action="store_true", help="write nothing, print what differs")
+    parser.add_argument("--verify", action="store_true", help="print the differences and write nothing")
     verify = parser.parse_args().verify
     found, unknown, newest = read_all()
     made = document(found, newest, datetime.datetime.now(datetime.timezone.utc).date().isoformat())

@@ -1,8 +1,7 @@
-"""The tables of pages in docs/ that are made from data: findings in doctor.md, releases in versions.md, options in
-qnn-options.md.
+"""Generate tables of pages in docs/: findings in doctor.md, releases in versions.md, options in qnn-options.md.
 
-``python -m scripts.makers.page_tables docs/versions.md`` writes the tables of a page anew between its two marks;
-everything else in the page is written by hand and stays. Tests hold pages and data together.
+``python -m scripts.makers.page_tables docs/versions.md`` rewrites the tables between the two marks of a page; the
+rest of the page is written by hand and stays unchanged. Tests compare the pages with the data.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from qnnbridge_tools.versions.fitness import (
 from qnnbridge_tools.versions.packages import MlRelease, ml_releases
 from qnnbridge_tools.versions.view import ort_text
 
-# The lines of a page between which its tables stand.
+# The lines of a page that enclose its tables.
 FINDINGS_MARKS = "<!-- the table of findings: begin -->", "<!-- the table of findings: end -->"
 RELEASES_MARKS = "<!-- made from the data: begin -->", "<!-- made from the data: end -->"
 OPTIONS_MARKS = "<!-- the table of options: begin -->", "<!-- the table of options: end -->"
@@ -39,7 +38,7 @@ _COLUMNS = ("version", "QNN SDK", "HTP API", "drives NPUs", "other libraries", "
 
 
 def with_tables(page: str) -> str:
-    """The page with today's tables in it. Raises `OptionError` for a page without marks."""
+    """Return the page with its tables replaced by current ones. Raises `OptionError` for a page without marks."""
     for marks, tables in _TABLES:
         before, begin, rest = page.partition(marks[0])
         _, end, after = rest.partition(marks[1])
@@ -50,7 +49,7 @@ def with_tables(page: str) -> str:
 
 
 def findings_table() -> str:
-    """The findings that the doctor knows, with what they mean."""
+    """Return the table of the doctor's findings with their severity and effect."""
     rows = ["| code | how bad | why it matters |", "|---|---|---|"]
     for code, entry in CATALOGUE.items():
         bad = entry.severity.name.lower()
@@ -61,7 +60,7 @@ def findings_table() -> str:
 
 
 def options_table() -> str:
-    """Return the options of QNN with their values and the first release on each system that reads them."""
+    """Return the table of QNN's options: their values, and the first release on each system that reads them."""
     rows = []
     for what, table in (("provider", PROVIDER_OPTIONS), ("run", RUN_OPTIONS), ("dynamic", DYNAMIC_OPTIONS)):
         for name, option in table.items():
@@ -94,7 +93,7 @@ def _values_text(option: Option) -> str:
 
 
 def releases_tables() -> str:
-    """The releases of each platform, and the known faults."""
+    """Return the tables of the releases of each platform, of Windows ML, and of known faults."""
     releases = load_releases()
     wheels = sum(len(release.wheels) for release in releases)
     lines = [
@@ -138,7 +137,7 @@ def _lines(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterato
 
 
 def write(page: Annotated[Path, typer.Argument(help="docs/versions.md or docs/doctor.md")]) -> None:
-    """Write the tables of a page into it."""
+    """Rewrite the tables of a page."""
     with reporting.work():
         page.write_text(with_tables(page.read_text("utf-8")), "utf-8", newline="\n")
 

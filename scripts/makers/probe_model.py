@@ -1,6 +1,6 @@
-"""Makes the model of the live probe: ``python -m scripts.makers.probe_model`` (needs onnx).
+"""Create the model of the live probe: ``python -m scripts.makers.probe_model`` (needs onnx).
 
-relu(x @ w + b) with small multiples of 1/8, so that 16 bits are enough for exact numbers.
+The model computes relu(x @ w + b) with small multiples of 1/8, so that 16 bits represent all numbers exactly.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Makes the version table from the wheels on the package index, or checks it against them.
+"""Generate the table of releases from the wheels on the package index, or compare it with them.
 
-``python -m scripts.makers.releases`` reads every wheel of onnxruntime-qnn (about 20 GB in all, one at
-a time) and writes `releases.json` into the package. With ``--verify`` it writes nothing and says what differs.
+``python -m scripts.makers.releases`` reads every wheel of onnxruntime-qnn (about 20 GB in all, one at a time) and
+writes `releases.json` into the package. ``--verify`` prints the differences and writes nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TableEntry = dict[str, Any]
 
 
 def make_document(entries: Iterable[TableEntry], generated: str) -> dict[str, Any]:
-    """The document of entries with one wheel each. Those that differ in nothing but that become one release."""
+    """Return the document for entries with one wheel each. Entries that differ in the wheel only are merged."""
     joined: dict[str, TableEntry] = {}
     for entry in entries:
         key = json.dumps({**entry, "wheels": None}, sort_keys=True)
@@ -43,7 +43,7 @@ def make_document(entries: Iterable[TableEntry], generated: str) -> dict[str, An
 
 
 def fill_interfaces(releases: list[TableEntry]) -> None:
-    """Libraries of one build have one interface, and only those for Linux show it."""
+    """Copy the interface of Linux libraries to Windows libraries of the same build, which do not show it."""
     known = {
         libraries["qnn_sdk"]: (libraries["core_api"], libraries["backend_api"])
         for release in releases
@@ -60,12 +60,12 @@ def document_text(document: dict[str, Any]) -> str:
 
 
 def by_file(releases: Iterable[TableEntry]) -> dict[str, TableEntry]:
-    """Every wheel by its file name, with what the table says of it."""
+    """Return an entry with a single wheel for each wheel in the table, by file name."""
     return {wheel["file"]: {**release, "wheels": [wheel]} for release in releases for wheel in release["wheels"]}
 
 
 def differences(stated: TableEntry, found: TableEntry, where: str = "") -> Iterator[str]:
-    """The differences between table and wheel, one line each."""
+    """Yield the differences between table and wheel, one line each."""
     for key in sorted(stated.keys() | found.keys()):
         left, right = stated.get(key), found.get(key)
         if left == right:
@@ -97,14 +97,14 @@ Wanted = tuple[str, wheels.WheelTarget]
 
 
 def default_table() -> Path:
-    """The data file of the package."""
+    """Return the data file of the package."""
     import qnnbridge_host.model
 
     return Path(qnnbridge_host.model.__file__).with_name("releases.json")
 
 
 def list_index(families: Iterable[str], pythons: Iterable[str]) -> list[Wanted]:
-    """Every version and target that has a wheel, oldest version first."""
+    """Return every version and target with a wheel, oldest version first."""
     pythons = list(pythons)
     found = [
         (version, target)
@@ -117,7 +117,7 @@ def list_index(families: Iterable[str], pythons: Iterable[str]) -> list[Wanted]:
 
 
 def read_wheels(wanted: Sequence[Wanted], reader: WheelReader) -> Iterator[TableEntry]:
-    """Get each wheel, read it, delete it. Says on stderr which one it is at: all take up to an hour."""
+    """Download, read and delete each wheel. Print the progress on stderr, since all take up to an hour."""
     for number, (version, target) in enumerate(wanted, 1):
         print(f"[{number}/{len(wanted)}] {version} {target.family} {target.python}", file=sys.stderr)
         with tempfile.TemporaryDirectory(prefix="qnnbridge-wheels-") as folder:
@@ -125,7 +125,7 @@ def read_wheels(wanted: Sequence[Wanted], reader: WheelReader) -> Iterator[Table
 
 
 def verify(table: dict[str, Any], wanted: list[Wanted], *, is_all: bool) -> Iterator[str]:
-    """Lines about what the table states otherwise than the wheels; also wheels that only one of the two has."""
+    """Yield a line for each difference between table and wheels, and for each wheel that either of them lacks."""
     stated = by_file(table["releases"])
     unread = set(stated)
     for found in read_wheels(wanted, WheelReader()):
@@ -142,7 +142,7 @@ def verify(table: dict[str, Any], wanted: list[Wanted], *, is_all: bool) -> Iter
 
 
 def take_over_interfaces(stated: TableEntry, found: TableEntry) -> None:
-    """Takes the interface of Windows libraries from the table: only Linux libraries show it."""
+    """Copy the interface of Windows libraries from the table, since only Linux libraries show it."""
     for left, right in zip(stated["library_sets"], found["library_sets"], strict=False):
         if right["core_api"] is None and left["qnn_sdk"] == right["qnn_sdk"]:
             right["core_api"], right["backend_api"] = left["core_api"], left["backend_api"]
@@ -152,12 +152,12 @@ def run(
     versions: Annotated[
         list[str] | None, typer.Argument(metavar="[VERSION]...", help="With --verify: only these versions.")
     ] = None,
-    check: Annotated[bool, typer.Option("--verify", help="Write nothing; say what differs.")] = False,
-    table: Annotated[Path | None, typer.Option(help="The data file, instead of the package's own.")] = None,
+    check: Annotated[bool, typer.Option("--verify", help="Print the differences and write nothing.")] = False,
+    table: Annotated[Path | None, typer.Option(help="Another data file than the package's.")] = None,
     platform: Annotated[list[str] | None, typer.Option(help="With --verify: only this platform.")] = None,
     python: Annotated[list[str] | None, typer.Option(help="With --verify: only this Python, such as 3.13.")] = None,
 ) -> None:
-    """Make the version table of onnxruntime-qnn from the wheels on the package index, or check it."""
+    """Generate the table of onnxruntime-qnn's releases from the wheels on the package index, or check it."""
     with reporting.work():
         path = table or default_table()
         is_all = not (versions or platform or python)

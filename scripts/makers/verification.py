@@ -1,11 +1,11 @@
-"""Make the tables of docs/dev/verification.md from verification.toml beside it.
+"""Generate the tables of docs/dev/verification.md from verification.toml in the same folder.
 
-``python -m scripts.makers.verification`` writes the page.
+``python -m scripts.makers.verification`` writes the page; with ``--check`` it compares the page only.
 
-The page above MARK is prose, written by hand; everything below it is generated. A row says what was checked
-(`subject`), what came out (`result`), on which of the `[places]` (`where`) and by which test, file or program
-(`by`); "hand" means that nothing repeats it. A table holds figures that need columns of their own. With ``--check``
-the page is compared and not written. Needs Python 3.11 (tomllib).
+The text above MARK is written by hand; everything below it is generated. A row contains what was checked
+(`subject`), the outcome (`result`), on which of the `[places]` (`where`) and by which test, file or program (`by`);
+"hand" means that no test or program repeats the check. A table contains figures that need further columns. Needs
+Python 3.11 (tomllib).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ DOCS = Path(__file__).parents[2] / "docs" / "dev"
 PAGE = DOCS / "verification.md"
 DATA = DOCS / "verification.toml"
 MARK = "<!-- Below this line: made from verification.toml by scripts/makers/verification.py. -->\n"
-# What `by` may say in place of a test, a file or a program.
+# Values of `by` that are not a test, a file or a program.
 BY_HAND = "hand"
 NOT_RUN = "not run"
 
 
 def load() -> dict[str, Any]:
-    # By name: mypy checks for Python 3.10, whose library has no tomllib.
+    # Imported by name, because mypy checks for Python 3.10, which lacks tomllib.
     toml: Any = importlib.import_module("tomllib")
     data: dict[str, Any] = toml.loads(DATA.read_text("utf-8"))
     return data
@@ -54,7 +54,7 @@ def row_cells(row: dict[str, Any]) -> list[str]:
 
 
 def overview(data: dict[str, Any]) -> Iterator[str]:
-    """How many rows and tables each section has from each place."""
+    """Yield the table of places, and the number of rows and tables of each section for each place."""
     places = list(data["places"])
     yield from grid(["place", "what it is"], [[name, text] for name, text in data["places"].items()])
     yield "Rows and tables of each section, by place:"

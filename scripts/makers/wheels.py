@@ -1,8 +1,8 @@
-"""The wheels of onnxruntime-qnn: the package index that has them, and what they hold.
+"""Find, download and read the wheels of onnxruntime-qnn.
 
-The index is asked through pip and with pip's own configuration: pip knows the index, its certificates, proxies
-and passwords, so nothing here does. Each call is one pip process. A wheel is read without installing it, a
-library without loading it.
+The package index is accessed through pip, whose configuration contains the index, certificates, proxies and
+passwords. Each call starts one pip process. Wheels are read without installing them, and libraries without loading
+them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class WheelTarget:
 
 
 def _linux(machine: str) -> tuple[str, ...]:
-    # pip takes the tags by their letters: each glibc that a wheel may name has to be said.
+    # pip compares tags literally, so the list must contain each glibc version that a wheel may require.
     return (f"linux_{machine}", *(f"manylinux_2_{minor}_{machine}" for minor in range(17, 60)))
 
 
@@ -59,7 +59,7 @@ PYTHONS = tuple(f"3.{minor}" for minor in range(8, 17))
 
 
 def published(target: WheelTarget) -> list[str]:
-    """The versions that have a wheel for this target, development builds included; newest first."""
+    """Return the versions with a wheel for this target, including development builds, newest first."""
     result = _pip("index", "versions", PACKAGE, "--pre", *_selection(target))
     found = re.search(r"^Available versions: (.*)$", result.stdout, re.MULTILINE)
     if found:
@@ -70,7 +70,7 @@ def published(target: WheelTarget) -> list[str]:
 
 
 def download(version: str, target: WheelTarget, folder: Path) -> Path:
-    """Put the wheel of this version into an empty folder, unpacked nowhere and with nothing it depends on."""
+    """Download the wheel of this version, without its dependencies, into an empty folder and return its path."""
     where = ("--no-deps", "--no-cache-dir", "--dest", str(folder))
     result = _pip("download", f"{PACKAGE}=={version}", *where, *_selection(target))
     wheels = list(folder.glob("*.whl"))
@@ -104,7 +104,7 @@ def _pip(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-# Six numbers of QnnInterface_t: core API 2.x.y, then backend API. ELF compilers keep them as one constant.
+# Six numbers of QnnInterface_t: core API 2.x.y, then backend API. Compilers for ELF store them as one constant.
 _INTERFACE = re.compile(
     rb"(?=\x02\0\0\0[\x0a-\x63]\0\0\0[\0-\x63]\0\0\0[\x01-\x63]\0\0\0[\0-\xff]\0\0\0[\0-\x63]\0\0\0)"
 )
@@ -113,7 +113,7 @@ HTP_API_MAJOR = 5
 
 
 def interface_of(path: Path) -> tuple[str, str] | None:
-    """Core API and backend API of the HTP backend library, if the file shows them without doubt."""
+    """Return core API and backend API of an HTP backend library; ``None`` if they are not unique in the file."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = {struct.unpack_from("<6I", data, match.start()) for match in _INTERFACE.finditer(data)}
     versions = [numbers for numbers in found if numbers[3] == HTP_API_MAJOR]
@@ -127,7 +127,7 @@ _NAME = re.compile(r"onnxruntime_qnn-(?P<version>[^-]+)-(?P<python>[^-]+)-[^-]+-
 _STUB = re.compile(r"(?:lib)?QnnHtpV(\d+)Stub\.(?:dll|so)")
 _SKEL = re.compile(r"libQnnHtpV(\d+)Skel\.so")
 _CATALOG = re.compile(r"libqnnhtpv(\d+)\.cat", re.IGNORECASE)
-# Libraries that only the wheel for one Python has, such as libDlModelToolsPy312.pyd.
+# Libraries for a single Python version, such as libDlModelToolsPy312.pyd.
 _OF_ONE_PYTHON = re.compile(r".*Py3\d+\.(?:pyd|so)")
 _BACKENDS = ("Htp", "Gpu", "Cpu", "Dsp", "Ir", "Saver")
 _LIBRARY_ENDS = (".dll", ".so", ".pyd")
@@ -137,7 +137,7 @@ BUILTIN, PLUGIN = "1.x builtin", "2.x plugin"
 
 @dataclasses.dataclass(frozen=True)
 class LibraryTraits:
-    """The traits of one library file."""
+    """Properties of a library file."""
 
     machine: str
     build: str | None
@@ -145,13 +145,13 @@ class LibraryTraits:
 
 
 class WheelReader:
-    """Reads wheels one after another and remembers the libraries it has seen. For one thread."""
+    """Reader of wheels that caches the properties of libraries. Not thread-safe."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, int, int], LibraryTraits] = {}
 
     def read(self, path: Path) -> dict[str, Any]:
-        """One release with one wheel."""
+        """Return a release entry with one wheel."""
         found = _NAME.fullmatch(path.name)
         if found is None:
             raise BridgeError(f"{path.name} is not named like a wheel of onnxruntime-qnn.")
@@ -229,14 +229,14 @@ def _numbers(pattern: re.Pattern[str], names: set[str]) -> list[int]:
 
 
 def _requires(archive: zipfile.ZipFile, files: list[PurePosixPath]) -> list[str]:
-    """The requirements of the wheel without extras."""
+    """Return the requirements of the wheel, except those of extras."""
     metadata = next(file for file in files if file.name == "METADATA" and file.parent.name.endswith(".dist-info"))
     message = email.message_from_bytes(archive.read(str(metadata)))
     return sorted(text for text in message.get_all("Requires-Dist") or () if "extra ==" not in text)
 
 
 def _ort_requirement(requires: list[str]) -> str:
-    """The specifier of onnxruntime, "" if the metadata names none."""
+    """Return the version specifier of the requirement onnxruntime, or "" without one."""
     for text in requires:
         found = re.fullmatch(r"onnxruntime\s*\(?([<>=!~][^;)]*)?\)?(?:\s*;.*)?", text.strip())
         if found:
@@ -248,7 +248,7 @@ def _bundled_ort(archive: zipfile.ZipFile) -> str:
     source = archive.read("onnxruntime/__init__.py").decode("utf-8")
     found = re.search(r"""^__version__ = ["']([^"']+)["']""", source, re.MULTILINE)
     if found is None:
-        raise BridgeError("onnxruntime/__init__.py in the wheel names no version.")
+        raise BridgeError("onnxruntime/__init__.py in the wheel does not contain a version.")
     return f"=={found[1]}"
 
 

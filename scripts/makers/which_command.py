@@ -1,7 +1,7 @@
-"""Draw docs/images/which-command.svg: which command is for which task.
+"""Draw docs/images/which-command.svg: the commands for each task.
 
-``python -m scripts.makers.which_command`` writes the picture. A row starts with what the user has, and goes on with
-commands in the order in which they are used.
+``python -m scripts.makers.which_command`` writes the picture. A row starts with the user's situation, followed by
+commands in the order of their use.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 PICTURE: Final = Path(__file__).parents[2] / "docs" / "images" / "which-command.svg"
 
-# What the user has -> commands without the word qnnbridge, each with what it does.
+# The user's situation, and the commands (without the word qnnbridge) with their effect.
 ROWS: Final[tuple[tuple[str, tuple[tuple[str, str], ...]], ...]] = (
     ("Nothing yet", (("setup", "make the host"), ("demo", "try it"), ("doctor", "check the computer"))),
     (

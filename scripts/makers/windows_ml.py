@@ -1,4 +1,4 @@
-"""Makes the table of Windows ML's releases from the wheels in a folder, where pip has put them:
+"""Generate the table of Windows ML's releases from wheels that pip has downloaded to a folder:
 
     pip download --no-deps --only-binary :all: --platform win_arm64 --python-version 3.13 windowsml
     python -m scripts.makers.windows_ml FOLDER
@@ -28,7 +28,7 @@ _NAME = re.compile(
 
 
 def read_wheel(path: Path) -> dict[str, Any]:
-    """An entry of the table with one wheel. Raises `BridgeError` for a file that is none of these wheels."""
+    """Return a table entry with one wheel. Raises `BridgeError` for a file that is not one of these wheels."""
     found = _NAME.fullmatch(path.name)
     if found is None:
         raise BridgeError(f"{path.name} is not named like a wheel of {READER} or {RUNTIME}.")
@@ -59,7 +59,7 @@ def read_wheel(path: Path) -> dict[str, Any]:
 
 
 def make_table(entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The document of entries with one wheel each; those of a release become one."""
+    """Return the document for entries with one wheel each; entries of the same release are merged."""
     joined: dict[str, dict[str, Any]] = {}
     lists = ("platforms", "python", "wheels")
     for entry in entries:

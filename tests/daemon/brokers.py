@@ -1,4 +1,4 @@
-"""A broker in threads of the test, and applications' hosts that are connected to it by pipes."""
+"""A broker in threads of the test, and `Host` objects of applications, connected to it by pipes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from qnnbridge_daemon.listener import ClientEnds
 from qnnbridge_os.fds import OwnedFds
 from qnnbridge_os.processes import enlarge_pipe
 
-# Only a defect waits this long.
+# Timeout that only a defect reaches.
 GRACE_S = 20.0
 
 
 def pipes() -> tuple[ClientEnds, int, int]:
-    """The daemon's ends of a new connection, and the client's: to write to, to read from."""
+    """Open a connection; return the daemon's ends, and the client's descriptors for writing and reading."""
     in_fd, to_daemon = os.pipe()
     from_daemon, out_fd = os.pipe()
     for fd in (to_daemon, from_daemon):
@@ -32,7 +32,7 @@ def pipes() -> tuple[ClientEnds, int, int]:
 
 
 class Connected:
-    """A "process" that is a connection to the broker."""
+    """A connection to the broker with the interface of a process."""
 
     def __init__(self, stdin_fd: int, stdout_fd: int, stderr_fd: int, thread: threading.Thread) -> None:
         self.pid = os.getpid()
@@ -61,7 +61,7 @@ class Connected:
 
 
 class Lab:
-    """A broker in threads of the test, and hosts that are connected to it."""
+    """A broker in threads of the test, and the hosts connected to it."""
 
     def __init__(self, npu_host: qnnbridge.Host, settings: BrokerSettings | None = None) -> None:
         self.npu_host = npu_host
@@ -69,7 +69,7 @@ class Lab:
         self._hosts: list[qnnbridge.Host] = []
 
     def client(self, **options: Any) -> qnnbridge.Host:
-        """The host of one more application."""
+        """Return a host that represents another application."""
         host = qnnbridge.Host(_daemon=DaemonAccess(start=False), **options)
         host.supervisor._spawner = self
         host.supervisor._reach = lambda _deadline: None
@@ -77,7 +77,7 @@ class Lab:
         return host
 
     def connect(self) -> tuple[int, int, threading.Thread]:
-        """A bare connection: descriptors to write to and to read from, the thread that serves it."""
+        """Open a connection without a host; return the client's descriptors (write, read) and the serving thread."""
         ends, to_daemon, from_daemon = pipes()
         thread = threading.Thread(target=self.broker.serve, args=(ends,), daemon=True)
         thread.start()
@@ -106,7 +106,7 @@ def lab(npu_host: qnnbridge.Host, settings: BrokerSettings | None = None) -> Ite
 
 
 def until(condition: Callable[[], bool], told: Callable[[], object] = lambda: "it did not happen") -> None:
-    """Wait for something that happens by itself, soon. told: what the failure shows."""
+    """Wait until the condition is true. told: returns the message of a failure."""
     deadline = time.monotonic() + GRACE_S
     while not condition():
         assert time.monotonic() < deadline, told()
@@ -114,7 +114,7 @@ def until(condition: Callable[[], bool], told: Callable[[], object] = lambda: "i
 
 
 def in_threads(*works: Callable[[], Any]) -> list[Any]:
-    """The results of all, done at once. Raises what the first raised."""
+    """Run all functions at the same time; return their results, or raise the first exception."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(len(works)) as pool:

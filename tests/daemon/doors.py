@@ -1,4 +1,4 @@
-"""Doors and daemons for tests: a listener in threads of the test, and daemons that are processes."""
+"""Daemons for tests: a listener in threads of the test, and daemon processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from qnnbridge_protocol.connection import DAEMON_FEATURE, Connection, Hello, Rol
 from qnnbridge_protocol.errors import VersionMismatch
 from qnnbridge_protocol.frames import Frame, Kind
 
-# Only a defect waits this long.
+# Timeout that only a defect reaches.
 GRACE_S = 30.0
 
 MODEL = str(Path(__file__).parents[1] / "models" / "mul_1.onnx")
@@ -49,9 +49,9 @@ def new_discovery(folder: Path, **changes: Any) -> Discovery:
 
 
 class StandIn:
-    """What is behind a door where no broker is needed: says HELLO as `qnnbridge`'s daemon, and answers pings.
+    """A minimal daemon without a broker, which replies to HELLO and pings.
 
-    It counts its clients; the descriptors of each are closed when it has disconnected.
+    It records its clients and closes the descriptors of each one after it has disconnected.
     """
 
     def __init__(self, version: str = qnnbridge.__version__, features: frozenset[str] = frozenset()) -> None:
@@ -90,7 +90,7 @@ class StandIn:
 
 @contextlib.contextmanager
 def open_listener(serve: Callable[[ClientEnds], None]) -> Iterator[tuple[Listener, Discovery, Path]]:
-    """A door in the runtime folder of this test, and what clients find there."""
+    """Open a listener in the runtime folder of this test, with a discovery file for clients."""
     folder = make_runtime_folder()
     discovery = new_discovery(folder)
     before = set(threading.enumerate())
@@ -104,11 +104,11 @@ def open_listener(serve: Callable[[ClientEnds], None]) -> Iterator[tuple[Listene
             thread.join(GRACE_S)
 
 
-# --- daemons that are processes ------------------------------------------------------------------------------
+# --- daemon processes ----------------------------------------------------------------------------------------
 
 
 def daemons_alive() -> list[psutil.Process]:
-    """Those of this test's runtime folder."""
+    """Return the running daemons of this test's runtime folder."""
     return [p for p in psutil.process_iter() if _is_ours(p)]
 
 
@@ -121,14 +121,14 @@ def _is_ours(process: psutil.Process) -> bool:
 
 
 def daemon_process() -> psutil.Process:
-    """The one that the folder names."""
+    """Return the daemon of the discovery file in the runtime folder."""
     found = read_discovery(runtime_folder())
     assert found is not None
     return psutil.Process(found.pid)
 
 
 def stop_daemon() -> None:
-    """As a client would, if there is one; waits for its end."""
+    """Stop the daemon as a client does, if one runs, and wait until it has ended."""
     alive = daemons_alive()
     if alive:
         with contextlib.suppress(qnnbridge.BridgeError), qnnbridge.connect(start=False) as host:
@@ -140,7 +140,7 @@ def stop_daemon() -> None:
 
 
 def program(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-    """A Python program of its own, with pipes."""
+    """Start a Python program with pipes."""
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         stdin=subprocess.PIPE,
@@ -152,7 +152,7 @@ def program(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]
 
 
 def told(process: subprocess.Popen[str]) -> list[str]:
-    """The lines that a program has printed, when it has ended well."""
+    """Wait for the successful end of a program and return the lines that it printed."""
     out, err = process.communicate(timeout=2 * GRACE_S)
     assert process.returncode == 0, f"{out}\n{err}"
     return out.splitlines()

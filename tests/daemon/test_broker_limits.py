@@ -171,7 +171,7 @@ def test_a_client_that_does_not_read_holds_up_nobody_and_no_more_memory_than_it_
     until(lambda: account.in_flight_bytes == 0)
 
 
-def test_a_client_that_takes_nothing_for_too_long_is_dropped() -> None:
+def test_a_client_that_reads_nothing_for_too_long_is_disconnected() -> None:
     made = Lab(fake_host(), BrokerSettings(stall_s=0.3, keep_unused_s=0.0))
     try:
         bare = Bare(made)
@@ -193,7 +193,7 @@ def test_a_client_that_ends_in_the_middle_of_a_frame_is_forgotten(lab: Lab) -> N
 
 
 @pytest.mark.parametrize("nonsense", [b"GET / HTTP/1.1\r\n\r\n" * 10, b"\x89NPB" + b"\xff" * 60])
-def test_nonsense_ends_the_connection_that_it_came_by_and_no_other(
+def test_invalid_data_ends_its_own_connection_only(
     lab: Lab, nonsense: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = qnnbridge.InferenceSession(script(), host=lab.client())
@@ -214,7 +214,7 @@ def test_nonsense_ends_the_connection_that_it_came_by_and_no_other(
     assert "client " in caplog.text
 
 
-def test_who_was_let_in_and_never_greets_is_let_go(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_never_sends_hello_is_disconnected(caplog: pytest.LogCaptureFixture) -> None:
     lab = Lab(fake_host(), BrokerSettings(greeting_s=0.3, keep_unused_s=0.0))
     try:
         session = qnnbridge.InferenceSession(script(), host=lab.client())
@@ -281,7 +281,7 @@ def test_a_broker_that_stops_finishes_calls_and_takes_no_more_clients(lab: Lab, 
     os.close(from_daemon)
 
 
-def test_who_goes_on_calling_does_not_keep_a_broker_from_stopping(lab: Lab, tmp_path: Any) -> None:
+def test_further_calls_do_not_prevent_a_broker_from_stopping(lab: Lab, tmp_path: Any) -> None:
     """Its late call is not begun: it learns at once that this daemon is lost, and could repeat it elsewhere. A call
     that was under way before is finished."""
     go = tmp_path / "go"
@@ -376,7 +376,7 @@ def test_stopping_does_not_wait_for_ever_for_a_call(lab: Lab, tmp_path: Any) -> 
     go.touch()
 
 
-def test_a_session_that_is_being_made_again_for_its_options_holds_up_no_end(lab: Lab, tmp_path: Any) -> None:
+def test_recreating_a_session_for_its_options_does_not_delay_stopping(lab: Lab, tmp_path: Any) -> None:
     """Compiling may take minutes; a release does not wait for it."""
     once, go = tmp_path / "once", tmp_path / "go"
     once.touch()
@@ -436,7 +436,7 @@ def test_a_repeated_call_that_waits_when_the_broker_stops_is_lost_and_not_cancel
     assert [type(error) for error in out] == [errors.HostCrashed] * 2
 
 
-def test_how_long_nobody_has_been_there(lab: Lab) -> None:
+def test_the_broker_reports_its_idle_time(lab: Lab) -> None:
     until(lambda: lab.broker.idle_for_s > 0)
     with lab.client() as host:
         host.start()

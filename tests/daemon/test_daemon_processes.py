@@ -179,7 +179,7 @@ def test_a_daemon_that_was_stopped_is_not_started_by_who_may_not(monkeypatch: py
     assert daemons_alive() == []
 
 
-def test_one_that_is_killed_is_told_with_its_log_and_comes_back() -> None:
+def test_a_killed_daemon_raises_an_error_with_its_log_and_is_restarted() -> None:
     with qnnbridge.connect() as host:
         host.ping()
         daemon_process().kill()
@@ -253,7 +253,7 @@ def test_no_limit_of_time_is_none() -> None:
         assert host.ping(GRACE_S) >= 0
 
 
-def test_another_word_for_the_host_is_refused() -> None:
+def test_an_unknown_text_for_the_host_is_refused() -> None:
     with pytest.raises(OptionError, match=r"is no qnnbridge\.Host"):
         qnnbridge.InferenceSession(MODEL, host="deamon")  # type: ignore[arg-type]
 
@@ -307,7 +307,7 @@ def test_one_that_nobody_uses_ends_if_it_was_told_to() -> None:
 
 
 @pytest.mark.parametrize("name", ["daemon.json", "daemon.sock", LOCK_NAME])
-def test_one_that_nobody_can_find_any_more_leaves(name: str) -> None:
+def test_a_daemon_without_its_discovery_files_ends(name: str) -> None:
     process = foreground()
     (runtime_folder() / name).unlink()
     _, said = process.communicate(timeout=GRACE_S)

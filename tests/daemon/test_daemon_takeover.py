@@ -80,7 +80,7 @@ def host(*arguments: str) -> Any:
     return json.loads(ran.stdout)
 
 
-def test_the_one_that_replaces_it_has_the_options_asked_for_although_clients_work_on() -> None:
+def test_a_restarted_daemon_has_the_requested_options_while_clients_work() -> None:
     with working_clients():
         for slots in range(5, 5 + RESTARTS):
             before = host("status")["daemon"]["instance"]
@@ -91,7 +91,7 @@ def test_the_one_that_replaces_it_has_the_options_asked_for_although_clients_wor
             assert status["queue"]["slots"] == slots
 
 
-def test_one_that_an_application_starts_at_once_is_not_taken_for_the_one_that_was_stopped() -> None:
+def test_a_newly_started_daemon_is_not_mistaken_for_the_stopped_one() -> None:
     folder = make_runtime_folder()
     now_there = new_discovery(folder)
     write_discovery(folder, now_there)
@@ -101,7 +101,7 @@ def test_one_that_an_application_starts_at_once_is_not_taken_for_the_one_that_wa
     (folder / "daemon.json").unlink()
 
 
-def test_one_that_waits_to_take_over_leaves_when_nobody_waits_for_it() -> None:
+def test_a_successor_ends_when_its_starter_is_gone() -> None:
     host("start")
     successor = Starting([TAKE_OVER, "600"])
     assert successor.wait(time.monotonic() + GRACE_S) == "waiting"
@@ -110,7 +110,7 @@ def test_one_that_waits_to_take_over_leaves_when_nobody_waits_for_it() -> None:
     until(lambda: len(daemons_alive()) == 1)
 
 
-def test_one_that_waits_to_take_over_is_there_when_the_other_has_ended() -> None:
+def test_a_successor_is_ready_when_the_old_daemon_has_ended() -> None:
     old = host("start")["daemon"]
     successor = Starting([TAKE_OVER, "600"])
     deadline = time.monotonic() + GRACE_S
@@ -120,7 +120,7 @@ def test_one_that_waits_to_take_over_is_there_when_the_other_has_ended() -> None
     assert host("status")["daemon"]["instance"] != old["instance"]
 
 
-def test_a_command_that_looks_whether_there_is_a_daemon_keeps_none_from_starting() -> None:
+def test_a_status_check_does_not_prevent_a_daemon_from_starting() -> None:
     """It has the lock while it looks, and a service manager does not start again what has found another one."""
 
     class BusyForAMoment(FolderLock):
@@ -134,7 +134,7 @@ def test_a_command_that_looks_whether_there_is_a_daemon_keeps_none_from_starting
     assert main._wait_for_turn(BusyForAMoment(), parse_options([DETACHED]))
 
 
-def test_looks_without_end_keep_no_daemon_from_starting_and_none_says_that_there_is_another() -> None:
+def test_continuous_status_checks_do_not_prevent_a_daemon_from_starting() -> None:
     make_runtime_folder()
     started = threading.Event()
 

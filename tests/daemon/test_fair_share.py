@@ -51,7 +51,7 @@ class Call:
         assert not self._thread.is_alive()
 
 
-def test_who_has_left_gets_no_turn_and_waits_for_none() -> None:
+def test_a_disconnected_client_gets_no_turn() -> None:
     share = FairShare(1, 10)
     there, gone = share.join(), share.join()
     share.leave(gone)
@@ -125,7 +125,7 @@ def test_two_floods_share_the_slots() -> None:
     assert share.running == share.waiting == 0
 
 
-def test_a_further_turn_of_a_request_that_was_let_in_is_never_busy() -> None:
+def test_a_further_turn_of_an_accepted_request_is_never_refused_as_busy() -> None:
     share = FairShare(1, 1)
     queue = share.join()
     running, waiting = Call(share, queue), Call(share, queue)
@@ -184,7 +184,7 @@ def test_slots_of_a_client_that_is_gone_come_back_when_its_calls_end() -> None:
     assert share.wait_idle(time.monotonic() + GRACE_S)
 
 
-def test_waiting_for_quiet_gives_up_in_time() -> None:
+def test_waiting_for_idle_ends_at_its_deadline() -> None:
     share = FairShare(1, 10)
     call = Call(share, share.join())
     assert not share.wait_idle(time.monotonic())
@@ -192,7 +192,7 @@ def test_waiting_for_quiet_gives_up_in_time() -> None:
     assert share.wait_idle(time.monotonic() + GRACE_S)
 
 
-def test_what_comes_after_the_end_was_told_gets_no_turn_and_is_not_waited_for() -> None:
+def test_a_call_after_closing_gets_no_turn_and_is_not_waited_for() -> None:
     share = FairShare(1, 10)
     queue, other = share.join(), share.join()
     running, waiting = Call(share, queue), Call(share, queue)

@@ -157,7 +157,7 @@ def test_without_a_place_for_it_the_error_names_the_ways(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["a..b.onnx", "folder/", "x" * 300])
 def test_a_name_under_which_qnn_would_not_find_it_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="cannot be called after") as caught:
+    with pytest.raises(OptionError, match="cannot be named after") as caught:
         compiler().set_ep_context_binary_information(f"{tmp_path}/", name)
     assert caught.value.cause
     assert caught.value.fix

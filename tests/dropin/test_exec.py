@@ -401,7 +401,7 @@ def test_after_onnxruntime_itself_the_drop_in_refuses(tmp_path: Path) -> None:
         text=True,
         timeout=60,
     )
-    assert "onnxruntime is imported already" in ran.stderr
+    assert "onnxruntime is already imported" in ran.stderr
 
 
 def test_crashes_that_were_survived_are_counted(tmp_path: Path) -> None:
@@ -522,7 +522,7 @@ def test_a_python_that_lacks_the_bridge_says_so(tmp_path: Path) -> None:
         """,
     )
     said = exec_program(name, cwd=tmp_path).stdout
-    assert said.startswith("ImportError: onnxruntime is answered by qnnbridge here, and this Python (")
+    assert said.startswith("ImportError: qnnbridge provides onnxruntime here, but this Python (")
     assert "Install qnnbridge there" in said
 
 

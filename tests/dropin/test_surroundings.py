@@ -213,9 +213,9 @@ def test_without_any_folder_the_program_runs_and_it_is_told_once(start: str, tmp
             check=False,
         )
     assert ran.stdout.split()[0] == "21.0", ran.stderr
-    told = [line for line in ran.stderr.splitlines() if "No folder can be written for the drop-in" in line]
+    told = [line for line in ran.stderr.splitlines() if "No folder is writable for the drop-in" in line]
     assert len(told) == 1, ran.stderr
-    assert "Set QNNBRIDGE_CACHE_DIR to a folder that can be written" in told[0]
+    assert "Set QNNBRIDGE_CACHE_DIR to a writable folder" in told[0]
     assert list(taken.iterdir()) == []
 
 

@@ -1,5 +1,8 @@
-"""The `qnnbridge` command for tests: in their own process, or in one of its own where that matters, as it does for signals,
-encodings, imports, and whatever native code prints. Both give the same, so that a test can take either."""
+"""Run the `qnnbridge` command in tests: in the test's process, or in a separate one.
+
+A separate process is needed for signals, encodings, imports and output of native code. Both functions return the
+same type, so that a test can use either.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,19 @@ COMMAND = [sys.executable, "-m", "qnnbridge_tools"]
 class Done(subprocess.CompletedProcess[str]):
     @property
     def output(self) -> str:
-        """All that was written: stdout, then stderr."""
+        """The whole output: stdout, then stderr."""
         return f"{self.stdout}{self.stderr}"
 
 
 def qnnbridge(*words: str | Path, **environment: str) -> Done:
-    """In this process, which saves a start of Python and its imports. An exception that nobody turned into words is raised."""
+    """Run the command in this process, which saves the start of Python. Unhandled exceptions are raised."""
     arguments = list(map(str, words))
     done = CliRunner().invoke(app, arguments, env={"COLUMNS": "80", **environment}, catch_exceptions=False)
     return Done(arguments, done.exit_code, done.stdout, done.stderr)
 
 
 def in_a_process(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """As a user starts it."""
+    """Run the command in a separate process, as a user does."""
     return subprocess.run(
         [*COMMAND, *map(str, words)],
         stdin=subprocess.DEVNULL,

@@ -1,11 +1,11 @@
-"""The real host, which dies or fails once at a named step of compiling in a worker.
+"""The real host, which crashes or fails once at a given step of a compilation in a worker.
 
 `python tests/fakes/compile_host.py --step=STEP [--once=FILE] [--file-bytes=N] --parent PID`
 
-STEP is one of: before (nothing written), native (in native code), blob (the context binary is written, the .onnx is
-not), half (the .onnx is written to its half), both (both are written, no answer is sent), teardown (the answer was
-sent), stop (it stands still in native code), segv (a segmentation fault in native code), none.
-With ``once`` it happens only while FILE does not exist, and it is made before it does.
+STEP is one of: before (nothing is written), native (in native code), blob (the context binary is written, the .onnx
+is not), half (half of the .onnx is written), both (both are written, no reply is sent), teardown (the reply was
+sent), stop (the process is stopped in native code), segv (a segmentation fault in native code), none. With ``once``
+the fault occurs only if FILE does not exist, and FILE is created first.
 """
 
 import sys
@@ -29,7 +29,7 @@ if __name__ == "__main__":
     rest = [a for a in sys.argv[1:] if not (a.startswith("--") and "=" in a)]
     step, once = ours["step"], ours.get("once")
     if "file-bytes" in ours:
-        sys.dont_write_bytecode = True  # a cut one would outlive the test
+        sys.dont_write_bytecode = True  # truncated bytecode would outlive the test
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(ours["file-bytes"]), int(ours["file-bytes"])))
 
     def due():
@@ -58,16 +58,16 @@ if __name__ == "__main__":
             if step == "segv":
                 faulthandler._sigsegv()
             if step == "stop":
-                # This thread stops before the call returns, and the others with it.
+                # This thread stops before the call returns, and all others with it.
                 signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
             if step == "native":
-                # This thread goes on into native code, and gives up the lock of the interpreter there.
+                # This thread continues into native code, where it releases the GIL.
                 threading.Thread(target=end, daemon=True).start()
 
         session = really(engine, spec, model, initializers, phase)
         if step == "blob":
             os.unlink(spec.output)
-        elif step in ("half", "native"):  # what was done before that thread had its turn is not whole either
+        elif step in ("half", "native"):  # files written before the other thread ran must not be complete, either
             os.truncate(spec.output, os.path.getsize(spec.output) // 2)
         end()
         return session

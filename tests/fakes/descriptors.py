@@ -1,4 +1,4 @@
-"""No more descriptors than there are: a limit is one of their numbers, and numbers may be free below the last one."""
+"""Limit the number of open files. The system limits descriptor numbers, so free lower numbers are filled first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_more_than(more: int) -> Iterator[None]:
-    """This process can open so many more files, and no others."""
+    """Allow this process to open only `more` further files during the block."""
     highest = max(map(int, os.listdir("/proc/self/fd")))
     fillers = [os.open(os.devnull, os.O_RDONLY)]
     while fillers[-1] < highest:

@@ -1,4 +1,4 @@
-"""How long a call took, on a machine that others use too."""
+"""Measure the duration of calls on a machine that other programs use, too."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 
 
 class FairClock:
-    """Seconds since it was made, less those in which this thread could have gone on and got no processor.
+    """Clock of the seconds since its creation, without the time in which this thread was ready but not running.
 
-    Linux counts these for each thread; elsewhere, and where it does not tell, all seconds count. Ask in the thread
-    that made it.
+    Linux reports that time for each thread; on other systems all seconds count. Use the clock only in the thread
+    that created it.
     """
 
     def __init__(self) -> None:

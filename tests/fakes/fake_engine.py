@@ -1,10 +1,12 @@
-"""An engine that does what the model says. For injecting faults; results are checked with the real engine.
+"""An engine that follows a script in the model, to inject faults. Results are checked with the real engine
+elsewhere.
 
 The "model" is JSON: ``{"scale": 2.0, "npu": true, "on_create": ["sleep:0.1"], "on_run": ["segv"], "once": FILE}``.
-A session has one input ``x`` and one output ``y = x * scale`` (float32, any shape). Actions happen in order,
-before the result. With ``once`` they happen only while FILE does not exist, and it is made before they do.
-``unmappable`` and ``room`` are faults of the NPU's memory (`use_npu_memory`). ``on_npu_run`` is for a session that is not on the CPU, ``on_written`` comes behind the result of a repeated call. ``wait:FILE`` lasts until FILE exists, ``note:FILE`` adds a
-dot to it.
+A session has one input ``x`` and one output ``y = x * scale`` (float32, any shape). Actions are performed in order,
+before the result. With ``once`` they are performed only if FILE does not exist, and FILE is created first.
+``unmappable`` and ``room`` are faults of the NPU's memory (`use_npu_memory`). ``on_npu_run`` applies to sessions
+that are not on the CPU, and ``on_written`` to repeated calls, after the result. ``wait:FILE`` waits until FILE
+exists, ``note:FILE`` appends a dot to it.
 """
 
 from __future__ import annotations
@@ -63,11 +65,11 @@ def act(action: str, stop: Any = None) -> None:
         if stop is not None and stop.event.wait(float(value)):
             raise errors.Fail("[ONNXRuntimeError] : 1 : FAIL : Exiting due to terminate flag being set to true.")
     elif name == "hold_gil":
-        # PyDLL keeps the GIL: nothing else in this process moves meanwhile.
+        # PyDLL keeps the GIL, so that no other Python thread of this process runs.
         ctypes.PyDLL(None).usleep(int(float(value) * 1_000_000))
     elif name == "stop_process":
-        # The whole process stops, and this thread before the call returns. A signal to the process may be taken by
-        # another thread, which stops this one when it gets a processor.
+        # This stops the whole process, and this thread before the call returns. A signal to the process could be
+        # handled by another thread and stop this thread only later.
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     elif name == "print":
         print(value, flush=True)
@@ -97,7 +99,7 @@ def act(action: str, stop: Any = None) -> None:
         while not os.path.exists(value):
             time.sleep(0.002)
     elif name == "wire":
-        # What no host does: bytes on the wire between its frames.
+        # Write bytes between frames to the wire, which a real host never does.
         os.write(stdio_guard.claim()[1], bytes.fromhex(value))
     elif name == "close_stderr":
         os.close(2)
@@ -108,14 +110,14 @@ def act(action: str, stop: Any = None) -> None:
 
 
 def run_illegal_instruction() -> None:
-    """POSIX: one that this processor, real or emulated, will never know."""
+    """Execute an instruction that is invalid on every real or emulated processor. POSIX."""
     code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     code.write(b"\0\0\0\0" if platform.machine() == "aarch64" else b"\x0f\x0b")  # udf #0; ud2
     ctypes.CFUNCTYPE(None)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
 
 
 def raise_natively(code: int) -> None:
-    """Windows: an unhandled exception, raised by the system's own function."""
+    """Raise an unhandled exception with the system's function. Windows."""
     function = ctypes.cast(ctypes.WinDLL("kernel32").RaiseException, ctypes.c_void_p).value or 0  # type: ignore[attr-defined]
     if platform.machine() == "ARM64":
         run_machine_code(
@@ -138,7 +140,7 @@ def raise_natively(code: int) -> None:
 
 
 def run_machine_code(code: bytes) -> None:
-    """Windows: run it in a thread of its own, because ctypes turns what goes wrong in a call into an `OSError`."""
+    """Run machine code in a new thread, because ctypes converts exceptions in a call to an `OSError`. Windows."""
     kernel = ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]
     kernel.VirtualAlloc.restype = kernel.CreateThread.restype = ctypes.c_void_p
     memory = ctypes.c_void_p(kernel.VirtualAlloc(None, 4096, 0x3000, 0x40))
@@ -152,7 +154,7 @@ _kept: list[Any] = []
 
 
 class TerminateFlag:
-    """Stands in for ``onnxruntime.RunOptions``: assigning `terminate` sets an event."""
+    """Replacement of ``onnxruntime.RunOptions``: assigning `terminate` sets an event."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
@@ -209,13 +211,16 @@ class FakeSession:
             act(action)
 
 
-# Sessions that take room of the NPU, by their script.
+# Scripts of the sessions that use memory of the NPU.
 _on_npu: set[str] = set()
 
 
 def use_npu_memory(script: Mapping[str, Any], spec: SessionSpec) -> None:
-    """``unmappable``: the text of ONNX Runtime's error unless the weights are not mapped.
-    ``room``: the NPU has room for so many sessions that have one."""
+    """Simulate the NPU's memory.
+
+    ``unmappable``: text of ONNX Runtime's error, which is raised if the weights are mapped. ``room``: number of
+    sessions with this key that fit into the memory.
+    """
     options = next((p.options for p in spec.providers if p.name == "QNNExecutionProvider"), {})
     unmapped = options.get("disable_file_mapped_weights") == "1"
     text = script.get("unmappable")
@@ -268,7 +273,7 @@ class FakeEngine:
 
 
 def script_of(model: bytes) -> dict[str, Any]:
-    """The script that a model is; an ONNX model has it in its metadata."""
+    """Return the script in a model: the model itself, or an entry of an ONNX model's metadata."""
     if model.lstrip().startswith(b"{"):
         return dict(json.loads(model))
     import onnx

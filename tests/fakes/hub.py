@@ -1,6 +1,6 @@
-"""A model hub on loopback, as huggingface_hub speaks to one, with the faults of hubs and networks.
+"""A model hub on loopback with the protocol of huggingface_hub, and with faults of hubs and networks.
 
-Large files are redirected to a second server, as to a content network: it must never see a token.
+Large files are redirected to a second server, like a content network, which must never receive a token.
 """
 
 from __future__ import annotations
@@ -24,9 +24,14 @@ _LARGE = (".onnx", ".bin", ".zip", ".data", ".onnx_data")
 
 @dataclasses.dataclass
 class Repo:
-    """revisions: name -> commit -> files. gated: only `TOKEN` may read it. private: others get 404, as on the hub.
+    """A repository of the hub.
 
-    sizes: what the hub says of the length of files, if it is not theirs.
+    Args:
+        files: contents of the revision main by name.
+        gated: only requests with `TOKEN` may read the files.
+        private: requests without `TOKEN` get 404, as on the hub.
+        sizes: wrong sizes that the hub reports, by name of the file.
+        older: files of further revisions by name.
     """
 
     files: dict[str, bytes]
@@ -54,12 +59,15 @@ def commit_of(files: Mapping[str, bytes]) -> str:
 
 @dataclasses.dataclass
 class FakeHub:
-    """endpoint: address for ``HF_ENDPOINT``. requests: (method, path, range, token) of all requests so far.
+    """A running hub.
 
-    most: bytes that the content network sends in one answer; more are refused with HTTP 400, as by real ones.
-
-    fault: called with method and path of each request; returns a status to answer with, "drop" to close the connection
-    without an answer, "cut" to send half of the body, "swap" to send other bytes of the same length, or ``None``.
+    Args:
+        endpoint: address for ``HF_ENDPOINT``.
+        requests: (method, path, range, token) of all requests so far.
+        most: maximum number of bytes in one response of the content network; larger requests get HTTP 400, as from
+            real ones.
+        fault: called with method and path of each request; returns an HTTP status for the response, "drop" to close
+            the connection, "cut" to send half of the body, "swap" to send other bytes of the same length, or ``None``.
     """
 
     endpoint: str = ""
@@ -76,7 +84,7 @@ class FakeHub:
         return self.repos[name]
 
     def downloads(self, file: str) -> list[str]:
-        """The ranges of all requests for the contents of a file."""
+        """Return the ranges of all requests for the contents of a file."""
         return [one[2] for one in self.requests if one[0] == "GET" and one[1].endswith(urllib.parse.quote(file))]
 
 

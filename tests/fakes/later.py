@@ -1,4 +1,4 @@
-"""A model that behaves until it is told otherwise, and what tests of repeated calls do with it."""
+"""A model whose fault starts on request, and helpers for tests of repeated calls."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from qnnbridge import errors
 from tests.fakes.hosts import script
 
 X = np.arange(4, dtype=np.float32)
-# Only a defect waits this long.
+# Timeout that only a defect reaches.
 GRACE_S = 20.0
 
 
 def warm(session: qnnbridge.InferenceSession, x: np.ndarray = X) -> None:
-    """The next call goes over a line that is open, with a plan that is made."""
+    """Make calls so that the next one uses an open channel and an existing plan."""
     for _ in range(2):
         session.run(None, {"x": x})
 
 
 class Later:
-    """A model that behaves until the file is there, and then does what it says, once."""
+    """A model that works normally until `now` is called, and then performs its actions once."""
 
     def __init__(self, folder: Path, *actions: str, scale: float = 3, **more: Any) -> None:
         self._once, self.path = folder / "once", folder / "model"
@@ -40,24 +40,26 @@ class Later:
 
     @property
     def begun(self) -> bool:
-        """Whether it has begun to do it."""
+        """Whether the actions have started."""
         return self._once.exists()
 
     def late(self, call: Callable[[], Any]) -> errors.DeadlineExceeded:
-        """See `late`."""
+        """Call `late` for this model."""
         return late(call, lambda: self.begun)
 
 
 def late(call: Callable[[], Any], begun: Callable[[], bool]) -> errors.DeadlineExceeded:
-    """What a call with little time raises that is given up in the middle of the work. One that did not even get
-    there, on a busy machine, is made again.
+    """Return the error of a call whose deadline expires during its work.
 
-    begun: whether the host has begun with the work.
+    On a busy machine the deadline may expire before the work starts; then the call is repeated.
+
+    Args:
+        begun: returns whether the host has started the work.
     """
     while True:
         with pytest.raises(errors.DeadlineExceeded) as caught:
             call()
-        # A host that did not say in time what became of the call may still begin with it, or never.
+        # If the host has not reported the state of the call in time, the work may start later, or never.
         if begun() or (caught.value.state == "still-running" and comes(begun)):
             return caught.value
 
@@ -81,7 +83,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def comes(condition: Callable[[], bool]) -> bool:
-    """Wait for it. False if it does not come."""
+    """Wait until the condition is true; return False after a timeout."""
     end = time.monotonic() + GRACE_S
     while not condition():
         if time.monotonic() >= end:

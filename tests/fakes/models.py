@@ -1,4 +1,4 @@
-"""Builds the small ONNX models of the tests."""
+"""Build small ONNX models for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLOAT = TensorProto.FLOAT
 MODELS = Path(__file__).parent.parent / "models"
 
 Shape = Sequence[int | str | None] | None
-# Values, or element type and shape by name.
+# ValueInfoProtos, or element type and shape by name.
 Ends = Sequence[onnx.ValueInfoProto] | Mapping[str, tuple[int, Shape]]
 
 
@@ -43,7 +43,7 @@ def model(
 
 
 def model_bytes(*parts: Any, **more: Any) -> bytes:
-    """Of a `model`."""
+    """Return the bytes of a `model`."""
     return bytes(model(*parts, **more).SerializeToString())
 
 

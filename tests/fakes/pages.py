@@ -1,4 +1,4 @@
-"""Programs that stand on pages of docs/, for tests that run them; the words of a page of HTML."""
+"""Extract programs from pages of docs/, for tests that run them, and words from HTML pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PYTHON = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 
 
 def program_of(page: str, replaced: Mapping[str, str], number: int = 0) -> str:
-    """Return a Python block of a page below docs/, with texts replaced that a test has to choose."""
+    """Return a Python block of a page in docs/, with some texts replaced by values of the test."""
     code = [found["code"] for found in _PYTHON.finditer((DOCS / page).read_text("utf-8"))][number]
     for old, new in replaced.items():
         assert old in code, f"{page} has no {old}"
@@ -21,7 +21,7 @@ def program_of(page: str, replaced: Mapping[str, str], number: int = 0) -> str:
 
 
 class Read(HTMLParser):
-    """The words of a page, and its tags."""
+    """Parser that collects the words and tags of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

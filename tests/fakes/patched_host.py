@@ -1,4 +1,4 @@
-"""The real host, and its workers, after code of a test has run in them.
+"""The real host, which runs code of a test before it starts, as do its workers.
 
 `python tests/fakes/patched_host.py --patch=FILE --parent PID`
 """

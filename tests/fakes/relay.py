@@ -1,10 +1,10 @@
-"""A host that dies at a named step of the protocol:
-``relay.py FILE SIDE:KIND:WHERE[:silence] [ARGUMENTS of fake_host.py]``.
+"""A host that crashes at a given step of the protocol.
 
-It starts the scripted host and hands the bytes on, both ways. SIDE is ``client`` or ``host``, the sender of the
-frame; KIND the frame's kind, with ``+`` behind it one that has a body. WHERE is how much of that frame is still
-handed on: ``prefix``, ``body`` (half of the body), ``whole``. Then both processes die by SIGKILL, or with ``silence``
-live on and nothing more gets through. It happens once: while FILE does not exist.
+``relay.py FILE SIDE:KIND:WHERE[:silence] [ARGUMENTS of fake_host.py]`` starts the scripted host and forwards the
+bytes in both directions. SIDE is the sender of the frame, ``client`` or ``host``. KIND is the frame's kind; a ``+``
+after it requires a body. WHERE is the part of that frame that is still forwarded: ``prefix``, ``body`` (half of the
+body), ``whole``. Then both processes are killed with SIGKILL; with ``silence`` they continue, but nothing more is
+forwarded. The crash happens only once, while FILE does not exist.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def main() -> None:
         host.kill()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    # From the first byte of the fatal frame on nothing of what the host says gets through: a quick host could
-    # otherwise answer it before it dies.
+    # Forward nothing from the host after the first byte of the fatal frame: otherwise a quick host could reply to
+    # the frame before it is killed.
     passage = threading.Lock()
 
     def relay(name: str, source: int, target: int) -> None:
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 class Frames:
-    """Hands frames on. struck: the one that was looked for has come; then `passage` stays with this direction."""
+    """Forwarder of frames. struck: the fatal frame has arrived, and this direction keeps the lock `passage`."""
 
     def __init__(self, source: int, target: int, passage: threading.Lock, *, own: bool) -> None:
         self._source = source
@@ -67,7 +67,7 @@ class Frames:
         self.struck = False
 
     def next(self, kind: str | None, where: str) -> bool:
-        """One frame; False at the end, or when it was the one."""
+        """Forward one frame; return False at the end of the input or after the fatal frame."""
         raw = self._read(PREFIX_BYTES)
         if len(raw) < PREFIX_BYTES:
             return False

@@ -1,4 +1,4 @@
-"""A process that is stopped, and not only about to be."""
+"""Stop processes and wait until they have stopped."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 
 def stop(pid: int) -> None:
-    """SIGSTOP to a child, and wait until all its threads have: the signal alone is acted upon later."""
+    """Send SIGSTOP to a child process and wait until all its threads have stopped."""
     os.kill(pid, signal.SIGSTOP)
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
 
 
 def stop_other(pid: int) -> None:
-    """The same for a process that is no child of this one; Linux only."""
+    """Stop a process that is not a child of this one, like `stop`. Linux only."""
     os.kill(pid, signal.SIGSTOP)
     while any(_state(task) not in "Tt" for task in Path(f"/proc/{pid}/task").iterdir()):
         threading.Event().wait(0.002)

@@ -38,7 +38,7 @@ def test_an_answer_whose_fields_are_of_other_types_is_a_typed_error(
     assert hosts.use(hosts.command_of(hosts.answers(outputs), tmp_path)) == "ProtocolDesync"
 
 
-def test_poisoned_surroundings_cost_nothing_or_a_typed_error() -> None:
+def test_hostile_environments_cause_a_typed_error_at_most() -> None:
     """The short form has every third variable and limit."""
     report = surroundings.attack(every=length(3, 1))
     assert report.good, str(report)
@@ -79,7 +79,7 @@ def test_hostile_models_get_an_answer_from_the_tools_in_little_time_and_memory()
     assert report.counts["answers"] == 3 * len(tools) + 5
 
 
-def test_no_name_of_a_model_is_obeyed_by_the_terminal_or_passes_for_a_line_of_ours() -> None:
+def test_names_of_a_model_cannot_control_the_terminal_or_forge_messages() -> None:
     """The whole: ``python -m lab.attack names --scale 10``."""
     report = names.attack(("optimize", "run-cpu")[: length(1, 2)], ("operator", "missing", "a"))
     # `run-cpu` gives ONNX Runtime's own text, which has line feeds.

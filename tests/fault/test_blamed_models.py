@@ -34,7 +34,7 @@ def host() -> Iterator[qnnbridge.Host]:
 
 @pytest.mark.parametrize("how", ["segv", "abort"])
 @pytest.mark.parametrize("when", ["on_create", "on_run"])
-def test_a_poison_model_is_refused_after_its_second_kill_at_once_and_without_a_host(
+def test_a_model_is_quarantined_after_its_second_crash_and_refused_without_a_host(
     host: qnnbridge.Host, how: str, when: str, capsys: pytest.CaptureFixture[str]
 ):
     """Row 35."""
@@ -63,7 +63,7 @@ def test_a_poison_model_is_refused_after_its_second_kill_at_once_and_without_a_h
     assert np.array_equal(innocent.run(None, {"x": X})[0], X * 3)
 
 
-def test_the_poison_is_known_to_the_next_application_and_to_no_other_versions(host: qnnbridge.Host):
+def test_a_quarantine_applies_to_the_next_application_but_not_to_other_versions(host: qnnbridge.Host):
     poison = script(on_run=["segv"])
     with pytest.raises(errors.HostCrashed):
         qnnbridge.InferenceSession(poison, host=host).run(None, {"x": X})
@@ -120,7 +120,7 @@ def test_another_file_of_the_same_size_and_date_is_another_model(host: qnnbridge
     assert np.array_equal(result, X * 3)
 
 
-def test_other_options_are_another_case(host: qnnbridge.Host):
+def test_a_quarantine_does_not_apply_to_other_options(host: qnnbridge.Host):
     poison = script(on_create=["segv"])
     with pytest.raises(errors.HostCrashed):
         qnnbridge.InferenceSession(poison, host=host)
@@ -132,7 +132,7 @@ def test_other_options_are_another_case(host: qnnbridge.Host):
         qnnbridge.InferenceSession(poison, sess_options=options, host=host, retry=0)
 
 
-def test_a_poison_model_goes_on_with_the_cpu_where_that_is_allowed(
+def test_a_model_that_crashes_on_qnn_runs_on_the_cpu_if_fallback_is_allowed(
     host: qnnbridge.Host, caplog: pytest.LogCaptureFixture
 ):
     """The call that kills the second host gets its result, and everything shows what it cost."""
@@ -157,7 +157,7 @@ def test_a_poison_model_goes_on_with_the_cpu_where_that_is_allowed(
     assert (host.stats.cpu_fallbacks, host.stats.crashes) == (2, 2)
 
 
-def test_without_repetition_the_death_is_told_and_the_cpu_is_for_the_next_call(host: qnnbridge.Host):
+def test_without_retries_a_crash_raises_an_error_and_the_next_call_uses_the_cpu(host: qnnbridge.Host):
     session = qnnbridge.InferenceSession(script(scale=3, on_npu_run=["segv"]), host=host, fallback="cpu", retry=0)
     for _ in range(2):
         with pytest.raises(errors.HostCrashed):
@@ -166,7 +166,7 @@ def test_without_repetition_the_death_is_told_and_the_cpu_is_for_the_next_call(h
     assert host.stats.cpu_fallbacks == 1
 
 
-def test_a_model_that_kills_on_the_cpu_too_is_given_up(host: qnnbridge.Host):
+def test_a_model_that_also_crashes_on_the_cpu_is_quarantined(host: qnnbridge.Host):
     session = qnnbridge.InferenceSession(script(on_run=["segv"]), host=host, fallback="cpu")
     with pytest.raises(errors.HostCrashed):
         session.run(None, {"x": X})
@@ -186,7 +186,7 @@ def fingerprint(session: qnnbridge.InferenceSession) -> str:
     return session._remote.recipe.fingerprint
 
 
-def test_of_several_in_native_code_at_once_the_one_that_kills_is_found_and_no_other(host: qnnbridge.Host):
+def test_the_crashing_one_of_several_running_models_is_found_and_no_other(host: qnnbridge.Host):
     """Row 36: sessions on the CPU, which really run at the same time. All calls of the innocents get their result."""
     innocents = [
         qnnbridge.InferenceSession(script(scale=n + 3, npu=False, on_run=["sleep:0.02"]), host=host, retry=8)
@@ -220,7 +220,7 @@ def test_of_several_in_native_code_at_once_the_one_that_kills_is_found_and_no_ot
     assert host.stats.crashes <= 6, "found in a few deaths"
 
 
-def test_a_suspect_runs_alone_until_it_has_proved_itself(host: qnnbridge.Host, tmp_path: Path):
+def test_a_suspect_runs_alone_until_it_is_cleared(host: qnnbridge.Host, tmp_path: Path):
     """Row 36: after a death with two suspects no other call is under way while one of them is."""
     meets = [tmp_path / "a", tmp_path / "b"]
     poison = script(npu=False, on_run=[f"note:{meets[0]}", f"wait:{meets[1]}", "segv"], once=str(tmp_path / "once"))
@@ -241,7 +241,7 @@ def test_a_suspect_runs_alone_until_it_has_proved_itself(host: qnnbridge.Host, t
     assert {suspect["fingerprint"] for suspect in details["suspects"]} == {fingerprint(first), fingerprint(second)}
 
 
-def test_what_waits_in_the_queue_is_no_suspect(host: qnnbridge.Host):
+def test_a_queued_call_is_not_a_suspect(host: qnnbridge.Host):
     """The NPU takes one at a time: the others have not begun."""
     innocents = [qnnbridge.InferenceSession(script(scale=n + 3), host=host, retry=4) for n in range(3)]
     poison = qnnbridge.InferenceSession(script(on_run=["sleep:0.1", "segv"]), host=host)

@@ -277,7 +277,7 @@ def test_an_interrupt_behind_the_answer_costs_no_channel(host: qnnbridge.Host) -
 
 
 @pytest.mark.parametrize("moment", ["behind the call", "twice"])
-def test_what_an_interrupted_call_may_still_write_to_is_given_to_nobody(
+def test_memory_of_an_interrupted_call_is_not_reused(
     moment: str, host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = tmp_path / "gate"
@@ -320,7 +320,7 @@ def test_what_an_interrupted_call_may_still_write_to_is_given_to_nobody(
     assert not process.channel.requests.waiting
 
 
-def test_an_interrupt_while_memory_is_shown_to_the_host_keeps_nobody_waiting(
+def test_an_interrupt_while_memory_is_mapped_blocks_no_other_call(
     host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl+C that comes when the turn has been taken, and nothing has noted that yet."""

@@ -116,7 +116,7 @@ print("usable", host.stats.generation, os.path.getsize(began), flush=True)
 
 @pytest.mark.parametrize("then", ["goes on", "ends"])
 @pytest.mark.parametrize("where", ["first", "import"])
-def test_an_interrupt_while_the_host_starts_leaves_it_to_the_next_call_and_no_process_to_nobody(
+def test_an_interrupt_during_the_start_of_the_host_leaves_no_orphan_process(
     where: str, then: str, tmp_path: Path
 ) -> None:
     """first: before its HELLO. import: while it loads ONNX Runtime, for which a creation waits."""

@@ -69,7 +69,7 @@ def give_up(model: Later, session: qnnbridge.InferenceSession, x: np.ndarray) ->
 
 
 @pytest.mark.parametrize("npu", [True, False], ids=["lane", "no lane"])
-def test_the_answer_of_a_call_that_was_given_up_is_read_by_itself(
+def test_the_answer_of_an_abandoned_call_is_read_in_the_background(
     host: qnnbridge.Host, tmp_path: Path, npu: bool, monkeypatch: pytest.MonkeyPatch
 ):
     """Else the host stands still with it, in the lane of the NPU."""
@@ -95,7 +95,7 @@ def test_the_answer_of_a_call_that_was_given_up_is_read_by_itself(
 
 
 @pytest.mark.usefixtures("nobody_takes_in")
-def test_an_answer_that_nobody_takes_keeps_no_call_on_a_channel_waiting(host: qnnbridge.Host, tmp_path: Path):
+def test_an_unread_answer_does_not_block_calls_on_a_channel(host: qnnbridge.Host, tmp_path: Path):
     """It fills the connection, which is read again only by the next call that goes there."""
     gate = tmp_path / "gate"
     (tmp_path / "slow").mkdir()
@@ -119,7 +119,7 @@ def test_an_answer_that_nobody_takes_keeps_no_call_on_a_channel_waiting(host: qn
 
 
 @pytest.mark.usefixtures("nobody_takes_in")
-def test_a_phase_that_nobody_takes_keeps_no_call_on_a_channel_waiting(
+def test_an_unread_phase_frame_does_not_block_calls_on_a_channel(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """An answer fills the connection, and a session is to be made meanwhile, which has to be told before."""
@@ -158,7 +158,9 @@ def test_a_phase_that_nobody_takes_keeps_no_call_on_a_channel_waiting(
 
 
 @pytest.mark.usefixtures("nobody_takes_in")
-def test_who_waits_on_a_channel_reads_what_was_given_up_on_the_connection(host: qnnbridge.Host, tmp_path: Path):
+def test_a_thread_that_waits_on_a_channel_reads_abandoned_answers_of_the_connection(
+    host: qnnbridge.Host, tmp_path: Path
+):
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}", npu=False)
     model.now()
@@ -206,9 +208,7 @@ def call(channel: FastChannel, plan: int) -> None:
     channel.read_frame(head, None)
 
 
-def test_a_call_whose_channel_may_be_cancelled_and_is_not_used_takes_the_channel_along(
-    host: qnnbridge.Host, tmp_path: Path
-):
+def test_an_unsent_call_with_a_possible_cancel_discards_its_channel(host: qnnbridge.Host, tmp_path: Path):
     """The next call on the channel would bear the number of the one that was cancelled."""
     from qnnbridge._session import fast_calls
 
@@ -228,7 +228,7 @@ def test_a_call_whose_channel_may_be_cancelled_and_is_not_used_takes_the_channel
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 
-def test_memory_that_is_released_ahead_of_its_last_call_costs_no_host(tmp_path: Path, no_leaks: Any):
+def test_releasing_memory_before_its_last_call_does_not_end_the_host(tmp_path: Path, no_leaks: Any):
     """A caller that is interrupted behind its call gives the memory back, and the host may take that in first."""
     with fake_host() as host:
         model = Later(tmp_path)
@@ -248,7 +248,7 @@ def test_memory_that_is_released_ahead_of_its_last_call_costs_no_host(tmp_path: 
         assert host.stats.generation == 1
 
 
-def test_a_call_that_is_given_up_when_its_host_is_gone_leaves_no_channel(host: qnnbridge.Host, tmp_path: Path):
+def test_abandoning_a_call_of_an_ended_host_leaves_no_channel(host: qnnbridge.Host, tmp_path: Path):
     """Its caller may be slower than the thread that cleans up."""
     session = qnnbridge.InferenceSession(Later(tmp_path).path, host=host)
     warm(session)
@@ -270,7 +270,9 @@ class Interrupted(collections.deque[tuple[str, int, int]]):
         return super().popleft()
 
 
-def test_what_was_dropped_is_released_by_the_next_call_if_one_is_interrupted(host: qnnbridge.Host, tmp_path: Path):
+def test_dropped_objects_are_released_by_the_next_call_after_an_interrupted_one(
+    host: qnnbridge.Host, tmp_path: Path
+):
     session = qnnbridge.InferenceSession(Later(tmp_path).path, host=host)
     host._releases.waiting = Interrupted([("session.close", 1, 99), ("session.close", 1, 98)])
     with pytest.raises(KeyboardInterrupt):
@@ -279,7 +281,7 @@ def test_what_was_dropped_is_released_by_the_next_call_if_one_is_interrupted(hos
     assert not host._releases.waiting
 
 
-def test_a_session_is_unloaded_though_another_caller_is_in_the_way(host: qnnbridge.Host, tmp_path: Path):
+def test_a_session_is_unloaded_while_another_caller_holds_the_send_lock(host: qnnbridge.Host, tmp_path: Path):
     session = qnnbridge.InferenceSession(Later(tmp_path).path, host=host)
     (tmp_path / "b").mkdir()
     other = qnnbridge.InferenceSession(Later(tmp_path / "b").path, host=host)
@@ -291,7 +293,7 @@ def test_a_session_is_unloaded_though_another_caller_is_in_the_way(host: qnnbrid
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
 
-def test_a_host_that_takes_its_time_is_not_taken_for_dead_when_a_channel_ends(host: qnnbridge.Host, tmp_path: Path):
+def test_a_slow_host_is_not_considered_dead_when_a_channel_ends(host: qnnbridge.Host, tmp_path: Path):
     model = Later(tmp_path)
     session = qnnbridge.InferenceSession(model.path, host=host)
     warm(session)

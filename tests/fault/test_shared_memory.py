@@ -78,13 +78,13 @@ def slabs(host: qnnbridge.Host) -> tuple[int, int]:
 # --- deaths of either side ---
 
 
-def test_hosts_that_die_while_slots_are_held_leave_nothing(no_leaks: Any) -> None:
+def test_hosts_that_crash_while_slots_are_held_leak_nothing(no_leaks: Any) -> None:
     """Lent results, arrays of the application's and a call under way, each time; ``--slots 1000`` does more."""
     result = kill_hosts(8)
     assert result.good, str(result)
 
 
-def test_a_death_keeps_no_array_of_the_call_that_met_it(host: qnnbridge.Host) -> None:
+def test_a_crash_releases_the_arrays_of_its_call(host: qnnbridge.Host) -> None:
     """Not even until the garbage collector comes by: arrays may be large."""
     session = qnnbridge.InferenceSession(script(scale=2, npu=False), host=host, providers=["CPUExecutionProvider"])
 
@@ -126,7 +126,7 @@ def test_a_death_keeps_no_array_of_the_call_that_met_it(host: qnnbridge.Host) ->
         pytest.param("theirs", [4], 0, id="an output where only the application writes"),
     ],
 )
-def test_a_tensor_that_does_not_lie_where_it_may_is_refused(
+def test_a_tensor_outside_of_its_slab_is_refused(
     host: qnnbridge.Host, slab: str, shape: list[int], offset: int
 ) -> None:
     session = qnnbridge.InferenceSession(script(scale=2), host=host)
@@ -144,7 +144,7 @@ def test_a_tensor_that_does_not_lie_where_it_may_is_refused(
     ask(host, session, *good)
 
 
-def test_memory_of_an_older_host_is_not_known_to_the_next(host: qnnbridge.Host) -> None:
+def test_slabs_of_an_earlier_host_are_unknown_to_the_next_one(host: qnnbridge.Host) -> None:
     session = qnnbridge.InferenceSession(script(scale=2), host=host)
     warm(session)
     old, _ = slabs(host)
@@ -160,7 +160,7 @@ def test_memory_of_an_older_host_is_not_known_to_the_next(host: qnnbridge.Host) 
 # --- what is borrowed, and what may still be written ---
 
 
-def test_lent_results_are_never_written_again(host: qnnbridge.Host) -> None:
+def test_borrowed_results_are_never_overwritten(host: qnnbridge.Host) -> None:
     session = qnnbridge.InferenceSession(script(scale=2), host=host)
     kept = []
     for number in range(40):
@@ -172,7 +172,7 @@ def test_lent_results_are_never_written_again(host: qnnbridge.Host) -> None:
         assert (y == 2 * number).all()
 
 
-def test_a_small_lent_result_does_not_keep_a_large_piece_of_memory(host: qnnbridge.Host) -> None:
+def test_a_small_borrowed_result_does_not_keep_a_large_slab(host: qnnbridge.Host) -> None:
     session = qnnbridge.InferenceSession(script(scale=2), host=host)
     warm(session, LARGE)
     warm(session)
@@ -182,9 +182,7 @@ def test_a_small_lent_result_does_not_keep_a_large_piece_of_memory(host: qnnbrid
     assert all(np.array_equal(y, X * 2) for y in kept)
 
 
-def test_memory_that_a_late_call_may_still_write_to_is_given_to_nobody(
-    host: qnnbridge.Host, tmp_path: Path
-) -> None:
+def test_memory_of_an_overdue_call_is_not_reused(host: qnnbridge.Host, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}", npu=False)
     session = qnnbridge.InferenceSession(model.path, host=host, providers=["CPUExecutionProvider"])
@@ -214,7 +212,7 @@ def test_memory_that_a_late_call_may_still_write_to_is_given_to_nobody(
 # --- what is given back ---
 
 
-def test_what_is_given_back_while_another_is_sending_is_told_behind_him(no_leaks: Any) -> None:
+def test_a_release_during_another_send_is_sent_after_it(no_leaks: Any) -> None:
     with fake_host(shared_memory=False) as host:
         idle = qnnbridge.InferenceSession(script(scale=2), host=host)
         busy = qnnbridge.InferenceSession(script(scale=3), host=host)
@@ -234,7 +232,7 @@ def test_what_is_given_back_while_another_is_sending_is_told_behind_him(no_leaks
         until(lambda: process.channel.call({"op": "host.stats"}).header["sessions"] == 1)
 
 
-def test_memory_that_was_released_while_it_was_shown_does_not_stay(host: qnnbridge.Host) -> None:
+def test_memory_released_during_its_mapping_is_unmapped(host: qnnbridge.Host) -> None:
     """The caller's time is up while the host is about to map it."""
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     warm(session)
@@ -264,7 +262,7 @@ def test_memory_that_was_released_while_it_was_shown_does_not_stay(host: qnnbrid
 # --- none to be had ---
 
 
-def test_where_there_is_not_so_much_memory_large_tensors_take_the_connection(host: qnnbridge.Host) -> None:
+def test_large_tensors_use_the_connection_if_shared_memory_is_scarce(host: qnnbridge.Host) -> None:
     session = qnnbridge.InferenceSession(script(scale=2), host=host)
     with limited(resource.RLIMIT_FSIZE, 1_000_000):
         for _ in range(3):
@@ -279,7 +277,7 @@ def test_where_there_is_not_so_much_memory_large_tensors_take_the_connection(hos
     assert stats.shared_memory.startswith("off: ")
 
 
-def test_memory_that_a_host_does_not_take_in_time_makes_no_call_late(host: qnnbridge.Host) -> None:
+def test_a_slow_mapping_in_the_host_does_not_exceed_the_deadline(host: qnnbridge.Host) -> None:
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     warm(session)
     session.run(None, {"x": LARGE})  # the next such call needs memory that the host has not been shown
@@ -302,7 +300,7 @@ def test_memory_that_a_host_does_not_take_in_time_makes_no_call_late(host: qnnbr
     assert host.stats.generation == 1
 
 
-def test_where_there_is_no_memory_at_all_calls_go_on_and_it_is_used_when_there_is(host: qnnbridge.Host) -> None:
+def test_calls_work_without_shared_memory_and_use_it_when_it_is_available(host: qnnbridge.Host) -> None:
     session = qnnbridge.InferenceSession(script(scale=2), host=host)
     with limited(resource.RLIMIT_FSIZE, 100):
         for _ in range(3):
@@ -319,7 +317,7 @@ def test_where_there_is_no_memory_at_all_calls_go_on_and_it_is_used_when_there_i
     assert host.stats.shared_memory == "available"
 
 
-def test_without_descriptors_calls_go_by_the_connection_and_channels_are_opened_later(host: qnnbridge.Host) -> None:
+def test_calls_use_the_connection_until_descriptors_are_available(host: qnnbridge.Host) -> None:
     session = qnnbridge.InferenceSession(script(scale=2), host=host)
     session.run(None, {"x": X})
     with no_more_than(0):
@@ -348,7 +346,7 @@ def test_without_descriptors_calls_go_by_the_connection_and_channels_are_opened_
         ("host gone", ChannelFailed),
     ],
 )
-def test_what_the_host_was_not_told_of_is_taken_back_and_nothing_else(
+def test_only_handles_that_were_not_sent_are_reclaimed(
     host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch, way: str, raised: type[Exception]
 ) -> None:
     """On Windows it is a handle in the host's process, whose number may mean something else when it was told."""
@@ -386,7 +384,7 @@ def half_written(channel: Channel, _chunks: Sequence[memoryview], _deadline: flo
 
 
 @pytest.mark.parametrize("shared_memory", [True, False], ids=["shared", "connection"])
-def test_calls_of_all_sizes_and_ways_leave_both_sides_as_they_were(shared_memory: bool, no_leaks: Any) -> None:
+def test_calls_of_all_sizes_and_ways_leak_nothing(shared_memory: bool, no_leaks: Any) -> None:
     """``python -m lab.faultlab --mixed 1000000`` does more of it."""
     if importlib.util.find_spec("onnxruntime") is None:  # to import it here would open files of its own
         pytest.skip("needs onnxruntime")

@@ -1,7 +1,8 @@
-"""What the outside sees, frozen: options of all commands, JSON documents, and models that `fix` rewrites.
+"""Golden files of public interfaces: options of all commands, JSON documents, and models that `fix` rewrites.
 
-``python -m tests.golden.doors`` writes `doors/*.json` anew. A change of them belongs into the changelog: programs read
-these documents, and scripts give these options. `tests/unit/test_doors.py` compares. Frames of the wire are in `v1`.
+``python -m tests.golden.doors`` rewrites `doors/*.json`. Each change of them needs an entry in the changelog, since
+programs parse these documents and scripts use these options. `tests/unit/test_doors.py` compares the files. Frames
+of the wire are in `v1`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from qnnbridge_tools.cli import app
 FOLDER = Path(__file__).parent / "doors"
 ROOT = Path(__file__).parents[2]
 
-# Commands that answer within this process, from files alone.
+# Commands that run in this process and need files only.
 ANSWERS: dict[str, list[str]] = {
     "inspect": ["inspect", "tests/models/mul_1.onnx", "--json"],
     "inspect compiled": ["inspect", "tests/models/compiled/good.onnx", "--json"],
@@ -36,7 +37,7 @@ ANSWERS: dict[str, list[str]] = {
 
 
 def options() -> dict[str, Any]:
-    """Command -> its summary, arguments and options: names, placeholder, help, default, whether required."""
+    """Return summary, arguments and options (names, placeholder, help, default, required) of each command."""
     return dict(_commands(typer.main.get_command(app), ""))
 
 
@@ -48,7 +49,7 @@ def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _parameter(parameter: Any) -> dict[str, Any]:
-    # typer's default of an option that may be repeated is None or an empty list, by its version.
+    # The default of a repeatable option is None or an empty list, depending on typer's version.
     default = parameter.default if isinstance(parameter.default, (bool, int, float, str)) else None
     return {
         "names": [*parameter.opts, *parameter.secondary_opts],
@@ -60,7 +61,7 @@ def _parameter(parameter: Any) -> dict[str, Any]:
 
 
 def documents() -> dict[str, Any]:
-    """Name -> exit code, and the keys and types of the JSON document: values depend on versions and folders."""
+    """Return exit code, and keys and types of the JSON document, by name. Values depend on versions and folders."""
     found = {}
     for name, arguments in ANSWERS.items():
         done = CliRunner().invoke(app, [str(ROOT / one) if one.startswith("tests/") else one for one in arguments])
@@ -69,7 +70,7 @@ def documents() -> dict[str, Any]:
 
 
 def shape_of(value: Any) -> Any:
-    """Keys and types; of a list its first element, of a map of numbers or names of files its values' type."""
+    """Return the keys and types of a document; for a list the shape of its first element."""
     if isinstance(value, dict):
         return {key: shape_of(inner) for key, inner in sorted(value.items())}
     if isinstance(value, list):
@@ -78,7 +79,7 @@ def shape_of(value: Any) -> Any:
 
 
 def rewritten() -> dict[str, str]:
-    """Model -> SHA-256 of what its rewrite makes of it, without the names and versions of the package onnx."""
+    """Return the SHA-256 of each rewritten model's graph, which contains no name or version of the package onnx."""
     sys.path.insert(0, str(ROOT / "tests" / "tools"))
     import fix_models
     import model_work_models as models

@@ -1,11 +1,12 @@
-"""The golden frames of protocol version 1: two conversations that contain every kind of frame.
+"""The golden frames of protocol version 1: conversations that contain every kind of frame.
 
-Run as a program it writes the files that are missing and tells which differ. Frames of a released version are
-never rewritten: a later build must still read them, and a build that speaks the version must still write them. So
-everything here is spelled out; nothing is taken from defaults that may change.
+Run as a program, this module writes missing files and lists those that differ. Frames of a released version are
+never rewritten: a later build must still read them, and a build with that version must still write them. Therefore
+all values are literal and do not use defaults that may change.
 
-`served` is a whole conversation in its order; `refused` is one that ends with HELLO_ERR. A file holds one frame as
-hexadecimal digits. The number in its name is its place; the sender follows.
+`served` is a complete conversation in order, `called_back` one with functions of the application, and `refused` one
+that ends with HELLO_ERR. A file contains one frame as hexadecimal digits. The file name starts with the position in
+the conversation, followed by the sender.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ NOT_A_NUMBER = np.array([0x7FC00000, 0x7F800001, 0xFFC12345], "<u4").view("<f4")
 
 
 def raw(element: ElementType, bits: int, count: int) -> Typed:
-    """A tensor of a type that numpy cannot name, whose bytes rise."""
+    """Return a tensor of a type that numpy lacks, with increasing bytes."""
     size = (count * bits + 7) // 8
     data = np.arange(0x11, 0x11 + size // 2 if bits == 16 else 0x11 + size, dtype="<u2" if bits == 16 else "u1")
     if count * bits % 8:
@@ -287,9 +288,7 @@ def main() -> int:
                 print(f"written: {path.name}")
             elif load(path) != data:
                 different.append(str(path))
-    print(
-        "\n".join(f"differs, delete it to write it anew: {path}" for path in different) or "all others are the same"
-    )
+    print("\n".join(f"differs, delete it to rewrite it: {path}" for path in different) or "all others are the same")
     return bool(different)
 
 

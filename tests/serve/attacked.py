@@ -1,4 +1,4 @@
-"""A real server for the attacks of `lab.attack.serving`: a small model, one with large answers, a language model."""
+"""Run the attacks of `lab.attack.serving` on a real server with a small, a large and a language model."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.serve import serve_models as models
 from tests.serve.serving import PRIVATE
 from tests.serve.serving import serving as started
 
-# Of an answer that is not read: 20 MB of FP32, as binary data.
+# Numbers in an unread response: 20 MB of FP32 as binary data.
 LARGE = 5_000_000
 
 
 def write_large(path: Path) -> Path:
-    """`x` (one number) -> `y`, LARGE times."""
+    """Write a model that returns its input, one number, LARGE times."""
     return models.write(
         path,
         [helper.make_node("Expand", ["x", "sizes"], ["y"])],
@@ -32,7 +32,7 @@ def write_large(path: Path) -> Path:
 
 
 def attacked(seconds: float, seed: int) -> Report:
-    """The report of all attacks at once for so long."""
+    """Run all attacks at once for `seconds` and return the report."""
     with tempfile.TemporaryDirectory(prefix="attacked-") as name:
         folder = Path(name)
         small = models.write_identity(folder / "small.onnx", TensorProto.FLOAT, ["n", "m"])

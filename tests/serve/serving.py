@@ -1,4 +1,4 @@
-"""A real `qnnbridge serve` in a process of its own, for tests, and plain HTTP to it."""
+"""Start a real `qnnbridge serve` in a separate process and send HTTP requests to it."""
 
 from __future__ import annotations
 
@@ -44,11 +44,13 @@ class Answer:
 
 
 class Server:
-    """A server that has said where it listens. address: ``127.0.0.1:PORT``."""
+    """A server that has printed its address. address: ``127.0.0.1:PORT``."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        self._watchdog = threading.Timer(START_TIMEOUT_S, process.kill)  # ends the waiting for its lines
+        self._watchdog = threading.Timer(
+            START_TIMEOUT_S, process.kill
+        )  # limits the time that the test waits for lines
         self._watchdog.daemon = True
         self._watchdog.start()
         self.said: list[str] = []
@@ -74,7 +76,7 @@ class Server:
         raise AssertionError(f"it ended with {self.process.wait(END_TIMEOUT_S)}: {self.errors()}")
 
     def ask(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Answer:
-        """One request on a connection of its own. A body that is no bytes is sent as JSON."""
+        """Send a request on a new connection. A body that is not bytes is sent as JSON."""
         if body is not None and not isinstance(body, (bytes, bytearray)):
             body = json.dumps(body).encode()
         host, port = self.address.rsplit(":", 1)
@@ -91,7 +93,7 @@ class Server:
         return self.ask("POST", f"/v2/models/{model}/infer", {"inputs": list(inputs), **fields})
 
     def host(self) -> psutil.Process:
-        """The process of its private host."""
+        """Return the process of the server's private host."""
         (host,) = psutil.Process(self.process.pid).children()
         return host
 
@@ -100,14 +102,14 @@ class Server:
         return self.process.wait(END_TIMEOUT_S)
 
     def errors(self) -> str:
-        """What it wrote to stderr; when it has ended."""
+        """Return the server's stderr; blocks until the server has ended."""
         assert self.process.stderr is not None
         return self.process.stderr.read()
 
 
 @contextmanager
 def starting(*arguments: str | Path, **environment: str) -> Iterator[Server]:
-    """A server that may still be loading its models. Killed in the end, if it still runs."""
+    """Start a server, which may still be loading its models; end it after the block."""
     process = subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
@@ -139,14 +141,14 @@ def starting(*arguments: str | Path, **environment: str) -> Iterator[Server]:
 
 @contextmanager
 def serving(*arguments: str | Path, **environment: str) -> Iterator[Server]:
-    """A server that has loaded its models."""
+    """Start a server and wait until it has loaded its models; end it after the block."""
     with starting(*arguments, **environment) as server:
         server.wait_until_ready()
         yield server
 
 
 def refused(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """A command that is expected to end by itself."""
+    """Run a server command that is expected to fail at its start."""
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
         stdin=subprocess.DEVNULL,

@@ -56,13 +56,13 @@ def test_the_same_model_twice_in_flight_is_one_suspect() -> None:
     assert blame.on_death(SEGV, [A, A]) == [Points(A, 1.0)]
 
 
-def test_nobody_in_native_code_is_nobody_to_blame() -> None:
+def test_a_death_without_native_calls_blames_no_model() -> None:
     blame = Blame()
     assert blame.on_death(SEGV, []) == []
     assert blame.on_death(SEGV, [NativeCall("", "", "importing")]) == []
 
 
-def test_a_good_reply_alone_acquits_and_takes_the_share_back() -> None:
+def test_a_successful_run_alone_clears_a_suspect_and_its_points() -> None:
     blame = Blame()
     blame.on_death(SEGV, [A, B])
     assert blame.on_good_reply(B) == [Points(B, -0.5)]
@@ -71,7 +71,7 @@ def test_a_good_reply_alone_acquits_and_takes_the_share_back() -> None:
     assert blame.on_good_reply(B) == []
 
 
-def test_a_model_that_was_running_has_to_run_for_its_acquittal_and_one_in_the_making_only_to_be_made() -> None:
+def test_a_suspect_is_cleared_by_the_phase_in_which_it_was_suspected() -> None:
     blame, making = Blame(), call("b", "creating")
     blame.on_death(SEGV, [A, making])
     assert blame.on_good_reply(call("a", "creating")) == []
@@ -80,7 +80,7 @@ def test_a_model_that_was_running_has_to_run_for_its_acquittal_and_one_in_the_ma
     assert blame.on_good_reply(A) == [Points(A, -0.5)]
 
 
-def test_a_suspect_that_nobody_uses_any_more_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unused_suspect_is_forgotten_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     blame = Blame()
     blame.on_death(SEGV, [A, B])
     begin = time.monotonic()
@@ -123,19 +123,19 @@ def test_each_new_suspicion_needs_twice_as_many_good_replies_alone() -> None:
     ],
     ids=["SIGKILL", "SIGTERM", "SIGINT", "TerminateProcess", "Ctrl+C", "unknown"],
 )
-def test_a_host_that_was_ended_from_outside_blames_nobody(status: ExitStatus | None) -> None:
+def test_a_host_that_was_killed_from_outside_blames_no_model(status: ExitStatus | None) -> None:
     blame = Blame()
     for _ in range(10):
         assert blame.on_death(status, [A]) == []
 
 
-def test_what_we_ended_ourselves_blames_nobody_unless_it_hung() -> None:
+def test_a_host_that_we_ended_blames_no_model_unless_it_hung() -> None:
     blame = Blame()
     assert blame.on_death(KILL, [A], "ended-by-us") == []
     assert blame.on_death(KILL, [A], "hung") == [Points(A, 1.0)]
 
 
-def test_twice_out_of_memory_is_bad_luck_and_the_third_time_in_a_row_is_the_model() -> None:
+def test_only_the_third_out_of_memory_kill_in_a_row_blames_the_model() -> None:
     blame = Blame()
     assert blame.on_death(KILL, [A], "memory-ran-out") == []
     assert blame.on_death(KILL, [A], "memory-ran-out") == []
@@ -161,7 +161,7 @@ def test_kills_of_different_models_do_not_add_up() -> None:
     assert [blame.on_death(KILL, [one], "memory-ran-out") for one in (A, B, C, A, B, C)] == [[]] * 6
 
 
-def test_a_model_in_quarantine_has_nothing_to_prove() -> None:
+def test_a_quarantined_model_is_no_longer_a_suspect() -> None:
     blame = Blame()
     blame.on_death(SEGV, [A, B])
     blame.forget(A.fingerprint)
@@ -172,7 +172,7 @@ def test_a_model_in_quarantine_has_nothing_to_prove() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("chance_to_kill", [1.0, 0.3])
-def test_a_poison_model_is_found_and_its_neighbours_keep_a_clean_account(seed: int, chance_to_kill: float) -> None:
+def test_a_crashing_model_is_found_and_concurrent_models_keep_no_points(seed: int, chance_to_kill: float) -> None:
     """Four models in flight together, one of which kills; suspects are run alone, as the host's gate does it."""
     chance = random.Random(seed)
     blame = Blame()
@@ -269,7 +269,7 @@ def test_a_suspect_runs_alone() -> None:
     assert enters_at_once(gate, OTHER)
 
 
-def test_who_comes_later_waits_for_the_suspect_that_waits() -> None:
+def test_a_new_call_waits_behind_a_waiting_suspect() -> None:
     """Under steady load of the others there is always one inside: the suspect would never get its turn."""
     gate = gate_with_suspects(SUSPECT)
     first = Caller(gate, OTHER)
@@ -288,7 +288,7 @@ def test_who_comes_later_waits_for_the_suspect_that_waits() -> None:
 
 @pytest.mark.parametrize("outer", [SUSPECT, OTHER])
 @pytest.mark.parametrize("inner", [SUSPECT, OTHER])
-def test_a_call_in_the_middle_of_its_threads_own_call_does_not_wait_for_that(
+def test_a_nested_call_does_not_wait_for_the_outer_call_of_its_thread(
     outer: CallContext, inner: CallContext
 ) -> None:
     """As a signal handler makes it. The outer call goes on only when the handler returns."""
@@ -298,7 +298,7 @@ def test_a_call_in_the_middle_of_its_threads_own_call_does_not_wait_for_that(
     assert not gate._inside
 
 
-def test_a_call_in_the_middle_of_a_wait_of_its_own_thread_does_not_wait_behind_that() -> None:
+def test_a_nested_call_does_not_wait_behind_the_outer_wait_of_its_thread() -> None:
     gate = gate_with_suspects(SUSPECT)
     other = Caller(gate, OTHER)
     assert other.inside.wait(GRACE_S)
@@ -317,7 +317,7 @@ def test_a_call_in_the_middle_of_a_wait_of_its_own_thread_does_not_wait_behind_t
     other.leave()
 
 
-def test_a_suspect_that_gave_up_holds_nobody_back() -> None:
+def test_a_suspect_that_gave_up_waiting_blocks_no_calls() -> None:
     gate = gate_with_suspects(SUSPECT)
     first = Caller(gate, OTHER)
     assert first.inside.wait(GRACE_S)
@@ -326,7 +326,7 @@ def test_a_suspect_that_gave_up_holds_nobody_back() -> None:
     first.leave()
 
 
-def test_those_that_waited_behind_it_go_on_when_it_gives_up() -> None:
+def test_calls_behind_a_waiting_suspect_continue_when_it_gives_up() -> None:
     gate = gate_with_suspects(SUSPECT)
     first = Caller(gate, OTHER)
     assert first.inside.wait(GRACE_S)
@@ -347,7 +347,7 @@ def test_those_that_waited_behind_it_go_on_when_it_gives_up() -> None:
         caller.leave()
 
 
-def test_two_suspects_come_one_after_the_other() -> None:
+def test_two_suspects_run_one_after_the_other() -> None:
     gate = gate_with_suspects(SUSPECT, OTHER)
     first = Caller(gate, SUSPECT)
     assert first.inside.wait(GRACE_S)
@@ -359,7 +359,7 @@ def test_two_suspects_come_one_after_the_other() -> None:
     second.leave()
 
 
-def test_of_calls_that_declared_nothing_the_oldest_was_inside_and_on_channels_each_may_have_been() -> None:
+def test_without_declarations_the_oldest_call_and_each_channel_call_count_as_running() -> None:
     def lost(number: int, *, sent: bool = True, op: str = "session.run") -> Lost:
         return Lost(number, CallContext(op), None, sent)
 

@@ -33,7 +33,7 @@ MARKS = {"documents": pytest.mark.process}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in doors.DOORS])
-def test_a_door_is_as_it_was(name: str) -> None:
+def test_an_interface_matches_its_golden_file(name: str) -> None:
     before = json.loads((doors.FOLDER / f"{name}.json").read_text("utf-8"))
     now = json.loads(doors.text_of(name))
     found = sorted(differences(now, before))
@@ -42,7 +42,7 @@ def test_a_door_is_as_it_was(name: str) -> None:
     )
 
 
-def test_a_difference_is_found_wherever_it_is() -> None:
+def test_a_difference_at_any_depth_is_found() -> None:
     assert differences({"a": {"b": [1]}, "new": 1}, {"a": {"b": [2]}, "gone": 1}) == [
         "/a/b: [2] -> [1]",
         "/new is new",

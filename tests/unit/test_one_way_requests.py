@@ -31,14 +31,14 @@ class Pipe:
             self.posts.add({"op": "slab.release", "slab": number})
 
 
-def test_what_finds_nobody_in_the_way_is_written_at_once() -> None:
+def test_a_request_is_written_at_once_if_the_lock_is_free() -> None:
     pipe = Pipe()
     pipe.add(1, 2)
     assert pipe.written == [1, 2]
     assert not is_taken(pipe.lock)
 
 
-def test_what_finds_somebody_in_the_way_is_left_to_him() -> None:
+def test_a_request_is_left_to_the_thread_that_holds_the_lock() -> None:
     pipe = Pipe()
     with taken_by_another(pipe.lock):
         pipe.add(1, 2)
@@ -47,7 +47,7 @@ def test_what_finds_somebody_in_the_way_is_left_to_him() -> None:
     assert pipe.written == [1, 2]
 
 
-def test_what_comes_while_another_is_written_is_written_behind_it() -> None:
+def test_a_request_posted_during_a_write_is_written_after_it() -> None:
     """The posting thread finds the lock taken, and returns."""
     pipe = Pipe()
     write = pipe.write
@@ -64,7 +64,7 @@ def test_what_comes_while_another_is_written_is_written_behind_it() -> None:
     assert pipe.written == [1, 2, 3]
 
 
-def test_what_finds_no_room_waits_in_its_order() -> None:
+def test_requests_that_do_not_fit_into_the_pipe_keep_their_order() -> None:
     pipe = Pipe(room=1)
     pipe.add(1, 2, 3)
     assert pipe.written == [1]

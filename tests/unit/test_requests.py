@@ -72,7 +72,7 @@ class Table:
 # --- how many --------------------------------------------------------------------------------------------
 
 
-def test_one_more_than_the_limit_is_not_taken_until_one_is_done() -> None:
+def test_a_request_over_the_limit_is_refused_until_another_one_ends() -> None:
     table = Table(limit=2)
     first = table.request(1)
     table.request(2)
@@ -83,7 +83,7 @@ def test_one_more_than_the_limit_is_not_taken_until_one_is_done() -> None:
     assert table.in_flight.add(third)
 
 
-def test_the_next_request_may_be_ahead_of_the_end_of_one_that_has_been_answered() -> None:
+def test_a_request_may_arrive_before_the_previous_answered_one_has_ended() -> None:
     """A client at its limit asks again when it has read an answer: the thread that wrote that is not further
     yet.
     """
@@ -110,7 +110,7 @@ def test_nothing_is_declared_about_a_request_that_is_being_answered() -> None:
 
 
 @pytest.mark.parametrize("op", RELEASING_OPERATIONS)
-def test_what_gives_something_back_is_taken_beyond_the_limit(op: str) -> None:
+def test_a_release_request_is_accepted_over_the_limit(op: str) -> None:
     """Refused, it would leave unused memory in the host, unnoticed."""
     table = Table(limit=1)
     table.request(1)
@@ -121,7 +121,7 @@ def test_what_gives_something_back_is_taken_beyond_the_limit(op: str) -> None:
     assert not table.in_flight.add(Request(4, {"op": "session.run"}, ())), "it made no room"
 
 
-def test_a_request_that_was_not_taken_is_unknown() -> None:
+def test_cancelling_a_refused_request_reports_finished() -> None:
     table = Table(limit=1)
     table.request(1)
     table.in_flight.add(Request(2, {}, ()))
@@ -207,7 +207,7 @@ def over(threads: list[threading.Thread], within_s: float = GRACE_S) -> bool:
 
 
 @pytest.mark.parametrize("op", ["session.run", *RELEASING_OPERATIONS])
-def test_nobody_waits_for_a_phase_of_another_that_the_client_does_not_take(op: str) -> None:
+def test_requests_do_not_wait_for_a_phase_frame_that_the_client_does_not_read(op: str) -> None:
     """A request that is about to declare a step is not in it."""
     table = Table()
     first = table.request(1)
@@ -241,7 +241,7 @@ def test_nobody_waits_for_a_phase_of_another_that_the_client_does_not_take(op: s
 
 
 @pytest.mark.parametrize("op", RELEASING_OPERATIONS)
-def test_what_gives_something_back_tells_nothing_of_others(op: str) -> None:
+def test_a_release_request_causes_no_phase_declaration_of_other_requests(op: str) -> None:
     """It would wait for the client, which does not read the answer."""
     table = Table()
     table.in_flight.enter(table.request(1), "running")
@@ -252,7 +252,7 @@ def test_what_gives_something_back_tells_nothing_of_others(op: str) -> None:
 
 
 @pytest.mark.parametrize("by_channel", [True, False], ids=["channel", "connection"])
-def test_who_comes_later_waits_until_the_client_knows_what_is_in_native_code(by_channel: bool) -> None:
+def test_a_new_request_waits_until_the_running_one_is_declared_to_the_client(by_channel: bool) -> None:
     """However many come: none may be in there with one that the client does not know of."""
     table = Table()
     table.in_flight.enter(table.request(1), "running")
@@ -275,7 +275,7 @@ def test_who_comes_later_waits_until_the_client_knows_what_is_in_native_code(by_
 
 
 @pytest.mark.parametrize("then", ["answered", "creating", "another call"])
-def test_nothing_is_told_of_a_step_that_is_over_by_then(then: str) -> None:
+def test_an_outdated_phase_is_not_declared(then: str) -> None:
     """The answer goes first, or the next step, or the call has a new number: what was found out before is stale."""
     table = Table()
     first = table.request(1)
@@ -314,7 +314,7 @@ class Between:
             self._acts.pop()()
 
 
-def test_of_two_cancels_at_once_one_answers_the_request() -> None:
+def test_two_concurrent_cancels_answer_the_request_once() -> None:
     """A second answer would be nonsense to the client."""
     table = Table()
     table.request(1, started=False)
@@ -326,16 +326,14 @@ def test_of_two_cancels_at_once_one_answers_the_request() -> None:
     assert sum(request is not None for request in taken) == 1
 
 
-def test_cancelling_twice_says_the_same() -> None:
+def test_cancelling_twice_reports_the_same_state() -> None:
     table = Table()
     table.request(1, started=False)
     assert [table.in_flight.cancel(1, GRACE_S) for _ in range(2)] == ["not-started", "not-started"]
 
 
 @pytest.mark.parametrize(("failed", "state"), [(True, "stopped"), (False, "finished")])
-def test_a_request_that_ends_within_the_grace_is_stopped_or_has_finished_all_the_same(
-    failed: bool, state: str
-) -> None:
+def test_a_request_that_ends_within_the_grace_period_reports_stopped_or_finished(failed: bool, state: str) -> None:
     table = Table()
     request = table.request(1)
     request.stopper = stopper = Stopper()
@@ -366,13 +364,13 @@ def test_a_request_that_cannot_be_stopped_goes_on() -> None:
 
 
 @pytest.mark.parametrize("request_id", [1, 2, 0, 2**64 - 1])
-def test_what_is_answered_or_was_never_asked_is_finished(request_id: int) -> None:
+def test_cancelling_an_answered_or_unknown_request_reports_finished(request_id: int) -> None:
     table = Table()
     table.in_flight.finish(table.request(1), failed=True)
     assert table.in_flight.cancel(request_id, GRACE_S) == "finished"
 
 
-def test_a_cancel_that_comes_before_the_work_can_be_stopped_still_stops_it() -> None:
+def test_a_cancel_before_the_native_call_stops_the_request() -> None:
     """A request decodes its tensors between its start and its native call; a cancel then must not be lost."""
     table = Table()
     request = table.request(1)
@@ -385,7 +383,7 @@ def test_a_cancel_that_comes_before_the_work_can_be_stopped_still_stops_it() -> 
 # --- which phases are declared ---------------------------------------------------------------------------
 
 
-def test_a_lone_run_declares_nothing() -> None:
+def test_a_single_run_is_not_declared() -> None:
     table = Table()
     request = table.request(1)
     table.in_flight.enter(request, "running")
@@ -400,14 +398,14 @@ def test_other_phases_are_always_declared(phase: str) -> None:
     assert table.told == [(1, phase)]
 
 
-def test_a_run_that_starts_beside_another_request_is_declared() -> None:
+def test_a_run_that_starts_while_another_request_is_open_is_declared() -> None:
     table = Table()
     table.request(1, started=False)
     table.in_flight.enter(table.request(2), "running")
     assert table.told == [(2, "running")]
 
 
-def test_a_run_that_is_under_way_is_declared_once_when_a_second_request_comes() -> None:
+def test_a_running_run_is_declared_once_when_a_second_request_arrives() -> None:
     table = Table()
     table.in_flight.enter(table.request(1), "running")
     table.request(2, started=False)
@@ -415,7 +413,7 @@ def test_a_run_that_is_under_way_is_declared_once_when_a_second_request_comes() 
     assert table.told == [(1, "running")]
 
 
-def test_a_request_in_the_queue_is_no_suspect() -> None:
+def test_a_queued_request_is_not_declared() -> None:
     table = Table()
     for number in (1, 2, 3):
         table.request(number, started=False)
@@ -430,7 +428,7 @@ def test_the_steps_of_one_request_are_declared_one_after_the_other() -> None:
     assert table.told == [(1, "creating"), (1, "compiling")]
 
 
-def test_after_a_time_with_two_a_lone_run_is_quiet_again() -> None:
+def test_a_single_run_after_concurrent_runs_is_not_declared() -> None:
     table = Table()
     first, second = table.request(1), table.request(2)
     for request in (first, second):
@@ -441,7 +439,7 @@ def test_after_a_time_with_two_a_lone_run_is_quiet_again() -> None:
     assert table.told == []
 
 
-def test_a_request_knows_its_operation_and_takes_a_header_without_one() -> None:
+def test_a_request_returns_the_operation_of_its_header_if_any() -> None:
     assert Request(1, {"op": "host.info"}, ()).op == "host.info"
     assert Request(1, {}, ()).op is None
 
@@ -477,7 +475,7 @@ def deep(levels: int) -> list[Any]:
     ],
     ids=lambda error: f"{type(error).__name__} {error.args[0] if error.args else ''}"[:40],
 )
-def test_whatever_a_handler_raises_can_be_answered(error: BaseException) -> None:
+def test_any_exception_of_a_handler_can_be_sent_as_an_error(error: BaseException) -> None:
     """An answer that cannot be written would leave the caller without one, and end the thread that serves it."""
     answer = Frame(Kind.ERROR, 1, {"error": describe(error)})
     (got,) = feed(FrameReader(Limits()), wire(answer, Limits()))
@@ -487,7 +485,7 @@ def test_whatever_a_handler_raises_can_be_answered(error: BaseException) -> None
     str(travelled).encode()
 
 
-def test_a_withdrawn_request_is_handed_out_once_to_be_answered() -> None:
+def test_a_withdrawn_request_is_returned_once_for_its_answer() -> None:
     table = Table()
     request = table.request(1, started=False)
     assert table.in_flight.take_withdrawn(1) is None, "it is not withdrawn"
@@ -508,7 +506,7 @@ class Tensor:
     """Something that can be watched, in the place of a received buffer."""
 
 
-def test_a_request_withdrawn_in_its_queue_lets_go_of_its_tensors_at_once() -> None:
+def test_withdrawing_a_queued_request_releases_its_tensors() -> None:
     """A lane that is stuck in native code would keep the tensors of all callers that left."""
     table = Table()
     tensor = Tensor()
@@ -523,7 +521,7 @@ def test_a_request_withdrawn_in_its_queue_lets_go_of_its_tensors_at_once() -> No
     assert table.in_flight.take_withdrawn(1) is request
 
 
-def test_a_request_that_is_under_way_keeps_its_tensors() -> None:
+def test_a_running_request_keeps_its_tensors() -> None:
     table = Table()
     request = Request(1, {"inputs": []}, (Tensor(),))
     table.in_flight.add(request)

@@ -151,7 +151,7 @@ def test_a_lane_is_entered_in_the_order_of_arrival(peer: Peer) -> None:
     assert [number for number in peer.handlers.served if number not in free] == [late, queued]
 
 
-def test_a_request_in_a_stuck_lane_keeps_nobody_waiting_who_has_another(peer: Peer) -> None:
+def test_a_stuck_lane_does_not_block_requests_of_other_lanes(peer: Peer) -> None:
     peer.send("stuck")
     assert peer.handlers.inside.wait(GRACE_S)
     queued = [peer.send("queued") for _ in range(20)]
@@ -184,7 +184,7 @@ def test_threads_that_a_burst_needed_end_behind_it(peer: Peer) -> None:
     assert eventually(lambda: peer.server._idle == len(peer.workers()) - 1)
 
 
-def test_a_count_that_went_wrong_stops_nobody(peer: Peer) -> None:
+def test_a_wrong_count_of_idle_threads_does_not_stop_the_server(peer: Peer) -> None:
     peer.send("free")
     assert eventually(lambda: peer.server._idle == len(peer.workers()) - 1 > 0)
     peer.server._idle -= 5
@@ -239,13 +239,13 @@ def test_a_thread_that_works_for_others_in_a_lane_does_not_keep_its_own_tensors(
     thread.join(GRACE_S)
 
 
-def test_a_thread_that_has_nothing_to_do_does_not_keep_what_it_served_last(peer: Peer) -> None:
+def test_an_idle_thread_keeps_no_tensors_of_its_last_request(peer: Peer) -> None:
     peer.send("free", b"tensor")
     assert eventually(lambda: len(peer.handlers.buffers) == 1)
     assert eventually(lambda: peer.handlers.buffers[0]() is None)
 
 
-def test_memory_is_given_back_in_a_house_that_is_full(peer: Peer) -> None:
+def test_memory_is_released_at_the_limit_of_requests(peer: Peer) -> None:
     """The client releases it without waiting for an answer, so a refused release would not be repeated."""
     slabs = peer.server._transport.slabs
     slabs._slabs[7] = AttachedSlab(np.zeros(1, np.uint8), host_writes=True)
@@ -289,7 +289,7 @@ def dropped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ],
     ids=["no such memory", "no number", "one end", "no streams", "known memory", "no size", "no memory"],
 )
-def test_what_a_refused_request_has_given_is_let_go_of(
+def test_handles_of_a_refused_request_are_released(
     peer: Peer, dropped: list[int], op: str, header: dict[str, Any], given: list[int]
 ) -> None:
     peer.server._transport.slabs._slabs[1] = AttachedSlab(np.zeros(1, np.uint8), host_writes=True)
@@ -297,7 +297,7 @@ def test_what_a_refused_request_has_given_is_let_go_of(
     assert eventually(lambda: sorted(dropped) == given)
 
 
-def test_what_a_request_has_given_that_finds_no_room_is_let_go_of(peer: Peer, dropped: list[int]) -> None:
+def test_handles_of_a_request_over_the_limit_are_released(peer: Peer, dropped: list[int]) -> None:
     for _ in range(Hello().limits.max_in_flight):
         peer.send("stuck")
     assert peer.handlers.inside.wait(GRACE_S)
@@ -305,7 +305,7 @@ def test_what_a_request_has_given_that_finds_no_room_is_let_go_of(peer: Peer, dr
     assert eventually(lambda: sorted(dropped) == [11, 12])
 
 
-def test_what_a_request_has_given_that_is_withdrawn_is_let_go_of(peer: Peer, dropped: list[int]) -> None:
+def test_handles_of_a_withdrawn_request_are_released(peer: Peer, dropped: list[int]) -> None:
     peer.send("stuck")
     assert peer.handlers.inside.wait(GRACE_S)
     target = peer.send("slab.attach", queued=True, **SLAB)
@@ -313,7 +313,7 @@ def test_what_a_request_has_given_that_is_withdrawn_is_let_go_of(peer: Peer, dro
     assert eventually(lambda: dropped == [13])
 
 
-def test_what_was_opened_is_not_closed_again(
+def test_handles_of_a_successful_request_are_not_released(
     peer: Peer, dropped: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def take(where: dict[str, Any], size: int, *, write: bool) -> memoryview:

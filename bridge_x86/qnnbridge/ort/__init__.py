@@ -1,9 +1,10 @@
-"""The surface of the module ``onnxruntime``, answered by the host: ``import qnnbridge.ort as onnxruntime``.
+"""The interface of the module ``onnxruntime``, implemented by the host: ``import qnnbridge.ort as onnxruntime``.
 
-Same names, argument order, defaults and error classes. What cannot cross a process is refused with a reason, and a
-name that ONNX Runtime has and this module lacks says so (`missing`). Each name is imported when it is first used;
-nothing here starts the host until an answer of it is needed. `qnnbridge.dropin` puts this module in place of
-``onnxruntime`` itself. Once imported, errors read as ONNX Runtime's do (`errors`).
+Names, argument order, defaults and error classes are those of ``onnxruntime``. A feature that cannot cross a
+process boundary raises an error with the reason, and so does a name of ONNX Runtime that this module lacks
+(`missing`). Each name is imported when it is first used, and the host starts only when a value from the host is
+needed. `qnnbridge.dropin` makes ``import onnxruntime`` return this module. Importing this module also gives errors
+the text that ONNX Runtime uses (`qnnbridge.ort._errors`).
 """
 
 from __future__ import annotations
@@ -86,9 +87,9 @@ if TYPE_CHECKING:
 
     SessionIOBinding = NativeIOBinding
 
-# The name of this package; `__name__` becomes that of onnxruntime once the drop-in is in place.
+# The name of this package. The drop-in changes `__name__` to "onnxruntime".
 _OURS = "qnnbridge.ort"
-# Where each name is.
+# The module that defines each name.
 _HOMES: dict[str, str] = {
     name: home
     for home, names in {
@@ -122,27 +123,27 @@ _HOMES: dict[str, str] = {
     }.items()
     for name in names.split()
 }
-# Of the package, and what `from onnxruntime import *` gives besides.
+# Attributes of the package, and further names that `from onnxruntime import *` imports.
 _OF_PACKAGE = ("capi", "cuda_version", "import_capi_exception", "onnxruntime_validation", "package_name", "version")
 __all__ = sorted({*_HOMES, *_OF_PACKAGE})
 
-# Where the class has another name on this side.
+# Classes whose name in the bridge differs from the name in onnxruntime.
 _OTHER_NAMES = {"SessionIOBinding": "NativeIOBinding"}
-# Classes with members that lead to the inner ones of the bindings.
+# Classes with members that return the native objects of the bindings.
 _WITH_INNER = frozenset({"IOBinding", "OrtValue", "SparseTensor"})
 _SUBMODULES = ("backend", "capi", "datasets")
-# Modules of ``capi`` that ONNX Runtime's own ``__init__`` leaves here.
+# Modules of ``capi`` that are attributes of the package, because ONNX Runtime's own ``__init__`` imports them.
 _LEFT_HERE = ("onnxruntime_validation",)
 
 
-# Of the package, as applications read them.
+# Attributes of the package that applications read.
 import_capi_exception = None
 cuda_version = ""
 package_name = "onnxruntime"
 __author__ = "Microsoft"
 
 
-# The modules in which a program finds what it imports, once these names answer for onnxruntime.
+# The `__module__` of each class and function while the drop-in is installed.
 _BINDINGS, _COLLECTION = "capi.onnxruntime_pybind11_state", "capi.onnxruntime_inference_collection"
 _IN_PYTHON = frozenset(
     (
@@ -156,14 +157,14 @@ _introduced: list[tuple[Any, str]] = []
 
 
 def take_the_place() -> None:
-    """From here on what this package hands out says that it is of onnxruntime: in texts, and when it is pickled."""
+    """Set `__module__` of all classes and functions of this package to ``onnxruntime``, for texts and pickles."""
     global _in_place
     _in_place = True
     while _introduced:
         introduce(*_introduced.pop())
     for error in OrtError.__subclasses__():
         introduce(error, _BINDINGS)
-    # Where ONNX Runtime raises Python's own classes, programs see their names: `type(error).__name__`.
+    # Where ONNX Runtime raises built-in classes, programs expect the built-in name in `type(error).__name__`.
     for code, kind in BY_CODE.items():
         family, _, name = code.partition(".")
         if family == "py" and hasattr(builtins, name) and name != "Exception":
@@ -172,12 +173,12 @@ def take_the_place() -> None:
 
 
 def introduce(value: Any, module: str) -> None:
-    """Say that a class or a function is of a module of ``onnxruntime``, once it is in its place."""
-    # Without the drop-in the classes keep the names of their own modules, under which they can be pickled.
+    """Set `__module__` of a class or a function to a module of ``onnxruntime``, once the drop-in is installed."""
+    # Without the drop-in the classes keep their own `__module__`: pickle looks for them there.
     if not _in_place:
         _introduced.append((value, module))
     elif callable(value):
-        # An empty `module` is the package itself.
+        # An empty `module` stands for the package itself.
         value.__module__ = f"onnxruntime.{module}".rstrip(".")
 
 
@@ -189,11 +190,11 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is not None:
         value = getattr(importlib.import_module(home), _OTHER_NAMES.get(name, name))
-        # The import attaches the members, `_attach` in that module; its result is not needed.
+        # Importing the module attaches the members (`_attach`); the module itself is not needed.
         if name in _WITH_INNER:
             importlib.import_module(f"{_OURS}._native")
         introduce(value, "" if name in _IN_INIT else _COLLECTION if name in _IN_PYTHON else _BINDINGS)
-        # Python asks a module's `__getattr__` only for names that it lacks: the next read does not come here.
+        # Python calls a module's `__getattr__` only for missing names: the next access finds the value directly.
         globals()[name] = value
         return value
     if name in ("__version__", "version"):

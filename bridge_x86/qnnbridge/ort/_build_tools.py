@@ -1,11 +1,11 @@
-"""What builds models: `ModelCompiler`, and functions of the bindings that ONNX Runtime's own tools use.
+"""`ModelCompiler`, and functions of the bindings that ONNX Runtime's build and quantization tools use.
 
-The functions (of its build, of quantization) run in the host, on arrays that go there and come back. Facts of
-operators and kernels are plain objects here.
+The functions run in the host, on arrays that are sent there and returned. Schemas of operators and definitions of
+kernels are copied into plain objects of this process.
 
-`ModelCompiler` compiles a model for the providers that the session options name. QNN is compiled for in a process
-of its own, over `qnnbridge.compile`; a compiled model stands in its place whole or not at all. For other providers
-(the CPU, which compiles nothing) ONNX Runtime's own compiler does it, in the host.
+`ModelCompiler` compiles a model for the providers in the session options. For QNN, `qnnbridge.compile` compiles in
+a separate process and writes the compiled model either completely or not at all. For other providers (the CPU
+provider compiles nothing) ONNX Runtime's own compiler runs in the host.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from qnnbridge_protocol.errors import (
 )
 from qnnbridge_protocol.specs import CPU, ProviderSpec, SessionSpec
 
-# Where a DLTensor has its type: behind the address, the device and the number of dimensions.
+# Offset of the type in a DLTensor, after the address, the device and the number of dimensions.
 _DLPACK_TYPE = 8 + 8 + 4
 _DLPACK_UNSIGNED = 1
 
 
 class _Facts:
-    """Attributes of an object of the bindings, as the host reports them."""
+    """Attributes of an object of the bindings, as reported by the host."""
 
     def __init__(self, **facts: Any) -> None:
         vars(self).update(facts)
@@ -66,19 +66,19 @@ class Attribute(_Facts):
 
 
 class TypeConstraintParam(_Facts):
-    """The types that a type parameter of an operator stands for."""
+    """The types allowed for a type parameter of an operator."""
 
 
 class AttrType(_Facts):
-    """Kinds of attributes go by their names here."""
+    """Namespace of the kinds of attributes, which this module represents by their names."""
 
 
 class FormalParameterOption(_Facts):
-    """Whether a parameter may be left out goes by a name here."""
+    """Namespace of the parameter options (single, optional, variadic), represented by their names."""
 
 
 class SupportType(_Facts):
-    """How far an operator is supported goes by a name here."""
+    """Namespace of the support levels of operators, represented by their names."""
 
 
 class OpSchema(_Facts):
@@ -100,7 +100,7 @@ class OpSchema(_Facts):
     def __init__(self, **facts: Any) -> None:
         for name, value in facts.items():
             setattr(self, name, value)
-        # JSON has no sets, and the bindings give types as one.
+        # The bindings return types as a set, and JSON has lists only.
         for part in ("inputs", "outputs"):
             setattr(self, part, [FormalParameter(**{**one, "types": set(one["types"])}) for one in facts[part]])
         self.attributes = {name: Attribute(**one) for name, one in facts["attributes"].items()}
@@ -108,13 +108,13 @@ class OpSchema(_Facts):
 
     @staticmethod
     def is_infinite(version: int) -> bool:
-        """Whether a number of inputs stands for any number."""
-        # onnx writes INT_MAX as the largest number of inputs where the last one may be repeated.
+        """Return whether a maximum number of inputs means "no limit"."""
+        # onnx uses INT_MAX as the maximum number of inputs if the last input may be repeated.
         return version == 2**31 - 1
 
 
 class KernelDef(_Facts):
-    """A kernel and the types that it takes."""
+    """A kernel and the types that it accepts."""
 
     __slots__ = ("domain", "op_name", "provider", "type_constraints", "version_range")
 
@@ -124,37 +124,37 @@ class KernelDef(_Facts):
 
 
 def get_all_operator_schema() -> list[OpSchema]:
-    """Of each operator that the host's ONNX Runtime knows."""
+    """Return the schema of each operator in the host's ONNX Runtime."""
     return [OpSchema(**facts) for facts in _listed("get_all_operator_schema")]
 
 
 def get_all_opkernel_def() -> list[KernelDef]:
-    """Of each kernel of the providers that the host's ONNX Runtime was built with."""
+    """Return all kernels of the providers that the host's ONNX Runtime was built with."""
     return [KernelDef(**facts) for facts in _listed("get_all_opkernel_def")]
 
 
 def get_registered_ep_kernel_defs(ep_name: str) -> list[KernelDef]:
-    """Of each kernel of one provider."""
+    """Return all kernels of one provider."""
     return [KernelDef(**facts) for facts in _listed("get_registered_ep_kernel_defs", ep_name)]
 
 
 def _quantizer(name: str) -> Callable[..., Any]:
     def function(*arguments: Any) -> Any:
         arrays = [one for one in arguments if isinstance(one, np.ndarray)]
-        # None marks the place of an array, which travels beside the arguments.
+        # None marks the position of an array; arrays are sent separately from the other arguments.
         others = [None if isinstance(one, np.ndarray) else one for one in arguments]
         reply = _call(
             "quantize", {"name": name, "arguments": others}, [np.ascontiguousarray(one) for one in arrays]
         )
-        # ONNX Runtime's functions write their results into arrays that the caller gives: here they come back.
-        # A function that returns an array has one value more than there are arguments.
+        # ONNX Runtime's functions write results into the caller's arrays, so the host returns the changed arrays.
+        # If the function also returns an array, that one comes last, after the changed ones.
         for mine, changed in zip(arrays, reply.values, strict=False):
             if mine.flags.writeable:
                 mine[...] = changed
         return reply.values[-1] if reply.result == "array" else reply.result
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = "ONNX Runtime's own, in the host; the arrays are written to as there."
+    function.__doc__ = "Call ONNX Runtime's function in the host and copy its results into the given arrays."
     return function
 
 
@@ -173,7 +173,7 @@ def _listed(name: str, *arguments: str) -> list[dict[str, Any]]:
 
 
 def _call(operation: str, arguments: dict[str, Any], values: Any = ()) -> ObjectReply:
-    # An object for each call: nothing of it is kept in the host.
+    # Create an object for each call, so that the host keeps nothing afterwards.
     tools, _ = create_object(default_host(), "BuildTools")
     try:
         return tools.call(operation, arguments, values)
@@ -182,30 +182,30 @@ def _call(operation: str, arguments: dict[str, Any], values: Any = ()) -> Object
 
 
 def get_default_session_options() -> SessionOptions:
-    """Options that nothing was set in."""
+    """Return options with default values."""
     return SessionOptions()
 
 
 def is_dlpack_uint8_tensor(capsule: Any, /) -> bool:
-    """Whether a DLPack capsule holds 8-bit unsigned numbers, as older ones call truth values. Up to 1.30."""
+    """Return whether a DLPack capsule has type uint8, which older capsules use for booleans. Up to 1.30."""
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     # Without a restype ctypes would cut the pointer to a C int, which has 32 bits.
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    # A consumer renames the capsule to used_dltensor. Then this raises the ValueError of the C function:
-    # `pythonapi` looks for a Python exception after each call.
+    # A consumer renames a capsule to used_dltensor. The C function then fails, and `pythonapi` raises its
+    # ValueError.
     address = pointer_of(capsule, b"dltensor")
     code, bits, lanes = struct.unpack("=BBH", ctypes.string_at(address + _DLPACK_TYPE, 4))
     return (code, bits, lanes) == (_DLPACK_UNSIGNED, 8, 1)
 
 
 class SessionObjectInitializer:
-    """What sets up a native session object. Importing the name works, so that annotations and ``isinstance`` do."""
+    """Initializer of native session objects: importable for annotations and ``isinstance``, but not usable."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise OptionError(
             f"{type(self).__name__} cannot be used through qnnbridge.",
-            cause="It is a pointer into ONNX Runtime's memory, which is in another process.",
-            fix="Leave it out: InferenceSession needs none.",
+            cause="The initializer is a pointer into ONNX Runtime's memory, which is in another process.",
+            fix="Omit it: InferenceSession does not need an initializer.",
         )
 
 
@@ -215,7 +215,7 @@ def get_session_initializer() -> SessionObjectInitializer:
 
 # --- ``ModelCompiler`` ---
 
-# Of 255 that file systems take: leaves room for suffixes.
+# File systems allow 255 bytes; the rest is for suffixes.
 MAX_STEM_BYTES = 215
 
 
@@ -264,12 +264,12 @@ class ModelCompiler:
         self._options = sess_options
         self._model = model
         self._flags = OrtCompileApiFlags(int(flags))
-        # Folder and stem of the context binary, if the application named them.
+        # Folder and stem of the context binary, if the application set them.
         self._binary: tuple[str, str] | None = None
 
     @as_ort_raises
     def compile_to_file(self, output_model_path: str | os.PathLike[str] | None = None) -> None:
-        """Compile into a file; default ``<model>_ctx.onnx`` beside the model."""
+        """Compile into a file; the default is ``<model>_ctx.onnx`` next to the model."""
         if output_model_path is not None and not isinstance(output_model_path, (str, os.PathLike)):
             raise RemoteTypeError(f"Output model's filepath is of unexpected type '{type(output_model_path)}'")
         output = os.fspath(output_model_path) if output_model_path else self._default_output()
@@ -286,7 +286,10 @@ class ModelCompiler:
 
     @as_ort_raises
     def compile_to_bytes(self) -> bytes:
-        """Compile and return the model; its context binary is embedded, or where the application wants it."""
+        """Compile and return the model.
+
+        The context binary is embedded, or written to the folder set by `set_ep_context_binary_information`.
+        """
         self._require_model()
         if self._is_native:
             return bytes(self._natively("compile_to_bytes").values[0])
@@ -294,12 +297,12 @@ class ModelCompiler:
             if self._binary is None:
                 raise InvalidArgument(
                     "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : compile_to_bytes needs "
-                    "embed_compiled_data_into_model, or a place for the context binary.",
+                    "embed_compiled_data_into_model, or a path for the context binary.",
                     fix="Give ModelCompiler embed_compiled_data_into_model=True, call "
                     "set_ep_context_binary_information, or use compile_to_file.",
                 )
             return self._compile_beside(*self._binary)
-        # `qnnbridge.compile` makes files only: its host moves the result into place.
+        # `qnnbridge.compile` writes files only, since its host moves the result to the target path.
         with tempfile.TemporaryDirectory(prefix="qnnbridge-") as folder:
             output = os.path.join(folder, "model_ctx.onnx")
             self._compile(output, embed=True)
@@ -308,7 +311,11 @@ class ModelCompiler:
 
     @as_ort_raises
     def compile_to_stream(self, write_function: Callable[[bytes], Any]) -> None:
-        """Compile and give the model to a function. What it raises is the cause of a `Fail`, as in ONNX Runtime."""
+        """Compile and pass the model to `write_function`.
+
+        Raises:
+            Fail: if `write_function` raises an exception, which is then the cause, as in ONNX Runtime.
+        """
         self._require_model()
         raised: list[Exception] = []
 
@@ -325,14 +332,14 @@ class ModelCompiler:
             else:
                 write(self.compile_to_bytes())
         except Exception as error:
-            # Errors of the compilation itself go out as they are; only those of the function become a `Fail`.
+            # Only errors of `write_function` become a `Fail`; errors of the compilation are raised unchanged.
             if error not in raised:
                 raise
             raise Fail(f"[ONNXRuntimeError] : 1 : FAIL : {type(error).__name__}: {error}") from error
 
     @as_ort_raises
     def set_ep_context_data_write_func(self, write_func: Callable[[str, Any], Any]) -> None:
-        """Give each context binary that is not embedded to a function, with its name, instead of writing a file."""
+        """Pass each non-embedded context binary and its name to a function instead of writing a file."""
         if write_func is None:
             raise RemoteRuntimeError("EPContext data write callback must not be None.")
         if not callable(write_func):
@@ -349,11 +356,11 @@ class ModelCompiler:
 
     @property
     def _is_native(self) -> bool:
-        """Whether ONNX Runtime's own compiler has to do it."""
-        # The worker of `qnnbridge.compile` calls no functions, and it keeps weights inside of the model.
+        """Whether this model needs ONNX Runtime's own compiler."""
+        # The worker of `qnnbridge.compile` cannot call functions of the application or write external weights.
         if self._functions or self._settings["external_path"] is not None:
             return True
-        if policy() == "qnn":  # over the program's head
+        if policy() == "qnn":  # the user's policy overrides the program's providers
             return False
         providers = self._options.to_spec_parts().get("providers", ())
         return QNN not in [provider.name for provider in providers]
@@ -364,22 +371,24 @@ class ModelCompiler:
         arguments: dict[str, Any] | None = None,
         functions: Mapping[str, CalledFunction] | None = None,
     ) -> ObjectReply:
-        """ONNX Runtime's own compiler, in a host of its own: for functions of the application, and initializers in
-        files. What it compiles is not tried, and a result is not put into its place whole.
+        """Run ONNX Runtime's own compiler in a separate host, which supports callbacks and external initializers.
 
-        functions: that the host may call besides those of the compiler.
+        The compiled model is not validated, and its file is not written atomically.
+
+        Args:
+            functions: functions of the application that the host may call in addition to those of the compiler.
         """
         import numpy as np
 
         settings = dict(self._settings)
         if self._binary is not None:
             folder, stem = self._binary
-            # The empty part puts a slash at the end, by which ONNX Runtime knows a folder.
+            # The empty part appends a slash: ONNX Runtime requires one to accept the path as a folder.
             settings["binary_information"] = [os.path.join(os.path.abspath(folder), ""), f"{stem}.onnx"]
         data = self._model if isinstance(self._model, bytes) else None
         path = os.path.abspath(os.fsdecode(self._model)) if data is None else None
         parts = self._options.to_spec_parts()
-        # Without any it is the CPU that is compiled for.
+        # Without providers, compile for the CPU.
         providers = parts.pop("providers", None) or (ProviderSpec(CPU),)
         spec = SessionSpec(model_path=path, providers=providers, fallback="cpu", **parts)
         recipe = SessionRecipe(spec, data)
@@ -391,14 +400,14 @@ class ModelCompiler:
         arguments = arguments or {}
         output = arguments.get("output")
         there = _there(output)
-        # Not the shared host: a crash of the compiler must take no sessions along.
+        # Not the shared host: a crash of the compiler must not end any sessions.
         with Host() as host:
             try:
                 given = {"spec": spec.to_wire(), **settings}
                 made, _ = create_object(host, "ModelCompiler", given, values, context=context)
                 return made.call(operation, arguments, functions=called, context=context)
             except BaseException:
-                # Files that stood there before the call stay: they are the application's.
+                # Keep files that existed before the call: they belong to the application.
                 for name in _there(output) - there:
                     with contextlib.suppress(OSError):
                         os.unlink(name)
@@ -406,10 +415,11 @@ class ModelCompiler:
 
     @as_ort_raises
     def set_ep_context_binary_information(self, output_directory: str | os.PathLike[str], model_name: str) -> None:
-        """Where `compile_to_bytes` and `compile_to_stream` put a context binary that is not embedded:
-        ``<directory>/<name without its ending>_qnn.bin``, whose name the model has in it.
+        """Set the path to which `compile_to_bytes` and `compile_to_stream` write a non-embedded context binary.
 
-        `compile_to_file` puts it beside the .onnx file, whatever is said here; so does ONNX Runtime.
+        The path is ``<output_directory>/<model_name without extension>_qnn.bin``, and the compiled model refers to
+        that file name. As in ONNX Runtime, `compile_to_file` ignores this setting and writes the context binary
+        next to the .onnx file.
         """
         folder, name = os.fsdecode(output_directory), model_name
         if not isinstance(name, str):
@@ -420,28 +430,28 @@ class ModelCompiler:
         if last and not os.path.splitext(last)[1]:
             raise InvalidArgument(
                 "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : output_dir is not a valid directory.",
-                cause="ONNX Runtime takes a path for a folder if it ends in a slash.",
-                fix="Put a slash at its end.",
+                cause="ONNX Runtime accepts a path without a file extension only if it ends in a slash.",
+                fix="Append a slash to the path.",
             )
         path = os.path.join(folder, name)
         stem = os.path.splitext(os.path.basename(path))[0]
         if not stem or ".." in stem or len(os.fsencode(stem)) > MAX_STEM_BYTES:
             raise OptionError(
-                f"A context binary cannot be called after {name!r}.",
+                f"A context binary cannot be named after {name!r}.",
                 cause="QNN does not load a file whose name has two dots in a row, is empty or too long.",
                 fix="Give a file name such as model.onnx.",
             )
         self._binary = os.path.dirname(path), stem
 
     def _compile_beside(self, folder: str, stem: str) -> bytes:
-        """Compile; only the context binary goes to `folder`, in place of what has that name there."""
+        """Compile, write only the context binary to `folder`, replacing an existing file, and return the model."""
         folder, blob = os.path.abspath(folder), f"{stem}_qnn.bin"
         with tempfile.TemporaryDirectory(prefix="qnnbridge-") as work:
             output = os.path.join(work, f"{stem}.onnx")
             self._compile(output, embed=False)
             with open(output, "rb") as file:
                 model = file.read()
-            # In the same folder: `os.replace` works within one file system only, and there it is atomic.
+            # The draft lies in the target folder: `os.replace` works, and is atomic, within one file system only.
             draft = os.path.join(folder, f".{blob}.{os.getpid()}")
             try:
                 os.makedirs(folder, exist_ok=True)
@@ -456,7 +466,7 @@ class ModelCompiler:
                 raise CompileFailed(
                     f"The compiled model cannot be written to {folder}.",
                     cause=f"{error.strerror or error}.",
-                    fix="Make room there or choose another folder that can be written to.",
+                    fix="Free disk space, or choose another writable folder.",
                     details={"folder": folder},
                 ) from None
         return model
@@ -467,7 +477,7 @@ class ModelCompiler:
                 "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : A model given as bytes needs an output file path."
             )
         stem, _ = os.path.splitext(os.fspath(self._model))
-        # The name that ONNX Runtime chooses by itself.
+        # ONNX Runtime's default name.
         return f"{stem}_ctx.onnx"
 
     def _require_model(self) -> None:
@@ -481,15 +491,15 @@ class ModelCompiler:
         from qnnbridge._compile import compile as compile_model
 
         options = self._options
-        if self._settings["optimization"] != int(GraphOptimizationLevel.ORT_DISABLE_ALL):  # the level was asked for
+        if self._settings["optimization"] != int(GraphOptimizationLevel.ORT_DISABLE_ALL):  # not the default
             options = options.twin()
             options.graph_optimization_level = GraphOptimizationLevel(self._settings["optimization"])
         try:
-            # overwrite: ONNX Runtime replaces an output that exists. The flag against it was looked at before.
+            # overwrite: ONNX Runtime replaces an existing output. The caller has checked the flag that forbids it.
             compile_model(self._model, output, embed=embed, validate=False, sess_options=options, overwrite=True)
         except CompileFailed as error:
             if (
-                # Only where no node was compiled; any other failure keeps its own text, whatever the flag says.
+                # The flag concerns only models without a compiled node; other failures keep their own text.
                 error.details.get("qnn_nodes") != 0
                 or not self._flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
             ):
@@ -503,7 +513,7 @@ class ModelCompiler:
 
 
 class NativeCompiler(ModelCompiler):
-    """The compiler of the bindings, whose arguments say whether the model is a path."""
+    """The compiler class of the bindings, with a positional argument `is_path`."""
 
     def __init__(
         self,
@@ -525,7 +535,7 @@ NativeCompiler.__name__ = NativeCompiler.__qualname__ = "ModelCompiler"
 
 
 def _there(output: Any) -> set[str]:
-    """The files of a compiled model that exist."""
+    """Return the existing files of a compiled model."""
     if not isinstance(output, str):
         return set()
     return {name for name in (output, os.path.splitext(output)[0] + "_qnn.bin") if os.path.exists(name)}

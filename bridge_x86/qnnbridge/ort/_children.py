@@ -1,17 +1,17 @@
-"""Processes that a program with the drop-in starts, and those that it waits for.
+"""The drop-in in child processes: how they import it, and how waiting for them leaves out the host.
 
-Processes that this one starts get a folder with three one-line packages and the metadata of ``onnxruntime``,
-first on ``PYTHONPATH``: multiprocessing, subprocess and any shell in between pass that on. The folder is kept in
-the user's cache, one per version, so that a process which outlives its parent still finds it; where the cache
-cannot be written, in the user's runtime folder. Without any folder the drop-in works in this process only, and a
-log line says so once. A child without qnnbridge gets an `ImportError` that says so.
+A folder with three one-line packages and the metadata of ``onnxruntime`` is put first on ``PYTHONPATH``;
+multiprocessing, subprocess and shells pass that variable on to child processes. There is one folder per version in
+the user's cache, so that a child process that outlives its parent can still use it. If the cache is not writable,
+the folder is in the user's runtime folder. If neither is writable, the drop-in works in this process only, and a
+warning is logged once. A child process whose Python lacks qnnbridge gets an `ImportError` with that reason.
 
-A program may start Python with an environment of its own (``env={}``), or replace ``PYTHONPATH``. With
-onnxruntime installed the child finds it all the same, so `subprocess.Popen` is wrapped: a child that is this
-Python, or a script for it, gets the folder and the variables of qnnbridge in addition. Other programs get exactly
-what the program gives.
+A program may start Python with another environment (``env={}``), or replace ``PYTHONPATH``. The child would then
+import an installed onnxruntime. `subprocess.Popen` is therefore wrapped: if the child is the Python of this
+process, or a script for that Python, the folder and the variables of qnnbridge are added to its environment. Other
+programs get exactly the environment that the program passes.
 
-On Linux the functions of `os` that wait for any child leave out the host (`qnnbridge_os._posix_waits`).
+On Linux the functions of `os` that wait for any child ignore the host (`qnnbridge_os._posix_waits`).
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from qnnbridge_protocol.visible import log_of
 
 _log = log_of("qnnbridge.ort")
 
-# Set where the drop-in is on; its value is the folder.
+# Path of the folder; set where the drop-in is enabled.
 VARIABLE: Final = "QNNBRIDGE_DROPIN"
-# The value where no folder can be written: this was reported, and the processes of the program do not try again.
+# Value of the variable if no folder is writable: this was logged, and child processes do not try again.
 NO_FOLDER: Final = "none"
 _OURS: Final = "QNNBRIDGE_"
 
-_MODULE: Final = '''"""Answered by qnnbridge, see `qnnbridge.dropin`."""
+_MODULE: Final = '''"""Provided by qnnbridge, see `qnnbridge.dropin`."""
 import importlib
 import sys
-del sys.modules[__name__]  # what follows puts another module there
+del sys.modules[__name__]  # the imports below add the module of qnnbridge
 try:
     import qnnbridge.dropin
 except ModuleNotFoundError as error:
     raise ImportError(
-        f"{__name__} is answered by qnnbridge here, and this Python ({sys.executable}) lacks it: {error}. "
+        f"qnnbridge provides {__name__} here, but this Python ({sys.executable}) lacks qnnbridge: {error}. "
         "Install qnnbridge there, or unset PYTHONPATH for that process."
     ) from None
 importlib.import_module(__name__)
@@ -66,16 +66,13 @@ _WRITE_INTERVAL_S: Final = 0.05
 
 
 def offer_to_children(environ: MutableMapping[str, str]) -> bool:
-    """Put the folder first on the path of processes that are started with this environment.
-
-    Returns False if there is none, since no folder can be written.
-    """
+    """Put the folder first on the ``PYTHONPATH`` of `environ`; return False if no folder is writable."""
     if environ.get(VARIABLE) == NO_FOLDER:
         return False
     folder = _made(environ)
     environ[VARIABLE] = folder or NO_FOLDER
     if folder is not None:
-        # An empty entry means the current folder of the child, which the program did not ask for.
+        # Drop empty entries: they stand for the child's working folder.
         path = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != folder]
         environ["PYTHONPATH"] = os.pathsep.join((folder, *path))
     return folder is not None
@@ -87,12 +84,12 @@ def metadata_texts() -> dict[str, str]:
 
     hosts = host_distribution("onnxruntime")
     requires = "".join(f"Requires-Dist: {one}\n" for one in (hosts and hosts.requires) or ())
-    head = f"Metadata-Version: 2.1\nName: onnxruntime\nVersion: {host_version()}\nSummary: Answered by qnnbridge.\n"
+    head = f"Metadata-Version: 2.1\nName: onnxruntime\nVersion: {host_version()}\nSummary: Provided by qnnbridge.\n"
     return {"METADATA": head + requires, "top_level.txt": "onnxruntime\n"}
 
 
 def _contents() -> dict[str, str]:
-    """Return the texts of the folder's files, by their paths in it."""
+    """Return the texts of the folder's files by relative path."""
     from qnnbridge.ort._environment import host_version
 
     info = f"onnxruntime-{host_version() or '0'}.dist-info"
@@ -103,7 +100,7 @@ def _contents() -> dict[str, str]:
 
 
 def _made(environ: Mapping[str, str]) -> str | None:
-    """Return the folder, written if need be; ``None`` if it cannot be written anywhere."""
+    """Return the folder, and write it if it is missing; return ``None`` if no folder is writable."""
     from qnnbridge.ort._environment import host_version
 
     contents = _contents()
@@ -112,7 +109,7 @@ def _made(environ: Mapping[str, str]) -> str | None:
         return given
     problems: list[str] = []
     for base in _bases(problems):
-        # The version is a part of the name: a program that lives long keeps the folder of its own version.
+        # The name contains the version, so that a long-running program keeps the folder of its own version.
         folder = os.path.join(base, "dropin", f"{__version__}-{host_version() or 'unknown'}")
         try:
             for name, text in contents.items():
@@ -122,17 +119,17 @@ def _made(environ: Mapping[str, str]) -> str | None:
             continue
         return folder
     _log.warning(
-        "No folder can be written for the drop-in (%s): processes that this program starts use the onnxruntime "
-        "that is installed for them. Set QNNBRIDGE_CACHE_DIR to a folder that can be written.",
+        "No folder is writable for the drop-in (%s): processes that this program starts use their installed "
+        "onnxruntime. Set QNNBRIDGE_CACHE_DIR to a writable folder.",
         "; ".join(problems),
     )
     return None
 
 
 def _bases(problems: list[str]) -> Iterator[str]:
-    """Yield folders to write to, in the order of preference."""
+    """Yield candidate parent folders in order of preference; append the reason to `problems` for an unsafe one."""
     yield os.fspath(cache_dir())
-    # Python imports from there: it must be a folder that no other user can have filled.
+    # Python imports code from the folder, so no other user may be able to write to it.
     runtime = default_runtime_folder()
     try:
         make_private_folder(runtime)
@@ -152,7 +149,7 @@ def _has(path: str, text: str) -> bool:
 
 
 def _write(path: str, text: str) -> None:
-    """Write the whole file or nothing: another process may be reading it, or writing the same."""
+    """Write the file atomically: another process may be reading it, or writing the same text."""
     for tries_left in reversed(range(_WRITE_TRIES)):
         if _has(path, text):
             return
@@ -161,17 +158,18 @@ def _write(path: str, text: str) -> None:
             files.write_whole(path, text.encode())
             return
         except PermissionError:
-            # Windows replaces no file that another process has open. A folder without rights has no such file.
+            # Windows cannot replace a file that another process has open. If the file does not exist, the folder is
+            # not writable, and another try is useless.
             if not tries_left or not os.path.exists(path):
                 raise
             sleep(_WRITE_INTERVAL_S)
 
 
-# --- processes with an environment that the program makes ---------------------------------------------------------
+# --- child processes with an environment from the program ---------------------------------------------------------
 
 
 def follow_children() -> None:
-    """Give the drop-in to Python processes that the program starts with an environment of its own. Idempotent."""
+    """Wrap `subprocess.Popen` so that Python processes with a custom environment get the drop-in. Idempotent."""
     if sys.platform == "linux":
         from qnnbridge_os._posix_waits import hide_hosts
 
@@ -189,7 +187,7 @@ def _following(start: Any) -> Any:
         try:
             call = signature.bind(self, *args, **kwargs)
         except TypeError:
-            start(self, *args, **kwargs)  # raises the same error, with Python's own words
+            start(self, *args, **kwargs)  # raises the same error with Python's own text
             return
         given = call.arguments
         env = _completed(given.get("env"), given["args"], given.get("executable"), shell=bool(given.get("shell")))
@@ -202,7 +200,7 @@ def _following(start: Any) -> Any:
 
 
 def _completed(env: Any, arguments: Any, executable: Any, *, shell: bool) -> dict[str, str] | None:
-    """Return the environment with the drop-in; ``None`` if the child gets what is given."""
+    """Return the child's environment with the drop-in added; ``None`` if `env` is to be passed unchanged."""
     folder = os.environ.get(VARIABLE)
     if shell or not folder or folder == NO_FOLDER:
         return None
@@ -216,11 +214,11 @@ def _completed(env: Any, arguments: Any, executable: Any, *, shell: bool) -> dic
         first, *options = map(os.fsdecode, words)
         if not _is_this_python(os.fsdecode(executable or first), made):
             return None
-        # An isolated Python, as the host, reads no PYTHONPATH.
+        # An isolated Python, such as the host, ignores PYTHONPATH.
         if any(word in ("-I", "-E") for word in itertools.takewhile(lambda word: word.startswith("-"), options)):
             return None
     except (TypeError, ValueError, AttributeError, OSError):
-        return None  # `Popen` says what is wrong with it
+        return None  # `Popen` raises the error
     for name, value in os.environ.items():
         if name.startswith(_OURS):
             made.setdefault(name, value)
@@ -230,11 +228,11 @@ def _completed(env: Any, arguments: Any, executable: Any, *, shell: bool) -> dic
 
 
 def _is_this_python(program: str, env: Mapping[str, str]) -> bool:
-    """Return whether the program is the interpreter of this process, or a script that it runs."""
+    """Return whether `program` is the interpreter of this process, or a script for that interpreter."""
     found = shutil.which(program, path=env.get("PATH", os.defpath))
     if found is None:
         return False
-    # By the folder: interpreters of virtual environments are links to the same file, and have other packages.
+    # Compare folders: interpreters of virtual environments link to one file but have different packages.
     here = Path(os.path.abspath(sys.executable)).parent
     path = Path(os.path.abspath(found))
     if path.name.lower().startswith("python"):

@@ -1,10 +1,10 @@
-"""What the module ``onnxruntime`` says of itself, its settings, devices, plugin libraries, memory and allocators.
+"""Version, providers, process-wide settings, devices, plugin libraries, memory and allocators of ``onnxruntime``.
 
-Facts come from the host of `qnnbridge.default_host`; the version alone is read from the metadata files of the
-packages of the host's Python, without starting it. Settings are kept here and given to every session that is made
-afterwards. Applications written for onnxruntime-qnn 2.x register the library of the package ``onnxruntime_qnn`` and
-pick its devices: the host has registered its own by then, so registering QNN here only makes its devices visible.
-Any thread.
+The values come from the host of `qnnbridge.default_host`. Only the version is read from the metadata files in the
+host's Python installation, without starting the host. Settings are stored in this process and apply to sessions
+that are created afterwards. Applications written for onnxruntime-qnn 2.x register the library of the package
+``onnxruntime_qnn`` and select its devices. The host registers the library itself, so registering QNN here only
+makes its devices visible. Thread-safe.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ from qnnbridge_protocol.errors import BridgeError, Fail, OptionError, RemoteRunt
 from qnnbridge_protocol.specs import GLOBAL_THREADS_VARIABLE
 
 if TYPE_CHECKING:
-    # It imports numpy, which `qnnbridge exec` does not need to start a program.
+    # This module imports numpy, which `qnnbridge exec` does not need to start a program.
     from qnnbridge._ort_value import OrtValue
 
-# Which is ONNX Runtime itself up to 1.x, and a plugin beside it from 2.0 on.
+# Contains ONNX Runtime up to version 1.x; is a plugin for a separate onnxruntime package from 2.0 on.
 QNN_1X = "onnxruntime-qnn"
 
 
 def host_distribution(name: str) -> Distribution | None:
-    """Return the installed package of the host.
+    """Return a package that is installed in the host's Python.
 
-    ``None`` where the files do not say: no interpreter, or one that keeps its packages in an unusual place.
+    Return ``None`` if it is not found: no such package or interpreter, or packages in an unusual folder.
     """
     try:
         python = find_host(None).path
     except BridgeError:
         return None
-    # Files only: another finder may be the drop-in, which asks here.
+    # Search files only: the drop-in is a finder, too, and calls this function.
     where = DistributionFinder.Context(path=list(package_folders(python)))
     installed = MetadataPathFinder.find_distributions(where)
     found: dict[str, Distribution] = {}
-    for one in installed:  # the first on the path is the one that is imported
+    for one in installed:  # Python imports the first one on the path
         # A damaged installation can leave a dist-info folder without a name.
         found.setdefault(_normal(one.metadata["Name"] or ""), one)
     distribution = found.get(_normal(name))
@@ -69,7 +69,7 @@ def host_distribution(name: str) -> Distribution | None:
 
 
 def host_package_version(name: str) -> str | None:
-    """Return the version of the host's package; ``None`` where the files do not say (`host_distribution`)."""
+    """Return the version of a package in the host's Python; ``None`` if it is not found (`host_distribution`)."""
     found = host_distribution(name)
     return None if found is None else found.version
 
@@ -79,15 +79,15 @@ def _normal(name: str) -> str:
 
 
 def package_folders(python: str) -> Iterator[str]:
-    """Where that interpreter has its packages: of the virtual environment it stands in, or its own."""
+    """Yield the package folders of an interpreter, which may belong to a virtual environment."""
     own_folder, folder = (os.path.dirname(os.path.abspath(path)) for path in (sys.executable, python))
     if os.path.realpath(python) == os.path.realpath(sys.executable) and folder == own_folder:
-        # The stand-in has a METADATA file for onnxruntime, with the answer of an earlier process.
+        # The folder of the drop-in contains a METADATA file for onnxruntime, written by an earlier process.
         stand_in = os.environ.get("QNNBRIDGE_DROPIN")
         yield from (entry for entry in sys.path if entry and entry != stand_in)
         return
-    # The interpreter lies in a folder of the prefix (bin, or Scripts of a virtual environment). On Windows
-    # outside of virtual environments it lies in the prefix itself.
+    # The interpreter is in a subfolder of the prefix: bin, or Scripts in a virtual environment on Windows. Without
+    # a virtual environment, Windows has it in the prefix itself.
     for prefix in (os.path.dirname(os.path.dirname(python)), os.path.dirname(python)):
         yield os.path.join(prefix, "Lib", "site-packages")
         library = os.path.join(prefix, "lib")
@@ -99,7 +99,7 @@ def package_folders(python: str) -> Iterator[str]:
             )
 
 
-# Fatal, the highest severity of a log line.
+# Fatal, the highest severity of log lines.
 MOST_SEVERE = 4
 
 _lock = renew_in_forks(Lock())
@@ -108,29 +108,29 @@ _version: str | None = None
 
 
 def host_version() -> str:
-    """The version of ONNX Runtime in the host."""
+    """Return the version of the host's ONNX Runtime; start the host only if the metadata files lack it."""
     global _version
     if _version is None:
-        # Where the files do not say (a host behind a command of its own), the host itself does.
+        # With a custom host command there may be no files to read.
         _version = host_package_version("onnxruntime") or str(default_host().info.versions.get("onnxruntime", ""))
     return _version
 
 
 def get_version_string() -> str:
-    """The version of ONNX Runtime in the host, as the library itself reports it."""
+    """Return the version that the host's ONNX Runtime library reports."""
     return str(default_host().info.versions.get("onnxruntime", ""))
 
 
 def get_available_providers() -> list[str]:
-    """QNN first where the host has a device for it, then what its ONNX Runtime was built with."""
+    """Return QNN, if the host has a QNN device, followed by the providers built into the host's ONNX Runtime."""
     info = default_host().info
-    # ONNX Runtime lists QNN only where it was built in. A plugin (onnxruntime-qnn 2.x) brings devices instead.
+    # ONNX Runtime lists QNN only if it is built in. The plugin (onnxruntime-qnn 2.x) adds devices instead.
     others = [name for name in info.providers if name != QNN]
     return [QNN, *others] if info.devices else others
 
 
 def get_all_providers() -> list[str]:
-    """Every provider that ONNX Runtime knows by name, whether the host has it or not."""
+    """Return the names of all providers of ONNX Runtime, including those that the host lacks."""
     return [name for name in KNOWN_PROVIDERS if name != CPU] + [CPU]
 
 
@@ -139,18 +139,22 @@ def get_build_info() -> str:
 
 
 def get_device() -> str:
-    """What ONNX Runtime was built for; "CPU" also beside an NPU, as with onnxruntime-qnn itself."""
+    """Return the device that ONNX Runtime was built for: "CPU", with an NPU too, as onnxruntime-qnn does."""
     return "CPU"
 
 
 def has_collective_ops() -> bool:
-    """Operators across several machines; no build for QNN has them."""
+    """Return False: builds for QNN do not contain operators that work across several machines."""
     return False
 
 
 @as_ort_raises
 def set_default_logger_severity(severity: int, /) -> None:
-    """0 verbose, 1 info, 2 warning, 3 error, 4 fatal: for sessions made from now on that set none of their own."""
+    """Set the log severity of later sessions whose options do not set one.
+
+    Args:
+        severity: 0 verbose, 1 info, 2 warning, 3 error, 4 fatal.
+    """
     _keep("log_severity_level", severity, 0, MOST_SEVERE)
 
 
@@ -161,10 +165,10 @@ def set_default_logger_verbosity(verbosity: int, /) -> None:
 
 @as_ort_raises
 def set_default_logger_callback(callback: object, severity: int = 2) -> None:
-    """Give the log lines of this process's calls to a function; ``None`` takes it back.
+    """Pass the log lines of this process's calls to a function; ``None`` removes the function.
 
-    The function is called while the call that logs waits. Lines of other threads of the host go to the logger
-    qnnbridge.host alone, which has all lines.
+    The function runs before the call that logs returns. Lines of background threads of the host go only to the
+    logger qnnbridge.host, which gets all lines.
     """
     _check("severity", severity, 0, MOST_SEVERE)
     host = default_host()
@@ -181,15 +185,19 @@ def set_default_logger_callback(callback: object, severity: int = 2) -> None:
 
 @as_ort_raises
 def set_seed(seed: int, /) -> None:
-    """The seed of random operators, in sessions made from now on."""
+    """Set the seed of random operators for sessions created later."""
     _keep("seed", seed, -(2**63), 2**63 - 1)
 
 
 @as_ort_raises
 def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_threads: int = 0) -> None:
-    """Let sessions share two pools of threads of these sizes, before the first one; 0 leaves one to ONNX Runtime.
+    """Make all sessions share two thread pools of these sizes. Call this function before the first session.
 
     Every session then needs ``use_per_session_threads = False`` in its options.
+
+    Args:
+        intra_op_num_threads: threads that share the work of one node; 0 lets ONNX Runtime choose.
+        inter_op_num_threads: threads that run different nodes; 0 lets ONNX Runtime choose.
     """
     sizes = intra_op_num_threads, inter_op_num_threads
     no_numbers = any(isinstance(size, (float, str, bytes)) or not hasattr(size, "__int__") for size in sizes)
@@ -201,16 +209,16 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
     if host.is_daemon:
         raise OptionError(
             "set_global_thread_pool_sizes cannot be used with the daemon.",
-            cause="The pools would be those of all applications.",
-            fix="Use a host of the application's own: QNNBRIDGE_HOST=private.",
+            cause="All applications of the daemon would share the pools.",
+            fix="Use a private host: QNNBRIDGE_HOST=private.",
         )
     if host.supervisor.running is not None and host.call({"op": "host.stats"}).header.get("sessions"):
         raise OptionError(
-            "set_global_thread_pool_sizes was called after a session had been made.",
-            cause="ONNX Runtime makes its thread pools before its first session.",
-            fix="Call it first.",
+            "set_global_thread_pool_sizes was called after a session had been created.",
+            cause="ONNX Runtime creates its thread pools before its first session.",
+            fix="Call it before the first session.",
         )
-    # ONNX Runtime's environment gets the pools when it is made, at the start of a host: hence a fresh process.
+    # ONNX Runtime creates the pools with its environment, when a host starts: a new host process is needed.
     if not host.restart_with(GLOBAL_THREADS_VARIABLE, ",".join(map(str, map(int, sizes)))):
         raise Fail(
             "[ONNXRuntimeError] : 1 : FAIL : Global thread pools have already been created, cannot replace them"
@@ -218,7 +226,7 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
 
 
 def disable_telemetry_events() -> None:
-    """Nothing to do: the host never sends any."""
+    """Do nothing: the host sends no telemetry."""
 
 
 def enable_telemetry_events() -> None:
@@ -228,11 +236,11 @@ def enable_telemetry_events() -> None:
 
 
 def preload_dlls(cuda: bool = True, cudnn: bool = True, msvc: bool = True, directory: str | None = None) -> None:
-    """Nothing to do: native libraries are loaded in the host, from its own package."""
+    """Do nothing: the host loads native libraries from its own package."""
 
 
 def print_debug_info() -> None:
-    """What ONNX Runtime prints for a bug report, for the host."""
+    """Print the versions in the host that a bug report needs."""
     info = default_host().info
     print(f"onnxruntime package: onnxruntime version {get_version_string()}, in {info.executable}")
     print(f"Python version: {info.python}, platform: {info.platform} ({info.machine})")
@@ -241,7 +249,7 @@ def print_debug_info() -> None:
 
 
 def setting(name: str) -> int | None:
-    """A process-wide setting; ``None`` if the application did not make it."""
+    """Return a process-wide setting; ``None`` if the application has not set it."""
     return _settings.get(name)
 
 
@@ -252,11 +260,11 @@ def _keep(name: str, value: Any, least: int, most: int) -> None:
 
 
 def _check(name: str, value: Any, least: int, most: int) -> int:
-    # numpy's integers are no int, and have `__index__`; floats and texts have none.
+    # Accept numpy's integers, which are not `int` but have `__index__`, unlike floats and texts.
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise RemoteTypeError(f"{name} must be an int, not {type(value).__name__}.")
     number = value.__index__()
-    # Only severities end at 4, so this bound also chooses between the two texts below.
+    # Only severities have the maximum 4, so the bound also selects the text of the error.
     if not least <= number <= most:
         if most == MOST_SEVERE:
             raise RemoteRuntimeError(
@@ -291,19 +299,19 @@ class OrtEpDevice:
     device: OrtHardwareDevice
 
     def memory_info(self, memory_type: Any) -> OrtMemoryInfo | None:
-        """Memory of the device that tensors could live in: none, they travel to the host."""
+        """Return ``None``: tensors are in this process's memory, not in the device's."""
         return None
 
     @as_ort_raises
     def create_sync_stream(self) -> OrtSyncStream:
-        """A stream of this device, in the host. Raises an error for the CPU, and for QNN's devices."""
+        """Create a stream of this device in the host. ONNX Runtime raises an error for the CPU and for QNN."""
         hardware = self.device
         device = {"type": hardware.type.name, "vendor_id": hardware.vendor_id, "device_id": hardware.device_id}
         return OrtSyncStream.of({"ep_name": self.ep_name, **device})
 
 
 def get_ep_devices() -> list[OrtEpDevice]:
-    """The host's CPU, and its QNN devices once QNN is registered (or part of the host's ONNX Runtime itself)."""
+    """Return the host's CPU, and its QNN devices if QNN is registered or built into the host's ONNX Runtime."""
     info = default_host().info
     devices = [cpu_device(info.versions.get("onnxruntime", ""))]
     builtin = QNN in info.providers
@@ -314,9 +322,14 @@ def get_ep_devices() -> list[OrtEpDevice]:
 
 @as_ort_raises
 def register_execution_provider_library(registration_name: str, library_path: str, /) -> None:
-    """Make QNN's devices visible in `get_ep_devices`. Other plugin libraries are refused."""
+    """Make QNN's devices visible in `get_ep_devices`.
+
+    Raises:
+        OptionError: for any other plugin library.
+    """
     name = os.path.basename(os.fsdecode(library_path)).lower()
-    # By the name of the file: the path may be one of the application's own Python, which the host does not load.
+    # Compare the file name only: the path may be in the application's own Python, from which the host loads
+    # nothing.
     if "providers_qnn" not in name:
         raise OptionError(
             f"The execution provider library {os.fsdecode(library_path)} cannot be registered through qnnbridge.",
@@ -324,7 +337,7 @@ def register_execution_provider_library(registration_name: str, library_path: st
             fix="Register onnxruntime_qnn.get_library_path(), or use onnxruntime itself for other providers.",
         )
     _registered.add(str(registration_name))
-    default_host().info  # noqa: B018 - raises now, as registering does, if the host cannot come up
+    default_host().info  # noqa: B018 - raises an error now if the host cannot start
 
 
 @as_ort_raises
@@ -358,11 +371,11 @@ def qnn_device(device: Mapping[str, Any]) -> OrtEpDevice:
 
 # --- descriptions of memory, allocators that the host's sessions share, and streams of its devices ---
 #
-# Values of the application are in this process's memory; an allocator changes where the host's sessions have
-# theirs.
+# The application's values are in this process's memory; an allocator changes the memory of the host's sessions
+# only.
 
-# What ONNX Runtime makes of a name: the name that it reports, the kind of memory, the vendor.
-# Vendors are those of `OrtDeviceVendorId`; 0 is none.
+# For each name: the name that ONNX Runtime reports, the kind of memory, and the vendor.
+# Vendors are those of `OrtDeviceVendorId`; 0 stands for none.
 _MEMORY: Final[Mapping[str, tuple[str, OrtDeviceMemoryType, int]]] = {
     "Cpu": ("Cpu", OrtDeviceMemoryType.DEFAULT, 0),
     "Cuda": ("Cuda", OrtDeviceMemoryType.DEFAULT, 0x10DE),
@@ -381,7 +394,7 @@ _MEMORY: Final[Mapping[str, tuple[str, OrtDeviceMemoryType, int]]] = {
 
 
 class OrtMemoryInfo:
-    """Which memory an allocator hands out."""
+    """The kind of memory that an allocator returns."""
 
     __slots__ = ("allocator_type", "device_id", "device_mem_type", "device_vendor_id", "mem_type", "name")
 
@@ -393,7 +406,7 @@ class OrtMemoryInfo:
             raise RemoteRuntimeError("Specified device is not supported. Try CreateMemoryInfo_V2.")
         self.name, self.device_mem_type, self.device_vendor_id = known
         self.allocator_type = allocator_type
-        # ONNX Runtime has one processor, whatever number is asked for.
+        # ONNX Runtime reports 0 for the CPU, whatever number is given.
         self.device_id = 0 if name == "Cpu" else int(device_id)
         self.mem_type = mem_type
 
@@ -418,12 +431,12 @@ class OrtMemoryInfo:
 
 
 def cpu_memory() -> OrtMemoryInfo:
-    """Where inputs and outputs of every session live: in this process."""
+    """Return the memory of all inputs and outputs: CPU memory of this process."""
     return OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, OrtMemType.DEFAULT)
 
 
 class OrtArenaCfg:
-    """Settings of an arena: four numbers, or a map."""
+    """Settings of a memory arena, given as four numbers or as a mapping."""
 
     _FIELDS = __slots__ = (
         "max_mem",
@@ -441,7 +454,7 @@ class OrtArenaCfg:
             unknown = sorted(set(given) - set(self._FIELDS))
             if unknown:
                 raise RemoteRuntimeError(f"Invalid OrtArenaCfg option: {unknown[0]}")
-        # The form with four numbers is the older one; it has no place for the two growth fields.
+        # The older form with four numbers lacks the two growth fields.
         elif len(settings) == 4:
             given = dict(zip(self._FIELDS, settings, strict=False))
         else:
@@ -452,7 +465,7 @@ class OrtArenaCfg:
 
 @as_ort_raises
 def create_and_register_allocator(mem_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None, /) -> None:
-    """Give the host an allocator for all sessions that have the entry ``session.use_env_allocators``."""
+    """Register an allocator in the host for all sessions with the config entry ``session.use_env_allocators``."""
     if not isinstance(mem_info, OrtMemoryInfo) or not isinstance(arena_cfg, (OrtArenaCfg, type(None))):
         signature = "(arg0: OrtMemoryInfo, arg1: OrtArenaCfg) -> None"
         raise incompatible("create_and_register_allocator", signature, mem_info, arena_cfg)
@@ -463,7 +476,7 @@ def create_and_register_allocator(mem_info: OrtMemoryInfo, arena_cfg: OrtArenaCf
 def create_and_register_allocator_v2(
     provider_type: str, mem_info: OrtMemoryInfo, options: Mapping[str, str], arena_cfg: OrtArenaCfg | None, /
 ) -> None:
-    """`create_and_register_allocator` of one execution provider, with its options."""
+    """Register an allocator of one execution provider, with its options; see `create_and_register_allocator`."""
     given = isinstance(provider_type, str) and isinstance(mem_info, OrtMemoryInfo) and isinstance(options, Mapping)
     if not given or not isinstance(arena_cfg, (OrtArenaCfg, type(None))):
         signature = (
@@ -481,12 +494,12 @@ def _register(name: str, info: OrtMemoryInfo, arena: OrtArenaCfg | None, **more:
     if host.is_daemon:
         raise OptionError(
             f"{name} cannot be used with a daemon.",
-            cause="Its sessions are shared with other applications, and so would be the allocator.",
-            fix="Use a host of the application's own (QNNBRIDGE_HOST=private), or leave it out.",
+            cause="Other applications share the sessions of the daemon, and would share the allocator.",
+            fix="Use a private host (QNNBRIDGE_HOST=private), or omit the allocator.",
         )
     settings = None if arena is None else {name: getattr(arena, name) for name in OrtArenaCfg.__slots__}
     if settings is not None:
-        # -1 leaves a setting to ONNX Runtime; of max_mem 0 does.
+        # -1 selects ONNX Runtime's default; for max_mem it is 0.
         settings = {name: value for name, value in settings.items() if name == "max_mem" or value != -1}
     memory = {
         "name": info.name,
@@ -496,14 +509,14 @@ def _register(name: str, info: OrtMemoryInfo, arena: OrtArenaCfg | None, **more:
     }
     arguments = {"memory_info": memory, "arena": settings, **more}
     made, _ = create_object(host, "SharedAllocator", arguments)
-    # Kept for the next host: its sessions need the allocator, too.
+    # Register the allocator again in the next host: its sessions need it, too.
     host.remember("SharedAllocator", arguments, made.generation)
-    # The allocator stays: ONNX Runtime keeps it for its environment, the object was only the way to it.
+    # ONNX Runtime's environment keeps the allocator; only the object that registered it is released.
     made.release()
 
 
 class OrtSyncStream:
-    """A stream of a device of the host. Made by ``OrtEpDevice.create_sync_stream``."""
+    """A stream of a device of the host, created by ``OrtEpDevice.create_sync_stream``."""
 
     __slots__ = ("_object",)
 
@@ -520,14 +533,14 @@ class OrtSyncStream:
 
     @as_ort_raises
     def get_handle(self) -> int:
-        """A number of the host's, for options of its sessions."""
+        """Return the address of the stream in the host, for session options."""
         return int(self._object.call("get_handle").result)
 
 
 def copy_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any = None) -> None:
-    """Copy values into other values of the same size, all in this process."""
+    """Copy the values of `src` into those of `dst`, which have the same sizes. All are in this process."""
     if len(src) != len(dst):
         raise RemoteRuntimeError("src and dst must have the same size.")
     for one, other in zip(src, dst, strict=True):
-        # Done when it returns, so a stream has nothing to wait for.
+        # The copy is complete when this call returns, so `stream` has nothing to wait for.
         other.update_inplace(one.numpy())

@@ -1,9 +1,9 @@
-"""Errors as an application written for onnxruntime meets them, and the names that are not offered.
+"""Errors with the text of ONNX Runtime, and errors for unsupported names.
 
-ONNX Runtime's errors say one thing; ours add cause and fix, and a program that compares or shows ``str(error)``
-would notice. So once `qnnbridge.ort` is imported, an error that ONNX Runtime itself would have raised has ONNX
-Runtime's text; cause, evidence and fix follow as notes (PEP 678), which tracebacks show. An error that only the
-bridge can raise (a crash, say) keeps all its words.
+Errors of qnnbridge contain cause and fix in their text, which would break a program that compares ``str(error)``.
+Once `qnnbridge.ort` is imported, an error that ONNX Runtime itself would raise has exactly ONNX Runtime's text, and
+cause, evidence and fix are added as notes (PEP 678), which tracebacks show. An error that only the bridge can
+raise, such as a crash of the host, keeps its whole text.
 
 A name that `qnnbridge.ort` lacks raises an `AttributeError` with the reason, so ``hasattr`` and ``getattr`` with
 a default work.
@@ -21,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def as_ort_raises(function: F) -> F:
-    """Decorates what an application calls: what its errors do not say in their text, their notes do."""
+    """Decorate a public function so that its errors carry cause, evidence and fix as notes."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -38,8 +38,8 @@ def _add_notes(error: OrtError | RemoteError) -> None:
     notes = [f"Cause: {error.cause}"] if error.cause else []
     notes += [f"Evidence: {line}" for line in error.evidence]
     notes += [f"Fix: {error.fix}"] if error.fix else []
-    # `add_note` came with Python 3.11; the list is what tracebacks read there, and older ones ignore.
-    # Decorated methods call each other (`run` and `run_values`), so an error may come here twice.
+    # `add_note` exists since Python 3.11. Tracebacks read this list there, and older versions ignore it.
+    # Decorated methods call each other (`run` and `run_values`), so one error may be annotated twice.
     there = error.__dict__.setdefault("__notes__", [])
     there.extend(note for note in notes if note not in there)
 
@@ -50,21 +50,21 @@ _WHY: Mapping[str, str] = {
         "It is part of the host's installation: import it as onnxruntime.{name}, after qnnbridge.dropin "
         "(`qnnbridge exec` does that).",
     ),
-    "training": "Training is no part of onnxruntime-qnn.",
+    "training": "onnxruntime-qnn does not contain training.",
 }
 
 
 class NotOffered(AttributeError):
-    """A name of ONNX Runtime that this side of the bridge does not have."""
+    """Error for a name of ONNX Runtime that qnnbridge does not support."""
 
 
 def missing(module: str, name: str) -> NotOffered:
-    """The error for one name; not raised here."""
-    # Names that Python and its tools ask every module for, as `__path__`: they belong to no interface.
+    """Return the error for a missing name of a module; the caller raises it."""
+    # Python and its tools look up names such as `__path__` in every module: these are not names of ONNX Runtime.
     if name.startswith("__"):
         return NotOffered(f"module {module!r} has no attribute {name!r}")
     why = _WHY.get(name)
     text = f"{module}.{name} is not offered through qnnbridge."
     return NotOffered(
-        f"{text} {why.format(name=name)}" if why else f"{text} docs/ort-api.md lists the names that are."
+        f"{text} {why.format(name=name)}" if why else f"{text} docs/ort-api.md lists the supported names."
     )

@@ -1,8 +1,8 @@
-"""What ONNX Runtime reads and writes beside models, in the host: model packages, and files of LoRA adapters.
+"""Model packages and files of LoRA adapters, which ONNX Runtime reads and writes in the host.
 
-The objects are those of the host's ONNX Runtime, and lost with it. Relative paths start at the application's
-working folder. A session of a chosen variant is an ordinary session, which survives its host. Values of an adapter
-are sent when they are set, so a later change of their arrays does not show in the file.
+The objects belong to the host's ONNX Runtime and are lost if the host ends. Relative paths are resolved against the
+application's working folder. A session of a selected variant is an ordinary session, which survives a crash of the
+host. The values of an adapter are sent when they are set: later changes of their arrays do not affect the file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MODULE: Final = "onnxruntime.capi.onnxruntime_pybind11_state"
 
 
 class _Proxy:
-    """An object of the host with methods that take and give plain values."""
+    """An object of the host with methods whose arguments and results are plain values."""
 
     __slots__ = ("_object",)
 
@@ -78,7 +78,7 @@ class ModelPackage(_Proxy):
     def compute_directory_hash(source_dir: str) -> str:
         if not isinstance(source_dir, str):
             raise incompatible("compute_directory_hash", "(source_dir: str) -> str", source_dir)
-        # Static in the bindings, but an operation in the host needs an object: an empty package.
+        # The function is static in the bindings, but an operation in the host needs an object: an empty package.
         made, _ = create_object(default_host(), "ModelPackage")
         try:
             return str(made.call("compute_directory_hash", {"source_dir": _absolute(source_dir)}).result)
@@ -89,7 +89,7 @@ class ModelPackage(_Proxy):
     def commit(
         self, dest_root: str | None = None, mode: ModelPackageWriteMode = ModelPackageWriteMode.PRESERVE
     ) -> None:
-        """Write it in place, or to an empty folder."""
+        """Write the package to its own folder, or to the empty folder `dest_root`."""
         if not isinstance(dest_root, (str, type(None))) or not isinstance(mode, ModelPackageWriteMode):
             signature = (
                 f"(self: {_MODULE}.ModelPackage, dest_root: str | None = None, mode: "
@@ -100,7 +100,7 @@ class ModelPackage(_Proxy):
 
 
 class ModelPackageOptions:
-    """The providers by which a variant is chosen."""
+    """Session options whose providers decide which variant is selected."""
 
     __slots__ = ("_object", "_options")
 
@@ -117,7 +117,7 @@ class ModelPackageOptions:
 
 
 class ModelPackageContext(_Proxy):
-    """A package from which variants are chosen."""
+    """A package from which variants are selected."""
 
     __slots__ = ()
 
@@ -130,7 +130,7 @@ class ModelPackageContext(_Proxy):
 
     @as_ort_raises
     def select_component(self, component_name: str, options: ModelPackageOptions) -> ModelPackageComponentContext:
-        """Choose the variant of a component that suits the options best."""
+        """Select the variant of a component that fits the options best."""
         if not isinstance(component_name, str) or not isinstance(options, ModelPackageOptions):
             signature = (
                 f"(self: {_MODULE}.ModelPackageContext, component_name: str, options: "
@@ -144,7 +144,7 @@ class ModelPackageContext(_Proxy):
 
 
 class ModelPackageComponentContext:
-    """The variant that was chosen."""
+    """A selected variant of a component."""
 
     __slots__ = ("_description", "_object", "_options")
 
@@ -163,7 +163,7 @@ class ModelPackageComponentContext:
 
     @as_ort_raises
     def create_session(self, sess_options: SessionOptions | None = None) -> InferenceSession:
-        """A session of the variant. Without options it has those of the package."""
+        """Create a session of the variant. Without `sess_options` the options of the package apply."""
         from qnnbridge.ort._session import InferenceSession
 
         settings = self._description["ort"]
@@ -186,9 +186,9 @@ class ModelPackageComponentContext:
                     f"registered: {ep}"
                 )
         path = os.path.join(self.get_selected_variant_folder_path(), str(settings.get("model_file", "")))
-        # The fallback would load files on the CPU that were made for another provider.
+        # Disabled: the fallback would load files made for another provider on the CPU.
         session = InferenceSession(path, options, providers, enable_fallback=0)
-        # As in ONNX Runtime: the variant was chosen for its provider, and other files for another.
+        # As in ONNX Runtime: the variant was selected for its provider; another provider needs other files.
         session.set_providers = _no_other_providers  # type: ignore[method-assign]
         return session
 
@@ -206,20 +206,20 @@ def _no_other_providers(*_: Any, **__: Any) -> NoReturn:
     )
 
 
-# The host's working folder is another one.
+# Arguments with paths. The host's working folder differs, so relative paths are made absolute here.
 _FOLDERS: Final = ("source_dir", "base_dir")
 
 
 def _remote(owner: type[_Proxy], name: str, shape: Callable[..., Any]) -> Callable[..., Any]:
-    # `shape` computes nothing. Its parameters are those of the method, so `bind` raises Python's own TypeError for
-    # wrong ones. What it returns converts the host's answer; None drops it.
+    # `shape` only describes the method. Its parameters are those of the method, so `bind` raises Python's own
+    # TypeError for wrong ones. Its return value is the function that converts the host's result, or None.
     takes = inspect.signature(shape)
 
     def method(self: _Proxy, /, *positional: Any, **named: Any) -> Any:
         given = takes.bind(*positional, **named)
         given.apply_defaults()
         values = [_absolute(value) if key in _FOLDERS else value for key, value in given.arguments.items()]
-        # The types that the methods of the tables below take; nothing else travels as a plain value.
+        # Methods of the tables below take these types only; other types cannot be sent as plain values.
         if not all(value is None or isinstance(value, (str, bool, int)) for value in values):
             raise incompatible(name, f"(self: {_MODULE}.{type(self).__name__}, ...)", self, *values)
         found = self._object.call(name, {"positional": values, "named": {}}).result
@@ -233,7 +233,11 @@ def _remote(owner: type[_Proxy], name: str, shape: Callable[..., Any]) -> Callab
 
 
 def _remote_methods(owner: type[_Proxy], **shapes: Callable[..., Any]) -> None:
-    """Methods that the host's object answers with a plain value: what they take, and what makes their result."""
+    """Add methods that call the host's object and return a plain value.
+
+    Args:
+        shapes: by name, a function with the method's parameters that returns the converter of the result, or None.
+    """
     for name, shape in shapes.items():
         setattr(owner, name, _remote(owner, name, shape))
 
@@ -295,7 +299,7 @@ class NativeAdapterFormat:
         made, facts = create_object(default_host(), _KIND, arguments)
         self._object: HostObject = made
         self._facts: dict[str, int] = dict(facts)
-        # Parameters that no adapter can have; they are refused when it is written, as in ONNX Runtime.
+        # Adapter files cannot contain strings; as in ONNX Runtime, only `export_adapter` raises the error.
         self._strings: dict[str, OrtValue] = {}
 
     @staticmethod
@@ -340,7 +344,7 @@ class NativeAdapterFormat:
         strings = {name: value for name, value in values.items() if value.data_type() == "tensor(string)"}
         held = {name: value.value for name, value in values.items() if name not in strings}
         self._object.call("set_parameters", {"names": list(held)}, list(held.values()))
-        # Behind the call: a refused assignment leaves the adapter as it was, here and in the host.
+        # Assigned after the call: if the host refuses the values, the adapter is unchanged here and there.
         self._strings = strings
 
     format_version = property(lambda self: self._facts["format_version"])
@@ -348,7 +352,7 @@ class NativeAdapterFormat:
 
     @as_ort_raises
     def _set(self, name: str, version: int) -> None:
-        # As the bindings take numbers: what has __int__ or __index__, but no float and no text.
+        # Like the bindings, accept values with __int__ or __index__, except floats and texts.
         try:
             number = None if isinstance(version, (float, str, bytes)) else int(version)
         except (TypeError, ValueError):
@@ -373,7 +377,7 @@ class AdapterFormat:
         return AdapterFormat(NativeAdapterFormat.read_adapter(file_path))
 
     def export_adapter(self, file_path: str) -> None:
-        """Write the file; a relative path starts at the application's working folder."""
+        """Write the file; a relative path is resolved against the application's working folder."""
         self._adapter.export_adapter(file_path)
 
     def get_format_version(self) -> int:

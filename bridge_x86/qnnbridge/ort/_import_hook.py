@@ -1,20 +1,19 @@
-"""How `qnnbridge.ort` comes to be what ``import onnxruntime`` gives: in this process, and in those it starts.
+"""The import hook that makes ``import onnxruntime`` return `qnnbridge.ort`, in this process and its children.
 
-In this process a finder answers ``onnxruntime``. The modules are the same objects under both names, so that a
-class is one class however it was imported; their ``__name__`` is onnxruntime's.
-``importlib.metadata.version("onnxruntime")`` gives the version of the host's ONNX Runtime. Installed once; the
-import lock of Python protects it.
+In this process a finder, installed once and protected by Python's import lock, resolves ``onnxruntime``. The
+modules are the same objects under both names, so that a class is the same class however it was imported; their
+``__name__`` is that of onnxruntime, whose version in ``importlib.metadata`` is that of the host's ONNX Runtime.
 
-Processes that this one starts find it by a folder on their path (`qnnbridge.ort._children`).
+Child processes find the drop-in by a folder on their path (`qnnbridge.ort._children`).
 
-``python -m qnnbridge.ort._import_hook [-m] PROGRAM ARGS`` is for an interpreter that ignores ``PYTHONPATH``:
-Windows' embeddable Python (its ``._pth`` file), and any under ``-I`` or ``-E``. The finder is then installed
-from within; processes that the program starts have it only if they import `qnnbridge.dropin` themselves.
+``python -m qnnbridge.ort._import_hook [-m] PROGRAM ARGS`` serves interpreters that ignore ``PYTHONPATH``: Windows'
+embeddable Python (because of its ``._pth`` file), and any Python with ``-I`` or ``-E``. This module then installs
+the finder and runs the program; child processes have the drop-in only if they import `qnnbridge.dropin` themselves.
 
-A program that `qnnbridge exec` runs may need a host where there is none, or none can be started. It cannot know
-of that: its own lines are shown, down to the one that needed the host, and then the explained error, without the
-frames of qnnbridge (`show_in_words`). Any other exception, and all of them with ``QNNBRIDGE_DEBUG=1``, is shown
-as Python shows it. A hook that the program sets itself comes later and wins. Main thread.
+If a program under `qnnbridge exec` needs a host and none can be started, the traceback shows only the program's own
+frames, without those of qnnbridge, and then the explained error (`shorten_host_errors`). All other exceptions, and
+with ``QNNBRIDGE_DEBUG=1`` all exceptions, are shown as Python shows them. An exception hook that the program sets
+later takes precedence. Main thread.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ from qnnbridge_protocol.errors import BreakerOpen, BridgeError, HostStartFailed
 from qnnbridge_protocol.process_names import is_frozen
 from qnnbridge_protocol.visible import log_of
 
-# Of the package qnnbridge.
+# Folder of the package qnnbridge.
 _FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 _NO_HOST: Final = (HostStartFailed, BreakerOpen)
 
 
-def show_in_words() -> None:
-    """From here on, in this process."""
-    # A hook that was set before this one shows all other errors.
+def shorten_host_errors() -> None:
+    """Show errors of the host's start without the frames of qnnbridge, from now on in this process."""
+    # The previous hook shows all other errors.
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -62,7 +61,7 @@ def show_in_words() -> None:
 
 
 def _is_ours(file: str) -> bool:
-    """Whether a frame is of qnnbridge, or of Python's own import on the way to it."""
+    """Return whether a frame belongs to qnnbridge, or to Python's import system."""
     import qnnbridge_os
     import qnnbridge_protocol
 
@@ -71,7 +70,7 @@ def _is_ours(file: str) -> bool:
     return file.startswith("<frozen ") or any(file.startswith(folder + os.sep) for folder in folders)
 
 
-# The package, the one that onnxruntime-qnn 2.x adds to it, and that of onnxruntime-genai.
+# The packages onnxruntime, onnxruntime_qnn (added by onnxruntime-qnn 2.x) and onnxruntime_genai.
 _NAMES = {
     "onnxruntime": "qnnbridge.ort",
     "onnxruntime_qnn": "qnnbridge.ort._qnn_package",
@@ -80,49 +79,53 @@ _NAMES = {
 
 
 class AlreadyImported(ImportError):
-    """onnxruntime itself was imported first; its classes are in use and cannot be exchanged."""
+    """Error: the real onnxruntime was imported first; its classes are in use and cannot be replaced."""
 
 
 def install() -> None:
-    """Idempotent. Raises `AlreadyImported`."""
+    """Install the finder, in this process and for its children. Idempotent.
+
+    Raises:
+        AlreadyImported: if the real onnxruntime was imported before.
+    """
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     real = sys.modules.get("onnxruntime")
     if real is not None and real is not sys.modules.get("qnnbridge.ort"):
         raise AlreadyImported(
-            "onnxruntime is imported already, so qnnbridge cannot take its place. "
-            "Import qnnbridge.dropin before it, or start the program with `qnnbridge exec`."
+            "The real onnxruntime is already imported, so qnnbridge cannot replace it. "
+            "Import qnnbridge.dropin before onnxruntime, or start the program with `qnnbridge exec`."
         )
     from qnnbridge import ort
 
-    # First, since an onnxruntime that is installed would be found by the path otherwise.
+    # Insert first: otherwise the path finder would find an installed onnxruntime.
     sys.meta_path.insert(0, _Finder())
     ort.take_the_place()
-    if os.environ.get(VARIABLE):  # a program that `qnnbridge exec` runs, or one that it started
-        show_in_words()
-    if not is_frozen():  # its own processes are itself again; any other Python lacks qnnbridge
+    if os.environ.get(VARIABLE):  # a program under `qnnbridge exec`, or a child of one
+        shorten_host_errors()
+    if not is_frozen():  # its child processes run the application again; another Python lacks qnnbridge
         offer_to_children(os.environ)
         follow_children()
 
 
 def target_of(name: str) -> str | None:
-    """The module that answers for `name`; ``None`` for names that are not ONNX Runtime's."""
+    """Return the module of qnnbridge for a module name; ``None`` if `name` is not a module of ONNX Runtime."""
     first, dot, rest = name.partition(".")
     base = _NAMES.get(first)
     return None if base is None else base + dot + rest
 
 
 class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
-    # `python -m` runs this file as __main__, and an import makes a second module of it. This attribute marks the
-    # finders of both; `isinstance` knows only those of its own module.
+    # `python -m` runs this file as __main__, and an import creates a second module from it. This attribute marks
+    # the finders of either module; `isinstance` would match only those of its own.
     is_stand_in = True
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        # Three cases. A name of onnxruntime that this package has: our module, one object under both names.
-        # One that it lacks: plain Python of the host's installation (quantization, tools, transformers).
-        # A name below qnnbridge.ort: an import by the package's own name.
+        # Three cases. A module of onnxruntime that this package has: return ours, one object under both names.
+        # One that this package lacks: load Python source of the host's installation (quantization, tools,
+        # transformers). A module below qnnbridge.ort: an import by the package's own name.
         ours = target_of(fullname)
         if ours is None:
             return _by_our_name(fullname)
@@ -133,16 +136,20 @@ class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
         return importlib.machinery.ModuleSpec(fullname, _Loader(ours), origin=own.origin, is_package=is_package)
 
     def find_distributions(self, context: Any = None) -> Iterable[Distribution]:
-        # The name comes as the caller wrote it: `version("ONNXRuntime")` asks for the same package.
+        # Normalise the name: `version("ONNXRuntime")` refers to the same package.
         asked = getattr(context, "name", None)
-        # A search of all distributions finds the one in the folder for children, where that is on the path.
+        # If the folder for children is on the path, a search of all distributions finds the metadata there.
         all_of_them = asked is None and os.environ.get(VARIABLE) not in sys.path
         if all_of_them or (asked or "").lower().replace("_", "-") == "onnxruntime":
             yield _Metadata()
 
 
 def _of_the_host(fullname: str) -> importlib.machinery.ModuleSpec | None:
-    """``None`` for a module that the host's onnxruntime lacks. Raises `ModuleNotFoundError` if there is no host."""
+    """Return the spec of a module of the host's onnxruntime; ``None`` if the host's onnxruntime lacks it.
+
+    Raises:
+        ModuleNotFoundError: if the host's installation is not found.
+    """
     if _folder() is None:
         from qnnbridge.ort._errors import missing
 
@@ -152,8 +159,11 @@ def _of_the_host(fullname: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def _own(ours: str) -> importlib.machinery.ModuleSpec | None:
-    """A module of this package, as the other finders have it: in a frozen application there are no files."""
-    # Without the parent's path a finder would search `sys.path`, and find a program's own quantization.py.
+    """Return the spec of a module of this package from the other finders; ``None`` if the package lacks it.
+
+    Finders are needed because frozen applications have no files.
+    """
+    # Without the parent's path a finder would search `sys.path` and might find the program's own quantization.py.
     parent = ours.rpartition(".")[0]
     path = _own_paths.get(parent) or getattr(sys.modules.get(parent), "__path__", None)
     for finder in sys.meta_path:
@@ -166,7 +176,7 @@ def _own(ours: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def _by_our_name(fullname: str) -> importlib.machinery.ModuleSpec | None:
-    """An import below ``qnnbridge.ort``: a module of ours, or one of the host under the name of ours."""
+    """Return the spec for an import below ``qnnbridge.ort``: a module of this package or of the host."""
     base, _, rest = fullname.partition("qnnbridge.ort.")
     if base or not rest:
         return None
@@ -181,24 +191,24 @@ def _by_our_name(fullname: str) -> importlib.machinery.ModuleSpec | None:
     return importlib.machinery.ModuleSpec(fullname, _Loader(name), origin=spec.origin, is_package=is_package)
 
 
-# Where our packages have their modules, by name, if their `__path__` is the one of onnxruntime in the host.
+# Module folders of our packages, by package name, if their `__path__` has been set to the host's onnxruntime.
 _own_paths: dict[str, list[str]] = {}
 
 
 class _Loader(importlib.abc.Loader):
-    """Hands out a module that has another name of its own."""
+    """Loader that returns the module of another name."""
 
     def __init__(self, ours: str) -> None:
         self._ours = ours
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         module = importlib.import_module(self._ours)
-        # Kept before Python sets its own: `importlib.reload` looks for a module by the name in its spec.
+        # Save the spec before Python replaces it: `importlib.reload` finds a module by the name in its spec.
         self._own_spec = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        spec, module.__spec__ = module.__spec__, self._own_spec  # the import machinery has put the other one there
+        spec, module.__spec__ = module.__spec__, self._own_spec  # the import system has replaced it
         if spec is None or spec.name.startswith("qnnbridge."):
             return
         module.__name__ = spec.name
@@ -208,7 +218,7 @@ class _Loader(importlib.abc.Loader):
 
 
 def _show_as_package(module: ModuleType) -> None:
-    """Let programs that look into the package find what onnxruntime has: its modules, and those of its classes."""
+    """Set the package's path to the host's onnxruntime and import the modules that ``onnxruntime`` imports."""
     hosts = next(_installed(), None)
     if hosts is not None:
         _own_paths.setdefault("qnnbridge.ort", list(module.__path__))
@@ -218,7 +228,7 @@ def _show_as_package(module: ModuleType) -> None:
 
 
 class _Metadata(Distribution):
-    """Metadata of the package ``onnxruntime`` in the host: its files are the host's."""
+    """Metadata of the package ``onnxruntime``, with the files of the host's installation."""
 
     def __init__(self) -> None:
         from qnnbridge.ort._environment import host_distribution
@@ -226,7 +236,7 @@ class _Metadata(Distribution):
         self._hosts = host_distribution("onnxruntime")
 
     def read_text(self, filename: str) -> str | None:
-        # None: `importlib.metadata` takes it for a file that the package lacks.
+        # `importlib.metadata` treats None as a missing file.
         own = metadata_texts().get(filename)
         return own if own is not None or self._hosts is None else self._hosts.read_text(filename)
 
@@ -238,16 +248,16 @@ class _Metadata(Distribution):
 
 # --- modules of onnxruntime that are plain Python ---
 #
-# ``onnxruntime.quantization``, ``onnxruntime.tools``, ``onnxruntime.transformers`` and what ``onnxruntime.capi``
-# has beside its bindings come from the host's own installation. They are read, never written: no bytecode is left
-# in the host's folder. What they import by the name ``onnxruntime`` is the drop-in, so their sessions run in the
-# host. What else they need (onnx, sympy, torch) is the application's to install; an `ImportError` names it.
+# ``onnxruntime.quantization``, ``onnxruntime.tools``, ``onnxruntime.transformers`` and the Python modules of
+# ``onnxruntime.capi`` are loaded from the host's installation. No bytecode is written to the host's folder. These
+# modules import the drop-in under the name ``onnxruntime``, so their sessions run in the host. The application must
+# install their other dependencies (onnx, sympy, torch); the `ImportError` for a missing one contains its name.
 
 _log = log_of("qnnbridge.ort")
 
 
 def find_in_host(fullname: str) -> importlib.machinery.ModuleSpec | None:
-    """The spec of ``onnxruntime.<...>`` in the host's installation; ``None`` where it has no plain Python."""
+    """Return the spec of ``onnxruntime.<...>`` in the host's installation; ``None`` if it lacks Python source."""
     folder = _folder()
     if folder is None:
         return None
@@ -259,16 +269,16 @@ _ort_folder: str | None = None
 
 
 def _folder() -> str | None:
-    """Where the host has the package; by its files, or else by the host itself."""
+    """Return the folder of the host's onnxruntime: found by its files, or else reported by the running host."""
     global _ort_folder
-    # Only a success is kept: a host that cannot start now may be there at the next import.
+    # Cache only a success: a host that cannot start now may be available at the next import.
     if _ort_folder is None:
         _ort_folder = next(_installed(), None) or _of_running_host()
     return _ort_folder
 
 
 def _installed() -> Iterator[str]:
-    """Yield folders of the package in the host's installation, as far as files show them."""
+    """Yield folders of onnxruntime in the host's installation, found without starting the host."""
     from qnnbridge._launch import find_host
     from qnnbridge.ort._environment import package_folders
 
@@ -278,13 +288,13 @@ def _installed() -> Iterator[str]:
         return
     for site in package_folders(python):
         path = os.path.join(site, "onnxruntime")
-        # The stand-in package of the drop-in has the same name and no capi.
+        # The package of the drop-in has the same name but no capi.
         if os.path.isdir(os.path.join(path, "capi")) and os.path.isfile(os.path.join(path, "__init__.py")):
             yield path
 
 
 def _of_running_host() -> str | None:
-    """Ask the host itself, which is started for it."""
+    """Return the folder that the host reports; start the host if necessary."""
     from qnnbridge._host import default_host
 
     try:
@@ -305,8 +315,8 @@ def _spec(fullname: str, path: str) -> importlib.machinery.ModuleSpec | None:
             loader=_HostLoader(fullname, source),
             submodule_search_locations=[path] if is_package else None,
         )
-    if os.path.isdir(path):  # of modules, or of folders of such
-        # A loader of None makes it a namespace package, as Python's own finder does for such a folder.
+    if os.path.isdir(path):  # a folder without __init__.py
+        # The loader None makes it a namespace package, as Python's own finder does.
         spec = importlib.machinery.ModuleSpec(fullname, None, is_package=True)
         spec.submodule_search_locations = [path]
         return spec
@@ -314,23 +324,23 @@ def _spec(fullname: str, path: str) -> importlib.machinery.ModuleSpec | None:
 
 
 class _HostLoader(importlib.machinery.SourceFileLoader):
-    """Reads; says what is missing."""
+    """Loader of the host's source files that writes no bytecode and explains missing dependencies."""
 
     def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
-        """Bytecode is not kept: the folder is the host's."""
+        """Do not write bytecode: the folder belongs to the host."""
 
     def exec_module(self, module: ModuleType) -> None:
         from qnnbridge.ort._environment import host_version
 
         top = ".".join(self.name.split(".")[:2])
-        # One line for onnxruntime.quantization, and none for each of its modules.
+        # Log one line for onnxruntime.quantization, and none for its submodules.
         if self.name == top:
-            _log.info("%s is that of onnxruntime %s of the host (%s).", top, host_version(), self.path)
+            _log.info("%s is loaded from onnxruntime %s of the host (%s).", top, host_version(), self.path)
         try:
             super().exec_module(module)
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
-            # An import within an import passes through a loader for each module. The innermost one explains it.
+            # Nested imports pass the error through one loader per module: only the innermost loader explains it.
             if not missing or missing in ("onnxruntime", "qnnbridge") or getattr(error, "_explained", False):
                 raise
             python = f"the Python of the application ({sys.executable})"
@@ -351,7 +361,7 @@ def main() -> None:
     is_module = arguments[0] == "-m"
     sys.argv = arguments[1:] if is_module else arguments
     folder = os.getcwd() if is_module else os.path.dirname(os.path.abspath(arguments[0]))
-    # An isolated interpreter has put no folder of this module first.
+    # Only a non-isolated interpreter has put the folder of this module first: replace it.
     sys.path[: 0 if getattr(sys.flags, "safe_path", sys.flags.isolated) else 1] = [folder]
     if is_module:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

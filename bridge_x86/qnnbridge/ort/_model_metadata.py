@@ -1,9 +1,10 @@
-"""What a model says of itself in its metadata, and what is decided by it: options of its session, and devices.
+"""A model's metadata, and the session options and devices that are selected by it.
 
-A compiled model may say what it was compiled for (``ep_compatibility_info.<provider>``), and any model may bring
-options of its session (``ort_config``). Both are read here, from the file or the bytes, without a session. A
-function of the application that chooses devices (``set_provider_selection_policy_delegate``) is given the metadata,
-and runs here, before the session is requested: a session that is made again in the next host keeps the choice.
+The metadata of a compiled model may contain compatibility information (``ep_compatibility_info.<provider>``), and
+that of any model may contain session options (``ort_config``). Both are read from the file or the bytes, without a
+session. The application's function that selects devices (``set_provider_selection_policy_delegate``) gets the
+metadata. It runs in this process, before the session is requested, so that a session that is recreated after a
+crash of the host keeps the selected devices.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ from qnnbridge.ort._placement import Named
 from qnnbridge_protocol.errors import Fail, InvalidArgument, OrtError, RemoteRuntimeError
 from qnnbridge_protocol.specs import SessionSpec
 
-# --- whether a compiled model and a device go together ---
+# --- compatibility of compiled models and devices ---
 
 _KEY = "ep_compatibility_info."
-# Of onnx.proto: ModelProto.metadata_props, and key and value of its entries.
+# Field numbers of onnx.proto: ModelProto.metadata_props, and key and value of its entries.
 _METADATA_PROPS, _ENTRY_KEY, _ENTRY_VALUE = 14, 1, 2
 # Wire types of protobuf. 3 and 4, the deprecated groups, occur in no ONNX model.
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -51,10 +52,12 @@ _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
 
 
 def _bound(signature: str, *takes: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a function the arguments of a function of the bindings.
+    """Decorate a function to check its arguments as the bindings do.
 
-    takes: what converts each argument, or raises `TypeError`. The bindings take these arguments by position only,
-    and refuse wrong ones before they look at the values: `TypeError` with pybind's text.
+    The bindings take these arguments by position only, and raise a `TypeError` with pybind's text for wrong types.
+
+    Args:
+        takes: for each argument, a function that converts it or raises `TypeError`.
     """
 
     def with_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -98,7 +101,7 @@ def _hardware(value: Any) -> OrtHardwareDevice | None:
 
 
 def get_hardware_devices() -> list[OrtHardwareDevice]:
-    """The processor and the NPUs of the host's machine."""
+    """Return the CPU and the QNN devices of the host's machine."""
     info = default_host().info
     return [device.device for device in (cpu_device(""), *map(qnn_device, info.devices))]
 
@@ -107,7 +110,7 @@ def get_hardware_devices() -> list[OrtHardwareDevice]:
 def get_hardware_device_ep_incompatibility_details(
     ep_name: str, device: OrtHardwareDevice | None, /
 ) -> dict[str, Any]:
-    """Why a provider cannot use a device: nothing is known against any of those of the host."""
+    """Return why a provider cannot use a device: always NONE, since no reason is known for the host's devices."""
     if ep_name not in get_available_providers():
         raise InvalidArgument(
             "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : No valid factory found for execution provider "
@@ -122,7 +125,7 @@ def get_hardware_device_ep_incompatibility_details(
 def get_model_compatibility_for_ep_devices(
     ep_devices: Sequence[OrtEpDevice], compatibility_info: str, /
 ) -> OrtCompiledModelCompatibility:
-    """For QNN and the CPU "not applicable", as from ONNX Runtime: neither judges such a text."""
+    """Return "not applicable", as ONNX Runtime does: QNN and the CPU provider do not evaluate the information."""
     names = {device.ep_name for device in ep_devices}
     if not names or not names <= {CPU, QNN}:
         raise RemoteRuntimeError("Invalid argument provided to GetModelCompatibilityForEpDevices.")
@@ -131,7 +134,7 @@ def get_model_compatibility_for_ep_devices(
 
 @_bound("(arg0: str, arg1: str) -> object", _text, _text)
 def get_compatibility_info_from_model(model_path: str, ep_type: str, /) -> str | None:
-    """What the file says of the provider that it was compiled for; ``None`` if it does not."""
+    """Return the compatibility information for a provider in the model's metadata; ``None`` if it has none."""
     try:
         with open(model_path, "rb") as file:
             return dict(metadata_props(file)).get(_KEY + ep_type)
@@ -148,11 +151,11 @@ def get_compatibility_info_from_model_bytes(model_data: memoryview, ep_type: str
 
 
 def metadata_props(model: BinaryIO) -> Iterator[tuple[str, str]]:
-    """Key and value of each entry of an ONNX model's metadata. Raises `RemoteRuntimeError` for other files."""
+    """Yield key and value of each metadata entry of an ONNX model. Raises `RemoteRuntimeError` for other files."""
     try:
         for number, value in _fields(model):
             if number == _METADATA_PROPS and isinstance(value, bytes):
-                # Of a field that comes twice the last one counts, as protobuf says.
+                # If a field occurs twice, the last one counts, as protobuf requires.
                 entry = dict(_fields(io.BytesIO(value), all_of_it=True))
                 key, text = entry.get(_ENTRY_KEY, b""), entry.get(_ENTRY_VALUE, b"")
                 if isinstance(key, bytes) and isinstance(text, bytes):
@@ -162,7 +165,11 @@ def metadata_props(model: BinaryIO) -> Iterator[tuple[str, str]]:
 
 
 def _fields(stream: BinaryIO, all_of_it: bool = False) -> Iterator[tuple[int, bytes | int]]:
-    """Number and content of each field of a message; contents that nothing asks for are skipped."""
+    """Yield number and content of the fields of a message.
+
+    Args:
+        all_of_it: yield all byte fields; by default only the metadata is read.
+    """
     while (tag := _varint(stream, may_end=True)) is not None:
         number, wire = tag >> 3, tag & 7
         if wire == _VARINT:
@@ -177,7 +184,7 @@ def _fields(stream: BinaryIO, all_of_it: bool = False) -> Iterator[tuple[int, by
                     raise EOFError
                 yield number, data
             else:
-                # Weights are not read. A seek beyond the end of a file is no error: the next tag is the end.
+                # Skip weights. A seek beyond the end of the file succeeds; the next tag then ends the loop.
                 stream.seek(size, os.SEEK_CUR)
         else:
             raise ValueError(f"wire type {wire}")
@@ -185,7 +192,7 @@ def _fields(stream: BinaryIO, all_of_it: bool = False) -> Iterator[tuple[int, by
 
 def _varint(stream: BinaryIO, may_end: bool = False) -> int | None:
     value = 0
-    # Seven bits a byte, the low ones first: 64 bits take ten bytes.
+    # Seven bits per byte, low bits first: 64 bits take ten bytes.
     for shift in range(0, 64, 7):
         byte = stream.read(1)
         if not byte:
@@ -198,16 +205,20 @@ def _varint(stream: BinaryIO, may_end: bool = False) -> int | None:
     raise ValueError("a number of more than 64 bits")
 
 
-# --- options that a model brings, as ONNX Runtime reads them ---
+# --- session options in a model's metadata, as ONNX Runtime reads them ---
 
 _CONFIG = "ort_config"
 _NO_CONFIG = "Could not finalize session options while constructing the inference session. Error Message: "
 
 
 def with_model_config(model: Any, options: SessionOptions | None, read: bool) -> SessionOptions | None:
-    """The options of a session, where the variable is set. read: the argument ``read_config_from_model``.
+    """Return the session options with those of the model's metadata applied.
 
-    Raises an error that is also a `RuntimeError` for a configuration that ONNX Runtime refuses.
+    Args:
+        read: the argument ``read_config_from_model``.
+
+    Raises:
+        RemoteRuntimeError: for a configuration that ONNX Runtime refuses; also a `RuntimeError`.
     """
     if not read:
         raise RemoteRuntimeError(
@@ -220,7 +231,7 @@ def with_model_config(model: Any, options: SessionOptions | None, read: bool) ->
 
 
 def configured(text: str, options: SessionOptions) -> SessionOptions:
-    """The options with what the configuration sets."""
+    """Apply a configuration (JSON) to `options` and return them."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -228,12 +239,12 @@ def configured(text: str, options: SessionOptions) -> SessionOptions:
             f"{_NO_CONFIG}Json stored in the `{_CONFIG}` key cannot be parsed. Error message: {error}"
         ) from None
     wanted = found.get("session_options") if isinstance(found, dict) else None
-    # Sorted, as ONNX Runtime's JSON library holds names: of several errors it raises the same one.
+    # Sorted like ONNX Runtime's JSON library, so that the first of several errors is the same.
     for name, value in sorted(wanted.items()) if isinstance(wanted, Mapping) else ():
         setting = _SETTINGS.get(name)
         if setting is None:
             continue
-        # Not `isinstance`: JSON's true and false are a bool, which Python counts as an int.
+        # Not `isinstance`: JSON's true and false become bool, a subclass of int.
         if type(value) is not int:
             raise RemoteRuntimeError(f"{_NO_CONFIG}{name} option in the model file must be an integer")
         convert, text = setting
@@ -250,7 +261,7 @@ def _threads(value: int) -> int:
     return value
 
 
-# How a number becomes the value of an option, and what is said of one that does not.
+# For each option: the converter of its number, and the error text for an unsupported number.
 _SETTINGS: dict[str, tuple[Callable[[int], Any], str]] = {
     "intra_op_num_threads": (_threads, "Unsupported value for intra_op_num_threads: {}"),
     "inter_op_num_threads": (_threads, "Unsupported value for inter_op_num_threads: {}"),
@@ -271,7 +282,7 @@ def _fresh(options: SessionOptions | None) -> SessionOptions:
 
 
 def _config_text(model: Any) -> str | None:
-    """``None`` for no configuration, and for what is no model: the session says what is wrong with it."""
+    """Return the configuration text; ``None`` without one, or for an unreadable model: the session reports that."""
     try:
         with io.BytesIO(model) if isinstance(model, bytes) else open(model, "rb") as stream:
             return dict(metadata_props(stream)).get(_CONFIG)
@@ -279,9 +290,9 @@ def _config_text(model: Any) -> str | None:
         return None
 
 
-# --- devices that a function of the application chooses ---
+# --- devices selected by a function of the application ---
 
-# As in ONNX Runtime.
+# The limit of ONNX Runtime.
 MAX_SELECTIONS: Final = 8
 _FAILED: Final = "[ONNXRuntimeError] : 1 : FAIL : EP selection delegate "
 
@@ -289,10 +300,11 @@ _FAILED: Final = "[ONNXRuntimeError] : 1 : FAIL : EP selection delegate "
 def selected(
     delegate: SelectionDelegate | None, model: str | bytes | os.PathLike[str], host: Any, timeout_s: float | None
 ) -> list[Named]:
-    """The providers of the devices that the function chooses, in its order.
+    """Return the providers of the devices that the function selects, in its order.
 
-    Raises `Fail` and `InvalidArgument` with ONNX Runtime's text for a function that raises, or gives something else
-    than devices.
+    Raises:
+        Fail: if the function raises an exception, or returns something else than devices; ONNX Runtime's text.
+        InvalidArgument: if it returns several CPU devices.
     """
     if delegate is None:
         raise Fail(f"{_FAILED}failed: bad_function_call", fix="Give a function.")
@@ -300,11 +312,10 @@ def selected(
     try:
         described = identify(chosen_host(host), SessionRecipe(SessionSpec(path), data), deadline_after(timeout_s))
     except OrtError:
-        return [(CPU, {})]  # making the session says what is wrong with the model
+        return [(CPU, {})]  # creating the session reports the error of the model
     if not described.readable:
         return [(CPU, {})]
-    # As ONNX Runtime orders them: processors last.
-    # A stable sort: the NPUs keep the order of the host.
+    # CPUs last, as in ONNX Runtime. The sort is stable: QNN devices keep the order of the host.
     devices = sorted(get_ep_devices(), key=lambda device: device.ep_name == CPU)
     try:
         chosen = delegate(devices, dict(sorted(described.metadata.items())), {}, MAX_SELECTIONS)
@@ -319,7 +330,7 @@ def _providers(chosen: Any) -> list[Named]:
             f"{_FAILED}failed: Unable to cast Python instance of type {type(chosen)} to C++ type '?' (#define "
             "PYBIND11_DETAILED_ERROR_MESSAGES or compile in debug mode for details)",
             cause="The function returned something else than a list of OrtEpDevice.",
-            fix="Return a list of some of the devices that it was given.",
+            fix="Return a list of some of the devices that the function gets.",
         )
     if not chosen:
         raise Fail(f"{_FAILED}did not select anything.")
@@ -328,7 +339,7 @@ def _providers(chosen: Any) -> list[Named]:
             f"{_FAILED}failed: selected too many EP devices ({len(chosen)}). "
             f"The limit is {MAX_SELECTIONS} EP devices."
         )
-    # Devices of one provider become one provider with several devices, in the order of its first one.
+    # Devices of the same provider are grouped into one provider, at the position of the first device.
     groups: dict[str, list[OrtEpDevice]] = {}
     for device in chosen:
         groups.setdefault(device.ep_name, []).append(device)

@@ -1,8 +1,9 @@
-"""The inner classes of ONNX Runtime's bindings, which programs find behind underscores: ``session._sess``,
-``value._ortvalue``, ``binding._iobinding``, and in ``onnxruntime.capi.onnxruntime_pybind11_state``.
+"""The native classes of ONNX Runtime's bindings, which programs use through private attributes.
 
-They are views of the objects of this side: nothing is copied, and either of the two may be used. `attach` gives the
-classes of the bridge the members that lead here. Thread-safety is that of the object behind.
+Examples are ``session._sess``, ``value._ortvalue`` and ``binding._iobinding``; the classes themselves are in
+``onnxruntime.capi.onnxruntime_pybind11_state``. Each object is a view of an object of the bridge: nothing is
+copied, and a program may use either of the two. `_attach` adds these attributes to the classes of the bridge. A
+view is as thread-safe as the object it shows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 
 def named(name: str) -> Callable[[T], T]:
-    """Decorates a class or a function that has another name in ONNX Runtime."""
+    """Decorate a class or a function to give it its name in ONNX Runtime."""
 
     def rename(cls: Any) -> Any:
         cls.__name__ = cls.__qualname__ = name
@@ -34,7 +35,7 @@ def named(name: str) -> Callable[[T], T]:
 
 
 def require_cpu_device(device: Any) -> None:
-    """Pass for a device that is the CPU."""
+    """Raise an error if `device` is not the CPU."""
     numbers = getattr(device, "_ort_device", device)
     if not isinstance(numbers, DeviceNumbers):
         raise RemoteTypeError(
@@ -47,7 +48,7 @@ def require_cpu_device(device: Any) -> None:
 
 @named("OrtValue")
 class NativeOrtValue(OrtValue):
-    """A value, with static factories that take an ``OrtDevice`` of the bindings."""
+    """A value with static factories that take an ``OrtDevice`` of the bindings."""
 
     __slots__ = ()
 
@@ -92,9 +93,13 @@ class NativeOrtValue(OrtValue):
 
     @staticmethod
     def from_dlpack(data: Any, is_bool_tensor: bool = False) -> NativeOrtValue:
-        """is_bool_tensor: what older releases took, for a capsule that calls truth values uint8."""
+        """Return a value that shares the memory of a DLPack capsule.
+
+        Args:
+            is_bool_tensor: the capsule has type uint8 but contains booleans; argument of older releases.
+        """
         value = OrtValue.from_dlpack(data)
-        # Both types have one byte, so a view of the same memory does.
+        # Both types have one byte per element, so a view of the same memory suffices.
         if is_bool_tensor:
             value = OrtValue(value.value.view(np.bool_))
         return NativeOrtValue.of(value)
@@ -117,7 +122,7 @@ class NativeOrtValue(OrtValue):
 
 @named("SparseTensor")
 class NativeSparseTensor(SparseTensor):
-    """A sparse tensor, with the views under the names that the bindings have for them."""
+    """A sparse tensor whose views have the names of the bindings."""
 
     __slots__ = ()
 
@@ -125,7 +130,12 @@ class NativeSparseTensor(SparseTensor):
     def blocksparse_from_numpy(
         dense_shape: Sequence[int], values: Any, indices: Any, device: Any, /
     ) -> NativeSparseTensor:
-        """values: one dimension for the block and more for its contents; indices: int32, two rows."""
+        """Return a block-sparse tensor.
+
+        Args:
+            values: the first dimension is the number of the block, the others are those of the block.
+            indices: int32, two rows.
+        """
         return NativeSparseTensor(SparseTensor.block_sparse(dense_shape, values, indices, device).value)
 
     def get_coo_data(self) -> SparseCooView:
@@ -156,7 +166,7 @@ class OrtValueVector:
     def push_back(self, value: Any, is_bool_tensor: bool = False, /) -> None:
         """Add a value, or the tensor of a DLPack capsule."""
         if not isinstance(value, OrtValue):
-            # Python has no name for the type of capsules before `types.CapsuleType` of 3.13.
+            # Compare the name: `types.CapsuleType` exists since Python 3.13 only.
             if type(value).__name__ != "PyCapsule":
                 raise RemoteTypeError("from_dlpack expected a valid DLPack capsule named 'dltensor'")
             value = NativeOrtValue.from_dlpack(value, is_bool_tensor)
@@ -171,30 +181,30 @@ class OrtValueVector:
         devices: Sequence[Any],
         /,
     ) -> None:
-        """Values on memory of this process, which `torch_tensors` own and which must stay valid."""
+        """Add values that share memory of this process; `torch_tensors` own the memory, which must stay valid."""
         for pointer, element_type, shape, device in zip(data_ptrs, element_types, shapes, devices, strict=True):
             require_cpu_device(device)
             self.push_back(OrtValue(view_of_memory(element_type, shape, pointer)))
 
     def reserve(self, count: int, /) -> None:
-        """Nothing to do: the row grows by itself."""
+        """Do nothing except check the argument: the list grows as needed."""
         operator.index(count)
 
     def shrink_to_fit(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def dlpack_at(self, index: int, /) -> Any:
         return self[index].to_dlpack()
 
     def bool_tensor_indices(self) -> list[int]:
-        """Which of the values hold truth values. Up to 1.30."""
+        """Return the indices of the boolean tensors. Up to 1.30."""
         return [place for place, value in enumerate(self._values) if value.element_type() == ElementType.BOOL]
 
     def element_type_at(self, idx: int) -> int:
         return self[idx].element_type()
 
     def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None) -> list[Any]:
-        """A DLPack capsule of each value, or what `to_tensor` makes of it."""
+        """Return a DLPack capsule of each value, converted by `to_tensor` if given."""
         capsules = [value.to_dlpack() for value in self._values]
         return capsules if to_tensor is None else [to_tensor(capsule) for capsule in capsules]
 
@@ -208,7 +218,7 @@ class OrtValueVector:
         try:
             return self._values[operator.index(index)]
         except IndexError:
-            # The text of libstdc++ for std::out_of_range, of which pybind11 makes an IndexError.
+            # The text of libstdc++ for std::out_of_range, which pybind11 converts to an IndexError.
             text = f"vector::_M_range_check: __n (which is {index}) >= this->size() (which is {len(self)})"
             raise RemoteIndexError(text) from None
 
@@ -222,7 +232,7 @@ def vector_of(values: Iterable[OrtValue]) -> OrtValueVector:
 
 @named("SessionIOBinding")
 class NativeIOBinding(IOBinding):
-    """A binding, made from a native session; ``bind_input`` takes an array, or a device and an address."""
+    """A binding created from a native session; ``bind_input`` takes an array, or a device and an address."""
 
     __slots__ = ()
 
@@ -232,7 +242,7 @@ class NativeIOBinding(IOBinding):
     @classmethod
     def of(cls, binding: IOBinding) -> NativeIOBinding:
         native = cls.__new__(cls)
-        # Both objects then share the same dicts: what one binds the other sees.
+        # Both objects share the same dicts, so values bound through one are visible through the other.
         for name in IOBinding.__slots__:
             setattr(native, name, getattr(binding, name))
         return native
@@ -250,19 +260,20 @@ class NativeIOBinding(IOBinding):
         super().bind_output(name, "cpu", 0, *bound)
 
     def get_outputs(self) -> OrtValueVector:  # type: ignore[override]
-        """The outputs, in a row."""
+        """Return the outputs as an `OrtValueVector`."""
         return vector_of(IOBinding.get_outputs(self))
 
 
 @named("InferenceSession")
 class NativeSession:
-    """A session of the bindings: ``(options, path or bytes, is it a path, read options from the model)``.
+    """The session class of the bindings, of which ``session._sess`` is an instance.
 
-    It is made when `initialize_session` names the providers, as there. ``session._sess`` is one.
+    As in the bindings, the session is created by `initialize_session`, which gets the providers. Arguments of the
+    class: options, model path or bytes, whether the model is a path, whether to read options from the model.
     """
 
-    # The class of sessions; set where that is.
-    # Assigned by `ort._session`, which imports this module: an import here would be a circle.
+    # The class `InferenceSession`. `ort._session` assigns it: it imports this module, so importing it here would be
+    # circular.
     make: ClassVar[Callable[..., Any]]
 
     def __init__(self, options: Any, model: Any, is_path: bool = True, read_config: bool = False, /) -> None:
@@ -291,7 +302,7 @@ class NativeSession:
 
     @property
     def session(self) -> Any:
-        """The session of the bridge. Raises an error that is also a `RuntimeError` before there is one."""
+        """The session of the bridge. Raises an error that is also a `RuntimeError` before `initialize_session`."""
         if self._made is None:
             raise RemoteRuntimeError(
                 "Session was not initialized: call initialize_session(providers, provider_options, set()) first."
@@ -299,7 +310,7 @@ class NativeSession:
         return self._made
 
     def __eq__(self, other: object) -> bool:
-        # `session._sess` is a new view at each access, and a program may compare two of them.
+        # Each access to `session._sess` creates a new view, and a program may compare two of them.
         return isinstance(other, NativeSession) and other._made is self._made
 
     def __hash__(self) -> int:
@@ -308,7 +319,7 @@ class NativeSession:
     def run_with_ort_values(
         self, input_feed: Mapping[str, Any], output_names: Sequence[str], run_options: Any = None, /
     ) -> OrtValueVector:
-        """Feeds come first here."""
+        """Run the session; unlike in `InferenceSession`, the feeds are the first argument."""
         return vector_of(self.session.run_with_ort_values(output_names, input_feed, run_options))
 
     def create_ortvalue_from_shape_and_type(self, shape: Any, element_type: Any, device: Any, /) -> NativeOrtValue:
@@ -317,18 +328,18 @@ class NativeSession:
     create_ortvalue_from_shape_and_onnx_type = create_ortvalue_from_shape_and_type
 
     def is_webgpu_graph_capture_enabled(self) -> bool:
-        """No provider of the host is WebGPU."""
+        """Return False: the host has no WebGPU provider."""
         return False
 
     def webgpu_context_id(self) -> int:
-        """-1: none."""
+        """Return -1: there is no WebGPU context."""
         return -1
 
     def set_tuning_results(self, results: list[Any], error_on_invalid: bool = False, /) -> None:
         self.session.set_tuning_results(results, error_on_invalid=error_on_invalid)
 
 
-# A function, so that each member keeps its own name: a lambda in the loops below would see the last one.
+# A function binds `method` for each member: a lambda in the loops below would use the last name for all.
 def _forwarded(method: str, *, is_property: bool) -> Any:
     if is_property:
         return property(lambda self: getattr(self.session, method)())
@@ -340,7 +351,7 @@ def _forwarded(method: str, *, is_property: bool) -> Any:
     return call
 
 
-# The bindings' name, and the method of the session that answers it.
+# Names of properties in the bindings, and the methods of the session that return their values.
 for _name, _method in {
     "session_options": "get_session_options",
     "inputs_meta": "get_inputs",
@@ -363,12 +374,12 @@ for _name in (
 
 @named("copy_tensors")
 def copy_native_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream: Any, /) -> None:
-    """Copy values into others of the same size."""
+    """Copy the values of `src` into those of `dst`, which have the same sizes."""
     copy_tensors(src, dst, stream)
 
 
 def _attach() -> None:
-    """The members of the bridge's classes that lead to the inner ones."""
+    """Add the private attributes that return native views to the classes of the bridge."""
     members: dict[type, dict[str, Any]] = {
         OrtValue: {
             "_ortvalue": property(NativeOrtValue.of),
@@ -393,10 +404,10 @@ def _attach() -> None:
     }
     for cls, found in members.items():
         for name, member in found.items():
-            # Members of the class itself win; importing the module twice changes nothing.
+            # Do not replace members of the class itself, so that importing this module twice has no effect.
             if name not in vars(cls):
                 setattr(cls, name, member)
-    # Without the bindings to be like, this one gives a list.
+    # `IOBinding` itself has a method that returns a list; programs for the bindings expect an `OrtValueVector`.
     IOBinding.get_outputs_as_ortvaluevector = NativeIOBinding.get_outputs  # type: ignore[method-assign,assignment]
 
 

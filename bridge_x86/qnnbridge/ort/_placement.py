@@ -1,15 +1,14 @@
-"""Where sessions of a program written for onnxruntime run, and the record of where they did.
+"""Provider selection for the sessions of a program written for onnxruntime, and the report of their placement.
 
-Providers are as requested, unless the user overrides them (`qnnbridge exec --provider`, or
-the variable ``QNNBRIDGE_DROPIN_PROVIDER``): "qnn" takes every model to the NPU as far as it goes, "cpu" none. A
-program that asks for QNN gets it with the CPU behind it, as with onnxruntime-qnn itself; a warning, the log and
-the report name nodes that did not go to the NPU. The rules on the arguments and their messages are ONNX
-Runtime's.
+Sessions use the requested providers, unless the user overrides them with `qnnbridge exec --provider` or the
+variable ``QNNBRIDGE_DROPIN_PROVIDER``: "qnn" runs as many nodes of every model as possible on the NPU, "cpu" runs
+none there. A program that requests QNN gets QNN with the CPU as fallback, as with onnxruntime-qnn; a warning, the
+log and the report list the nodes that do not run on the NPU. Arguments are checked by ONNX Runtime's rules, with
+its messages.
 
-The report of `qnnbridge exec --report` is off unless switched on. It has one record per model. They stand in a JSON
-file of this process in the folder that ``QNNBRIDGE_REPORT_DIR`` names (child processes inherit the variable; no
-process writes into another's file). The file is written anew with each change, since a worker process may be ended
-by a signal at any time. Any thread.
+The report of `qnnbridge exec --report` is optional and has one record per model. Each process writes a JSON file of
+its own to the folder in ``QNNBRIDGE_REPORT_DIR``, a variable that child processes inherit. The file is rewritten
+after each change, since a signal may end a worker process at any time. Thread-safe.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class OrtEpAssignedNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OrtEpAssignedSubgraph:
-    """Nodes that one provider took together."""
+    """A group of nodes that one provider executes together."""
 
     ep_name: str
     nodes: tuple[OrtEpAssignedNode, ...]
@@ -54,7 +53,7 @@ class OrtEpAssignedSubgraph:
 
 
 POLICY_VARIABLE = "QNNBRIDGE_DROPIN_PROVIDER"
-# Sizes of free dimensions, as a JSON object: dimension -> size, or sizes.
+# Sizes of free dimensions, as a JSON object: dimension -> size or list of sizes.
 SIZES_VARIABLE = "QNNBRIDGE_DROPIN_SIZES"
 Policy = Literal["as-requested", "qnn", "cpu"]
 POLICIES: tuple[str, ...] = get_args(Policy)
@@ -64,10 +63,12 @@ Named = tuple[str, dict[str, str]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProviderChoice:
-    """providers: for `qnnbridge.InferenceSession`; ``None`` leaves them to the session options.
+    """Providers of a session, and how to treat an error of QNN.
 
-    asked: the program names QNN itself, so an error of QNN is an error of the program. Otherwise the user chose
-    QNN, or the program takes all providers that there are, and a model that QNN cannot take runs on the CPU.
+    Args:
+        providers: for `qnnbridge.InferenceSession`; ``None`` uses those of the session options.
+        asked: the program itself requests QNN, so an error of QNN is raised. If False, the user chose QNN or the
+            program passed all available providers, and a model that QNN rejects runs on the CPU.
     """
 
     providers: list[Named] | None
@@ -75,7 +76,7 @@ class ProviderChoice:
 
 
 def policy() -> Policy:
-    """Raises `OptionError` for an invalid value."""
+    """Return the user's policy from the environment. Raises `OptionError` for an invalid value."""
     value = os.environ.get(POLICY_VARIABLE, "") or "as-requested"
     if value not in POLICIES:
         raise OptionError(f"{POLICY_VARIABLE}={value!r} is not known.", fix=f"One of: {', '.join(POLICIES)}.")
@@ -83,7 +84,7 @@ def policy() -> Policy:
 
 
 def given_sizes() -> dict[str, int | list[int]]:
-    """Of the environment: dimension -> size, or sizes. Raises `OptionError` for an invalid value."""
+    """Return the sizes of dimensions from the environment. Raises `OptionError` for an invalid value."""
     text = os.environ.get(SIZES_VARIABLE, "")
     if not text:
         return {}
@@ -94,38 +95,42 @@ def given_sizes() -> dict[str, int | list[int]]:
         make_arguments(sizes)
     except (ValueError, OptionError) as error:
         raise OptionError(
-            f"{SIZES_VARIABLE}={text!r:.200} gives no sizes: {error}",
+            f"{SIZES_VARIABLE}={text!r:.200} does not contain valid sizes: {error}",
             fix='Give a JSON object: {"batch": 1, "seq": [16, 32]}. `qnnbridge exec --dim` and --bucket set it.',
         ) from None
     return dict(sizes)
 
 
 def choose(named: Sequence[Named], *, in_options: bool, chosen: Policy, available: Sequence[str]) -> ProviderChoice:
-    """Return where a session is to run.
+    """Return the providers for a session.
 
-    named: what `normalize` made of the arguments. in_options: the session options name providers. available: what
-    `get_available_providers` returns. A program that passes this list on gets QNN, as it gets CUDA from a build
-    with CUDA: the list means "the best that there is".
+    A program that passes on all of `available` gets QNN, as it would get CUDA from a build with CUDA: passing the
+    whole list means "the best provider".
+
+    Args:
+        named: the result of `normalize`.
+        in_options: whether the session options contain providers.
+        available: the result of `get_available_providers`.
     """
     names = [name for name, _ in named]
     qnn_options = next((options for name, options in named if name == QNN), {})
     if chosen == "cpu":
-        # asked: there is no QNN to go back from, so an error of the CPU is the program's.
+        # asked: there is no provider to fall back to, so an error of the CPU is raised.
         return ProviderChoice([(CPU, {})], asked=True)
     if chosen == "qnn":
         return ProviderChoice([(QNN, qnn_options), (CPU, {})], asked=False)
-    # A CPU provider in front of QNN takes every node, in ONNX Runtime too: nothing would be left for QNN.
+    # A CPU provider listed before QNN takes every node, in ONNX Runtime, too: QNN would get none.
     if QNN in names and CPU not in names[: names.index(QNN)]:
         return ProviderChoice([(QNN, qnn_options), (CPU, {})], asked=not set(available) <= set(names))
-    # Providers of the session options count only where the arguments name none.
+    # Providers of the session options count only if the arguments contain none.
     if in_options and not named:
         return ProviderChoice(None, asked=True)
-    # Others (CUDA) are left out: `normalize` has warned of them, and ONNX Runtime goes on with the CPU as well.
+    # Ignore others (CUDA): `normalize` has warned about them, and ONNX Runtime continues on the CPU, too.
     return ProviderChoice([(CPU, dict(named).get(CPU, {}))], asked=True)
 
 
 def normalize(providers: Any, provider_options: Any, available: Sequence[str]) -> list[Named]:
-    """The arguments of ``InferenceSession``, checked as ONNX Runtime checks them; empty for none."""
+    """Return the providers in the arguments of ``InferenceSession``, checked by ONNX Runtime's rules."""
     if providers is None:
         return []
     if not isinstance(providers, collections.abc.Sequence):
@@ -135,7 +140,7 @@ def normalize(providers: Any, provider_options: Any, available: Sequence[str]) -
     for name, options in pairs:
         if name not in available:
             warn_application(
-                # ONNX Runtime's text has no space between the two sentences either.
+                # As in ONNX Runtime, there is no space between the two sentences.
                 f"Specified provider '{name}' is not in available provider names."
                 f"Available providers: '{', '.join(available)}'",
                 UserWarning,
@@ -144,7 +149,7 @@ def normalize(providers: Any, provider_options: Any, available: Sequence[str]) -
             warn_application(f"Duplicate provider '{name}' encountered, ignoring.", UserWarning)
             continue
         found[name] = {str(key): option_text(key, value) for key, value in options.items()}
-    # Last, as in ONNX Runtime: its Python warns about all of them before its C++ refuses one.
+    # Checked last, as in ONNX Runtime: its Python code warns about all names before its C++ code refuses one.
     unknown = next((name for name in found if name not in available and name not in KNOWN_PROVIDERS), None)
     if unknown is not None:
         raise RemoteRuntimeError(f"Unknown Provider Type: {unknown}")
@@ -178,17 +183,21 @@ def _pair(provider: Any) -> tuple[str, Mapping[str, Any]]:
     raise RemoteValueError("'providers' values must be either strings or (string, dict) tuples.")
 
 
-# --- what a program did with its sessions: for the report of `qnnbridge exec --report` ---
+# --- the records for `qnnbridge exec --report` ---
 
 REPORT_VARIABLE = "QNNBRIDGE_REPORT_DIR"
-# How long the end of a program waits for the comparison of its last calls.
+# Timeout, in seconds, for the comparison of the last calls when a program ends.
 LAST_COMPARISON_S = 10.0
 
 
 @dataclasses.dataclass(slots=True)
 class ModelRecord:
-    """seconds: spent in runs, as the program waited for them. numbers: of the session whose numbers are worst;
-    `NumbersReport.to_wire`, without the outputs."""
+    """Record of the sessions of one model.
+
+    Args:
+        seconds: total time that the program waited for runs.
+        numbers: `NumbersReport.to_wire` without outputs, of the session with the worst numbers.
+    """
 
     model: str
     qnn_nodes: int
@@ -202,7 +211,7 @@ class ModelRecord:
 
 
 class Journal:
-    """Of a process for which no report was asked: writes nothing."""
+    """Journal of a process without a report: records nothing."""
 
     _nothing = contextlib.nullcontext()
 
@@ -210,12 +219,12 @@ class Journal:
         pass
 
     def running(self, session: Any) -> AbstractContextManager[None]:
-        """Around one run. What a run does within itself, in the same thread, is part of it."""
+        """Return a context manager for one run. Nested calls in the same thread count as part of that run."""
         return self._nothing
 
 
 class _Thread(local):
-    """runs: whether this thread is within a run."""
+    """State of a thread. runs: whether the thread is inside a run."""
 
     runs = False
 
@@ -226,9 +235,9 @@ class _Writing(Journal):
         self._lock = renew_in_forks(Lock())
         self._thread = _Thread()
         self._records: dict[tuple[str, int, int], ModelRecord] = {}
-        # The host itself is kept, so that no other one gets its id while the process lives.
+        # Keep a reference to each host, so that its id is not reused while the process runs.
         self._hosts: dict[int, Any] = {}
-        # The sessions that are still in use, by record: a comparison may end after the last call.
+        # Sessions still in use, with their records: a comparison may end after the last call.
         self._sessions: weakref.WeakKeyDictionary[Any, ModelRecord] = weakref.WeakKeyDictionary()
         self._process = 0
         self._file: BinaryIO | None = None
@@ -242,13 +251,13 @@ class _Writing(Journal):
 
     @contextlib.contextmanager
     def running(self, session: Any) -> Iterator[None]:
-        # By thread: runs of one session in two threads are two calls of the program.
-        if self._thread.runs:  # `run` of a session calls `run_values` of the same: one call of the program
+        # Per thread: runs of one session in two threads are two calls of the program.
+        if self._thread.runs:  # `run` calls `run_values` of the same session: count one call
             yield
             return
         self._thread.runs = True
         begin = time.perf_counter()
-        # Set first, so that KeyboardInterrupt and SystemExit count as well.
+        # Set to True first, so that KeyboardInterrupt and SystemExit also count as failures.
         failed = True
         try:
             yield
@@ -262,7 +271,7 @@ class _Writing(Journal):
                 record.seconds += spent
 
     def close(self) -> None:
-        """Wait until the comparisons under way have ended, and write their results. At the end of the program."""
+        """Wait for running comparisons, up to a timeout, and write their results. Called when the program ends."""
         until = time.monotonic() + LAST_COMPARISON_S
         for session in list(self._sessions):
             while is_compared(session.verified) and time.monotonic() < until:
@@ -275,7 +284,7 @@ class _Writing(Journal):
         placement = session.placement
         label = session._remote.recipe.label
         with self._lock:
-            if self._process != os.getpid():  # the first record, or a fork, which has a file of its own
+            if self._process != os.getpid():  # the first record, or the first one after a fork
                 self._begin()
             record = self._records.setdefault(
                 (label, placement.qnn_nodes, placement.cpu_nodes),
@@ -285,24 +294,24 @@ class _Writing(Journal):
             self._sessions[session] = record
             found = [one.verified for one, of in self._sessions.items() if of is record]
             worst = min(found, key=lambda one: (WORST_FIRST.index(one.state), -one.compared))
-            # A session that is gone has left its report here.
+            # `record.numbers` may be that of a session that was released: replace it only by a real report.
             if record.numbers is None or worst.state != "off":
                 record.numbers = dataclasses.replace(worst, outputs=()).to_wire()
-            with contextlib.suppress(OSError):  # the folder is gone with the parent, or the disk is full
+            with contextlib.suppress(OSError):  # the parent has ended and removed the folder, or the disk is full
                 self._write()
 
     def _begin(self) -> None:
         self._process = os.getpid()
         self._records, self._hosts, self._file, self._bytes = {}, {}, None, 0
         self._sessions.clear()
-        # After `_host` has registered the end of the hosts, and so before it.
+        # Registered after `_host` registered its own handler, so that this handler runs before the hosts end.
         atexit.unregister(self.close)
         atexit.register(self.close)
         with contextlib.suppress(OSError):
-            # Systems give the id of an ended process to a later one, whose file must not replace the first.
+            # Process ids are reused: the time keeps a later process from replacing the file of an ended one.
             path = os.path.join(self._folder, f"{os.getpid()}-{time.time_ns()}.json")
-            # Unbuffered: what was written is with the system, and stays when the process is killed.
-            self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - for the life of the process
+            # Unbuffered: data that was written persists when the process is killed.
+            self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - open until the process ends
 
     def _write(self) -> None:
         if self._file is None:
@@ -314,10 +323,10 @@ class _Writing(Journal):
             "retried_calls": sum(one.retried_calls for one in stats),
         }
         data = json.dumps(document).encode()
-        # One write, and never shorter than the last one: a reader sees all of it or none.
+        # One write, never shorter than the previous one: a reader sees a complete document.
         self._bytes = max(self._bytes, len(data))
         self._file.seek(0)
-        # JSON ignores the blanks behind the document, which cover the end of a longer one.
+        # Pad with spaces, which JSON ignores, to overwrite the end of a longer previous document.
         self._file.write(data.ljust(self._bytes))
 
 
@@ -326,9 +335,9 @@ _lock = renew_in_forks(Lock())
 
 
 def journal() -> Journal:
-    """The journal of this process."""
+    """Return the journal of this process."""
     global _made
-    # Without the lock first: every run of every session asks.
+    # Check without the lock first: every run of every session calls this function.
     if _made is None:
         with _lock:
             if _made is None:

@@ -1,8 +1,9 @@
 """`InferenceSession` with the defaults of ``onnxruntime.InferenceSession``, over `qnnbridge.InferenceSession`.
 
-The differences from its base class: no providers means the CPU (or what the session options say), QNN may share the
-model with the CPU, unknown providers are warned about and fallen back from as ONNX Runtime does, and errors carry
-ONNX Runtime's text alone (`qnnbridge.ort._errors`). Thread-safe like its base class.
+The differences from its base class: without providers the session runs on the CPU or on the providers of the
+session options; nodes that QNN does not support run on the CPU; unknown providers cause a warning and a fallback as
+in ONNX Runtime; and errors have only ONNX Runtime's text (`qnnbridge.ort._errors`). Thread-safe like its base
+class.
 """
 
 from __future__ import annotations
@@ -56,29 +57,29 @@ __all__ = ["InferenceSession", "Session"]
 
 _log = log_of("qnnbridge.ort")
 
-# The callback of `run_async` gets an error's text without it.
+# ONNX Runtime removes this prefix from the error text that the callback of `run_async` gets.
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 
 _EP_ERROR = "*************** EP Error ***************"
 
-# Set to 1, it lets a model's metadata set session options.
+# Variable that, set to 1, lets a model's metadata set session options.
 LOAD_CONFIG = "ORT_LOAD_CONFIG_FROM_MODEL"
 
 RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
-# Errors that the CPU would meet just the same.
-# For all others a program that never asked for QNN is tried again on the CPU.
+# Errors that would occur on the CPU as well. After any other error, a session of a program that did not request QNN
+# is created on the CPU.
 _NOT_FOR_QNN = (HostStartFailed, InvalidProtobuf, ModelChanged, NoSuchFile, OptionError, RemoteError)
 
 
 class Session(bridge.InferenceSession):
-    """What ONNX Runtime keeps in the base of `InferenceSession`; no program makes one."""
+    """Base class of `InferenceSession`, as in ONNX Runtime; programs do not create instances."""
 
     _path: str | bytes | os.PathLike[str]
     _kwargs: dict[str, Any]
     _ort_options: SessionOptions | None
     _of_first_call: SizesOfFirstCall | None = None
-    # How it was last tried on QNN.
+    # Recipe of the last attempt on QNN.
     _qnn_recipe: SessionRecipe
 
     def __init__(self, enable_fallback: bool = True) -> None:
@@ -86,21 +87,21 @@ class Session(bridge.InferenceSession):
 
     @staticmethod
     def _warn(text: str, category: type[Warning], log: logging.Logger) -> None:
-        """Log only: a warning may be made an error, and a program for ONNX Runtime never met it."""
+        """Log the text only: warnings may be turned into errors, and ONNX Runtime does not issue this warning."""
         log.warning("%s", text)
 
     def _begin(self, providers: Any, provider_options: Any) -> None:
         if providers is not None and not hasattr(providers, "__iter__"):
             raise RemoteTypeError(f"'{type(providers).__name__}' object is not iterable")
-        # The order: arguments, a function that chooses devices, session options. The user's policy goes over all.
+        # Precedence: the user's policy, arguments, a function that selects devices, session options.
         available = environment.get_available_providers()
         named = provider_choice.normalize(providers, provider_options, available)
         options = self._ort_options
-        # Providers that are named win over a function that chooses devices, as in ONNX Runtime.
+        # Providers in the arguments take precedence over a function that selects devices, as in ONNX Runtime.
         if not named and options is not None and options.selection is not None:
             from qnnbridge.ort._model_metadata import selected
 
-            # A tuple of one: a delegate that was set to None fails as in ONNX Runtime. No tuple: none was set.
+            # `selection` is a 1-tuple if a delegate was set, even to None, which fails as in ONNX Runtime.
             (delegate,) = options.selection
             named = selected(delegate, self._path, self._kwargs.get("host"), self._kwargs.get("timeout"))
         in_options = options is not None and options.has_providers()
@@ -111,18 +112,22 @@ class Session(bridge.InferenceSession):
         except BridgeError as error:
             if choice.asked or isinstance(error, _NOT_FOR_QNN):
                 raise
-            # The program did not ask for QNN by its name: that QNN cannot take the model is no reason to fail.
+            # The program did not request QNN explicitly, so a model that QNN rejects must not fail.
             _log.warning("%s runs on the CPU: %s", _label(self._path), error.message)
             self._make([(CPU, {})], options)
             journal().opened(self, because=error.message)
         else:
             journal().opened(self)
-        # Buckets fix the sizes already.
+        # With buckets the sizes are fixed already.
         if choice.providers and choice.providers[0][0] == QNN and self.buckets is None:
             self._look_at_sizes(decides=policy == "qnn")
 
     def _look_at_sizes(self, *, decides: bool) -> None:
-        """Tell of nodes that free dimensions keep from QNN. decides: the first call fixes them."""
+        """Report nodes that cannot run on QNN because of free dimensions.
+
+        Args:
+            decides: whether the sizes of the first call are then fixed.
+        """
         from qnnbridge.ort import _sizes
 
         if not self._may_have_sizes(self._remote.recipe) or not _sizes.warn_of_share(
@@ -135,7 +140,7 @@ class Session(bridge.InferenceSession):
     def _make_for_sizes(self, sizes: Seen) -> bridge.InferenceSession | None:
         from qnnbridge.ort._sizes import make_for_sizes
 
-        # The recipe for QNN: this session is on the CPU if QNN could not take the model with free sizes.
+        # Use the recipe for QNN: this session runs on the CPU if QNN rejected the model with free sizes.
         recipe = dataclasses.replace(self._qnn_recipe, identity=self._remote.recipe.identity)
         made = make_for_sizes(self, recipe, self._timeout, sizes)
         if made is not None:
@@ -144,18 +149,18 @@ class Session(bridge.InferenceSession):
 
     @staticmethod
     def _may_have_sizes(recipe: SessionRecipe) -> bool:
-        """A second session, or one for each bucket, would write the same files."""
+        """Return whether additional sessions for sizes are possible: they must not write the same output files."""
         options, entries = recipe.spec.options, recipe.spec.config_entries
         writes = options.get("optimized_model_filepath") or options.get("enable_profiling")
         return not writes and entries.get("ep.context_enable", "0") in ("", "0")
 
     def _make(self, providers: list[Named] | None, options: SessionOptions | None) -> None:
-        # ONNX Runtime shares a model among the providers of its list; only QNN alone means QNN or an error.
+        # ONNX Runtime distributes a model among the listed providers; if only QNN is listed, fail without QNN.
         fallback: Fallback | None = "cpu" if providers is None or len(providers) > 1 else None
-        # A `fallback` that the program gives itself wins.
+        # A `fallback` that the program passes takes precedence.
         keywords = {"fallback": fallback, **self._kwargs}
         if _records_assignment(options):
-            keywords.setdefault("cache", False)  # asked are the nodes of the model, not those of a compiled one
+            keywords.setdefault("cache", False)  # report the nodes of the model, not of a compiled one
         try:
             bridge.InferenceSession.__init__(self, self._path, options, providers=providers, **keywords)
         except OrtError as error:
@@ -166,17 +171,17 @@ class Session(bridge.InferenceSession):
                     f"Load model from {path} failed:Load model {path} failed. File doesn't exist"
                 )
             elif path is not None:
-                # The host was given the absolute path.
+                # The host's text contains the absolute path; show the path that the program passed.
                 whole, named = (f"Load model from {name} failed" for name in (os.path.abspath(path), path))
                 error.message = error.message.replace(whole, named)
             error.args = (error.message,)
             raise
 
     def _make_runner(self, recipe: SessionRecipe, host: Host, creation: CallLimits) -> Runner:
-        # `set_seed` is a setting of the process in ONNX Runtime; here it travels with each session.
-        # Part of the recipe: the same session in the next host has the same seed, whatever was set meanwhile.
+        # `set_seed` applies to the process in ONNX Runtime; here the seed is sent with each session. It is part of
+        # the recipe, so that a session recreated in the next host keeps its seed.
         recipe = dataclasses.replace(recipe, seed=environment.setting("seed"))
-        recipe = choose_model(host, recipe, self._timeout)  # before anything below asks for the model's contents
+        recipe = choose_model(host, recipe, self._timeout)  # before the code below reads the model
         asks_for_qnn = any(provider.name == QNN for provider in recipe.spec.providers)
         if asks_for_qnn:
             self._qnn_recipe = recipe
@@ -193,13 +198,13 @@ class Session(bridge.InferenceSession):
                     self._bucket_arguments = None
         return super()._make_runner(recipe, host, creation)
 
-    # --- running: the base class's, with ONNX Runtime's texts ---
+    # --- running: methods of the base class, with ONNX Runtime's error texts ---
 
     def _run_there(self, method: str, feed: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        """In the session of the first call's sizes, if there is one and it is for this feed; else in this one."""
-        # The first call may compile here, before the clock of the journal starts: its time is no time of a run.
+        """Run in the session for the first call's sizes if the feed has these sizes; otherwise in this session."""
+        # The first call may compile here, before the journal starts to measure: compilation is not part of a run.
         second = self._of_first_call and self._of_first_call.session_for(feed, kwargs.get("timeout"))
-        # Repeated calls do not come by `run_values`: each way to run is counted by itself.
+        # Repeated calls bypass `run_values`, so each method that runs is counted separately.
         with journal().running(second or self):
             return getattr(second or super(), method)(*args, **kwargs)  # type: ignore[no-any-return]
 
@@ -231,7 +236,7 @@ class Session(bridge.InferenceSession):
         run_options: RunOptions | Any = None,
         **kwargs: Any,
     ) -> None:
-        """Run in the background; the callback gets results, `user_data`, and an error as ONNX Runtime words it."""
+        """Run in the background; the callback gets results, `user_data`, and an error text as in ONNX Runtime."""
         if not callable(callback):
             signature = (
                 "(self: object, arg0: collections.abc.Sequence[str], arg1: collections.abc.Mapping[str, object], "
@@ -264,7 +269,7 @@ class Session(bridge.InferenceSession):
     ) -> None:
         """Run; the results are appended to `fetches`."""
         values = dict(zip(feed_names, feeds, strict=True))
-        # A list here, an OrtValueVector in programs that were written for the bindings.
+        # `fetches` is a list, or an OrtValueVector in programs written for the bindings.
         add = fetches.append if isinstance(fetches, list) else fetches.push_back
         for value in self.run_with_ort_values(list(fetch_names), values, run_options):
             add(value)
@@ -272,31 +277,32 @@ class Session(bridge.InferenceSession):
     @as_ort_raises
     def end_profiling(self) -> str:
         path, prefix = super().end_profiling(), self.get_session_options().profile_file_prefix
-        # As the program named it, which may join a folder and this name; whole where its working folder is another.
+        # Return the path in the form of the prefix that the program set, since a program may join it to a folder.
+        # Return the absolute path if the working folder has changed.
         named = os.path.join(os.path.dirname(prefix), os.path.basename(path))
         return named if path and os.path.abspath(named) == path else path
 
-    # --- facts ---
+    # --- properties ---
 
     def get_session_options(self) -> SessionOptions:
         return self._ort_options if self._ort_options is not None else super().get_session_options()
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
-        """One per input: memory of this process."""
+        """Return one entry per input: CPU memory of this process."""
         return [cpu_memory() for _ in self.get_inputs()]
 
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
         return [cpu_memory() for _ in self.get_outputs()]
 
     def get_input_epdevices(self) -> list[Any]:
-        """One per input: ``None``, as ONNX Runtime gives for inputs in plain memory."""
+        """Return ``None`` for each input, as ONNX Runtime does for inputs in ordinary memory."""
         return [None for _ in self.get_inputs()]
 
     @as_ort_raises
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
-        """Which provider has which nodes, from the host's ONNX Runtime."""
+        """Return the nodes of each provider, as recorded by the host's ONNX Runtime."""
         if not _records_assignment(self._ort_options):
-            # The host has recorded it all the same; a program gets the error that ONNX Runtime raises.
+            # The host records the assignment anyway; raise the error that ONNX Runtime raises.
             raise Fail(
                 f"[ONNXRuntimeError] : 1 : FAIL : 1Session configuration entry '{RECORD_ASSIGNMENT}' must be "
                 'set to "1" to retrieve EP graph assignment information.'
@@ -312,14 +318,14 @@ class Session(bridge.InferenceSession):
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
-        # The old session is closed only after the new one has been made.
+        # Close the old session only after the new one has been created.
         old, second = self._runner, self._of_first_call
-        # Before `_begin`, which may make the next one.
+        # Reset before `_begin`, which may set a new one.
         self._of_first_call = None
         try:
             self._begin(providers, provider_options)
         except BaseException:
-            self._of_first_call = second  # the old session goes on
+            self._of_first_call = second  # the old session stays in use
             raise
         old.close()
         if second is not None:
@@ -332,7 +338,7 @@ class Session(bridge.InferenceSession):
             self._of_first_call.close()
 
     def disable_fallback(self) -> None:
-        """A failed creation is raised from now on, without another try on the CPU."""
+        """Raise the error of a failed creation from now on, without a retry on the CPU."""
         self._fallback_on = False
 
     def enable_fallback(self) -> None:
@@ -344,10 +350,10 @@ class Session(bridge.InferenceSession):
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, vendor_id)
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
-        """Nothing to release: the providers of this host capture no graphs."""
+        """Do nothing: the host's providers do not capture graphs."""
 
     def get_tuning_results(self) -> list[dict[str, Any]]:
-        """Empty: the providers of this host are not tunable."""
+        """Return an empty list: the host's providers are not tunable."""
         return []
 
     def set_tuning_results(self, results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool = False) -> None:
@@ -358,11 +364,11 @@ class Session(bridge.InferenceSession):
                 fix="Leave it out.",
             )
 
-    # A subclass may say what to pickle, as documentation of ONNX Runtime shows.
+    # Allow subclasses to implement pickling, as ONNX Runtime's documentation shows.
     __reduce__ = object.__reduce__  # type: ignore[assignment]
 
     def __copy__(self) -> Any:
-        """Another object for the same session, as in ONNX Runtime; `close` of one closes both."""
+        """Return another object for the same session, as in ONNX Runtime; closing one closes both."""
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         return twin
@@ -373,7 +379,7 @@ class Session(bridge.InferenceSession):
             fix="Give the worker the model's path and make the session there.",
         )
 
-    # --- members that programs use although they are ONNX Runtime's own ---
+    # --- private members of ONNX Runtime that programs use ---
 
     _sess = property(NativeSession.of)
     _sess_options = property(lambda self: self.get_session_options())
@@ -397,7 +403,7 @@ class Session(bridge.InferenceSession):
         self.set_providers(providers, provider_options)
 
     def _validate_input(self, feed_input_names: Sequence[str]) -> None:
-        """Raises an error that is also a `ValueError` for inputs that are missing."""
+        """Raise an error that is also a `ValueError` if inputs are missing."""
         missing = [
             node.name
             for node in self.get_inputs()
@@ -410,7 +416,7 @@ class Session(bridge.InferenceSession):
 
 
 class InferenceSession(Session):
-    """See ``onnxruntime.InferenceSession``; keyword arguments of `qnnbridge.InferenceSession` are taken too."""
+    """See ``onnxruntime.InferenceSession``; also accepts keyword arguments of `qnnbridge.InferenceSession`."""
 
     @as_ort_raises
     def __init__(
@@ -423,10 +429,10 @@ class InferenceSession(Session):
     ) -> None:
         read = kwargs.pop("read_config_from_model", None)
         self._path = path_or_bytes
-        # As ONNX Runtime reads its argument: 1 is on, every other number is off.
+        # As in ONNX Runtime: 1 means on, every other number means off.
         super().__init__(int(kwargs.pop("enable_fallback", 1)) == 1)
         for name in kwargs.keys() - (bridge.InferenceSession.__init__.__kwdefaults__ or {}).keys():
-            # A program runs with ONNX Runtime although it misspells an argument.
+            # ONNX Runtime ignores misspelt arguments, so a program may contain some.
             _log.warning("InferenceSession: the argument %s= is not known and ignored, as by ONNX Runtime.", name)
             del kwargs[name]
         self._kwargs = kwargs
@@ -444,15 +450,15 @@ class InferenceSession(Session):
         except (ValueError, RuntimeError) as error:
             if not self._fallback_on:
                 raise
-            # ONNX Runtime prints these lines to standard output: the output of a program stays the same.
+            # Print to standard output, as ONNX Runtime does, so that the output of programs does not change.
             print(f"{_EP_ERROR}\nEP Error {error} when using {providers}")
             print(f"Falling back to {[CPU]} and retrying.\n{'*' * len(_EP_ERROR)}")
-            # ONNX Runtime falls back once, and then switches it off for the life of the session.
+            # ONNX Runtime falls back once per session.
             self._fallback_on = False
             try:
                 self._begin([CPU], None)
             except Exception as again:
-                # Shown is the error of the CPU; the first one stays visible as its cause.
+                # Raise the error of the CPU, with the first error as its cause.
                 raise again from error
 
 
@@ -460,7 +466,7 @@ NativeSession.make = InferenceSession
 
 
 def _with_settings(given: Any) -> SessionOptions | None:
-    """A copy of the options in which the process-wide settings stand where nothing else does."""
+    """Return the options with process-wide settings applied where the options have default values."""
     if given is not None and not isinstance(given, SessionOptions):
         given = coerce_session_options(given)
     severity = environment.setting("log_severity_level")
@@ -468,7 +474,7 @@ def _with_settings(given: Any) -> SessionOptions | None:
     if severity is None and verbosity is None:
         return given  # type: ignore[no-any-return]
     options = given.twin() if given is not None else SessionOptions()
-    # -1 is ONNX Runtime's default: the application has set none.
+    # -1 is ONNX Runtime's default: the application has not set a severity.
     if severity is not None and options.log_severity_level == -1:
         options.log_severity_level = severity
     if verbosity is not None and not options.log_verbosity_level:
@@ -481,7 +487,7 @@ def _records_assignment(options: SessionOptions | None) -> bool:
         return False
     try:
         return options.get_session_config_entry(RECORD_ASSIGNMENT) == "1"
-    except RuntimeError:  # nothing was set
+    except RuntimeError:  # the entry is not set
         return False
 
 

@@ -1,8 +1,9 @@
-"""Sizes of free dimensions, in a program written for onnxruntime: QNN takes only nodes whose sizes are all fixed.
+"""Sizes of free dimensions in a program written for onnxruntime: QNN accepts only nodes with fixed shapes.
 
-`qnnbridge exec --dim` and ``--bucket`` give sizes; a session that has such dimensions gets buckets of them. Where
-the user chose QNN and gave none, the first call decides: a second session is made for its sizes, and calls of these
-sizes go there. Calls of other sizes run in the first session, whose free nodes are on the CPU.
+The user gives sizes with `qnnbridge exec --dim` and ``--bucket``, which create buckets for sessions with these
+dimensions. If the user chose QNN without sizes, the first call decides: a second session is created for the sizes
+of that call and runs all calls with these sizes. Calls with other sizes run in the first session, whose nodes with
+free dimensions run on the CPU.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ Seen = dict[tuple[str, int], int]
 def arguments_for(
     sizes: Mapping[str, int | list[int]], recipe: SessionRecipe, host: Host, timeout: float | None
 ) -> BucketArguments | None:
-    """Buckets of the dimensions of the model; ``None`` if it has others that are free, too.
+    """Return buckets for the model's dimensions; ``None`` if it also has free dimensions without a given size.
 
-    A dimension with one size is never done in parts: another size runs on the CPU.
+    Calls are never split along a dimension with a single size: other sizes run on the CPU.
     """
     model = identify(host, recipe, deadline_after(timeout))
     free = free_dimensions(model.inputs)
     known = {axis.symbol for axis in free} | {axis.place for axis in free}
     fitting = {name: size for name, size in sizes.items() if name in known}
-    # A compiled model has its sizes in the context binary, whatever the ONNX file says of them.
+    # The sizes of a compiled model are fixed in its context binary, even if its ONNX file has free dimensions.
     if model.model.compiled or not free:
         return None
     left = dict.fromkeys(axis.option for axis in free if not {axis.symbol, axis.place} & {*fitting})
@@ -61,15 +62,15 @@ def arguments_for(
         show_notices([Notice("once", f"{text} QNN needs all of them: qnnbridge exec --dim, --bucket.")])
         return None
     lists = {name: size for name, size in fitting.items() if not isinstance(size, int)}
-    # Only dimensions with a list of sizes are asked: `split` names those along which a call may be cut.
+    # `split` lists the dimensions along which a call may be split: only those with a list of sizes.
     split = make_arguments(lists).split if lists else ()
     return make_arguments(fitting, split=split, overflow="cpu")
 
 
 class SizesOfFirstCall:
-    """The second session of a program's session. Any thread.
+    """The second session of a program's session, for the sizes of the first call. Thread-safe.
 
-    The lock is held by the one call that makes it; others run in the first session meanwhile.
+    The call that creates the second session holds the lock; other calls run in the first session meanwhile.
     """
 
     def __init__(self, inputs: Sequence[NodeInfo], make: Callable[[Seen], InferenceSession | None]) -> None:
@@ -81,18 +82,18 @@ class SizesOfFirstCall:
         self._warned = False
 
     def session_for(self, feed: Any, timeout: float | None) -> InferenceSession | None:
-        """The second session, if the feeds have its sizes; the first complete call makes it.
+        """Return the second session if the feeds have its sizes; create it for the first complete feed.
 
-        A call with a deadline of its own does not wait for a compilation.
+        A call with a timeout does not create it, since compilation may take longer.
         """
         sizes = self._sizes(feed)
         if self._seen is None and sizes is not None and timeout is None and self._making.acquire(blocking=False):
             try:
-                # Asked again with the lock: another call may have finished between the test and the lock.
+                # Check again with the lock: another call may have created it before this one got the lock.
                 if self._seen is None:
-                    # None if it did not help. `_seen` is set all the same, so the compilation is tried once.
+                    # None if fixed sizes do not help. `_seen` is set nevertheless, so there is one attempt only.
                     made = self._make(sizes)
-                    self._seen = sizes  # before the session, which a reader compares it for
+                    self._seen = sizes  # set before `_session`: readers of `_session` compare `_seen`
                     self._session = made
             finally:
                 self._making.release()
@@ -108,13 +109,13 @@ class SizesOfFirstCall:
             self._session.close()
 
     def _sizes(self, feed: Any) -> Seen | None:
-        """``None`` for feeds that are not complete, or empty. The first session says what is wrong with them."""
+        """Return the sizes in a feed; ``None`` for an incomplete or empty feed, which the first session reports."""
         if not isinstance(feed, Mapping):  # the first session raises ONNX Runtime's error for it
             return None
         found: Seen = {}
         for axis in self._axes:
             shape = _shape(feed.get(axis.input))
-            # An axis of size 0 in the first call would fix a model that computes nothing.
+            # Fixing an axis to size 0 would create a model that computes nothing.
             if len(shape) <= axis.axis or not shape[axis.axis]:
                 return None
             found[axis.input, axis.axis] = shape[axis.axis]
@@ -142,15 +143,16 @@ class SizesOfFirstCall:
 def make_for_sizes(
     session: InferenceSession, recipe: SessionRecipe, timeout: float | None, sizes: Seen
 ) -> InferenceSession | None:
-    """Return a session of the recipe with these sizes fixed; ``None``, and a line in the log, if it does not help.
+    """Return a session of the recipe with these sizes fixed; log a reason and return ``None`` if it does not help.
 
-    session: the one of the program, with free sizes.
+    Args:
+        session: the program's session, with free sizes.
     """
     remote, label = session._remote, recipe.label
     named = _named(remote.info.inputs, sizes)
     shown = ", ".join(f"{name}={size}" for name, size in named.items())
     recipe, _ = name_axes(recipe, remote.info.inputs, named)
-    # The sizes of the first call win over those that the program has set for the same names.
+    # The sizes of the first call take precedence over sizes that the program set for the same names.
     spec = dataclasses.replace(
         recipe.spec, free_dimensions_by_name={**recipe.spec.free_dimensions_by_name, **named}
     )
@@ -163,10 +165,10 @@ def make_for_sizes(
         _log.warning("%s runs as it is: with %s fixed it fails: %s", label, shown, error.message)
         return None
     before, after = session.placement, fixed.placement
-    # Fixed sizes let ONNX Runtime fold nodes, so fewer on the CPU is no gain by itself.
+    # With fixed sizes ONNX Runtime folds nodes, so fewer nodes on the CPU alone are not an improvement.
     if not after.qnn_nodes or (after.qnn_nodes <= before.qnn_nodes and after.cpu_nodes >= before.cpu_nodes):
         fixed.close()
-        # A warning, like the announcement that the first call fixes the sizes.
+        # A warning, because the announcement that the first call fixes the sizes is one.
         _log.warning("%s runs as it is: with %s fixed, %s too.", label, shown, _share(fixed))
         return None
     show_notices([Notice("once", f"{label}: fixed to the sizes of its first call ({shown}), {_share(fixed)}.")])
@@ -174,7 +176,7 @@ def make_for_sizes(
 
 
 def warn_of_share(session: InferenceSession, *, first_call_decides: bool) -> bool:
-    """Tell, once a model, how much of it is on QNN where free dimensions keep the rest from it. Whether they do."""
+    """Warn, once per model, if free dimensions keep nodes from QNN; return whether they do."""
     placement, inputs = session.placement, session._remote.info.inputs
     names = list(dict.fromkeys(axis.option for axis in free_dimensions(inputs)))
     helps = not (placement.cause or "").startswith(NO_OPERATOR)
@@ -202,9 +204,9 @@ def _share(session: InferenceSession) -> str:
 
 
 def _named(inputs: Sequence[NodeInfo], sizes: Seen) -> dict[str, int]:
-    """By the names of the dimensions; by input and axis where there is none, or it had several sizes."""
-    # Inputs may use one name for dimensions that differ (Paddle calls all of them '?'). Fixing that name would
-    # fix all of them to one size, so such axes go by their place.
+    """Return sizes by dimension name, or by input and axis if the name is missing or stands for several sizes."""
+    # Inputs may use one name for different dimensions (Paddle uses '?' for all of them). Fixing that name would
+    # fix all of them to one size, so such axes are identified by input and axis.
     of_name: dict[str, set[int]] = {}
     for axis in free_dimensions(inputs):
         if axis.symbol is not None:
@@ -218,7 +220,7 @@ def _named(inputs: Sequence[NodeInfo], sizes: Seen) -> dict[str, int]:
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    """Of a value in a feed; empty for what has none."""
+    """Return the shape of a value in a feed; empty if it has none."""
     if isinstance(value, OrtValue):
         return tuple(value.shape()) if value.is_tensor() else ()
     shape = getattr(value, "shape", None)

@@ -1,4 +1,4 @@
-"""``onnxruntime.backend``: ONNX's backend interface on top of sessions. Needs the package ``onnx`` on this side."""
+"""``onnxruntime.backend``: ONNX's backend interface. Needs the package ``onnx`` in the application."""
 
 from qnnbridge.ort.backend.backend import OnnxRuntimeBackend, is_compatible, prepare, run, supports_device
 from qnnbridge.ort.backend.backend_rep import OnnxRuntimeBackendRep

@@ -1,4 +1,4 @@
-"""``onnxruntime.backend.backend``: a model in, something that runs it out."""
+"""``onnxruntime.backend.backend``: functions that prepare and run models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qnnbridge.ort._session import InferenceSession
 from qnnbridge.ort.backend.backend_rep import OnnxRuntimeBackendRep, set_allowed
 
 _WRITES_FILES = frozenset({"enable_profiling", "optimized_model_filepath", "profile_file_prefix"})
-# As in ONNX Runtime.
+# The same options as in ONNX Runtime.
 _SAFE_SESSION_OPTIONS = frozenset(SessionOptions.fields()) - _WRITES_FILES
 
 
@@ -33,7 +33,7 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def is_opset_supported(cls, model: Any) -> tuple[bool, str]:
-        """Whether all of the model's operator sets are released, and if not, a sentence."""
+        """Return whether all operator sets of the model are released, and the reason if not."""
         if not cls.allowReleasedOpsetsOnly:
             return True, ""
         for opset in model.opset_import:
@@ -48,13 +48,17 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        # ONNX's interface says CUDA where ONNX Runtime says GPU. Builds for several devices join them by hyphens.
+        # ONNX's interface uses CUDA for ONNX Runtime's GPU. Builds for several devices join their names by hyphens.
         wanted = "GPU" if device == "CUDA" else device
         return wanted in get_device().split("-")
 
     @classmethod
     def prepare(cls, model: Any, device: str | None = None, **kwargs: Any) -> OnnxRuntimeBackendRep:
-        """model: a path, bytes, a ModelProto, a session, or what an earlier `prepare` returned."""
+        """Return an object that runs the model.
+
+        Args:
+            model: a path, bytes, a ModelProto, a session, or the result of an earlier `prepare`.
+        """
         if isinstance(model, OnnxRuntimeBackendRep):
             return model
         if isinstance(model, InferenceSession):
@@ -72,8 +76,8 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
             "session.allow_released_opsets_only", "1" if cls.allowReleasedOpsetsOnly else "0"
         )
         set_allowed(options, kwargs, _SAFE_SESSION_OPTIONS, "SessionOptions")
-        # The only device of this interface is the CPU (`get_device`), so the model computes there, as with
-        # onnxruntime and its QNN plugin.
+        # The only device of this interface is the CPU (`get_device`), so the model runs there, as with onnxruntime
+        # and its QNN plugin.
         excluded = {QNN, *os.getenv("ORT_ONNX_BACKEND_EXCLUDE_PROVIDERS", "").split(",")}
         providers = [name for name in get_available_providers() if name not in excluded]
         # ONNX's tests use this interface: a fallback to the CPU would hide their failures.
@@ -84,14 +88,14 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def run_model(cls, model: Any, inputs: Any, device: str | None = None, **kwargs: Any) -> Any:
-        # Both get all options, which is why `set_allowed` ignores names that its own class lacks.
+        # Both calls get all options, so `set_allowed` ignores names that its class lacks.
         return cls.prepare(model, device, **kwargs).run(inputs, **kwargs)
 
     @classmethod
     def run_node(
         cls, node: Any, inputs: Any, device: str | None = None, outputs_info: Any = None, **kwargs: Any
     ) -> Any:
-        """Not there in ONNX Runtime either."""
+        """Raise `NotImplementedError`, as ONNX Runtime does."""
         raise NotImplementedError("It is much more efficient to run a whole model than every node independently.")
 
 
@@ -102,5 +106,5 @@ supports_device = OnnxRuntimeBackend.supports_device
 
 ort.introduce(OnnxRuntimeBackend, "backend.backend")
 for _method in ("is_compatible", "prepare", "run_model", "supports_device"):
-    # Of the function behind the class method: a bound method has no `__module__` that can be set.
+    # Pass the underlying function: the `__module__` of a bound method cannot be set.
     ort.introduce(vars(OnnxRuntimeBackend)[_method].__func__, "backend.backend")

@@ -14,7 +14,7 @@ from qnnbridge.ort._session import InferenceSession
 
 
 def set_allowed(options: Any, given: Mapping[str, Any], allowed: frozenset[str], owner: str) -> None:
-    """Set the allowed ones. Raises `RuntimeError` for others that exist; unknown names are ignored."""
+    """Set the allowed options. Raises `RuntimeError` for other existing options; unknown names are ignored."""
     for name, value in given.items():
         if name in allowed:
             setattr(options, name, value)
@@ -31,13 +31,17 @@ _SAFE_RUN_OPTIONS = frozenset(
 
 
 class OnnxRuntimeBackendRep(BackendRep):  # type: ignore[misc]
-    """Runs one session."""
+    """A model that is ready to run in a session."""
 
     def __init__(self, session: InferenceSession) -> None:
         self._session = session
 
     def run(self, inputs: Any, **kwargs: Any) -> list[Any]:
-        """inputs: a list with one array per input, or the array itself for a model with one input."""
+        """Run the model and return its outputs.
+
+        Args:
+            inputs: a list with one array per input, or the array itself for a model with one input.
+        """
         options = RunOptions()
         set_allowed(options, kwargs, _SAFE_RUN_OPTIONS, "RunOptions")
         names = [node.name for node in self._session.get_inputs()]
@@ -45,7 +49,7 @@ class OnnxRuntimeBackendRep(BackendRep):  # type: ignore[misc]
             if len(names) != 1:
                 raise RuntimeError(f"Model expect {len(names)} inputs")
             inputs = [inputs]
-        # ONNX's tests feed scalars of numpy, which a session takes as arrays only.
+        # ONNX's tests pass numpy scalars, which a session accepts only as arrays.
         feeds = {
             name: np.asarray(inputs[index]) if isinstance(inputs[index], np.generic) else inputs[index]
             for index, name in enumerate(names)

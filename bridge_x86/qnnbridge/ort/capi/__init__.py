@@ -1,4 +1,4 @@
-"""``onnxruntime.capi``: the modules in which applications look for error classes and inner names."""
+"""``onnxruntime.capi``: the modules from which applications import error classes and native classes."""
 
 from __future__ import annotations
 

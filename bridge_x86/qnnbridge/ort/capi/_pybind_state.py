@@ -1,4 +1,4 @@
-"""``onnxruntime.capi._pybind_state``: everything that ONNX Runtime defines natively, by another name."""
+"""``onnxruntime.capi._pybind_state``: another name of ``onnxruntime.capi.onnxruntime_pybind11_state``."""
 
 from __future__ import annotations
 

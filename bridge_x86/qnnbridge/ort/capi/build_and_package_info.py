@@ -1,4 +1,4 @@
-"""``onnxruntime.capi.build_and_package_info``: name and version of the package, those of the host."""
+"""``onnxruntime.capi.build_and_package_info``: name and version of the host's package."""
 
 from __future__ import annotations
 

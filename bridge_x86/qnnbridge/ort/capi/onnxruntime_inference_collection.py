@@ -1,4 +1,4 @@
-"""``onnxruntime.capi.onnxruntime_inference_collection``: the classes that ONNX Runtime writes in Python."""
+"""``onnxruntime.capi.onnxruntime_inference_collection``: classes that ONNX Runtime implements in Python."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def check_and_normalize_provider_args(
     provider_options: Sequence[Mapping[Any, Any]] | None,
     available_provider_names: Sequence[str],
 ) -> tuple[list[str], list[dict[str, str]]]:
-    """Names, and the options of each."""
+    """Return the names of the providers and the options of each."""
     named = provider_choice.normalize(providers, provider_options, available_provider_names)
     return [name for name, _ in named], [options for _, options in named]
 
 
 def get_ort_device_type(device_type: str) -> int:
-    """The number of a kind of device."""
+    """Return the number of a device type."""
     return OrtDevice.make(device_type, 0).device_type()
 
 
 def get_vendor_id_for_device_type(device_type: str) -> OrtDeviceVendorId | None:
-    """The vendor that a kind of device stands for; ``None`` for kinds of any vendor."""
+    """Return the vendor that a device type implies; ``None`` for types of any vendor."""
     vendors = {
         "cuda": OrtDeviceVendorId.NVIDIA,
         "dml": OrtDeviceVendorId.MICROSOFT,
@@ -58,7 +58,7 @@ def get_vendor_id_for_device_type(device_type: str) -> OrtDeviceVendorId | None:
 
 
 def make_get_initializer_location_func_wrapper(get_initializer_location_func: Any) -> Any:
-    """A function for the bindings, around one that takes an `OrtValue`."""
+    """Wrap a function that takes an `OrtValue` so that the bindings can call it."""
 
     def wrapper(name: str, value: Any, external_info: Any) -> Any:
         answer = get_initializer_location_func(name, OrtValue(value), external_info)

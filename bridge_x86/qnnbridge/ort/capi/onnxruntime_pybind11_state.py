@@ -1,6 +1,6 @@
-"""``onnxruntime.capi.onnxruntime_pybind11_state``: error classes, and what ONNX Runtime defines natively.
+"""``onnxruntime.capi.onnxruntime_pybind11_state``: error classes and native names of ONNX Runtime.
 
-Where ONNX Runtime has a native class behind one that is written in Python, the native one is here (`ort._native`).
+If ONNX Runtime has both a Python class and a native one, this module contains the native one (`ort._native`).
 A name is imported when it is first used.
 """
 
@@ -32,7 +32,7 @@ ERRORS = [
 
 globals().update({_name: getattr(_errors, _name) for _name in ERRORS})
 
-# Where the names are that the module ``onnxruntime`` lacks, or has for another class: module, and the name there.
+# Names that the module ``onnxruntime`` lacks, or uses for another class: defining module, and the name in it.
 INNER: dict[str, tuple[str, str]] = {
     name: (f"qnnbridge.{home}", there or name)
     for home, names in {
@@ -57,11 +57,11 @@ INNER: dict[str, tuple[str, str]] = {
     }.items()
     for name, _, there in (one.partition("=") for one in names.split())
 }
-# Names of the module ``onnxruntime`` that are written in Python there, and are not in here.
+# Names of the module ``onnxruntime`` that are implemented in Python, so that this module lacks them.
 _IN_PYTHON = frozenset({"IOBinding", "OrtDeviceVendorId"})
-# Members of an enumeration that ONNX Runtime puts here as well.
+# Members of an enumeration that are also names of this module.
 _EXPORTED = {"kNextPowerOfTwo": "ArenaExtendStrategy", "kSameAsRequested": "ArenaExtendStrategy"}
-# Modules within the bindings, and the class in each.
+# Submodules of the bindings, and the class in each.
 _MODULES = {"opkernel": "KernelDef", "schemadef": "OpSchema"}
 
 

@@ -1,4 +1,4 @@
-"""``onnxruntime.capi.onnxruntime_validation``: what the package says of itself."""
+"""``onnxruntime.capi.onnxruntime_validation``: name, version and features of the package."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from qnnbridge import ort
 
 
 def check_distro_info() -> None:
-    """Nothing to check: native code runs in the host."""
+    """Do nothing: native code runs in the host."""
 
 
 def get_package_name_and_version_info() -> tuple[str, str, str]:
-    """Name, version, version of CUDA (none)."""
+    """Return the package name, its version, and the version of CUDA (none)."""
     from qnnbridge.ort._environment import host_version
 
     return "onnxruntime", host_version(), ""
 
 
 def check_training_module() -> tuple[bool, str, str, str]:
-    """Whether training is part of it (never), and what the function above returns."""
+    """Return whether the package contains training (never), followed by `get_package_name_and_version_info`."""
     return False, *get_package_name_and_version_info()
 
 
@@ -32,7 +32,7 @@ __all__ = [
     "check_distro_info",
     "check_training_module",
     "get_package_name_and_version_info",
-    # ONNX Runtime's module imports these three, so a walk of its names finds them in it.
+    # ONNX Runtime's module imports these three, so they are among its public names.
     "linecache",
     "platform",
     "warnings",

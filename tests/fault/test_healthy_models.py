@@ -65,7 +65,7 @@ def test_a_creation_survives_any_number_of_kills_from_outside(tmp_path: Path) ->
         assert session.generation == KILLS + 1
 
 
-def test_a_call_that_waits_its_turn_survives_the_deaths_that_others_cause(tmp_path: Path) -> None:
+def test_a_waiting_call_survives_crashes_of_other_models(tmp_path: Path) -> None:
     """Two models kill the host twice each, until they are in quarantine; the third one waits behind them."""
     with fake_host() as host:
         gate = tmp_path / "gate"
@@ -99,7 +99,7 @@ def test_a_call_that_waits_its_turn_survives_the_deaths_that_others_cause(tmp_pa
                 session.run(None, {"x": X})
 
 
-def test_models_that_kill_do_not_keep_the_host_from_the_next_one() -> None:
+def test_crashing_models_do_not_prevent_the_next_model_from_running() -> None:
     """A walk through a folder of models, of which the first three kill two hosts each and none does good work."""
     with fake_host() as host:
         for number in range(3):
@@ -111,7 +111,7 @@ def test_models_that_kill_do_not_keep_the_host_from_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_call_of_an_innocent_model_fails_whatever_others_do_beside_it(seed: int) -> None:
+def test_calls_of_healthy_models_survive_crashing_models_in_the_same_host(seed: int) -> None:
     """Sessions are created at once and run at once; one or two models kill until they are in quarantine."""
     dice = random.Random(seed)
 
@@ -148,7 +148,7 @@ def test_no_call_of_an_innocent_model_fails_whatever_others_do_beside_it(seed: i
     assert {account.model for account in Quarantine().accounts()} == {label_of(poison) for poison in bad}
 
 
-def test_a_session_whose_entry_of_the_cache_is_suspected_is_made_alone() -> None:
+def test_a_session_with_a_suspected_cache_entry_is_created_alone() -> None:
     entry, alone = "e" * 64, list[bool]()
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
@@ -161,7 +161,7 @@ def test_a_session_whose_entry_of_the_cache_is_suspected_is_made_alone() -> None
     assert alone == [True]
 
 
-def test_the_deadline_ends_the_repetitions() -> None:
+def test_the_deadline_ends_the_retries() -> None:
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_run=["sleep:0.05", "signal:9"]), host=host)
         begin = time.monotonic()
@@ -171,7 +171,7 @@ def test_the_deadline_ends_the_repetitions() -> None:
         assert host.stats.crashes > 1
 
 
-def test_a_call_without_a_deadline_is_not_repeated_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_without_a_deadline_is_not_retried_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_process, "INNOCENT_S", 1.0)
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_run=["signal:9"]), host=host, retry=0)
@@ -180,7 +180,7 @@ def test_a_call_without_a_deadline_is_not_repeated_for_ever(monkeypatch: pytest.
         assert host.stats.crashes > 2
 
 
-def test_a_host_that_is_killed_while_it_starts_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_killed_during_its_start_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_process, "INNOCENT_S", 1.0)
     with fake_host("--first=signal:9") as host:
         with pytest.raises(errors.HostStartFailed, match="SIGKILL"):
@@ -188,7 +188,7 @@ def test_a_host_that_is_killed_while_it_starts_is_started_again(monkeypatch: pyt
         assert host.stats.generation > 2
 
 
-def test_without_repetition_a_kill_is_told_at_once() -> None:
+def test_without_retries_a_kill_raises_an_error_at_once() -> None:
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_run=["signal:9"]), host=host, retry=0)
         with pytest.raises(errors.HostCrashed, match="SIGKILL"):

@@ -75,7 +75,7 @@ def rest_of(visitor: socket.socket) -> bytes:
     return data
 
 
-def test_a_client_enters_and_is_known_by_pid_and_name(
+def test_an_authenticated_client_is_identified_by_pid_and_name(
     door: tuple[Listener, Discovery, Path], behind: StandIn
 ) -> None:
     with qnnbridge.connect(start=False) as host:
@@ -85,7 +85,9 @@ def test_a_client_enters_and_is_known_by_pid_and_name(
         assert (entered.pid, entered.name) == (os.getpid(), program_name())
 
 
-def test_who_has_the_wrong_token_is_sent_away_without_a_word(door: tuple[Listener, Discovery, Path]) -> None:
+def test_a_client_with_the_wrong_token_is_disconnected_without_a_reply(
+    door: tuple[Listener, Discovery, Path],
+) -> None:
     listener, discovery, folder = door
     with knock(folder) as visitor:
         challenge = visitor.recv(CHALLENGE_BYTES)
@@ -96,7 +98,7 @@ def test_who_has_the_wrong_token_is_sent_away_without_a_word(door: tuple[Listene
     assert listener.refused == 1
 
 
-def test_the_application_is_told_that_the_door_is_another_ones(door: tuple[Listener, Discovery, Path]) -> None:
+def test_connecting_to_another_daemons_endpoint_raises_an_error(door: tuple[Listener, Discovery, Path]) -> None:
     _, discovery, folder = door
     write_discovery(folder, new_discovery(folder, instance=discovery.instance))
     with pytest.raises(HostStartFailed, match=r"opening dialogue broke off"):
@@ -106,7 +108,7 @@ def test_the_application_is_told_that_the_door_is_another_ones(door: tuple[Liste
         qnnbridge.connect(start=False)
 
 
-def test_a_proof_that_was_overheard_opens_nothing(door: tuple[Listener, Discovery, Path], behind: StandIn) -> None:
+def test_a_replayed_proof_is_refused(door: tuple[Listener, Discovery, Path], behind: StandIn) -> None:
     _, discovery, folder = door
     with knock(folder) as visitor:
         proof = ClientSide(discovery.token, discovery.instance, ClientIdentity(1, "good")).prove(
@@ -123,7 +125,7 @@ def test_a_proof_that_was_overheard_opens_nothing(door: tuple[Listener, Discover
 
 
 @needs.linux
-def test_another_user_with_the_token_is_not_let_in(door: tuple[Listener, Discovery, Path]) -> None:
+def test_another_user_with_the_token_is_refused(door: tuple[Listener, Discovery, Path]) -> None:
     """The kernel reports the user. The folder's rights would refuse it earlier, so the test widens them."""
     from qnnbridge_os._posix_door import check_peer
 
@@ -156,7 +158,7 @@ def test_another_user_with_the_token_is_not_let_in(door: tuple[Listener, Discove
 
 
 @needs.linux
-def test_a_daemon_of_another_user_is_not_told_anything(
+def test_a_client_sends_nothing_to_a_daemon_of_another_user(
     door: tuple[Listener, Discovery, Path], behind: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from qnnbridge_os import _posix_door
@@ -168,7 +170,7 @@ def test_a_daemon_of_another_user_is_not_told_anything(
     assert behind.entered == []
 
 
-def test_a_visitor_that_comes_while_the_door_is_closed_does_no_harm() -> None:
+def test_a_connection_during_the_close_of_the_endpoint_does_no_harm() -> None:
     """The accepting thread wakes and releases the endpoint while the closing thread still uses it."""
     from qnnbridge_os import _posix_door
 
@@ -202,7 +204,7 @@ def test_a_visitor_that_comes_while_the_door_is_closed_does_no_harm() -> None:
     assert released.is_set()
 
 
-def test_a_thousand_half_open_visitors_keep_nobody_out(
+def test_a_thousand_half_open_connections_do_not_block_new_clients(
     door: tuple[Listener, Discovery, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import resource
@@ -234,7 +236,7 @@ def test_a_thousand_half_open_visitors_keep_nobody_out(
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_the_oldest_silent_visitor_goes_first(door: tuple[Listener, Discovery, Path]) -> None:
+def test_the_oldest_silent_connection_is_closed_first(door: tuple[Listener, Discovery, Path]) -> None:
     _, _, folder = door
     visitors = [knock(folder) for _ in range(UNPROVEN_MAX + 1)]
     try:
@@ -246,7 +248,7 @@ def test_the_oldest_silent_visitor_goes_first(door: tuple[Listener, Discovery, P
             visitor.close()
 
 
-def test_a_visitor_that_says_half_of_it_has_five_seconds(
+def test_an_incomplete_proof_times_out(
     door: tuple[Listener, Discovery, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from qnnbridge_daemon import listener
@@ -264,7 +266,7 @@ def test_a_visitor_that_says_half_of_it_has_five_seconds(
     until(lambda: listening.refused == visits)
 
 
-def test_a_daemon_that_does_not_answer_is_not_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connecting_to_a_daemon_that_does_not_answer_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entering, "DIALOGUE_TIMEOUT_S", 0.2)
     folder = make_runtime_folder()
     write_discovery(folder, new_discovery(folder))
@@ -275,14 +277,14 @@ def test_a_daemon_that_does_not_answer_is_not_waited_for_longer(monkeypatch: pyt
             qnnbridge.connect(start=False)
 
 
-def test_one_that_leaves_lets_nobody_in_and_says_so(door: tuple[Listener, Discovery, Path]) -> None:
+def test_a_daemon_that_is_ending_refuses_clients_with_that_reason(door: tuple[Listener, Discovery, Path]) -> None:
     listener, discovery, folder = door
     listener._leaving = True
     with pytest.raises(Unreachable, match="leaving"):
         enter(discovery, folder, time.monotonic() + GRACE_S)
 
 
-def test_a_door_that_closes_sends_visitors_away_and_keeps_clients(
+def test_closing_the_listener_disconnects_unauthenticated_clients_only(
     door: tuple[Listener, Discovery, Path],
 ) -> None:
     listener, _, folder = door
@@ -294,7 +296,7 @@ def test_a_door_that_closes_sends_visitors_away_and_keeps_clients(
         assert not (folder / "daemon.sock").exists()
 
 
-def test_a_dead_daemons_socket_is_no_hindrance(behind: StandIn) -> None:
+def test_a_dead_daemons_socket_does_not_prevent_a_new_listener(behind: StandIn) -> None:
     folder = make_runtime_folder()
     write_discovery(folder, new_discovery(folder))
     with socket.socket(socket.AF_UNIX) as dead:
@@ -305,9 +307,7 @@ def test_a_dead_daemons_socket_is_no_hindrance(behind: StandIn) -> None:
         assert host.ping() >= 0
 
 
-def test_a_fork_has_no_part_in_the_connection_and_makes_its_own(
-    door: tuple[Listener, Discovery, Path], behind: StandIn
-) -> None:
+def test_a_fork_opens_its_own_connection(door: tuple[Listener, Discovery, Path], behind: StandIn) -> None:
     """The exit code reports what the child got; its copies of the pipes are closed."""
     host = qnnbridge.connect(start=False)
     process = host.supervisor.running
@@ -330,7 +330,7 @@ def test_a_fork_has_no_part_in_the_connection_and_makes_its_own(
     assert len(behind.entered) == 3
 
 
-def test_closing_is_quick_and_leaves_no_descriptor(door: tuple[Listener, Discovery, Path], behind: StandIn) -> None:
+def test_closing_is_quick_and_leaks_no_descriptor(door: tuple[Listener, Discovery, Path], behind: StandIn) -> None:
     def once() -> None:
         with qnnbridge.connect(start=False) as host:
             host.ping()
@@ -352,7 +352,7 @@ def test_closing_is_quick_and_leaves_no_descriptor(door: tuple[Listener, Discove
     assert descriptors() == before
 
 
-def test_a_connection_that_is_lost_is_told_and_made_again(
+def test_a_lost_connection_raises_an_error_and_is_opened_again(
     door: tuple[Listener, Discovery, Path], behind: StandIn
 ) -> None:
     with qnnbridge.connect(start=False) as host:

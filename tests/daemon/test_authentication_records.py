@@ -50,7 +50,7 @@ def flipped(record: bytes, at: int, bit: int) -> bytes:
     st.sampled_from(AdmissionCode),
     st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)),
 )
-def test_who_knows_the_token_is_let_in_and_told_the_answer(
+def test_a_client_with_the_token_is_authenticated_and_gets_the_answer(
     token: bytes, pid: int, name: str, verdict: AdmissionCode, handles: tuple[int, int]
 ) -> None:
     daemon, visitor = DaemonSide(token, INSTANCE), client(token, identity=ClientIdentity(pid, name))
@@ -75,19 +75,19 @@ def test_who_knows_the_token_is_let_in_and_told_the_answer(
         ("\udc80", "?"),
     ],
 )
-def test_a_name_is_cut_between_characters_and_steers_no_terminal(name: str, seen: str) -> None:
+def test_a_client_name_is_truncated_between_characters_and_loses_control_characters(name: str, seen: str) -> None:
     daemon = DaemonSide(TOKEN, INSTANCE)
     assert daemon.check(client(identity=ClientIdentity(1, name)).prove(daemon.challenge)).name == seen
 
 
-def test_a_challenge_of_which_a_byte_was_changed_lets_nobody_in() -> None:
+def test_a_changed_bit_in_the_challenge_fails_the_authentication() -> None:
     for at, bit in itertools.product(range(CHALLENGE_BYTES), range(8)):
         daemon = DaemonSide(TOKEN, INSTANCE)
         with pytest.raises(REFUSED):
             daemon.check(client().prove(flipped(daemon.challenge, at, bit)))
 
 
-def test_a_proof_of_which_a_byte_was_changed_is_none() -> None:
+def test_a_changed_bit_in_the_proof_fails_the_authentication() -> None:
     for at, bit in itertools.product(range(PROOF_BYTES), range(8)):
         daemon = DaemonSide(TOKEN, INSTANCE)
         proof = client().prove(daemon.challenge)
@@ -95,7 +95,7 @@ def test_a_proof_of_which_a_byte_was_changed_is_none() -> None:
             daemon.check(flipped(proof, at, bit))
 
 
-def test_an_answer_of_which_a_byte_was_changed_is_not_believed() -> None:
+def test_a_client_refuses_an_answer_with_a_changed_bit() -> None:
     for at, bit in itertools.product(range(ANSWER_BYTES), range(8)):
         daemon, visitor = DaemonSide(TOKEN, INSTANCE), client()
         daemon.check(visitor.prove(daemon.challenge))
@@ -103,7 +103,7 @@ def test_an_answer_of_which_a_byte_was_changed_is_not_believed() -> None:
             visitor.check(flipped(daemon.answer(WELCOME), at, bit))
 
 
-def test_a_proof_is_good_for_one_challenge() -> None:
+def test_a_proof_is_valid_for_one_challenge_only() -> None:
     first, second = DaemonSide(TOKEN, INSTANCE), DaemonSide(TOKEN, INSTANCE)
     proof = client().prove(first.challenge)
     first.check(proof)
@@ -111,7 +111,7 @@ def test_a_proof_is_good_for_one_challenge() -> None:
         second.check(proof)
 
 
-def test_an_answer_to_another_visitor_is_not_believed() -> None:
+def test_a_client_refuses_an_answer_to_another_client() -> None:
     daemon, one, other = DaemonSide(TOKEN, INSTANCE), client(), client()
     daemon.check(one.prove(daemon.challenge))
     other.prove(daemon.challenge)
@@ -119,7 +119,7 @@ def test_an_answer_to_another_visitor_is_not_believed() -> None:
         other.check(daemon.answer(WELCOME))
 
 
-def test_the_daemons_own_words_prove_nothing_when_sent_back() -> None:
+def test_a_reflected_signature_of_the_daemon_fails_the_authentication() -> None:
     """A reflection: both sides sign with the same key, but not the same words."""
     daemon, visitor = DaemonSide(TOKEN, INSTANCE), client()
     proof = visitor.prove(daemon.challenge)
@@ -128,13 +128,13 @@ def test_the_daemons_own_words_prove_nothing_when_sent_back() -> None:
         daemon.check(proof[:-32] + mac)
 
 
-def test_who_has_another_token_is_not_let_in() -> None:
+def test_a_client_with_another_token_is_refused() -> None:
     daemon = DaemonSide(TOKEN, INSTANCE)
     with pytest.raises(NotProven):
         daemon.check(client(token=bytes(TOKEN_BYTES)).prove(daemon.challenge))
 
 
-def test_a_daemon_that_does_not_know_the_token_is_not_believed() -> None:
+def test_a_client_refuses_a_daemon_without_the_token() -> None:
     false = DaemonSide(bytes(TOKEN_BYTES), INSTANCE)
     visitor = client()
     proof = visitor.prove(false.challenge)
@@ -145,25 +145,25 @@ def test_a_daemon_that_does_not_know_the_token_is_not_believed() -> None:
         visitor.check(false.answer(WELCOME))
 
 
-def test_another_instance_is_told_nothing() -> None:
+def test_a_client_sends_no_proof_to_another_daemon_instance() -> None:
     with pytest.raises(NotProven, match="another daemon"):
         client().prove(DaemonSide(TOKEN, bytes(INSTANCE_BYTES)).challenge)
 
 
 @pytest.mark.parametrize("size", [0, 1, CHALLENGE_BYTES - 1, CHALLENGE_BYTES + 1])
-def test_a_challenge_of_another_size_is_none(size: int) -> None:
+def test_a_challenge_of_the_wrong_size_is_refused(size: int) -> None:
     with pytest.raises(NotProven):
         client().prove(bytes(size))
 
 
-def test_a_door_of_a_newer_version_is_named() -> None:
+def test_a_newer_dialogue_version_is_reported_in_the_error() -> None:
     challenge = bytearray(DaemonSide(TOKEN, INSTANCE).challenge)
     challenge[8] = 2
     with pytest.raises(VersionMismatch, match="version 2, this side knows version 1"):
         client().prove(bytes(challenge))
 
 
-def test_the_token_is_in_no_record() -> None:
+def test_no_record_contains_the_token() -> None:
     daemon, visitor = DaemonSide(TOKEN, INSTANCE), client()
     proof = visitor.prove(daemon.challenge)
     daemon.check(proof)
