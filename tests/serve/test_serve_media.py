@@ -215,7 +215,16 @@ class TestLimits:
             check_media(parts, "tiny", ("audio",), MediaLimits())
 
     @pytest.mark.parametrize(
-        "given", ["data:,x", "data:image/png,abc", "picture.png", "ftp://a/b", "", "javascript:1"]
+        "given",
+        [
+            "data:,x",
+            pytest.param("data:" + "a" * 10**6, id="long"),
+            "data:image/png,abc",
+            "picture.png",
+            "ftp://a/b",
+            "",
+            "javascript:1",
+        ],
     )
     def test_urls_of_other_kinds_are_refused(self, given: str) -> None:
         with pytest.raises(Refused, match="data URL"):
