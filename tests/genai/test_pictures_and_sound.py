@@ -15,7 +15,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge import genai
-from qnnbridge.errors import GenerationUnsupported, OptionError, PromptRefused
+from qnnbridge.errors import Cancelled, GenerationUnsupported, OptionError, PromptRefused
 from tests.genai.conftest import prompt
 from tests.genai.kills import Killer
 from tests.genai.tiny_decoders import write_model
@@ -200,6 +200,18 @@ def test_a_refused_prompt_leaves_the_generator_as_it_was(multimodal: Made, host:
     with pytest.raises(PromptRefused, match="max_length"):
         one.set_inputs(inputs)
     assert one.token_count() == 0
+    one.set_inputs(inputs_of(genai, model, case))
+    assert step(one, 4) == step(begun(genai, model, case), 4)
+
+
+def test_a_prompt_with_a_picture_is_cancelled(multimodal: Made, host: qnnbridge.Host) -> None:
+    case = CASES["gemma3"]
+    model = genai.Model(multimodal("gemma3"), host=host)
+    one = genai.Generator(model, genai.GeneratorParams(model))
+    one.set_runtime_option("terminate_session", "1")
+    with pytest.raises(Cancelled):
+        one.set_inputs(inputs_of(genai, model, case))
+    one.set_runtime_option("terminate_session", "0")
     one.set_inputs(inputs_of(genai, model, case))
     assert step(one, 4) == step(begun(genai, model, case), 4)
 

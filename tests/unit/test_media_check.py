@@ -120,6 +120,18 @@ def test_no_jpeg_has_many_scans() -> None:
         check_picture(BASE[:at] + scan * (MOST_SCANS + 1) + b"\xff\xd9", 1)
 
 
+def test_no_jpeg_keeps_the_check_busy() -> None:
+    """Each of these would take minutes or hours if its parts were all looked at, or looked at again and again."""
+    many_parts = BASE[:2] + b"\xff\xfe\0\2" * 2**22
+    tables = (b"\0" + bytes(16)) * 3000
+    many_tables = BASE[:2] + (b"\xff\xc4" + (len(tables) + 2).to_bytes(2, "big") + tables) * 300
+    for data in (many_parts, many_tables, BASE[:-2] + b"\xff" * 2**24, BASE[:2] + b"\xff" * 2**22):
+        with pytest.raises(PromptRefused, match="cannot be decoded"):
+            check_picture(data, 1)
+    check_picture(BASE[:2] + b"\xff\xfe\0\2" * 1000 + BASE[2:], 1)
+    check_picture(BASE[:-2] + b"\xff" * 2**20 + b"\xff\xd9", 1)
+
+
 def test_random_damage_raises_nothing_else() -> None:
     rng = random.Random(7)
     for _ in range(3000):

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from qnnbridge_protocol.errors import BridgeError, GenerationError, OptionError, PromptRefused, TooLarge
 from qnnbridge_serve.errors import Refused, in_words, wrong
 from qnnbridge_serve.openai_forms import MOST_SEED, GenerationRequest, error_document
+from qnnbridge_serve.openai_media import LeftS, decode_media
 from qnnbridge_serve.openai_tools import CallForm, CallReader, PartKind, grammar_of, learn_form
+from qnnbridge_serve.options import MediaLimits
 from qnnbridge_tools.generation.measuring import Pace
 
 if TYPE_CHECKING:
-    from qnnbridge.genai import GeneratorPool, TextStream, Tokenizer
+    from qnnbridge.genai import GeneratorPool, NamedTensors, TextStream, Tokenizer
     from qnnbridge_serve.repository import LanguageModel
 
 
@@ -282,20 +284,20 @@ class AnswerPlan:
     form: CallForm | None
 
 
-# Seconds that are left for a request; ``None`` for no limit.
-LeftS = Callable[[], "float | None"]
-
-
 def choices_of(
-    asked: GenerationRequest, model: LanguageModel, left_s: LeftS = lambda: None
+    asked: GenerationRequest,
+    model: LanguageModel,
+    left_s: LeftS = lambda: None,
+    media: MediaLimits | None = None,
 ) -> Iterator[AnswerPlan]:
     """All of a request, in the order of their numbers. Raises `Refused`, and `DeadlineExceeded`."""
     form: CallForm | None = None
     guidance = None if asked.schema is None else ("json_schema", asked.schema)
     prompts: list[Any] = [one if isinstance(one, str) else list(one) for one in asked.prompts]
     if asked.kind == "chat":
+        asked, pictures, sounds = _with_media(asked, model, media or MediaLimits(), left_s)
         text, form = _rendered(asked, model.tokenizer, left_s)
-        prompts = [text]
+        prompts = [text if not asked.media else _inputs(model, text, pictures, sounds, left_s)]
         if form is not None and asked.tools is not None:
             guidance = ("lark_grammar", grammar_of(form, asked.tools))
     seed = asked.search.get("seed")
@@ -304,6 +306,40 @@ def choices_of(
             # One seed would make all of them the same.
             own = None if seed is None else (seed + number - prompt * asked.n) % MOST_SEED
             yield AnswerPlan(number, prompt, text, own, guidance, form)
+
+
+def _with_media(
+    asked: GenerationRequest, model: LanguageModel, limits: MediaLimits, left_s: LeftS
+) -> tuple[GenerationRequest, list[bytes], list[bytes]]:
+    """The request with marks in place of its pictures and sound, and the contents of these."""
+    if not asked.media:
+        return asked, [], []
+    from qnnbridge.genai._parts import split_media
+
+    contents = decode_media(asked.media, limits, left_s)
+    messages = json.loads(asked.messages)
+    for message in messages:
+        for part in message["content"] if isinstance(message.get("content"), list) else ():
+            if "media" in part:
+                part[part["type"]] = contents[part.pop("media")]
+    messages, pictures, sounds = split_media(model.model.info, messages)
+    return dataclasses.replace(asked, messages=json.dumps(messages)), pictures, sounds
+
+
+def _inputs(
+    model: LanguageModel, text: str, pictures: Sequence[bytes], sounds: Sequence[bytes], left_s: LeftS
+) -> NamedTensors:
+    from qnnbridge.genai import Audios, Images
+
+    try:
+        return model.model.create_multimodal_processor()(
+            text,
+            images=Images.open_bytes(*pictures) if pictures else None,
+            audios=Audios.open_bytes(*sounds) if sounds else None,
+            timeout=left_s(),
+        )
+    except PromptRefused as error:
+        raise wrong(in_words(error), "messages") from error
 
 
 def _rendered(asked: GenerationRequest, tokenizer: Tokenizer, left_s: LeftS) -> tuple[str, CallForm | None]:

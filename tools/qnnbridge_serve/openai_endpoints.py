@@ -43,9 +43,10 @@ from qnnbridge_serve.openai_answers import (
     parts_of,
 )
 from qnnbridge_serve.openai_forms import GenerationRequest, named_model, owner_of, read_generation
+from qnnbridge_serve.openai_media import check_media
 from qnnbridge_serve.openai_responses import read_response, renamed
 from qnnbridge_serve.openai_stored import StoredResponses
-from qnnbridge_serve.options import ServiceLimits
+from qnnbridge_serve.options import MediaLimits, ServiceLimits
 from qnnbridge_serve.pacing import STALL_TIMEOUT_S
 from qnnbridge_serve.repository import FolderFigures, FolderModels, LanguageModel, pool_families
 from qnnbridge_serve.transport import (
@@ -213,18 +214,20 @@ class GeneratedAnswer(WorkedAnswer):
         make_form: MakeForm = AnswerForm,
         pool: GeneratorPool | None = None,
         cache_salt: str = "",
+        media: MediaLimits | None = None,
     ) -> None:
         super().__init__(make_form(asked, int(time.time()), model.model.info.fingerprint), figures, deadline)
         self.asked = asked
         self._model = model
         self._pool = pool
         self._cache_salt = cache_salt
+        self._media = media
 
     def _make(self, turn: Turn, sums: dict[str, float]) -> tuple[str, Counts]:
         asked, pace, outcome = self.asked, self._pace, "error"
         sums |= {"prompt_tokens": 0, "cached_tokens": 0, "generated_tokens": 0, "host_restarts": 0}
         prompt_tokens = cached_tokens = 0
-        choices = choices_of(asked, self._model, self._left)
+        choices = choices_of(asked, self._model, self._left, self._media)
         for number in range(max(1, len(asked.prompts)) * asked.n):
             self._begun = False
             # Between two answers of one request: the next is not begun when the time is over.
@@ -422,8 +425,9 @@ def _document(parts: list[bytes], encoding: str | None, ticket: Ticket, most: in
 class LanguageService:
     """The endpoints as methods. A time limit counts from the last byte of a request on."""
 
-    def __init__(self, models: FolderModels[LanguageModel], limits: ServiceLimits) -> None:
+    def __init__(self, models: FolderModels[LanguageModel], limits: ServiceLimits, media: MediaLimits) -> None:
         self.models = models
+        self._media = media
         self._timeout_s = limits.answer_timeout_s
         from qnnbridge.genai import GeneratorPool
 
@@ -475,9 +479,10 @@ class LanguageService:
             else:
                 asked, form = await self._readers.do_for(read, deadline, request.receive)
             model = self.models.get(asked.model)
+            check_media(asked.media, model.name, model.model.info.modalities, self._media)
             figures, client = self.models.figures[model.name], _client(request, asked)
             owner = owner_of(_machine(request), asked)
-            answer = GeneratedAnswer(asked, model, figures, deadline, form, self._pool, owner)
+            answer = GeneratedAnswer(asked, model, figures, deadline, form, self._pool, owner, self._media)
             answer.start(self._workers, self._queues, client)
             if not asked.stream:
                 body = json.dumps(await whole_answer(answer, request.receive)).encode()

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from qnnbridge_serve.errors import CODE_HEADER, Refused, wrong
+from qnnbridge_serve.openai_media import MediaPart, read_part
 from qnnbridge_serve.openai_tools import COMPACT, ToolUse, read_calls, read_tools
 
 Kind = Literal["chat", "text"]
@@ -60,6 +61,7 @@ class GenerationRequest:
         user: The client's own name for whom it asks.
         cache_salt: Only requests of one client with the same salt share generators.
         called: Functions that earlier messages call.
+        media: Pictures and recordings. The parts of messages in their place have their number as "media".
     """
 
     kind: Kind
@@ -78,6 +80,7 @@ class GenerationRequest:
     user: str
     cache_salt: str
     called: frozenset[str] = frozenset()
+    media: tuple[MediaPart, ...] = ()
 
 
 # --- requests ---
@@ -99,7 +102,8 @@ def read_generation(document: Any, kind: Kind) -> GenerationRequest:
     logprobs = _logprobs(document, kind)
     if tools is not None and logprobs is not None:  # their tokens are not those of the text
         raise wrong("logprobs does not go with tools; leave one of them out.", "logprobs")
-    messages, called = _messages(document.get("messages")) if kind == "chat" else ("", frozenset[str]())
+    media: list[MediaPart] = []
+    messages, called = _messages(document.get("messages"), media) if kind == "chat" else ("", frozenset[str]())
     return GenerationRequest(
         kind=kind,
         model=model,
@@ -117,6 +121,7 @@ def read_generation(document: Any, kind: Kind) -> GenerationRequest:
         user=document["user"][:200] if isinstance(document.get("user"), str) else "",
         cache_salt=_cache_salt(document),
         called=called,
+        media=tuple(media),
     )
 
 
@@ -151,8 +156,8 @@ def _flag(document: Mapping[str, Any], field: str) -> bool:
     return bool(value)
 
 
-def _messages(given: Any) -> tuple[str, frozenset[str]]:
-    """As JSON, and the functions that they call."""
+def _messages(given: Any, media: list[MediaPart]) -> tuple[str, frozenset[str]]:
+    """As JSON, and the functions that they call. media: gets pictures and recordings."""
     if not isinstance(given, list) or not given:
         raise wrong("messages is a list with at least one message.", "messages")
     found, called = [], set()
@@ -166,22 +171,34 @@ def _messages(given: Any) -> tuple[str, frozenset[str]]:
             kept["tool_calls"] = read_calls(one["tool_calls"], f"{where}.tool_calls")
             called |= {call["function"]["name"] for call in kept["tool_calls"]}
         nothing = one.get("content") is None and "tool_calls" in kept
-        kept["content"] = "" if nothing else _content(one.get("content"), f"{where}.content")
+        kept["content"] = "" if nothing else _content(one.get("content"), f"{where}.content", media)
         found.append(kept)
     return json.dumps(found), frozenset(called)
 
 
-def _content(given: Any, where: str) -> str:
+def _content(given: Any, where: str, media: list[MediaPart]) -> str | list[dict[str, Any]]:
+    """A text, or parts if there are pictures or sound among them."""
     if isinstance(given, str):
         return _text(given, where)
     if not isinstance(given, list):
         raise wrong(f"{where} has to be a text, or a list of parts.", where)
-    parts = []
-    for part in given:
+    parts: list[dict[str, Any]] = []
+    for number, part in enumerate(given):
+        found = read_part(part, f"{where}[{number}]") if isinstance(part, dict) else None
+        if found is not None:
+            parts.append({"type": found.kind, "media": len(media)})
+            media.append(found)
+            continue
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise wrong(f"{where}: only parts of type text are supported.", where)
-        parts.append(_text(part["text"], where))
-    return "\n".join(parts)
+            raise wrong(f"{where}: parts are of the types text, image_url and input_audio.", where)
+        text = _text(part["text"], where)
+        if parts and parts[-1]["type"] == "text":
+            parts[-1]["text"] += f"\n{text}"
+        else:
+            parts.append({"type": "text", "text": text})
+    if all(part["type"] == "text" for part in parts):
+        return parts[0]["text"] if parts else ""
+    return parts
 
 
 def _text(text: str, where: str) -> str:

@@ -199,9 +199,20 @@ def _word(item: Mapping[str, Any], field: str, where: str) -> str:
 def _content(given: Any, where: str) -> Any:
     if isinstance(given, str):
         return given
-    if not isinstance(given, list) or not all(isinstance(one, dict) and one.get("type") in _TEXTS for one in given):
-        raise wrong(f"{where}: content is a text, or a list of parts of type input_text.", where)
-    return [{"type": "text", "text": one.get("text")} for one in given]
+    if not isinstance(given, list):
+        raise wrong(f"{where}: content is a text, or a list of parts.", where)
+    return [_part(one, where) for one in given]
+
+
+def _part(given: Any, where: str) -> dict[str, Any]:
+    kind = given.get("type") if isinstance(given, dict) else None
+    if kind in _TEXTS:
+        return {"type": "text", "text": given.get("text")}
+    if kind == "input_image" and given.get("file_id") is None:
+        return {"type": "image_url", "image_url": {"url": given.get("image_url")}}
+    if kind == "input_audio":
+        return {"type": "input_audio", "input_audio": given.get("input_audio")}
+    raise wrong(f"{where}: parts are of the types input_text, input_image (with image_url) and input_audio.", where)
 
 
 def _format(given: Any) -> Any:

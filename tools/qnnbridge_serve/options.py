@@ -294,6 +294,61 @@ def _limit(option: str, seconds: float) -> float | None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class MediaSources:
+    """Where pictures may come from, besides the request. origins: scheme, name and port, in small letters."""
+
+    folders: tuple[Path, ...] = ()
+    origins: tuple[str, ...] = ()
+
+
+_MEDIA_ORIGIN: Final = re.compile(r"https?://[^/\s@?#\\]+")
+
+
+def read_media_sources(texts: Sequence[str]) -> MediaSources:
+    """`--media-from`. Raises `OptionError` and `NoSuchFile`."""
+    folders, origins = [], []
+    for text in texts:
+        if "://" in text:
+            if not _MEDIA_ORIGIN.fullmatch(text):
+                raise OptionError(
+                    f'--media-from "{text}" is not the address of a server.',
+                    fix="Give scheme and name, and a port if needed: https://pictures.example.org.",
+                )
+            origins.append(text.lower())
+        elif Path(text).is_dir():
+            folders.append(Path(text).resolve())
+        else:
+            raise NoSuchFile(f"There is no folder {text}.", fix="Give a folder, or the address of a server.")
+    return MediaSources(tuple(folders), tuple(origins))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MediaLimits:
+    """Limits of the pictures and sound in one request of --llm."""
+
+    most_pixels: Annotated[
+        int, typer.Option("--max-pixels", min=1, metavar="N", help="Pixels of all pictures of a request.")
+    ] = 25_000_000
+    most_seconds: Annotated[
+        float,
+        typer.Option("--max-audio", min=0, metavar="S", help="Seconds of all recordings of a request."),
+        Read(functools.partial(_seconds, "--max-audio"), float),
+    ] = 300
+    most_parts: Annotated[
+        int, typer.Option("--max-media", min=0, metavar="N", help="Pictures and recordings of a request.")
+    ] = 16
+    sources: Annotated[
+        MediaSources,
+        typer.Option(
+            "--media-from",
+            metavar="WHERE",
+            help="A folder or server (https://NAME) that requests may name pictures of. Repeatable.",
+        ),
+        Read(read_media_sources, list[str], ()),
+    ] = dataclasses.field(default_factory=MediaSources)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ServeSessionOptions:
     """The options that all models are loaded with."""
 
@@ -417,6 +472,7 @@ class ServeOptions:
         typer.Option(metavar="FILE", help="Clients must send the token in this file, whose mode must be 0600."),
     ] = None
     limits: ServiceLimits = dataclasses.field(default_factory=ServiceLimits)
+    media: MediaLimits = dataclasses.field(default_factory=MediaLimits)
     drain_s: Annotated[
         float,
         typer.Option("--drain", min=0, metavar="S", help="Seconds to let running requests finish at shutdown."),

@@ -127,7 +127,7 @@ def serve_models(options: ServeOptions) -> None:
                 HostProbe(host),
                 options.limits,
                 control=options.control,
-                language=LanguageService(models, options.limits),
+                language=LanguageService(models, options.limits, options.media),
                 embeddings=EmbeddingService(embedders, options.limits),
                 speech=SpeechService(hearing, options.limits),
                 figures=daemon_figures(host) if host.is_daemon else None,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # --- answers ---
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+Prompt = str | Sequence[int] | NamedTensors | Sequence[Mapping[str, Any]]
 FinishReason = Literal["stop", "length", "cancelled"]
 # Gives a generator back to its pool; the argument says whether to keep it.
 Release = Callable[[bool], None]
@@ -263,9 +263,10 @@ def generate(
 
     Args:
         model: the model.
-        prompt: a text, used unchanged; token ids; or messages (role, content) for the chat template. The content
-            of a message is a text, or a list of parts: {"type": "text", "text": ...}, {"type": "image"} and
-            {"type": "audio"}, these two with "path", or with the bytes of a file as "image" or "audio".
+        prompt: a text, used unchanged; token ids; what a `MultiModalProcessor` made; or messages (role, content)
+            for the chat template. The content of a message is a text, or a list of parts: {"type": "text",
+            "text": ...}, {"type": "image"} and {"type": "audio"}, these two with "path", or with the bytes of a
+            file as "image" or "audio".
         tokenizer: the model's; default a new one.
         max_tokens: maximum length of the answer; default as many as fit.
         stop: texts that end the answer; they are not part of it.
@@ -361,6 +362,8 @@ class _ReadPrompt:
 def _read(
     model: Model, tokenizer: Tokenizer, prompt: Prompt, template: str | None, deadline: float | None
 ) -> _ReadPrompt:
+    if isinstance(prompt, NamedTensors):
+        return _ReadPrompt(tokens_of(prompt[INPUT_IDS]), prompt)
     pictures: Sequence[bytes] = ()
     sounds: Sequence[bytes] = ()
     if not isinstance(prompt, str):

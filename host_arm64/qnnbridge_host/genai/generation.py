@@ -356,7 +356,8 @@ class Generation:
             if self._model.folder.modalities:
                 self._model.processor()
             tensors = named_tensors(native, settings.named.arrays)
-            native.call("OgaGenerator_SetInputs", made.handle, tensors.handle)
+            with self._model.turns.prompt():  # a pipeline processes its pictures here
+                native.call("OgaGenerator_SetInputs", made.handle, tensors.handle)
             made.keeps += (tensors,)
         for name, text in settings.runtime:
             native.call("OgaGenerator_SetRuntimeOption", made.handle, name.encode(), text.encode())

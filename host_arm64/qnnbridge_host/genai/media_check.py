@@ -21,6 +21,8 @@ MOST_PIXELS: Final = 100_000_000
 LONGEST_SIDE: Final = 16_384
 # A progressive JPEG has about ten. Each scan may be as much work as the whole picture.
 MOST_SCANS: Final = 100
+# Parts of a JPEG and tables in them. Cameras write some hundred at most.
+MOST_PARTS: Final = 5_000
 # Samples of all channels together, four bytes each when they are decoded: an hour and a half at 48 kHz in mono.
 MOST_SAMPLES: Final = 2**28
 # MPEG-2 at 8 kbit/s has 24,000 samples in 1,000 bytes.
@@ -28,8 +30,9 @@ _MP3_SAMPLES: Final = 24
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _JPEG: Final = b"\xff\xd8"
-# Behind the compressed data of a scan: anything but a stuffed byte, a restart marker and fill bytes.
-_MARKER: Final = re.compile(rb"\xff+[^\x00\xd0-\xd7\xff]")
+# Behind the compressed data of a scan: anything but a stuffed byte, a restart marker and fill bytes. Without a
+# repetition, which would make the search quadratic.
+_MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _FRAMES: Final = frozenset((0xC0, 0xC1, 0xC2))
 _PASSED_OVER: Final = frozenset((0xDC, 0xFE, *range(0xE0, 0xF0)))
 
@@ -98,6 +101,7 @@ class _Jpeg:
         self._quantisation: set[int] = set()
         # Class (0 for DC, 1 for AC) and number.
         self._huffman: set[tuple[int, int]] = set()
+        self._parts = 0
 
     def check(self) -> tuple[int, int]:
         """Return width and height."""
@@ -136,6 +140,7 @@ class _Jpeg:
             size = int.from_bytes(data[at : at + 2], "big")
             _require(marker > 0xBF and not 0xD0 <= marker <= 0xD8, f"the part {marker:02X} stands in a wrong place")
             _require(size >= 2 and at + size <= len(data), "it is cut off")
+            self._count()
             yield marker, data[at + 2 : at + size]
             at += size
             if marker == 0xDA:
@@ -161,6 +166,7 @@ class _Jpeg:
     def _huffman_tables(self, body: bytes) -> None:
         at = 0
         while at < len(body):
+            self._count()
             kind, number, counts = body[at] >> 4, body[at] & 15, body[at + 1 : at + 17]
             total = sum(counts)
             symbols = body[at + 17 : at + 17 + total]
@@ -178,11 +184,17 @@ class _Jpeg:
     def _quantisation_tables(self, body: bytes) -> None:
         at = 0
         while at < len(body):
+            self._count()
             wide, number = body[at] >> 4, body[at] & 15
             size = 128 if wide else 64
             _require(wide < 2 and number < 4 and at + 1 + size <= len(body), "a table of quantisation")
             self._quantisation.add(number)
             at += 1 + size
+
+    def _count(self) -> None:
+        """Count a part or a table: a file of nothing but these would keep the host busy for minutes."""
+        self._parts += 1
+        _require(self._parts <= MOST_PARTS, f"it has more than {MOST_PARTS} parts")
 
     def _scan(self, body: bytes) -> None:
         count = body[0] if body else 0

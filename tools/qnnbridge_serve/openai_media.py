@@ -1,0 +1,279 @@
+"""Pictures and sound in requests for language models: read from a message, fetched, decoded, written again.
+
+Pillow decodes a picture, and what goes on to native code is a PNG of its pixels without anything else. Sound is
+decoded as for speech, and goes on as WAV. Reading a request is pure; the rest is called in a worker's thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import http.client
+import io
+import os
+import re
+import stat
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import wave
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from qnnbridge_protocol.errors import BridgeError
+from qnnbridge_protocol.installing import extra_fix
+from qnnbridge_serve.errors import Refused, in_words, wrong
+from qnnbridge_serve.options import MediaLimits
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Decoders of Pillow that are used. Others have had more faults, and are for files that no client sends to a model.
+FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF")
+# Bytes of one file that is fetched, and seconds for it.
+MOST_FETCHED: Final = 16 * 2**20
+FETCH_TIMEOUT_S: Final = 10.0
+_FETCH_PIECE: Final = 2**16
+# What models for sound take: samples in a second.
+RATE: Final = 16_000
+_PIECE: Final = 10 * RATE
+_DATA: Final = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:;[\w.+-]+=[\w.+-]*)*;base64,", re.ASCII)
+# Characters of a data URL in front of its data. The search takes time with the square of it.
+_MOST_HEAD: Final = 200
+_WORDS: Final = {"image": "pictures", "audio": "sound"}
+
+# Seconds that are left for a request; ``None`` for no limit.
+LeftS = Callable[[], "float | None"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MediaPart:
+    """A picture or a recording of a message. where: its field. url: of a picture; of sound "" or a data URL."""
+
+    kind: Literal["image", "audio"]
+    where: str
+    url: str = dataclasses.field(repr=False)
+
+
+# --- reading a request ---
+
+
+def read_part(part: Mapping[str, Any], where: str) -> MediaPart | None:
+    """Return the picture or recording that a part of a message is; ``None`` for a part of another type."""
+    kind = part.get("type")
+    if kind == "image_url":
+        body = part.get("image_url")
+        url = body.get("url") if isinstance(body, dict) else None
+        if not isinstance(url, str) or not url:
+            raise wrong(f'{where}: a picture is {{"type": "image_url", "image_url": {{"url": ...}}}}.', where)
+        return MediaPart("image", where, url)
+    if kind == "input_audio":
+        body = part.get("input_audio")
+        data = body.get("data") if isinstance(body, dict) else None
+        if not isinstance(body, dict) or not isinstance(data, str) or body.get("format") not in ("wav", "mp3"):
+            raise wrong(
+                f'{where}: sound is {{"type": "input_audio", "input_audio": {{"data": ..., "format": "wav"}}}}; '
+                'the format is "wav" or "mp3".',
+                where,
+            )
+        return MediaPart("audio", where, f"data:audio/{body['format']};base64,{data}")
+    return None
+
+
+def check_media(media: Sequence[MediaPart], model: str, modalities: Sequence[str], limits: MediaLimits) -> None:
+    """Refuse what the model does not take, and what the server does not allow. Raises `Refused`."""
+    for part in media:
+        if part.kind not in modalities:
+            raise wrong(f"The model {model} does not take {_WORDS[part.kind]}; leave this part out.", part.where)
+    if len(media) > limits.most_parts:
+        text = f"A request may have {limits.most_parts} pictures and recordings, and this one has {len(media)}."
+        raise wrong(text, media[limits.most_parts].where)
+
+
+# --- fetching and decoding ---
+
+
+def decode_media(media: Sequence[MediaPart], limits: MediaLimits, left_s: LeftS) -> list[bytes]:
+    """Return a PNG for each picture and a WAV for each recording. Raises `Refused`, and what `left_s` raises."""
+    pixels, seconds, found = limits.most_pixels, limits.most_seconds, []
+    for part in media:
+        content = _content(part, limits, left_s)
+        if part.kind == "image":
+            plain, used = plain_picture(content, pixels, part.where)
+            pixels -= used
+        else:
+            plain, length = plain_sound(content, seconds, part.where)
+            seconds -= length
+        found.append(plain)
+    return found
+
+
+def _content(part: MediaPart, limits: MediaLimits, left_s: LeftS) -> bytes:
+    head = _DATA.match(part.url[:_MOST_HEAD])
+    if head is not None:
+        try:
+            return base64.b64decode(part.url[head.end() :], validate=True)
+        except (binascii.Error, ValueError):
+            raise wrong(f"{part.where}: the data are not base64.", part.where) from None
+    scheme = part.url.partition(":")[0].lower()
+    if scheme in ("http", "https"):
+        return _fetched(part, limits, left_s)
+    if scheme == "file":
+        return _file(part, limits)
+    raise wrong(f"{part.where}: the url has to be a data URL with base64: data:image/png;base64,...", part.where)
+
+
+def _fetched(part: MediaPart, limits: MediaLimits, left_s: LeftS) -> bytes:
+    try:
+        address = urllib.parse.urlsplit(part.url)
+        origin = f"{address.scheme}://{address.netloc}".lower()
+    except ValueError:
+        origin = ""
+    if origin not in limits.sources.origins:
+        raise _not_allowed(part, "addresses of this server")
+    left = left_s()
+    timeout_s = FETCH_TIMEOUT_S if left is None else min(left, FETCH_TIMEOUT_S)
+    until = time.monotonic() + timeout_s
+    content = bytearray()
+    try:
+        # The timeout of a connection is for each piece: a server could send one byte at a time.
+        with urllib.request.build_opener(_NoRedirect).open(part.url, timeout=timeout_s) as answer:
+            while (piece := answer.read1(_FETCH_PIECE)) and len(content) <= MOST_FETCHED:
+                content += piece
+                if time.monotonic() > until:
+                    raise TimeoutError
+    # Without the address and the answer, which may be secrets of this machine's network.
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        status = f" (status {error.code})" if isinstance(error, urllib.error.HTTPError) else ""
+        raise wrong(f"{part.where}: the picture cannot be fetched{status}.", part.where) from None
+    return _bounded(bytes(content), part)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect may lead to a server that is not allowed."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _file(part: MediaPart, limits: MediaLimits) -> bytes:
+    try:
+        address = urllib.parse.urlsplit(part.url)
+        # Of the file itself: a link in an allowed folder must not lead out of it.
+        path = os.path.realpath(urllib.request.url2pathname(address.path))
+        allowed = address.netloc in ("", "localhost") and any(
+            os.path.commonpath((path, folder)) == str(folder) for folder in limits.sources.folders
+        )
+    except (ValueError, OSError):
+        allowed, path = False, ""
+    if not allowed:
+        raise _not_allowed(part, "files of this server")
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError
+        with open(path, "rb") as file:
+            content = file.read(MOST_FETCHED + 1)
+    except OSError:
+        raise wrong(f"{part.where}: the file cannot be read.", part.where) from None
+    return _bounded(content, part)
+
+
+def _bounded(content: bytes, part: MediaPart) -> bytes:
+    if len(content) > MOST_FETCHED:
+        raise wrong(f"{part.where}: a picture may have {MOST_FETCHED:,} bytes.", part.where)
+    return content
+
+
+def _not_allowed(part: MediaPart, what: str) -> Refused:
+    return wrong(f"{part.where}: only data URLs are allowed, or {what} that its --media-from names.", part.where)
+
+
+def plain_picture(content: bytes, most_pixels: int, where: str) -> tuple[bytes, int]:
+    """Return a PNG with the same pixels, upright and in RGB, and their number. Raises `Refused`."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise Refused(
+            501,
+            f"{where}: this server cannot decode pictures: the package Pillow is missing.\n"
+            f"Fix: On the server: {extra_fix('pictures')}",
+            field=where,
+        ) from None
+    try:
+        # Only the header is read here.
+        with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
+            width, height = opened.size
+            if width * height > most_pixels:
+                raise wrong(
+                    f"{where}: the picture has {width} x {height} pixels, and {most_pixels:,} are left of those "
+                    "that a request may have. Send it smaller: models scale pictures down in any case.",
+                    where,
+                )
+            opened.seek(0)
+            # Cameras turn the picture by a note in the file, which a PNG of the pixels does not have.
+            picture = _flat(_upright(opened))
+    except Refused:
+        raise
+    except Exception:  # noqa: BLE001 - decoders raise what they like for what strangers send
+        kinds = ", ".join(FORMATS)
+        raise wrong(f"{where}: the picture cannot be decoded. It has to be one of {kinds}.", where) from None
+    picture.info.clear()  # a profile of colours would be written, too
+    stream = io.BytesIO()
+    picture.save(stream, "PNG", compress_level=1)
+    return stream.getvalue(), width * height
+
+
+def _upright(picture: Image) -> Image:
+    """Return the picture as its camera was held, which a note in the file tells."""
+    from PIL import ImageOps
+
+    picture.load()
+    try:
+        return ImageOps.exif_transpose(picture)
+    except Exception:  # noqa: BLE001 - the note is damaged, and the picture is not
+        return picture
+
+
+def _flat(picture: Image) -> Image:
+    """Return the picture in RGB, on white where it is transparent."""
+    from PIL import Image
+
+    if picture.mode in ("I;16", "I;16B", "I"):  # 16 bits of grey, which `convert` would cut off at 255
+        return picture.convert("I").point(lambda value: value * (1 / 256)).convert("L").convert("RGB")
+    if not picture.has_transparency_data:
+        return picture.convert("RGB")
+    ground = Image.new("RGBA", picture.size, "white")
+    ground.alpha_composite(picture.convert("RGBA"))
+    return ground.convert("RGB")
+
+
+def plain_sound(content: bytes, most_seconds: float, where: str) -> tuple[bytes, float]:
+    """Return a WAV of 16 kHz with one channel, and its seconds. Raises `Refused`."""
+    import numpy as np
+
+    from qnnbridge.speech._audio import AudioReader
+
+    try:
+        reader = AudioReader(io.BytesIO(content))
+    except BridgeError as error:
+        raise wrong(f"{where}: the sound cannot be decoded.\n{in_words(error)}", where) from None
+    stream, samples = io.BytesIO(), 0
+    try:
+        with wave.open(stream, "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(RATE)
+            while (piece := reader.window(_PIECE)).size:
+                samples += piece.size
+                if samples > most_seconds * RATE:
+                    text = f"{where}: the sound is longer than the {most_seconds:g} seconds that are left."
+                    raise wrong(text, where)
+                file.writeframes((np.clip(piece, -1, 1) * 32767).astype("<i2").tobytes())
+                reader.advance(piece.size)
+    except BridgeError as error:
+        raise wrong(f"{where}: the sound cannot be decoded.\n{in_words(error)}", where) from None
+    finally:
+        reader.close()
+    return stream.getvalue(), samples / RATE
