@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import random
-import statistics
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from lab.bench import conversations
 
 import qnnbridge
 from qnnbridge import genai
@@ -283,35 +282,7 @@ def die_and_go_on(own: Pair, killer: Killer) -> None:
 
 
 def test_the_first_token_of_turn_ten_comes_five_times_earlier(tmp_path: Path, host: qnnbridge.Host) -> None:
-    """Prints seconds to the first token of turn 10 behind 2,000 tokens of history, and of its new tokens alone."""
-    # About 1 ms a token, so that the prompt takes longer than the requests.
-    folder = write_model(tmp_path / "slow", "dynamic", sizes=Sizes(context=4000, ballast=20))
-    model = genai.Model(folder, host=host)
-    tokenizer, pool = genai.Tokenizer(model), genai.GeneratorPool()
-
-    def first_s(tokens: list[int], pool: genai.GeneratorPool | None) -> tuple[float, list[int]]:
-        began = time.monotonic()
-        given = {"tokenizer": tokenizer, "max_tokens": 4, "temperature": 0, "pool": pool}
-        with genai.generate(model, tokens, **given) as stream:
-            while not stream.tokens:
-                next(stream)
-            first = time.monotonic() - began
-            list(stream)
-        return first, list(stream.tokens)
-
-    history, new = prompt(20), prompt(200, 3)
-    for _ in range(9):
-        _, made = first_s(history, pool)
-        history += [*made, *new]
-    rows = []
-    for turn in range(3):
-        tokens = [*history, *prompt(10, turn)]
-        kept, same = first_s(tokens, pool)
-        fresh, expected = first_s(tokens, None)
-        assert same == expected
-        rows.append((fresh, kept, first_s(tokens[-210:], None)[0]))
-        history = [*tokens, *expected, *new[:200]]
-    fresh, kept, alone = (statistics.median(column) for column in zip(*rows, strict=True))
-    print(f"{len(history)} tokens: {fresh:.3f} s new, {kept:.3f} s kept, {alone:.3f} s the new tokens alone")
-    model.close()
-    assert fresh > 5 * kept
+    figures = conversations.measure(tmp_path / "slow", host, needs.length(2, 9))
+    print(figures)
+    assert figures["turn tokens"] > 1_900
+    assert figures["turn new"] > 5 * figures["turn kept"]

@@ -35,7 +35,7 @@ QWEN_2_5: Final = (
     "{%- if message.content %}{{- '\\n' + message.content }}{%- endif %}"
     "{%- for tool_call in message.tool_calls %}"
     "{%- if tool_call.function is defined %}{%- set tool_call = tool_call.function %}{%- endif %}"
-    "{{- '\\n<tool_call>\\n{\"name\": \"' }}{{- tool_call.name }}{{- '\", \"arguments\": ' }}"
+    '{{- \'\\n<tool_call>\\n{"name": "\' }}{{- tool_call.name }}{{- \'", "arguments": \' }}'
     "{{- tool_call.arguments | tojson }}{{- '}\\n</tool_call>' }}{%- endfor %}{{- '<|im_end|>\\n' }}"
     "{%- elif message.role == 'tool' %}" + _QWEN_RESULT + "{%- endif %}{%- endfor %}" + _QWEN_PROMPT
 )
@@ -52,7 +52,7 @@ QWEN_3: Final = (
     "{%- if message.tool_calls %}{%- for tool_call in message.tool_calls %}"
     "{%- if (loop.first and message.content) or not loop.first %}{{- '\\n' }}{%- endif %}"
     "{%- if tool_call.function %}{%- set tool_call = tool_call.function %}{%- endif %}"
-    "{{- '<tool_call>\\n{\"name\": \"' }}{{- tool_call.name }}{{- '\", \"arguments\": ' }}"
+    '{{- \'<tool_call>\\n{"name": "\' }}{{- tool_call.name }}{{- \'", "arguments": \' }}'
     "{%- if tool_call.arguments is string %}{{- tool_call.arguments }}"
     "{%- else %}{{- tool_call.arguments | tojson }}{%- endif %}{{- '}\\n</tool_call>' }}"
     "{%- endfor %}{%- endif %}{{- '<|im_end|>\\n' }}"
@@ -102,7 +102,7 @@ MISTRAL: Final = (
     "{%- elif message.role == 'tool' %}"
     "{%- if message.tool_call_id is not defined or message.tool_call_id | length != 9 %}"
     "{{- raise_exception('Tool call IDs should be alphanumeric strings with length 9!') }}{%- endif %}"
-    "{{- '[TOOL_RESULTS] {\"content\": ' + message.content + ', \"call_id\": \"' + message.tool_call_id"
+    '{{- \'[TOOL_RESULTS] {"content": \' + message.content + \', "call_id": "\' + message.tool_call_id'
     " + '\"}[/TOOL_RESULTS]' }}"
     "{%- endif %}{%- endfor %}"
 )

@@ -141,7 +141,9 @@ def test_several_calls_are_read_in_any_pieces(name: str, size: int) -> None:
         found += reader.feed(answer[at : at + size], special=form.special is not None and at == 0)
         assert not reader.complete or at + size >= len(form.shown + calls[0]) - len("".join(map(str, form.after)))
     found += reader.end()
-    by_kind = [(key, "".join(text for _, text in some)) for key, some in itertools.groupby(found, lambda one: one[0])]
+    by_kind = [
+        (key, "".join(text for _, text in some)) for key, some in itertools.groupby(found, lambda one: one[0])
+    ]
     assert by_kind[0][1].strip() == "well"
     assert by_kind[1:] == [part for one in wanted for part in (("name", one[0]), ("arguments", one[1]))]
     assert reader.complete

@@ -265,12 +265,23 @@ def test_a_model_calls_by_itself_or_says_something(client: Any) -> None:
     assert said.message.tool_calls is None
     assert said.message.content
     assert said.finish_reason == "length"
-    found = chat(client, model="letter", tools=TOOLS, temperature=1.5, seed=1, max_tokens=900, parallel_tool_calls=False).choices[0]
+    found = chat(
+        client, model="letter", tools=TOOLS, temperature=1.5, seed=1, max_tokens=900, parallel_tool_calls=False
+    ).choices[0]
     assert found.finish_reason == "tool_calls"
     assert called(found)[0] in ("weather", "say")
     assert "S" not in (found.message.content or "")
     text = ""
-    for part in chat(client, model="letter", tools=TOOLS, temperature=1.5, seed=1, max_tokens=900, parallel_tool_calls=False, stream=True):
+    for part in chat(
+        client,
+        model="letter",
+        tools=TOOLS,
+        temperature=1.5,
+        seed=1,
+        max_tokens=900,
+        parallel_tool_calls=False,
+        stream=True,
+    ):
         text += part.choices[0].delta.content or ""
     assert text == (found.message.content or "")
     assert chat(client, model="tagged", tools=TOOLS, tool_choice="none").choices[0].message.tool_calls is None

@@ -155,7 +155,9 @@ def test_a_request_goes_on_from_the_response_that_it_names(client: Any) -> None:
         {"role": "assistant", "content": second.output_text},
         {"role": "user", "content": "and the end"},
     ]
-    whole = client.chat.completions.create(model="tiny", messages=messages, max_tokens=8, temperature=0, user="other")
+    whole = client.chat.completions.create(
+        model="tiny", messages=messages, max_tokens=8, temperature=0, user="other"
+    )
     assert third.output_text == whole.choices[0].message.content
     assert third.usage.input_tokens == whole.usage.prompt_tokens
     assert first.usage.input_tokens < cached(second) < cached(third)
@@ -163,14 +165,21 @@ def test_a_request_goes_on_from_the_response_that_it_names(client: Any) -> None:
     branch = respond(client, "and more", previous_response_id=first.id, temperature=0, stream=True)
     *_, end = branch
     messages = [*messages[1:4]]
-    whole = client.chat.completions.create(model="tiny", messages=messages, max_tokens=8, temperature=0, user="other")
+    whole = client.chat.completions.create(
+        model="tiny", messages=messages, max_tokens=8, temperature=0, user="other"
+    )
     assert end.response.output_text == whole.choices[0].message.content
     # What a stream has answered is there as well.
     assert respond(client, "on", previous_response_id=end.response.id).previous_response_id == end.response.id
 
 
 def test_calls_are_in_the_stored_conversation(client: Any) -> None:
-    options = {"tools": [WEATHER], "tool_choice": "required", "max_output_tokens": 200, "parallel_tool_calls": False}
+    options = {
+        "tools": [WEATHER],
+        "tool_choice": "required",
+        "max_output_tokens": 200,
+        "parallel_tool_calls": False,
+    }
     first = respond(client, **options)
     (call,) = first.output
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
@@ -195,7 +204,10 @@ def test_responses_of_others_and_those_that_were_not_stored_are_not_found(client
         for stream in (False, True):
             with pytest.raises(openai.NotFoundError) as caught:
                 respond(client, previous_response_id=number, stream=stream, **options)
-            assert (caught.value.param, caught.value.code) == ("previous_response_id", "previous_response_not_found")
+            assert (caught.value.param, caught.value.code) == (
+                "previous_response_id",
+                "previous_response_not_found",
+            )
     assert respond(client, previous_response_id=mine.id, user="ann").output_text
 
 
@@ -244,7 +256,12 @@ def test_a_call_that_a_stop_text_cut_off_is_left_out_of_the_conversation() -> No
 
 
 def test_functions_are_called(client: Any) -> None:
-    options = {"tools": [WEATHER], "tool_choice": "required", "max_output_tokens": 200, "parallel_tool_calls": False}
+    options = {
+        "tools": [WEATHER],
+        "tool_choice": "required",
+        "max_output_tokens": 200,
+        "parallel_tool_calls": False,
+    }
     found = respond(client, **options)
     (call,) = found.output
     assert (call.type, call.name, call.status, found.status) == (

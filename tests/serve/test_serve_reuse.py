@@ -26,7 +26,16 @@ KEPT, THREADS, TALKS, TURNS = 4, 8, 20, 3
 @pytest.fixture(scope="module")
 def server(private_temporary_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = write_model(tmp_path_factory.mktemp("reuse") / "tiny", "dynamic", sizes=Sizes(context=CONTEXT))
-    options = ("--host", "private", "--http", "127.0.0.1:0", "--keep-generators", str(KEPT), "--threads", str(THREADS))
+    options = (
+        "--host",
+        "private",
+        "--http",
+        "127.0.0.1:0",
+        "--keep-generators",
+        str(KEPT),
+        "--threads",
+        str(THREADS),
+    )
     with serving(*options, "--llm", f"tiny={folder}", "--keep-bytes", "1G") as running:
         yield running
         assert running.end() == 0, running.errors()
@@ -50,7 +59,9 @@ def test_twenty_conversations_share_four_generators(server: Server, client: Any)
         for turn in range(TURNS):
             messages.append({"role": "user", "content": f"question {turn} of conversation {number} " * 8})
             given = {"model": "tiny", "messages": messages, "max_tokens": 16, "temperature": 0, "user": str(number)}
-            answer = client.chat.completions.create(**given, extra_body={"cache_salt": salt + str(turn * bool(salt))})
+            answer = client.chat.completions.create(
+                **given, extra_body={"cache_salt": salt + str(turn * bool(salt))}
+            )
             cached += answer.usage.prompt_tokens_details.cached_tokens
             messages.append({"role": "assistant", "content": answer.choices[0].message.content})
         return [one["content"] for one in messages[1::2]], cached
@@ -104,7 +115,12 @@ def test_a_cache_that_is_larger_than_all_kept_ones_may_be_is_not_kept(tmp_path: 
     folder = write_model(tmp_path / "tiny", "dynamic", sizes=Sizes(context=CONTEXT))
     options = ("--host", "private", "--http", "127.0.0.1:0", "--llm", f"tiny={folder}", "--keep-bytes", "1M")
     with serving(*options) as server:
-        body = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "temperature": 0}
+        body = {
+            "model": "tiny",
+            "messages": [{"role": "user", "content": "hello"}],
+            "max_tokens": 4,
+            "temperature": 0,
+        }
         for _ in range(2):
             usage = server.ask("POST", "/v1/chat/completions", body).document["usage"]
             assert usage["prompt_tokens_details"]["cached_tokens"] == 0
