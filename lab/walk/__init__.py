@@ -5,6 +5,6 @@ sessions, values and arrays, and compares each with the same call in process, bi
 and results that were kept and are looked at again later.
 
 `models` are the models, `steps` what one step does, `machine` lets Hypothesis choose the steps and shrink what it
-finds, `crowd` walks with threads, kills and through the daemon, where shrinking does not help. ``python -m lab.walk``
+finds, `conversations` and `more` have walks over what is no session, `crowd` walks with threads, kills and through the daemon, where shrinking does not help. ``python -m lab.walk``
 is the long form.
 """
