@@ -292,8 +292,8 @@ class Generation:
     def _in_one_piece(self) -> int:
         """How many tokens of the history are prefilled; the others are fed one by one.
 
-        Pad tokens that the model generated are fed one by one: genai takes them for filling in a prefill, on a window
-        at any place, with dynamic shapes at the end.
+        Pad tokens that the model generated are fed one by one: in a prefill genai takes them for filling, on a
+        window at any place, with dynamic shapes at the end.
         """
         filler, given = self._model.filler, self.base
         if self._window is None:
@@ -473,8 +473,8 @@ class Generation:
                 details={"tokens": total, "max_length": self.max_length, "context_length": folder.context_length},
             )
         filler = self._model.filler
-        # On a window genai takes the token for a pad at any place, with dynamic shapes only at the end. Those that the
-        # model itself generated are no matter of the prompt: see `_in_one_piece`.
+        # On a window genai takes the token for a pad at any place, with dynamic shapes only at the end. Those that
+        # the model itself generated are allowed: see `_in_one_piece`.
         if (
             filler is not None
             and self.rows == 1
