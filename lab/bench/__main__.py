@@ -22,14 +22,14 @@ import psutil
 from lab.bench.figures import Bench
 from lab.bench.targets import TARGETS, Figures, Target, of_the_floor
 
-PACKAGES = ("numpy", "onnxruntime", "onnxruntime-qnn", "msgpack", "pyzmq", "grpcio", "Pyro5")
+PACKAGES = ("numpy", "onnxruntime", "onnxruntime-qnn", "onnxruntime-genai", "msgpack", "pyzmq", "grpcio", "Pyro5")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few rounds")
     parser.add_argument(
-        "--only", action="append", metavar="GROUP", help="calls, threads, steady, starts, qnn, serve"
+        "--only", action="append", metavar="GROUP", help="calls, threads, steady, starts, qnn, genai, serve"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result to FILE")
     parser.add_argument(

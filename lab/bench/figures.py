@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import statistics
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from scripts.makers import bench_models
 from tests.fakes.hosts import fake_host, script
 
 import qnnbridge
-from lab.bench import serving
+from lab.bench import conversations, serving
 from lab.bench.peers import open_floors, open_peers
 from qnnbridge_tools import demo
 from qnnbridge_tools.bench import work
@@ -64,6 +65,7 @@ class Bench:
             "steady": self.steady,
             "starts": self.starts,
             "qnn": self.qnn,
+            "genai": self.genai,
             "serve": self.serve,
         }
 
@@ -180,6 +182,13 @@ class Bench:
         )
 
     # --- serve ---
+
+    def genai(self) -> None:
+        """A late turn of a conversation, where onnxruntime-genai is installed."""
+        if importlib.util.find_spec("onnxruntime_genai") is None:
+            return
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder, qnnbridge.Host() as host:
+            self.figures |= conversations.measure(Path(folder) / "model", host, self._rounds)
 
     def serve(self) -> None:
         """Measure ``qnnbridge serve``, in turns with mlserver if its interpreter is given."""

@@ -129,6 +129,21 @@ TARGETS = (
     Target("ready ping from spawn", "x python -I -c pass", 2.5, 1.3, lambda f: f["host ready"] / f["python"]),
     Target("session ready from spawn", "x in-process", 1.15, 0.95, lambda f: f["session"] / f["direct session"]),
     Target("run on the simulator", "x in-process", 1.15, 1.06, lambda f: f["bridge qnn"] / f["direct qnn"]),
+    Target(
+        "first token of turn 10, a new generator",
+        "x a kept one",
+        5.0,
+        8.0,
+        lambda f: f["turn new"] / f["turn kept"],
+        more=True,
+    ),
+    Target(
+        "first token of turn 10, a kept generator",
+        "x the new tokens alone",
+        2.0,
+        1.3,
+        lambda f: f["turn kept"] / f["turn alone"],
+    ),
     Target("import qnnbridge beyond numpy", "ms", 60.0, 60.0, lambda f: f["import"] * 1e3),
     Target(
         "serve against mlserver with a worker, least row",

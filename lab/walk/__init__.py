@@ -5,6 +5,6 @@ same sessions, values and arrays, and compares each with the same call in proces
 classes, and results that are kept and checked again later.
 
 `models` defines the models and `steps` the steps. `machine` lets Hypothesis choose the steps and shrink failures.
-`crowd` walks with threads, kills and the daemon, where shrinking does not help. ``python -m lab.walk`` is the long
-form.
+`conversations` and `more` walk over objects other than sessions. `crowd` walks with threads, kills and the daemon,
+where shrinking does not help. ``python -m lab.walk`` is the long form.
 """

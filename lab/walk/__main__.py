@@ -2,8 +2,8 @@
 
 Kinds: alone (one thread with its own sessions), shrink (one thread with Hypothesis, which shrinks failures),
 threads, kills (hosts are killed meanwhile), daemon (two applications of one daemon), buckets, cache, serving,
-generation. ``--steps`` is the number of steps of each kind; cache and generation, whose steps take long, make a
-hundredth.
+generation, conversations. ``--steps`` is the number of steps of each kind; cache and generation, whose steps take
+long, make a hundredth. For conversations it is the number of tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import qnnbridge
-from lab.walk import crowd, more
+from lab.walk import conversations, crowd, more
 from lab.walk.steps import Wrong
 
 STEPS_OF_AN_EXAMPLE = 40
@@ -69,6 +69,7 @@ def main() -> int:
         "buckets": lambda _: further(more.buckets, given.steps),
         "cache": lambda _: further(more.cache, given.steps // 100, new_folder()),
         "serving": lambda _: further(more.serving, given.steps, new_folder()),
+        "conversations": lambda _: conversations.conversations(given.steps, given.seed, new_folder()).compared,
         "generation": lambda _: further(more.generation, given.steps // 100, new_folder()),
     }
     chosen = given.only or list(kinds)

@@ -7,14 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import qnnbridge
 from qnnbridge import genai
 from qnnbridge.errors import GenerationUnsupported, PlacementRefused, PromptRefused
 from tests.genai.conftest import Folders, prompt
+from tests.genai.kills import Killer
 from tests.genai.plain_loop import PlainLoop
-from tests.genai.tiny_decoders import END, PAD, write_model
+from tests.genai.tiny_decoders import END, PAD, Sizes, write_model
 
 pytestmark = [pytest.mark.process, pytest.mark.simulator]
 
@@ -169,6 +171,49 @@ def test_a_prompt_with_pads_is_refused(tokens: list[int], folders: Folders, host
     else:
         dynamic.append_tokens(tokens)
         assert generate(dynamic, 4) == PlainLoop(folders("dynamic")).generate(tokens, 4)
+
+
+@pytest.mark.parametrize("layout", ["dynamic", "window"])
+def test_a_pad_token_that_the_model_generated_is_a_token_of_the_history(
+    layout: str, host: qnnbridge.Host, tmp_path: Path
+) -> None:
+    """Further prompts, rewinding and a look at logits behind it, and a new host that takes the history over."""
+    folder = write_model(tmp_path / layout, layout, sizes=Sizes(context=192, special=(10.0, -50.0, -50.0, -50.0)))
+    truth = PlainLoop(folder)
+    with qnnbridge.Host() as own:
+        model = genai.Model(folder, host=own)
+        one, history = generator(model), prompt(9)
+        one.append_tokens(history)
+        for turn in range(3):
+            made = generate(one, 12)
+            assert made == truth.generate(history, 12)
+            history += made
+            last = max(at for at, token in enumerate(history) if token == PAD)
+            assert last > len(history) - 12
+            # Back to the pad token, so that it is the last one.
+            one.rewind_to(last + 1)
+            del history[last + 1 :]
+            if turn == 1:
+                Killer(own).kill()
+            assert np.argmax(one.get_logits()) == truth.generate(history, 1)[0]
+            assert generate(one, 3) == truth.generate(history, 3)
+            one.rewind_to(last + 1)
+            one.append_tokens(prompt(4, turn))
+            history += prompt(4, turn)
+        assert generate(one, 5) == truth.generate(history, 5)
+        with pytest.raises(PromptRefused, match="pad token 0"):
+            one.append_tokens([7, PAD])
+
+
+def test_a_history_with_pads_that_leaves_no_room_for_them_is_refused(tmp_path: Path) -> None:
+    """A window: what comes before the first pad token is prefilled with pads, if it is no whole window."""
+    folder = write_model(tmp_path / "window", "window", sizes=Sizes(special=(10.0, -50.0, -50.0, -50.0)))
+    with qnnbridge.Host() as own:
+        one = generator(genai.Model(folder, host=own))
+        one.append_tokens(prompt(9))
+        assert PAD in generate(one, 12)
+        with pytest.raises(PromptRefused, match="no room in the context"):
+            one.append_tokens(prompt(60))
 
 
 @pytest.mark.parametrize("layout", ["dynamic", "window"])

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import concurrent.futures
-import random
-import statistics
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from lab.bench import conversations as turns
+from lab.walk import conversations as walk
+from lab.walk.conversations import CONTEXT
+from lab.walk.steps import Wrong
 
 import qnnbridge
 from qnnbridge import genai
 from qnnbridge.errors import OptionError
+from qnnbridge.genai import _pool
 from tests import needs
 from tests.genai.conftest import Folders, prompt
 from tests.genai.kills import Killer
@@ -23,49 +23,17 @@ from tests.genai.tiny_decoders import Sizes, write_model
 
 pytestmark = [pytest.mark.process, pytest.mark.simulator]
 
-og = pytest.importorskip("onnxruntime_genai")
-
-CONTEXT = 512
-
-
-class Pair:
-    """The model here and in the host."""
-
-    def __init__(self, folder: Path, host: qnnbridge.Host) -> None:
-        self.folder = folder
-        self.there, self.here = genai.Model(folder, host=host), og.Model(str(folder))
-        self.tokenizer = genai.Tokenizer(self.there)
-        self.pool = genai.GeneratorPool(4)
-
-    def fresh(self, tokens: Sequence[int], count: int, **search: Any) -> list[int]:
-        """The answer of a new generator of onnxruntime_genai."""
-        params = og.GeneratorParams(self.here)
-        params.set_search_options(max_length=len(tokens) + count, **search)
-        generator = og.Generator(self.here, params)
-        generator.append_tokens(np.array(tokens, np.int32))
-        made: list[int] = []
-        while not generator.is_done():
-            generator.generate_next_token()
-            made.append(int(generator.get_next_tokens()[0]))
-        return made
-
-    def ask(self, tokens: Sequence[int], count: int, **options: Any) -> genai.TextStream:
-        """A finished answer with the pool."""
-        given = {"temperature": 0, "pool": self.pool, **options}
-        with genai.generate(self.there, tokens, tokenizer=self.tokenizer, max_tokens=count, **given) as stream:
-            for _ in stream:
-                pass
-        return stream
+pytest.importorskip("onnxruntime_genai")
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, host: qnnbridge.Host) -> Pair:
+def pair(tmp_path_factory: pytest.TempPathFactory, host: qnnbridge.Host) -> walk.Pair:
     folder = tmp_path_factory.mktemp("prefix") / "dynamic"
     write_model(folder, "dynamic", sizes=Sizes(context=CONTEXT))
-    return Pair(folder, host)
+    return walk.Pair(folder, host)
 
 
-def test_a_turn_processes_only_its_new_tokens(pair: Pair) -> None:
+def test_a_turn_processes_only_its_new_tokens(pair: walk.Pair) -> None:
     tokens = prompt(40)
     first = pair.ask(tokens, 8)
     longer = [*tokens, *first.tokens[:-1], *prompt(5, 3)]
@@ -76,7 +44,7 @@ def test_a_turn_processes_only_its_new_tokens(pair: Pair) -> None:
     assert second.stats.replays == 0
 
 
-def test_the_same_prompt_again_keeps_all_but_its_last_token(pair: Pair) -> None:
+def test_the_same_prompt_again_keeps_all_but_its_last_token(pair: walk.Pair) -> None:
     pair.pool.clear()
     tokens = prompt(40, 5)
     first, second = pair.ask(tokens, 8), pair.ask(tokens, 8)
@@ -94,14 +62,14 @@ def test_the_same_prompt_again_keeps_all_but_its_last_token(pair: Pair) -> None:
     ],
     ids=str,
 )
-def test_what_a_kept_generator_cannot_repeat_gets_a_new_one(pair: Pair, options: dict[str, Any]) -> None:
+def test_what_a_kept_generator_cannot_repeat_gets_a_new_one(pair: walk.Pair, options: dict[str, Any]) -> None:
     pair.pool.clear()
     tokens = prompt(20, 9)
     first, second = pair.ask(tokens, 6, **options), pair.ask(tokens, 6, **options)
     assert (second.tokens, second.cached_tokens, len(pair.pool)) == (first.tokens, 0, 0)
 
 
-def test_an_answer_with_guidance_takes_a_generator_with_the_same_guidance(pair: Pair) -> None:
+def test_an_answer_with_guidance_takes_a_generator_with_the_same_guidance(pair: walk.Pair) -> None:
     pair.pool.clear()
     words, digits = ("regex", "(ab|cd|efg)+[0-9]{3}"), ("regex", "[0-9]{4}x?")
     tokens, cached = prompt(20, 9), []
@@ -115,7 +83,7 @@ def test_an_answer_with_guidance_takes_a_generator_with_the_same_guidance(pair: 
     assert (other.cached_tokens, none.cached_tokens, len(pair.pool)) == (0, 0, 3)
 
 
-def test_a_look_at_logits_within_an_answer_does_not_begin_its_grammar_again(pair: Pair) -> None:
+def test_a_look_at_logits_within_an_answer_does_not_begin_its_grammar_again(pair: walk.Pair) -> None:
     params = genai.GeneratorParams(pair.there)
     params.set_search_options(max_length=100, do_sample=False)
     params.set_guidance("regex", "abcdefghijklmnop")
@@ -129,7 +97,7 @@ def test_a_look_at_logits_within_an_answer_does_not_begin_its_grammar_again(pair
     assert pair.tokenizer.decode(made) == "abcdefghijklmnop"
 
 
-def test_prompts_with_another_salt_share_no_generator(pair: Pair) -> None:
+def test_prompts_with_another_salt_share_no_generator(pair: walk.Pair) -> None:
     pair.pool.clear()
     tokens = prompt(40, 11)
     first = pair.ask(tokens, 8, cache_salt="ann")
@@ -138,7 +106,7 @@ def test_prompts_with_another_salt_share_no_generator(pair: Pair) -> None:
     assert first.tokens == other.tokens == none.tokens == same.tokens
 
 
-def test_a_pool_keeps_no_more_bytes_than_it_may(pair: Pair) -> None:
+def test_a_pool_keeps_no_more_bytes_than_it_may(pair: walk.Pair) -> None:
     each = pair.there.info.kv_bytes
     assert each == 4 * CONTEXT * 16 * 4  # four tensors, one head of 16 floats
     pool = genai.GeneratorPool(8, 2 * each + 1)
@@ -153,7 +121,7 @@ def test_a_pool_keeps_no_more_bytes_than_it_may(pair: Pair) -> None:
     assert pool.stats.kept_bytes == 0
 
 
-def test_a_model_whose_cache_is_larger_than_the_pool_has_its_answers_as_without_a_pool(pair: Pair) -> None:
+def test_a_model_whose_cache_is_larger_than_the_pool_has_its_answers_as_without_a_pool(pair: walk.Pair) -> None:
     pool = genai.GeneratorPool(8, pair.there.info.kv_bytes - 1)
     for _ in range(2):
         with genai.generate(pair.there, prompt(20), max_tokens=4, temperature=0, pool=pool) as answer:
@@ -179,7 +147,7 @@ def test_pipelines_get_new_generators(folders: Folders, host: qnnbridge.Host) ->
     model.close()
 
 
-def test_a_cancelled_answer_and_one_left_early_keep_no_generator(pair: Pair) -> None:
+def test_a_cancelled_answer_and_one_left_early_keep_no_generator(pair: walk.Pair) -> None:
     pair.pool.clear()
     for cancel in (True, False):
         with genai.generate(pair.there, prompt(20), max_tokens=9, temperature=0, pool=pair.pool) as stream:
@@ -189,7 +157,7 @@ def test_a_cancelled_answer_and_one_left_early_keep_no_generator(pair: Pair) -> 
         assert len(pair.pool) == 0
 
 
-def test_a_late_cancel_does_not_reach_the_next_answer(pair: Pair) -> None:
+def test_a_late_cancel_does_not_reach_the_next_answer(pair: walk.Pair) -> None:
     pair.pool.clear()
     first = pair.ask(prompt(20), 5)
     first.cancel()
@@ -198,54 +166,31 @@ def test_a_late_cancel_does_not_reach_the_next_answer(pair: Pair) -> None:
     assert second.cached_tokens == 19
 
 
-class Walk:
-    """Conversations that grow, branch, are cut, change parameters, are cancelled and outlive the host."""
-
-    def __init__(self, pair: Pair, seed: int) -> None:
-        self.pair, self.chance, self.tokens = pair, random.Random(seed), 0
-        self.cached = 0
-        self.talks: list[list[int]] = [prompt(12, seed)]
-
-    def step(self, killer: Killer | None = None) -> None:
-        chance, pair = self.chance, self.pair
-        talk = list(chance.choice(self.talks))
-        if chance.random() < 0.25:
-            talk = talk[: chance.randint(1, len(talk))]
-        if len(talk) > CONTEXT - 60:
-            talk = talk[:20]
-        talk += [chance.randint(4, 280) for _ in range(chance.randint(1, 12))]
-        count = chance.randint(1, 24)
-        if chance.random() < 0.1:
-            with genai.generate(pair.there, talk, max_tokens=count, temperature=0, pool=pair.pool) as stream:
-                next(stream, None)
-                stream.cancel()
-        if killer is not None and chance.random() < 0.1:
-            killer.kill()
-        search = {"repetition_penalty": 1.3} if chance.random() < 0.3 else {}
-        answer = pair.ask(talk, count, **search)
-        assert answer.tokens == pair.fresh(talk, count, do_sample=False, **search), (talk, count, search)
-        self.tokens += len(answer.tokens)
-        self.cached += answer.cached_tokens
-        self.talks = [*self.talks[-5:], [*talk, *answer.tokens]]
+@pytest.mark.timeout(900)  # the long form takes minutes on idle cores
+def test_a_random_walk_gives_the_tokens_of_new_generators(tmp_path: Path) -> None:
+    """In a host, in one that is killed, and through a daemon; also with adapters, guidance, seeds and cancels."""
+    counts = walk.conversations(needs.length(1_000, 20_000), 7, tmp_path / "model")
+    print(counts)
+    assert counts.compared >= needs.length(1_000, 20_000)
+    assert min(counts.cached, counts.kills, counts.cancelled) > 0
 
 
-@pytest.mark.timeout(900)  # the long form takes three minutes on two idle cores
-def test_a_random_walk_gives_the_tokens_of_new_generators(pair: Pair) -> None:
-    total = needs.length(600, 50_000)
-    clients = [Walk(pair, seed) for seed in range(3)]
+@pytest.mark.parametrize("left_out", ["guidance", "search"])
+def test_the_walk_finds_a_pool_that_mixes_generators_up(
+    pair: walk.Pair, left_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fits(kept: Any, model: Any, params: Any, salt: str) -> bool:
+        asked = {"guidance": params._guidance, "search": params._search}
+        del asked[left_out]
+        return all(getattr(kept, name) == value for name, value in asked.items())
 
-    def walk(client: Walk) -> None:
-        while client.tokens < total / len(clients):
-            client.step()
-
-    with concurrent.futures.ThreadPoolExecutor(len(clients)) as threads:
-        for one in [threads.submit(walk, client) for client in clients]:
-            one.result()
-    assert sum(client.cached for client in clients) > 0
-    assert len(pair.pool) <= 4
+    monkeypatch.setattr(_pool._Kept, "fits", fits)
+    pair.pool.clear()
+    with pytest.raises(Wrong):
+        walk.walk([walk.Client(pair, 1)], 3_000)
 
 
-def test_twenty_conversations_share_four_generators(pair: Pair) -> None:
+def test_twenty_conversations_share_four_generators(pair: walk.Pair) -> None:
     pair.pool.clear()
     most: list[int] = []
 
@@ -263,55 +208,19 @@ def test_twenty_conversations_share_four_generators(pair: Pair) -> None:
     assert max(most) <= 4
 
 
-def test_a_host_that_dies_costs_the_state_and_not_the_conversation(pair: Pair) -> None:
+def test_a_host_that_dies_costs_the_state_and_not_the_conversation(pair: walk.Pair) -> None:
     with qnnbridge.Host() as host:
-        die_and_go_on(Pair(pair.folder, host), Killer(host))
-
-
-def die_and_go_on(own: Pair, killer: Killer) -> None:
-    tokens = prompt(30)
-    first = own.ask(tokens, 6)
-    killer.kill()
-    longer = [*tokens, *first.tokens, *prompt(5)]
-    second = own.ask(longer, 6)
-    assert (second.tokens, second.cached_tokens) == (own.fresh(longer, 6), 0)
-    walk = Walk(own, 11)
-    while walk.tokens < needs.length(200, 5_000):
-        walk.step(killer)
-    assert killer.kills > 1
-    assert walk.cached > 0
+        own, killer = walk.Pair(pair.folder, host), Killer(host)
+        tokens = prompt(30)
+        first = own.ask(tokens, 6)
+        killer.kill()
+        longer = [*tokens, *first.tokens, *prompt(5)]
+        second = own.ask(longer, 6)
+        assert (second.tokens, second.cached_tokens) == (own.fresh(longer, 6), 0)
 
 
 def test_the_first_token_of_turn_ten_comes_five_times_earlier(tmp_path: Path, host: qnnbridge.Host) -> None:
-    """Prints seconds to the first token of turn 10 behind 2,000 tokens of history, and of its new tokens alone."""
-    # About 1 ms a token, so that the prompt takes longer than the requests.
-    folder = write_model(tmp_path / "slow", "dynamic", sizes=Sizes(context=4000, ballast=20))
-    model = genai.Model(folder, host=host)
-    tokenizer, pool = genai.Tokenizer(model), genai.GeneratorPool()
-
-    def first_s(tokens: list[int], pool: genai.GeneratorPool | None) -> tuple[float, list[int]]:
-        began = time.monotonic()
-        given = {"tokenizer": tokenizer, "max_tokens": 4, "temperature": 0, "pool": pool}
-        with genai.generate(model, tokens, **given) as stream:
-            while not stream.tokens:
-                next(stream)
-            first = time.monotonic() - began
-            list(stream)
-        return first, list(stream.tokens)
-
-    history, new = prompt(20), prompt(200, 3)
-    for _ in range(9):
-        _, made = first_s(history, pool)
-        history += [*made, *new]
-    rows = []
-    for turn in range(3):
-        tokens = [*history, *prompt(10, turn)]
-        kept, same = first_s(tokens, pool)
-        fresh, expected = first_s(tokens, None)
-        assert same == expected
-        rows.append((fresh, kept, first_s(tokens[-210:], None)[0]))
-        history = [*tokens, *expected, *new[:200]]
-    fresh, kept, alone = (statistics.median(column) for column in zip(*rows, strict=True))
-    print(f"{len(history)} tokens: {fresh:.3f} s new, {kept:.3f} s kept, {alone:.3f} s the new tokens alone")
-    model.close()
-    assert fresh > 5 * kept
+    figures = turns.measure(tmp_path / "slow", host, needs.length(2, 9))
+    print(figures)
+    assert figures["turn tokens"] > 1_900
+    assert figures["turn new"] > 5 * figures["turn kept"]

@@ -214,7 +214,10 @@ class Generation:
         last = self.tokens[-1:] if self._is_ahead or self.base < len(self.tokens) else []
         # A rewind takes guidance back to the beginning of an answer: right for a new answer, not within one.
         guided = not tokens and self.base < len(self.tokens) and self._settings.guidance is not None
-        if self._appends and (self._shares or not last) and not guided:
+        # genai takes a pad token at the end of what is appended for filling; `_build` forces it.
+        ends = [*last, *tokens][-1:]
+        filled = bool(ends) and ends[0] == self._model.filler
+        if self._appends and (self._shares or not last) and not guided and not filled:
             self._prefilling = self._native
             appended = False
             try:
@@ -303,14 +306,25 @@ class Generation:
             raise Cancelled("The call was cancelled.")
 
     def _in_one_piece(self) -> int:
-        """How many tokens of the history are prefilled; the others are fed one by one."""
+        """How many tokens of the history are prefilled; the others are fed one by one.
+
+        Pad tokens that the model generated are fed one by one: in a prefill genai takes them for filling, on a
+        window at any place, with dynamic shapes at the end.
+        """
+        filler, given = self._model.filler, self.base
         if self._window is None:
-            return self.base
+            while given and self.tokens[given - 1] == filler:
+                given -= 1
+            if not given:
+                raise _has_pads(filler)
+            return given
+        first = self.tokens.index(filler) if filler in self.tokens else len(self.tokens)
+        given = min(given, first)
         size, room = self._window.size, self._model.folder.context_length
-        if len(self.tokens) + _pads(self.base, size) < room:
-            return self.base
+        if len(self.tokens) + _pads(given, size) < room:
+            return given
         # With its pads it would leave no room. Whole windows need none.
-        whole = len(self.tokens) // size * size
+        whole = first // size * size
         while whole >= room:
             whole -= size
         if whole <= 0:
@@ -486,21 +500,28 @@ class Generation:
                 details={"tokens": total, "max_length": self.max_length, "context_length": folder.context_length},
             )
         filler = self._model.filler
-        if filler is not None and self.rows == 1:
-            whole = [*self.tokens, *tokens]
-            # On a window genai takes the token for a pad at any place, with dynamic shapes only at the end.
-            if filler in whole if self._window is not None else whole[-1] == filler:
-                raise PromptRefused(
-                    f"The prompt has the model's pad token {filler}.",
-                    cause="genai takes it for filling, and would answer another prompt.",
-                    fix="Leave it out of the prompt.",
-                    details={"token": filler},
-                )
+        # On a window genai takes the token for a pad at any place, with dynamic shapes only at the end. Those that
+        # the model itself generated are allowed: see `_in_one_piece`.
+        if (
+            filler is not None
+            and self.rows == 1
+            and (filler in tokens if self._window is not None else tokens[-1] == filler)
+        ):
+            raise _has_pads(filler)
         if self._window is None:
             return
         size, room = self._window.size, folder.context_length
         if total < size and total + _pads(total, size) >= room:
             raise _does_not_fit(total, size, room)
+
+
+def _has_pads(filler: int | None) -> PromptRefused:
+    return PromptRefused(
+        f"The prompt has the model's pad token {filler}.",
+        cause="genai takes it for filling, and would answer another prompt.",
+        fix="Leave it out of the prompt.",
+        details={"token": filler},
+    )
 
 
 def _does_not_fit(count: int, size: int, room: int) -> PromptRefused:
