@@ -28,8 +28,10 @@ def measure(folder: Path, host: qnnbridge.Host, rounds: int) -> dict[str, float]
 
     def first_s(tokens: Sequence[int], pool: genai.GeneratorPool | None) -> tuple[float, genai.TextStream]:
         began = time.monotonic()
-        given = {"tokenizer": tokenizer, "max_tokens": ANSWER_TOKENS, "temperature": 0, "pool": pool}
-        with genai.generate(model, tokens, **given) as stream:
+        answer = genai.generate(
+            model, tokens, tokenizer=tokenizer, max_tokens=ANSWER_TOKENS, temperature=0, pool=pool
+        )
+        with answer as stream:
             next(stream, None)  # a token without a text is followed by the next one, in a thousandth of the time
             first = time.monotonic() - began
             list(stream)
