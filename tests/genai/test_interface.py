@@ -11,7 +11,7 @@ import pytest
 
 import qnnbridge
 from qnnbridge import genai
-from qnnbridge_protocol.errors import GenerationError
+from qnnbridge_protocol.errors import DeadlineExceeded, GenerationError
 from tests import needs
 from tests.dropin.genai_table import PAGE, page
 from tests.genai.conftest import Folders, prompt
@@ -114,6 +114,30 @@ def test_a_stream_beside_a_generator(pair: Pair) -> None:
         if number % 5 == 4:
             token = 60  # not what the generator made
         assert there.decode(token) == here.decode(token)
+
+
+def test_a_stream_whose_call_failed_decodes_the_same_token_again(pair: Pair) -> None:
+    tokens = pair.tokenizer_here.encode(TEXTS[1])
+    there, here = pair.tokenizer_there.create_stream(), pair.tokenizer_here.create_stream()
+    for number, token in enumerate(tokens):
+        if number in (0, 3):
+            # The first failure is one of the request that makes the stream and decodes its first token.
+            with pytest.raises(DeadlineExceeded):
+                there.decode(token, timeout=0)
+        assert there.decode(token) == here.decode(token)
+
+
+def test_the_first_token_comes_with_the_prompt(pair: Pair) -> None:
+    expected, _ = generate(og, pair.here, 3, do_sample=False, max_length=40)
+    with genai.generate(
+        pair.there, prompt(9, 0), tokenizer=pair.tokenizer_there, max_tokens=3, temperature=0
+    ) as answer:
+        # One request for the prompt with its first token, and none before the application asks for the second.
+        assert answer.stats.steps == 1
+        list(answer)
+    assert answer.tokens == [row[0] for row in expected]
+    assert answer.stats.first_token_s is not None
+    assert answer.stats.first_token_s > 0
 
 
 def test_logits_and_outputs(pair: Pair) -> None:
