@@ -27,7 +27,10 @@ DECODER: dict[str, Any] = {"filename": "model.onnx"}
         ('{"model": {"context_length": 1e999, "decoder": {}}}', "cannot be interpreted"),
         ('{"model": {"decoder": {"pipeline": 5}}}', "cannot be interpreted"),
         (json.dumps({"model": {"decoder": {"filename": "a\0b.onnx"}}}), "cannot be read"),
-        (json.dumps({"model": {"decoder": {**DECODER, "session_options": []}, "eos_token_id": "x"}}), "cannot be interpreted"),
+        (
+            json.dumps({"model": {"decoder": {**DECODER, "session_options": []}, "eos_token_id": "x"}}),
+            "cannot be interpreted",
+        ),
     ],
 )
 def test_a_hostile_config_is_refused(text: str, words: str, tmp_path: Path) -> None:
