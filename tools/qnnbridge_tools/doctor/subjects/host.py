@@ -572,7 +572,7 @@ def _fix_modules(facts: Facts) -> Remedy:
     packages = facts.host.packages
     if packages is None or packages.version(fixes.QNN) is None:
         return fixes.host_packages(facts)
-    words = "pip installs the missing packages together with qnnbridge."
+    words = "The missing packages are installed together with qnnbridge."
     return fixes.install_qnnbridge(facts, words)
 
 
