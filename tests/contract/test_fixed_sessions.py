@@ -154,7 +154,7 @@ def test_a_cache_that_cannot_be_used_does_not_hinder_it(
     made.graph.initializer.append(numpy_helper.from_array(np.ones((1, 8, 64), np.float32), "w"))
     made.graph.output[0].name = "z"
     saved(made, tmp_path / "big.onnx", save_as_external_data=True, location="big.data", size_threshold=16)
-    with pytest.raises(ModelError, match="cannot be kept") as refused:
+    with pytest.raises(ModelError, match="cannot be stored") as refused:
         open_session(host, tmp_path / "big.onnx", fix=True)
     assert refused.value.fix
 

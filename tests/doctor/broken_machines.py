@@ -838,7 +838,7 @@ def daemon_from_the_future_that_says_nothing_more() -> SimulatedMachine:
     return _with_daemon("runs", version="7.0.0", fits=False)
 
 
-@broken("daemon.ends-with-window", "job of Windows", "host service --task-scheduler")
+@broken("daemon.ends-with-window", "Windows job", "host service --task-scheduler")
 def terminal_that_takes_the_daemon_with_it() -> SimulatedMachine:
     machine = _with_daemon("none", dies_with_us=True)
     machine.environ["QNNBRIDGE_HOST"] = "daemon"

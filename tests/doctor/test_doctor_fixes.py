@@ -500,7 +500,7 @@ def test_a_python_that_was_found_becomes_the_host_and_none_is_to_be_installed() 
     found = only(linux_with_an_old_application())
     assert found.code == "host.none"
     assert found.remedy == Remedy(
-        "Make a host from /usr/bin/python3.", ("qnnbridge setup --python /usr/bin/python3",)
+        "Create a host from /usr/bin/python3.", ("qnnbridge setup --python /usr/bin/python3",)
     )
 
 

@@ -122,7 +122,7 @@ class _Compilation:
         else:
             if worker.exit_code:
                 _log.warning(
-                    "the compiler died at its own end (exit code %s); its result is kept", worker.exit_code
+                    "the compiler crashed during its clean-up (exit code %s); its result is kept", worker.exit_code
                 )
                 made = [dataclasses.replace(files, died_at_teardown=True) for files in made]
         for files in made:
@@ -192,7 +192,7 @@ class _Compilation:
             # A withdrawn request also ends the second worker, which does not mean that the files are bad.
             self._order.stop.check()
             raise death from None
-        _log.warning("%s Its result is whole and is kept.", death.message)
+        _log.warning("%s Its result is complete and is kept.", death.message)
         return CompiledFiles(
             folder=self._place.folder,
             model=model,
@@ -246,7 +246,7 @@ def _broken(what: str, why: str) -> CompileFailed:
     return CompileFailed(
         f"The compiler left no complete result: {what}",
         cause=why or None,
-        fix="Compile again. If it happens again, look at the free space of the disk and at the host's log.",
+        fix="Compile again. If it happens again, check the free space of the disk and the host's log.",
     )
 
 

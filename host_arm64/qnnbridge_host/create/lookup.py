@@ -332,7 +332,7 @@ class SessionCache:
         if info.create_seconds < SLOW_S or not info.placement.qnn_nodes or not self._may_be_slow:
             return
         if reason_against(self._source, self._spec, _wanted(self._settings)) is None:
-            reason = f"it took {info.create_seconds:.1f} s to make"
+            reason = f"creating a session took {info.create_seconds:.1f} s"
             self._negative.write(self._slow_key, "slow", reason, self._label)
 
     def take_use(self) -> Held | None:
@@ -421,9 +421,7 @@ class SessionCache:
                 before = _source_of(entry.manifest.parts)
                 if before and before != now and _without_source(entry.manifest.parts) == _without_source(parts):
                     was, has = " ".join(before), " ".join(now)
-                    text = (
-                        f"{self._label} is compiled again: its entry is of QNN from {was}, and this host has {has}."
-                    )
+                    text = f"{self._label} is compiled again: its entry is for QNN from {was}; this host has {has}."
                     self.notices.append(Notice("once", text))
                     return
 

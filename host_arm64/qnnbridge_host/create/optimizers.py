@@ -197,10 +197,7 @@ class Optimizers:
             if names:
                 why = harm_of(names, "changes", f"what {job.source.label} computes, on the CPU as on QNN")
                 self._keep(job.source, spec, settings, OptimizerChoice(names, why=why))
-                return (
-                    f"{why}: QNN computes the graph that it was given. "
-                    "Sessions that are created from now on are made without it."
-                )
+                return f"{why}: QNN computes the graph that it was given. Later sessions are created without it."
         return ""
 
     # --- memory ---
@@ -289,7 +286,7 @@ def _within(order: WorkOrder, work: Callable[[WorkOrder], OptimizerChoice | None
             raise
     except BridgeError as error:
         # The worker crashed, or the CPU cannot run the model: create the session without a choice.
-        _log.debug("%s: its optimizers are not proven: %s", order.label, error)
+        _log.debug("%s: its optimizers could not be tested: %s", order.label, error)
     return None
 
 

@@ -184,7 +184,7 @@ def _applied(jobs: _Jobs, choices: Sequence[OptimizerChoice]) -> tuple[_Jobs, tu
 
 def _validated(task: CompileTask, job: CompilerInput, files: CompiledFiles) -> Validation:
     if not task.validate:
-        return Validation(skipped="It was not asked for.")
+        return Validation(skipped="It was not requested.")
     if len(task.jobs) > 1 and files.placement is not None and files.placement.simulator:
         return Validation(skipped="The simulator cannot load a context binary that several models share.")
     try:
@@ -269,7 +269,7 @@ def _warnings(
     found += [known] if known else []
     found += newer_than_tables(qnn_options(job.spec))
     if files.died_at_teardown:
-        found.append("The compiler died after its work was done; the files are whole.")
+        found.append("The compiler died after its work was done; the files are complete.")
     if asked and validation.skipped:
         found.append(f"Not validated: {validation.skipped}")
     found += [_about_numbers(one) for one in validation.differences if one.remark]

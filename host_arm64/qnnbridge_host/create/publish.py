@@ -408,8 +408,7 @@ def move_whole(folder: str, places: Sequence[Destination], blobs: Sequence[str],
                 except FileExistsError:
                     raise CompileFailed(
                         f"Another compilation has put {name} into {target} meanwhile.",
-                        cause="A context binary that is there already may belong to another model, and is never "
-                        "replaced.",
+                        cause="An existing context binary may belong to another model, and is never replaced.",
                         fix="Compile again, or to another output.",
                         details={"taken": name},
                     ) from None

@@ -168,7 +168,7 @@ def _in_memory(
         # A model in memory cannot have external weights.
         if len(os.listdir(work)) > 1:
             raise unusable or OptionError(
-                f"{source.label} keeps weights in other files, and fix=True needs the cache for such models.",
+                f"{source.label} has weights in separate files, and fix=True needs the cache for such models.",
                 fix="Switch the cache on (cache=, QNNBRIDGE_CACHE), or fix the model once: qnnbridge fix.",
             )
         return ModelSource.open(Path(made.path).read_bytes()), made.changes
@@ -176,7 +176,7 @@ def _in_memory(
 
 def _no_room(source: ModelSource, folder: str, error: OSError) -> ModelError:
     return ModelError(
-        f"The rewritten copy of {source.label} cannot be kept in {folder}.",
+        f"The rewritten copy of {source.label} cannot be stored in {folder}.",
         cause=error.strerror or str(error),
         fix="Free space there, or set QNNBRIDGE_CACHE_DIR to another folder.",
     )
@@ -359,7 +359,7 @@ def _add(
     cure = (
         f"It may help to create the session with fix={argument}, or to run once: "
         f"{command}. "
-        f"It rewrites what QNN may not take ({'; '.join(shown)})."
+        f"It rewrites nodes that QNN may not support ({'; '.join(shown)})."
     )
     if decides:
         cure += " The constants are examples that fit the model: give the values that these inputs always have."
@@ -466,7 +466,7 @@ def _built(request: WrapRequest, order: WorkOrder) -> bytes:
         raise OptionError(
             f"The context binary {order.label} has {len(graphs)} graphs, and a session runs one.",
             cause=f"Its graphs: {names}{' and more' if len(graphs) > 8 else ''}.",
-            fix=f"Choose one with the session's configuration entry {GRAPH_ENTRY}, or make models of them: "
+            fix=f"Choose one with the session's configuration entry {GRAPH_ENTRY}, or create models of all graphs: "
             f"{model_command('wrap', request.path, '-o model_ctx.onnx')}",
             details={"graphs": [names[0] for names in graphs]},
         )

@@ -130,6 +130,6 @@ def _nothing_on_qnn(session: SessionSpec) -> CompileFailed:
     name = os.path.basename(session.model_path) if session.model_path else "the model"
     return CompileFailed(
         f"No node of {name} can run on QNN, so there is nothing to compile.",
-        fix="Change its nodes so that QNN takes them: `qnnbridge analyze` shows what QNN refuses, and why.",
+        fix="Change its nodes so that QNN supports them: `qnnbridge analyze` shows what QNN refuses, and why.",
         details={"qnn_nodes": 0},
     )

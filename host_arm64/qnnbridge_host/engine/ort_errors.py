@@ -108,7 +108,7 @@ def _not_a_model(path: str | None) -> tuple[str | None, str | None]:
 
 
 def _finalize_cause(circumstances: Circumstances) -> str:
-    cause = "QNN reports memory, but in practice an operator or a data type cannot be placed on this chip"
+    cause = "QNN reports a lack of memory, but usually the chip does not support an operator or a data type"
     if circumstances.soc_model:
         return f"{cause} (soc_model={chip_label(circumstances.soc_model)})."
     return f"{cause}, and no soc_model was given." if circumstances.simulator else f"{cause}."
@@ -143,11 +143,11 @@ def _blob_fix(circumstances: Circumstances) -> str:
 def _unknown_operator_cause(circumstances: Circumstances) -> str:
     if not circumstances.custom_op_libraries:
         return (
-            "This ONNX Runtime does not know the operator: it is one of a library of custom operators, or of a "
+            "This ONNX Runtime does not have the operator: it belongs to a library of custom operators, or to a "
             "newer release."
         )
     return (
-        f"None of the libraries that are registered has the operator ({_named(circumstances)}). An operator that a "
+        f"None of the registered libraries has the operator ({_named(circumstances)}). An operator that a "
         "program writes in Python (@onnx_op of onnxruntime_extensions) exists in the program's own process only; "
         "the session is in the host, another process, and cannot call it."
     )
@@ -226,8 +226,8 @@ def _compose_fix(circumstances: Circumstances) -> str:
 
 def _wide_edges_fix(circumstances: Circumstances) -> str:
     return (
-        "Sessions convert it on the CPU by themselves, unless fix=False or the numbers need 64 bits: such a model "
-        "belongs on the CPU provider. In the file, for 64-bit floats: "
+        "Sessions convert these numbers on the CPU automatically, unless fix=False. If the numbers need 64 bits, "
+        "run the model on the CPU provider. To change the file, for 64-bit floats: "
         f"{fix_command(circumstances.model_path, '--only double-edges')}; for integers: --only int64-output."
     )
 
@@ -253,8 +253,8 @@ _RULES: tuple[HintRule, ...] = (
         "QNN requested this operator in channels-last layout and then refused it (its log contains the reason, "
         "mostly error code 3110: a data type, rank or attribute that the chip does not support). After that ONNX "
         "Runtime cannot move the operator to the CPU, even if the session allows the CPU.",
-        "Change the operator so that QNN takes it (weights must be initializers, not Constant nodes), quantize it "
-        "if it is float, or run the model on the CPU provider.",
+        "Change the operator so that QNN supports it (weights must be initializers, not Constant nodes), quantize "
+        "it if it is float, or run the model on the CPU provider.",
     ),
     HintRule(
         r"ORT Tensor data size does not match QNN tensor data size|Unsupported FP64 data type in graph IO",
@@ -270,7 +270,7 @@ _RULES: tuple[HintRule, ...] = (
     ),
     HintRule(
         r"Unsupported model IR version|Current official support for domain ai\.onnx is till opset",
-        "The model is written for a newer ONNX Runtime than the host has.",
+        "The model needs a newer ONNX Runtime than the host has.",
         "Update onnxruntime in the host's Python, or export the model with the version in the error's text.",
     ),
     HintRule(
@@ -345,7 +345,7 @@ _RULES: tuple[HintRule, ...] = (
     ),
     HintRule(
         r"NPU crashed|SSR detected",
-        "The NPU's own processor crashed and was restarted by the driver; what was loaded into it is gone.",
+        "The NPU's own processor crashed and was restarted by the driver; everything loaded into it is lost.",
         "Create the session again.",
     ),
 )

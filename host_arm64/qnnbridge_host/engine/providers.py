@@ -281,7 +281,7 @@ def load_builtin(available: Sequence[str], found: Installed) -> QnnAdapter:
         )
     release = found.onnxruntime_qnn
     source = QnnSource(
-        "wheel", "", QNN_DISTRIBUTION, release, QNN_DISTRIBUTION, None, release, "it is ONNX Runtime itself here"
+        "wheel", "", QNN_DISTRIBUTION, release, QNN_DISTRIBUTION, None, release, "it is built into ONNX Runtime"
     )
     return BuiltinQnn(found.qnn_folder, parse_version(release), source)
 
@@ -397,7 +397,7 @@ def _refuse_others(source: QnnSource) -> None:
     if not known:
         raise ProviderUnavailable(
             f"{source.library} is not a library of the QNN provider.",
-            cause=f"{_QNN_ENTRY.decode()} does not occur in it, and a provider for QNN needs that.",
+            cause=f"The file does not contain {_QNN_ENTRY.decode()}, which a provider for QNN needs.",
             fix=_NAME_IT,
             details={"engine": source.engine, "library": source.library},
         )

@@ -542,7 +542,7 @@ def _refuse_contradictions(options: Mapping[str, str], config: Mapping[str, str]
         raise _contradiction(
             "soc_model",
             CONTEXT_ENABLE,
-            f"A list of chips makes a compiled model for several chips and needs {CONTEXT_ENABLE}=1; "
+            f"A list of chips is for compiling a model for several chips and needs {CONTEXT_ENABLE}=1; "
             "to run the model, give one chip.",
         )
     if options.get("htp_bf16_enable") == "1" and not any(chip >= _MIN_BF16_SOC for chip in chips):

@@ -246,7 +246,7 @@ class ResettableSession:
                 changed = True
             if changed:
                 raise ModelChanged(
-                    f"The NPU was reset, and {file.path} has changed since the session was made from it.",
+                    f"The NPU was reset, and {file.path} has changed since the session was created from it.",
                     fix="Create the session again.",
                     details={"path": file.path},
                 )

@@ -105,7 +105,7 @@ def choose(found: Installed, environ: Mapping[str, str] | None = None, ready: Re
     if engine == "windowsml":
         return _of_catalogue((ready or _ready)(), f"{ENGINE_VARIABLE}=windowsml")
     if found.generation == "plugin":
-        return _of_wheel(found, "it is installed beside onnxruntime, and no other source is set")
+        return _of_wheel(found, "it is installed together with onnxruntime, and no other source is set")
     if CATALOGUE_DISTRIBUTION not in found.distributions:
         raise _none(found)
     why = found.problem or "onnxruntime-qnn is not installed"

@@ -111,7 +111,7 @@ def weights_from_inputs(editor: Editor) -> list[str]:
         return []
     editor.model.ir_version = max(editor.model.ir_version, 4)  # since 4 a weight need not be an input
     editor.changed()
-    return [f"{moved} weights were inputs, too"]
+    return [f"{moved} weights were also inputs"]
 
 
 def initializers_from_constants(editor: Editor) -> list[str]:

@@ -172,7 +172,7 @@ class RewriteRun:
             return RewriteStep(rewrite.name, changes, checked)
         if sizing:
             raise ModelError(
-                f"{self._source.name} computes something else with these sizes fixed.",
+                f"{self._source.name} computes other results with these sizes fixed.",
                 cause="A size of an input does not fit the sizes inside of the model.",
                 evidence=evidence(checked),
                 fix="Give the sizes with which the model is used.",

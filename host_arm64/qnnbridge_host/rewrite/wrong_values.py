@@ -625,15 +625,8 @@ def _with_zeros(
 ) -> str:
     """Append a Concat with zeros along one axis to `made`, and return its result.
 
-    Args:
-        editor: the model.
-        node: the padded operator.
-        value: the tensor, already padded along the axes before `axis`.
-        axis: the axis.
-        sides: number of zeros before and after.
-        shape: shape of the tensor without padding.
-        pads: pads of all axes.
-        made: list of new nodes.
+    value: the tensor, already padded along the axes before `axis`. sides: number of zeros before and after. shape:
+    shape of the tensor without padding. pads: pads of all axes.
     """
     rank = len(shape)
     sizes = [size + (pads[i] + pads[i + rank] if 1 < i < axis else 0) for i, size in enumerate(shape)]

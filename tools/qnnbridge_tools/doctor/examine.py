@@ -382,7 +382,7 @@ def diagnose(facts: Facts, checks: Sequence[SubjectCheck] = CHECKS) -> Report:
         found.append(
             finding(
                 "doctor.incomplete",
-                "some of this computer could not be examined",
+                "parts of this computer could not be examined",
                 *facts.unknown,
                 fix=Remedy("Run it again; if it stays, report it with a snapshot.", _SNAPSHOT),
             )
@@ -425,7 +425,7 @@ def _tempered(found: Finding, facts: Facts) -> Finding | None:
     if found.code in _BY_KNOWN_RELEASES and _is_unknown_and_whole(facts):
         if worked:
             return None
-        note = "This release is not in the version table: it may be made otherwise than those before it, and work."
+        note = "This release is not in the version table: it may differ from earlier ones, and work."
         found = dataclasses.replace(found, notes=(*found.notes, note))
         # Without a probe it is unknown whether the release works, so the finding does not block.
         if probe is None or probe.skipped:
@@ -435,7 +435,7 @@ def _tempered(found: Finding, facts: Facts) -> Finding | None:
         return found
     # Compare with False: a run in the simulator (True) proves nothing about the NPU, and None means unknown.
     if worked and probe is not None and probe.simulator is False and found.code in _PROVED_WRONG:
-        notes = (*found.notes, "The live probe worked all the same; other models may not.")
+        notes = (*found.notes, "The live probe worked nevertheless; other models may fail.")
         return dataclasses.replace(found, severity=Severity.DEGRADED, notes=notes)
     return found
 

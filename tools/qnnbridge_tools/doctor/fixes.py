@@ -445,9 +445,9 @@ def set_up_host(facts: Facts, words: str = "") -> Remedy:
         sentences.append(_install_python(facts))
     base = _found_on_path(facts) if facts.host.refusal in ("host.none", "host.python-too-old") else None
     if base is not None:
-        sentences.append(f"Make a host from {base}.")
+        sentences.append(f"Create a host from {base}.")
     if facts.host.source == VARIABLE:
-        sentences.append(f"{VARIABLE} has to go, because it would win over the new host.")
+        sentences.append(f"{VARIABLE} must be removed, because it would take precedence over the new host.")
     return Remedy(" ".join(sentences), setup_lines(facts, python=base))
 
 
@@ -467,10 +467,10 @@ def _found_on_path(facts: Facts) -> str | None:
 
 def _install_python(facts: Facts) -> str:
     if not facts.is_windows or not facts.is_arm:
-        return "Install Python 3.11 or newer, and with it make a host."
+        return "Install Python 3.11 or newer, and create a host with it."
     return (
         'Install Python {}.{} with the "Windows installer (ARM64)" from https://www.python.org/downloads/windows/ '
-        "and make a host of it.".format(*USUAL_PYTHON)
+        "and create a host with it.".format(*USUAL_PYTHON)
     )
 
 

@@ -155,7 +155,7 @@ class _Measuring:
             _say({"place": place.text, "chip": place.chip, "simulator": place.simulator})
             for row in self._rows(place):
                 if time.monotonic() > deadline:
-                    return f"the time of {self._request.timeout_s:g} s was over before {row.name}"
+                    return f"the time limit of {self._request.timeout_s:g} s expired before {row.name}"
                 result = self._measured(row)
                 # Store each result at once, so that it is kept if this process is ended.
                 keep_measured(MeasuredRows(place, {row.name: result}, time.time()), self._target)

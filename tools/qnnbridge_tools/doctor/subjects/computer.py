@@ -136,7 +136,7 @@ def _simulator(facts: Facts) -> Iterator[Finding]:
     else:
         yield finding(
             "application.simulator-wheel",
-            f"this Python's own onnxruntime-qnn {version} has no way to the NPU",
+            f"this Python's own onnxruntime-qnn {version} cannot use the NPU",
             seen,
             fix=fix,
         )
@@ -304,7 +304,7 @@ def _windows(facts: Facts) -> Iterator[Finding]:
             "Windows sees no NPU",
             f"the service {driver.service} is installed and drives no device",
             fix=Remedy(
-                f"Switch the NPU on in the firmware's settings, if it can be switched off there. Else: {UPDATE}",
+                f"Enable the NPU in the firmware's settings, if it is disabled there. Otherwise: {UPDATE}",
                 fixes.DRIVER_UPDATES,
             ),
         )
@@ -322,7 +322,7 @@ def _stubs_without_driver(facts: Facts) -> Iterator[str]:
     loaded = facts.host.packages.loaded_set if facts.host.packages else None
     stubs = [file.name for file in loaded.of("stub")] if loaded else []
     if stubs:
-        yield f"{', '.join(stubs)} cannot be loaded: {FASTRPC}, which comes with the driver, is not there"
+        yield f"{', '.join(stubs)} cannot be loaded: {FASTRPC}, which belongs to the driver, is missing"
 
 
 def _enable(driver: Driver) -> Remedy:

@@ -213,7 +213,7 @@ def removal(facts: Facts, name: str, words: str = "Remove it") -> Remedy:
             "; then open a new window. (Is it set for all users? Then as administrator, with 'Machine' for 'User'.)"
         )
     else:
-        words += ", and take it out of your shell's profile."
+        words += ", and also remove it from your shell's profile."
     return Remedy(words, unset_variable(facts, name))
 
 
@@ -234,7 +234,7 @@ def find_paths(facts: Facts) -> Iterator[Finding]:
 
 def _host_folder(facts: Facts, place: FolderFacts) -> Iterator[Finding]:
     move = Remedy(
-        "Make a host in a short path of plain letters on this computer's own disk.",
+        "Create a host in a folder with a short ASCII path on a local disk.",
         fixes.setup_lines(facts, plain_folder=True),
     )
     program = facts.host.answer.executable if facts.host.answer else facts.host.path
@@ -448,13 +448,13 @@ def find_daemon(facts: Facts) -> Iterator[Finding]:
             "the daemon does not answer",
             f"pid {daemon.pid}, {daemon.folder}",
             daemon.said,
-            fix=Remedy("See what it does; if it stays like that, end the process and start it again.", (_LOGS,)),
+            fix=Remedy("See what it does; if it still does not answer, end it and start it again.", (_LOGS,)),
         )
     elif daemon.state == "stale":
         yield finding(
             "daemon.stale",
-            "the daemon ended without taking leave",
-            f"left behind in {daemon.folder} by pid {daemon.pid}",
+            "the daemon ended unexpectedly",
+            f"its file is still in {daemon.folder}, written by pid {daemon.pid}",
             fix=Remedy("See why, then start it again.", (_LOGS, "qnnbridge host start")),
         )
     elif daemon.state == "runs" and not daemon.fits:
@@ -469,7 +469,7 @@ def find_daemon(facts: Facts) -> Iterator[Finding]:
         yield finding(
             "daemon.ends-with-window",
             "no daemon can be started from this window, and none runs",
-            "this process is in a job of Windows that ends its programs and lets none out",
+            "this process is in a Windows job that ends its programs and lets none leave",
             fix=Remedy("Have Windows start the daemon.", ("qnnbridge host service --task-scheduler",)),
         )
 

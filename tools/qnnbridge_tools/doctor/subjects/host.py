@@ -344,7 +344,7 @@ def _running(machine: Machine, interpreters: Sequence[Interpreter], looked_at: t
         emulated = [found for found in interpreters if found.real_machine in WINDOWS_MACHINES - {"ARM64"}]
         if any(found.qnn for found in emulated):
             return HostFacts(one.path, "running interpreter", "host.only-emulated", one.said, looked_at)
-    return HostFacts("", "", "host.none", "nothing that was looked at can run it", looked_at)
+    return HostFacts("", "", "host.none", "none of the examined interpreters can run it", looked_at)
 
 
 def _hidden_packages(machine: Machine) -> str:
@@ -432,7 +432,7 @@ def _others(facts: Facts) -> list[str]:
 
 
 def _fix_packages(facts: Facts) -> Remedy:
-    """Install the packages into the configured interpreter; without one, create an environment."""
+    """Return the fix that installs the packages into the configured interpreter, or else creates an environment."""
     if facts.is_windows and facts.is_arm and facts.host.source not in _NAMED:
         return fixes.set_up_host(facts)
     return fixes.host_packages(facts, facts.host.path)
@@ -448,18 +448,18 @@ def _fix_path(facts: Facts) -> Remedy:
 
 
 def _name_it(facts: Facts, path: str) -> Remedy:
-    """Change the setting that selects the wrong interpreter to another path."""
+    """Return the fix that changes the setting of the wrong interpreter to another path."""
     if facts.host.source == "--host-python":
-        return Remedy("Name one that can be the host.", (f"qnnbridge doctor --host-python {word(path)}",))
+        return Remedy("Choose one that can be the host.", (f"qnnbridge doctor --host-python {word(path)}",))
     if facts.host.source == VARIABLE:
-        words = "Name one that can be the host" + ("; then open a new window." if facts.is_windows else ".")
+        words = "Choose one that can be the host" + ("; then open a new window." if facts.is_windows else ".")
         return Remedy(words, set_variable(facts, VARIABLE, path))
-    return Remedy(f"Name one that can be the host in the configuration file: [host] python = '{path}'")
+    return Remedy(f"Choose one that can be the host in the configuration file: [host] python = '{path}'")
 
 
 def _fix_config(facts: Facts) -> Remedy:
     if "does not exist" in facts.host.said:
-        words = "Correct or remove the variable QNNBRIDGE_CONFIG, or make a host: that writes the file."
+        words = "Correct or remove the variable QNNBRIDGE_CONFIG, or create a host, which writes the file."
         return fixes.set_up_host(facts, words)
     return Remedy(
         f"Correct or remove {facts.host.source}. In TOML write paths in single "
@@ -468,7 +468,7 @@ def _fix_config(facts: Facts) -> Remedy:
 
 
 def _fix_base(facts: Facts) -> Remedy:
-    """Create the environment again, from another suitable Python if there is one."""
+    """Return the fix that creates the environment again, from another suitable Python if there is one."""
     folder = facts.host.path.rpartition("Scripts" if facts.is_windows else "bin/")[0].rstrip("\\/")
     base = next(
         (one.path for one in facts.interpreters if one.tag and one.refusal in ("", "host.packages-missing")), None
@@ -541,7 +541,7 @@ def _unfit(facts: Facts) -> Iterator[Finding]:
         yield finding(
             "host.wrong-machine",
             f"the host's interpreter is not an {facts.computer.machine} program",
-            f"{answer.executable} says that it is {answer.platform}",
+            f"{answer.executable} reports the platform {answer.platform}",
             fix=_fix_path(facts),
         )
         # Skip findings about packages of an interpreter that cannot be the host.
@@ -572,7 +572,7 @@ def _fix_modules(facts: Facts) -> Remedy:
     packages = facts.host.packages
     if packages is None or packages.version(fixes.QNN) is None:
         return fixes.host_packages(facts)
-    words = "pip brings what is missing with qnnbridge, which needs it."
+    words = "The missing packages are installed together with qnnbridge."
     return fixes.install_qnnbridge(facts, words)
 
 

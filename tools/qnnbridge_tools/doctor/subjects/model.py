@@ -243,7 +243,7 @@ def _live(model: ExaminedModel, probe: ProbeResult, name: str) -> Finding:
     if probe.error == "PlacementRefused":
         return finding(
             "model.on-cpu",
-            f"QNN does not take all of {name}",
+            f"QNN does not support all of {name}",
             probe.message,
             *probe.evidence[:4],
             fix=probe.fix or "Change these nodes, or allow fallback='cpu'.",
@@ -333,7 +333,7 @@ def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iter
             f"{GENAI} {installed.version} needs {wanted}",
             # With 1.x replace onnxruntime-genai, because another onnxruntime would overwrite files of the provider.
             fix=fixes.by_pip(
-                facts, f"install {GENAI}=={TRIED[0]}", "Install a release for the onnxruntime that is there."
+                facts, f"install {GENAI}=={TRIED[0]}", "Install a release for the installed onnxruntime."
             )
             if is_whole
             else fixes.by_pip(facts, f"install {word(wanted)}"),

@@ -179,7 +179,7 @@ def _hex(text: str) -> str:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).hex()
 
 
-# With so many missing files the cause is not a virus scanner that removed a single library.
+# With this many missing files the cause is not a virus scanner that removed a single library.
 _MANY_FILES: Final = 5
 
 
@@ -327,7 +327,7 @@ def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
             facts, packages, f"import onnxruntime loads onnxruntime-qnn {packages.runtime_version or '1.x'}"
         )
     elif not is_1x(qnn) and packages.runtime_folder_has_qnn:
-        yield _leftover(facts, packages, "the folder onnxruntime holds QNN libraries of a 1.x release")
+        yield _leftover(facts, packages, "the folder onnxruntime contains QNN libraries of a 1.x release")
     elif not is_1x(qnn) and len(runtimes) > 1:
         names = " and ".join(f"{one.name} {one.version}" for one in runtimes.values())
         others = " ".join(name for name in runtimes if name != "onnxruntime")

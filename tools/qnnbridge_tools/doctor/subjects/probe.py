@@ -118,7 +118,7 @@ def _unknown(facts: Facts) -> Iterator[str]:
 
         yield (
             f"Whether the versions are to blame is unknown: {fixes.unknown_text(unknown)}. "
-            f"This qnnbridge has a table of {generated_on()}; another may know more."
+            f"This qnnbridge has a table of {generated_on()}; a newer one may have more."
         )
 
 
