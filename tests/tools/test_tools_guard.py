@@ -38,7 +38,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 TAKE_COMPILED_MODELS = {"run", "inspect", "profile", "bench", "serve", "evaluate"}
 
 # What a command says of a model that is one Relu. To the others it is a model like any other.
-NOTHING_TO_DO = {"quantize": "There is nothing in this model that can be quantised."}
+NOTHING_TO_DO = {"quantize": "This model has no operator that can be quantised."}
 
 # One that onnxruntime has loaded for years, whatever the installed onnx writes.
 IR_VERSION = 10

@@ -207,8 +207,8 @@ def test_a_task_made_on_another_system_says_what_to_fill_in() -> None:
     ("arguments", "words"),
     [
         (["--systemd", "--task-scheduler"], "different systems"),
-        (["--max-bytes", "much"], '--max-bytes "much" is no size'),
-        (["--recycle-bytes", "0"], '--recycle-bytes "0" is no size'),
+        (["--max-bytes", "much"], '--max-bytes "much" is not a size'),
+        (["--recycle-bytes", "0"], '--recycle-bytes "0" is not a size'),
         (["--idle-exit", "nan"], "--idle-exit nan is not a number of seconds"),
         (["--idle-unload", "inf"], "--idle-unload inf is not a number of seconds"),
         (["--output", "/"], "is a folder"),

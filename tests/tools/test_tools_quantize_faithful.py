@@ -234,4 +234,4 @@ def test_a_useless_verdict_gives_its_reason_where_the_length_depends_on_values(t
     rows = [[np.arange(3.0)] for _ in range(4)]
     other = [[np.arange(3.0 + (number == 2))] for number in range(4)]
     one = measure(["y"], rows, other)[0]
-    assert (one.verdict, "its length depends on its values" in one.whole.judged.reason) == ("useless", True)
+    assert (one.verdict, "its length depends on values" in one.whole.judged.reason) == ("useless", True)

@@ -200,7 +200,7 @@ def test_nonsense_is_refused_with_an_example_of_what_is_wanted(text: str) -> Non
 
 
 def test_a_misspelt_name_is_recognized() -> None:
-    with pytest.raises(OptionError, match="no exit code") as caught:
+    with pytest.raises(OptionError, match="is not an exit code") as caught:
         explain_code("STATUS_HEAP_CORUPTION")
     assert "Did you mean STATUS_HEAP_CORRUPTION?" in str(caught.value.fix)
 

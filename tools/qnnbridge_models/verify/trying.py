@@ -380,7 +380,7 @@ def prepare_trials(
         refusals = [short_of(trial.expected) for trial in trials if trial.expected.error is not None]
         reason = reason or f"the CPU does not run it on made-up inputs ({(refusals or ['no answer'])[0][:300]})"
         raise OptionError(
-            "There are no inputs to verify with: none can be made up for this model.",
+            "There are no inputs to verify with: no random inputs can be generated for this model.",
             cause=f"{reason[:1].upper()}{reason[1:]}.",
             fix="Give real inputs: --input FILE.npz, with an array for each input under its name.",
         )

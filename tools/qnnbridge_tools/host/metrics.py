@@ -215,7 +215,7 @@ def _host(figures: Figures) -> Iterator[Metric]:
     yield _one("gauge", "host_running", "1 if an NPU host runs, else 0.", int(host.running))
     # While no host runs, machine and versions are unknown, and an info without labels is useless.
     if host.versions or host.machine:
-        yield info("qnnbridge_host", "What the NPU host is.", {"machine": host.machine, **_versions(host.versions)})
+        yield info("qnnbridge_host", "Machine and versions.", {"machine": host.machine, **_versions(host.versions)})
     yield _one("counter", "host_starts", "NPU hosts that were started.", host.generation)
     yield _one("counter", "host_crashes", "Unexpected deaths of the NPU host.", host.crashes)
     replaced = host.planned_restarts

@@ -114,7 +114,7 @@ def judge_for(host: HostTraits | None) -> Judge:
         scan: ModelScan, header_of: Callable[[EpContextNode], BlobFacts | None]
     ) -> tuple[Kind, str, tuple[Any, ...]]:
         if host is None:
-            return "refused", "it is compiled, and there is no host to judge it for", ()
+            return "refused", "it is compiled, and no host was found to check it for", ()
         verdict = judge_apart(scan, host, header_of)
         if not verdict.can_run:
             return "refused", f"it is compiled and {verdict.message}", ()

@@ -51,7 +51,7 @@ FULL_BYTES: Final = 20_000_000
 
 FREE_SPACE: Final = (
     f"Free disk space (about {NEEDED_BYTES // 1_000_000} MB are needed), or choose another folder with --dir. pip "
-    "unpacks in the folder that TMPDIR names (on Windows: TEMP), which may be on another disk."
+    "unpacks in the folder of the variable TMPDIR (on Windows: TEMP), which may be on another disk."
 )
 
 

@@ -409,7 +409,7 @@ def _fix(lines: Sequence[str]) -> str | None:
     if "qnnbridge==" in text and ("no matching distribution" in text or "could not find a version" in text):
         return "The index does not have this version of qnnbridge: give its wheel or its checkout with --from."
     if "no matching distribution" in text or "could not find a version" in text:
-        return "The index lacks the package, or cannot be reached; `pip config list` says which one pip asks."
+        return "The index lacks the package, or cannot be reached; `pip config list` shows which index pip uses."
     # 13 is EACCES, and 5 is ERROR_ACCESS_DENIED of Windows.
     if "permission denied" in text or "errno 13" in text or "winerror 5" in text:
         return "Choose a folder that you may write to with --dir."
