@@ -410,9 +410,9 @@ def _count(text: str) -> int:
     return value
 
 
-# --- the log -------------------------------------------------------------------------------------------- One file
-# that rotates, in the state folder. Output of the NPU host is written to it, too. The main thread opens it once,
-# before there are other threads.
+# --- the log --------------------------------------------------------------------------------------------
+# One file that rotates, in the state folder. Output of the NPU host is written to it, too. The main thread opens it
+# once, before there are other threads.
 
 _NAME: Final = "daemon"
 _FOLDER_DIGITS: Final = 8

@@ -28,7 +28,7 @@ from qnnbridge_os.shield import when_gone
 
 _lock: contextlib.AbstractContextManager[object]
 if sys.platform == "win32":
-    # There are no forks, and closing a descriptor waits for a reader of the same descriptor: no lock around that.
+    # Without forks; and closing a descriptor waits for a reader of the same descriptor: no lock around that.
     _lock = contextlib.nullcontext()
 else:
     _lock = RLock()
@@ -144,7 +144,7 @@ class OwnedFds:
         _close_all(self._fds, self._marks)
 
     def _mark(self, fd: int) -> None:
-        # closed by other code, or not a descriptor of this system: it has no mark
+        # closed by other code, or not a descriptor of this system: it was not marked
         with contextlib.suppress(OSError):
             self._marks[fd] = mark_of(fd)
 

@@ -158,7 +158,7 @@ class Hello(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """What both sides comply with from HELLO on."""
+    """Agreement of both sides, valid from HELLO on."""
 
     api: int
     features: frozenset[str]

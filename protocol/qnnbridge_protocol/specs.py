@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="Record")
 
-# The type checker sees the decorator of the standard library, so that it knows the fields as parameters.
+# The type checker sees the decorator of the standard library, so that it accepts the fields as parameters.
 if not TYPE_CHECKING:
 
     def record(**_declared: bool) -> Callable[[type], type]:

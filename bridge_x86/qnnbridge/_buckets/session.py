@@ -91,7 +91,7 @@ class _Call:
     """Settings that all parts of a call share.
 
     Attributes:
-        names: names of the requested outputs.
+        names: the requested outputs.
         wire: return the outputs in their wire form.
         is_part: not compared with the CPU, because the whole call is.
     """
@@ -275,7 +275,7 @@ class BucketedSession:
         size = true[number]
         # If no bucket is short enough, use the exact size, so that nothing is padded.
         length = window_length(self._plan.buckets[number], size, context) or size
-        # A single window has no overlap and nothing to join.
+        # A single window does not overlap with another, and nothing is joined.
         if length == size:
             return self._answer_window(call, feeds, number)
         self._count("chunked")

@@ -68,7 +68,7 @@ class Room:
 class Budget:
     """Amount of memory that one `Host` shares for one purpose, all generations together. Thread-safe.
 
-    The used amount is the sum over the living reservations: there is no counter that an exception could leave
+    The used amount is the sum over the living reservations; not a counter, which an exception could leave
     wrong.
     """
 
