@@ -272,7 +272,7 @@ def _report(text: str) -> None:
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError, AttributeError):
-        pass  # there is no reader
+        pass  # without a reader
 
 
 def _flush() -> None:
@@ -280,7 +280,7 @@ def _flush() -> None:
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
-            pass  # there is no reader
+            pass  # without a reader
 
 
 class FolderLock:

@@ -1,7 +1,7 @@
 """Waiting for and writing to pipes on Windows, which supports neither polling nor partial writes of pipes.
 
-A write that could block is done from a separate buffer by one thread per pipe: a caller whose time is up then knows
-exactly which bytes are on their way. (A cancelled system call does not report that.)
+A write that could block is done from a separate buffer by one thread per pipe: a caller whose time is up can then
+determine exactly which bytes are on their way. (A cancelled system call does not report that.)
 
 Thread-safe; one writer at a time per pipe.
 """

@@ -33,7 +33,7 @@ if sys.platform == "win32":
 else:
     _lock = RLock()
 
-# Held while a program is started. `Popen` waits for the end of its own pipe, and a fork in between would hold a
+# Held while a program is started. `Popen` waits for the end of a pipe, and a fork in between would hold a
 # copy: the start would last as long as the fork lives. Acquired before the other lock.
 no_fork = RLock()
 
@@ -43,7 +43,8 @@ forks = 0
 _all: weakref.WeakSet[OwnedFds] = weakref.WeakSet()
 
 
-# What a descriptor refers to: type and rights, number of the file, device. For a pipe, Windows has only the first.
+# Identity of the object behind a descriptor: type and rights, number of the file, device. For a pipe, Windows has
+# only the first.
 Mark = tuple[int, ...]
 
 

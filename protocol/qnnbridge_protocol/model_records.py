@@ -320,7 +320,7 @@ class ModelDescription(Record):
     Attributes:
         readable: the file is a readable ONNX model; otherwise the other fields are empty.
         inputs: without initializers.
-        external: names of the files next to the model.
+        external: the files next to the model.
         operators: operators of the model, with their domain if it is not ONNX's own.
         metadata: descriptive fields, called as in ONNX Runtime, and custom metadata.
     """
