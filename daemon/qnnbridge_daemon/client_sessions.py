@@ -412,11 +412,11 @@ def _relay(request: Request) -> Callable[[Frame], None]:
     return take
 
 
-# --- memory --------------------------------------------------------------------------------------------- Slabs
-# that the client shares with the daemon, and memory of its plans, all within its limit. The NPU host also maps a
-# slab, from the client's memory, so that tensors need no copy here. For the daemon's own fast channels the slab
-# looks like an array of an application (`qnnbridge._fastpath.memory`). If this fails (no descriptor or handle left,
-# an NPU host that does not map it), the contents are copied. Memory counts until its last reference is gone;
+# --- memory ---------------------------------------------------------------------------------------------
+# Slabs that the client shares with the daemon, and memory of its plans, all within its limit. The NPU host also
+# maps a slab, from the client's memory, so that tensors need no copy here. For the daemon's own fast channels the
+# slab looks like an array of an application (`qnnbridge._fastpath.memory`). If this fails (no descriptor or handle
+# left, an NPU host that does not map it), the contents are copied. Memory counts until its last reference is gone;
 # finalizers only append to a queue, which a later call processes.
 
 

@@ -28,11 +28,11 @@ from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import VersionMismatch
 from qnnbridge_protocol.visible import log_of
 
-# --- the two pipes to one client ------------------------------------------------------------------------ In a
-# process that serves several clients, one client may stop reading before a gigabyte of answers, or stop writing in
-# the middle of a frame. That blocks only its own threads, and can be ended from outside at any time (`end`). One
-# thread reads and one writes at a time (the server's locks). The descriptors are closed after the last thread has
-# left them.
+# --- the two pipes to one client ------------------------------------------------------------------------
+# In a process that serves several clients, one client may stop reading before a gigabyte of answers, or stop
+# writing in the middle of a frame. That blocks only its own threads, and can be ended from outside at any time
+# (`end`). One thread reads and one writes at a time (the server's locks). The descriptors are closed after the last
+# thread has left them.
 
 T = TypeVar("T")
 

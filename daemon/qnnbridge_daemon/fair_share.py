@@ -2,7 +2,7 @@
 
 At most `slots` calls are in the host at a time, enough to keep the NPU busy between two calls; all others wait
 here, where they can still be ordered fairly and withdrawn. Clients take turns. A client with many threads must not
-crowd out a client with a single thread, which has no call for a moment: so while others are active, or were a
+crowd out a client with a single thread, which is without a call for a moment: so while others are active, or were a
 moment ago, no client gets more slots than the others demand for themselves, or than its share.
 
 Thread-safe. A caller that finds a free slot takes it without waking a thread.

@@ -272,7 +272,7 @@ def _report(text: str) -> None:
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError, AttributeError):
-        pass  # there is no reader
+        pass  # without a reader
 
 
 def _flush() -> None:
@@ -280,7 +280,7 @@ def _flush() -> None:
         try:
             stream.flush()
         except (OSError, ValueError, AttributeError):
-            pass  # there is no reader
+            pass  # without a reader
 
 
 class FolderLock:
@@ -410,9 +410,9 @@ def _count(text: str) -> int:
     return value
 
 
-# --- the log -------------------------------------------------------------------------------------------- One file
-# that rotates, in the state folder. Output of the NPU host is written to it, too. The main thread opens it once,
-# before there are other threads.
+# --- the log --------------------------------------------------------------------------------------------
+# One file that rotates, in the state folder. Output of the NPU host is written to it, too. The main thread opens it
+# once, before there are other threads.
 
 _NAME: Final = "daemon"
 _FOLDER_DIGITS: Final = 8

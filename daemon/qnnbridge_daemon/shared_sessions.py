@@ -5,9 +5,8 @@ without users stays loaded for a moment, because the next run of the same progra
 calls is unloaded after a while and recreated by its next call, from the same files: if those have changed, the call
 is answered with `ModelChanged`.
 
-If the NPU has no room for a session, the least recently used sessions on it are unloaded, one after the other,
-until there is room (`RemoteSession` requests that whenever it creates a session). A session with a running call is
-not unloaded.
+If the NPU is full, the least recently used sessions on it are unloaded, one after the other, until there is room
+(`RemoteSession` requests that whenever it creates a session). A session with a running call is not unloaded.
 
 A session with state (a profile, dynamic options, files that it writes) is never shared and never unloaded.
 
@@ -52,7 +51,7 @@ Make = Callable[[Cancellation], RemoteSession]
 
 
 def may_be_shared(spec: SessionSpec) -> bool:
-    """Return whether the session has no state and writes no files that belong to one client only."""
+    """Return whether the session is stateless and writes no files that belong to one client only."""
     if any(spec.options.get(name) for name in _OWN_STATE):
         return False
     if any(spec.config_entries.get(name) for name in _OWN_ENTRIES):
@@ -227,7 +226,7 @@ class SharedSessions:
             self.reloads += 1
 
     def make_room(self, error: BridgeError, deadline: float | None) -> bool:
-        """Unload the least recently used session, because the NPU has no room for another.
+        """Unload the least recently used session, because the NPU is full.
 
         Return whether there was one; if not, add what occupies the NPU to the error.
         """
@@ -411,13 +410,13 @@ def identified(
     (`FileStamp`), and a session of the wrong model would silently compute wrong numbers.
 
     Args:
-        fingerprint: fingerprint that the client knows.
+        fingerprint: fingerprint from the client.
 
     Raises:
         ModelChanged: the model has another fingerprint.
         BridgeError: the model is unreadable.
     """
-    # Cheap for a model that the host knows: a file is hashed again only if its stamp has changed.
+    # Cheap for a model that the host has seen: a file is hashed again only if its stamp has changed.
     found = identify(host, recipe, deadline, stop).model
     if fingerprint is not None and fingerprint != found.fingerprint:
         raise ModelChanged(
@@ -435,7 +434,8 @@ def key_of(recipe: SessionRecipe, described: Any, buffers: tuple[Any, ...]) -> s
     are the initializers as received.
     """
     without = isinstance(recipe.cache, CacheSettings) and recipe.cache.wanted is False
-    # Retries, timeouts and the client's names are not part of the key: they belong to the `ClientSession`.
+    # Retries, timeouts and the client's own identifiers are not part of the key: they belong to the
+    # `ClientSession`.
     digest = hashlib.sha256(f"{recipe.fingerprint} {recipe.options_hash} {without}".encode())
     digest.update(repr(described).encode())
     for buffer in buffers:

@@ -1,8 +1,8 @@
 """Pipes, and the streams and memory shared with the host, on Linux. Thread-safe.
 
 The host opens shared objects through this process' entry in /proc, so no inheritance and no socket is needed. The
-memory is a memfd: it has no name that could be left over, and is sealed, so that neither side can shrink it while
-the other uses it. In a fork of this process the descriptors are closed (`OwnedFds`).
+memory is a memfd: it is anonymous, so no file can be left over, and is sealed, so that neither side can shrink it
+while the other uses it. In a fork of this process the descriptors are closed (`OwnedFds`).
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class ChannelStreams:
     def wake_reader(self, data: bytes | bytearray) -> None:
         """Let a reading thread of this process find `data` in the stream, between the host's messages. Raise
         `OSError`."""
-        # Opened for reading and writing: so the reader cannot be gone, and there is no signal. The descriptor is
+        # Opened for reading and writing: so the reader cannot be gone, and SIGPIPE cannot occur. The descriptor is
         # not kept, because then the death of the host would not end the stream.
         fds = OwnedFds()
         try:

@@ -84,7 +84,7 @@ def _first(options: int, flags: int, take: Callable[[int], T]) -> T | None:
     """Take the first child of the program that has changed; return ``None`` if none has and `options` has WNOHANG.
 
     Raises:
-        ChildProcessError: the program has no children.
+        ChildProcessError: the program is without children.
     """
     while True:
         pid = _changed(flags)

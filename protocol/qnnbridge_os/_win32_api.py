@@ -20,7 +20,7 @@ _JOB_EXTENDED_LIMITS = 9
 _JOB_DIE_ON_UNHANDLED_EXCEPTION = 0x0400
 _JOB_KILL_ON_CLOSE = 0x2000
 
-# FilePipeLocalInformation of ntifs.h. Win32 itself has no call for the free space in a pipe.
+# FilePipeLocalInformation of ntifs.h. Win32 itself cannot report the free space in a pipe.
 _FILE_PIPE_LOCAL_INFORMATION = 24
 
 # Shared by the modules of Windows: the types of a function are declared once. With use_last_error ctypes keeps the
@@ -114,7 +114,7 @@ def _last_error() -> OSError:
 def open_file(path: str, access: int, share: int, how: int, flags: int, security: int = 0) -> int:
     """Return a handle. `security` is the address of SECURITY_ATTRIBUTES, or 0. Raise `OSError`.
 
-    Before Python 3.11.8 and 3.12.2 `_winapi.CreateFile` opens only names in the code page of at most 260 characters
+    Before Python 3.11.8 and 3.12.2 `_winapi.CreateFile` opens only paths in the code page of at most 260 characters
     (python/cpython#114611).
     """
     handle: int | None = kernel32.CreateFileW(path, access, share, security or None, how, flags, None)

@@ -1,8 +1,8 @@
 """Child processes on Windows.
 
 Invariants: a child and everything it starts are in one job, which ends them when its handle is closed, however this
-process ends; the child inherits three pipe handles and nothing else; it has no window, cannot be reached by Ctrl+C
-in this process' console, and crashes without a dialog.
+process ends; the child inherits three pipe handles and nothing else; it runs without a window, cannot be reached by
+Ctrl+C in this process' console, and crashes without a dialog.
 
 Thread-safe. Waiting uses the process handle, never a process id, and exit code 259 is an exit code.
 """

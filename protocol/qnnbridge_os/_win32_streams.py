@@ -1,7 +1,7 @@
 """Waiting for and writing to pipes on Windows, which supports neither polling nor partial writes of pipes.
 
-A write that could block is done from a separate buffer by one thread per pipe: a caller whose time is up then knows
-exactly which bytes are on their way. (A cancelled system call does not report that.)
+A write that could block is done from a separate buffer by one thread per pipe: a caller whose time is up can then
+determine exactly which bytes are on their way. (A cancelled system call does not report that.)
 
 Thread-safe; one writer at a time per pipe.
 """
@@ -408,7 +408,7 @@ def _take_handle_back(handle: int, pid: int) -> None:
     source = _winapi.OpenProcess(_PROCESS_DUP_HANDLE, False, pid)
     try:
         us = _winapi.GetCurrentProcess()
-        # Windows has no call that closes a handle of another process. The handle is moved here, and closed here.
+        # Windows cannot close a handle of another process. The handle is moved here, and closed here.
         how = _winapi.DUPLICATE_CLOSE_SOURCE | _winapi.DUPLICATE_SAME_ACCESS
         _winapi.CloseHandle(_winapi.DuplicateHandle(source, handle, us, 0, False, how))
     finally:

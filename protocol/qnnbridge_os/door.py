@@ -1,7 +1,7 @@
 """The daemon's socket or pipe: both ends of it, and what is passed through it. One module per system, chosen
 here."""
 
-# ruff: noqa: F403, F405 - the two have the same names, which `__all__` lists once
+# ruff: noqa: F403, F405 - both modules define the same functions, which `__all__` lists once
 
 from __future__ import annotations
 

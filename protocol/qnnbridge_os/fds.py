@@ -28,12 +28,12 @@ from qnnbridge_os.shield import when_gone
 
 _lock: contextlib.AbstractContextManager[object]
 if sys.platform == "win32":
-    # There are no forks, and closing a descriptor waits for a reader of the same descriptor: no lock around that.
+    # Without forks; and closing a descriptor waits for a reader of the same descriptor: no lock around that.
     _lock = contextlib.nullcontext()
 else:
     _lock = RLock()
 
-# Held while a program is started. `Popen` waits for the end of its own pipe, and a fork in between would hold a
+# Held while a program is started. `Popen` waits for the end of a pipe, and a fork in between would hold a
 # copy: the start would last as long as the fork lives. Acquired before the other lock.
 no_fork = RLock()
 
@@ -43,7 +43,8 @@ forks = 0
 _all: weakref.WeakSet[OwnedFds] = weakref.WeakSet()
 
 
-# What a descriptor refers to: type and rights, number of the file, device. For a pipe, Windows has only the first.
+# Identity of the object behind a descriptor: type and rights, number of the file, device. For a pipe, Windows has
+# only the first.
 Mark = tuple[int, ...]
 
 
@@ -144,7 +145,7 @@ class OwnedFds:
         _close_all(self._fds, self._marks)
 
     def _mark(self, fd: int) -> None:
-        # closed by other code, or not a descriptor of this system: it has no mark
+        # closed by other code, or not a descriptor of this system: it was not marked
         with contextlib.suppress(OSError):
             self._marks[fd] = mark_of(fd)
 

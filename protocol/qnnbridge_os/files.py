@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-# Prefix of the names of incomplete files. A killed process leaves one behind.
+# File name prefix of incomplete files. A killed process leaves one behind.
 TEMPORARY: Final = ".qnnbridge-part-"
 
 
@@ -104,7 +104,7 @@ def sync_file(path: str | os.PathLike[str]) -> None:
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
-    """Make new names in the folder survive a loss of power, if the system can sync folders."""
+    """Make new files in the folder survive a loss of power, if the system can sync folders."""
     # `os.open` does not accept a folder on Windows.
     if sys.platform == "win32":
         return
@@ -123,7 +123,7 @@ def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str])
         # Caches of model hubs contain links; on Linux `os.link` would link these instead of their files.
         os.link(os.path.realpath(source), target)
     except OSError as error:
-        # Without space for a link there is no space for a copy.
+        # If the space does not suffice for a link, it does not for a copy.
         if error.errno == errno.ENOSPC:
             raise
         import shutil

@@ -4,7 +4,7 @@
 Objects that outlive a call are therefore registered here (`renew_in_forks`) and made usable in each child before
 anything else runs there. Objects of a call, and those that a renewed object recreates, are not registered.
 
-Thread-safe. Windows has no fork, and nothing is registered there.
+Thread-safe. Windows cannot fork, and nothing is registered there.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ else:
         """Create the folder and its parents, readable by this user only. Do not change an existing folder."""
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            # With the mode in the call, there is no moment in which others could enter.
+            # With the mode in the call, others cannot enter at any time.
             path.mkdir(mode=0o700)
         except FileExistsError:
             pass

@@ -1,6 +1,6 @@
 """Child processes, the pipes to them, and memory that is shared with them: one module per system, chosen here."""
 
-# ruff: noqa: F403, F405 - the two have the same names, which `__all__` lists once
+# ruff: noqa: F403, F405 - both modules define the same functions, which `__all__` lists once
 
 from __future__ import annotations
 

@@ -321,7 +321,7 @@ class ChildProcess(Protocol):
         """Wait for the end of the process or the timeout, and return `poll`."""
 
     def terminate(self) -> None:
-        """Ask the process to end (SIGTERM). Windows has no equivalent for a process without a window: `kill`."""
+        """Ask the process to end (SIGTERM). Impossible on Windows for a process without a window: `kill`."""
 
     def kill(self) -> None:
         """End the process and everything that it started, at once. Does not wait."""

@@ -50,7 +50,7 @@ class TooLate(Exception):
 def in_turn(lock: RLock, timeout_s: float, work: Callable[[], T]) -> T:
     """Run `work` while this thread holds the lock. `timeout_s` -1 waits forever. Raise `TooLate` after the timeout.
 
-    The lock is acquired inside the ``try``; a re-entrant lock knows whether this thread holds it.
+    The lock is acquired inside the ``try``; a re-entrant lock stores whether this thread holds it.
     """
     try:
         if not lock.acquire(timeout=timeout_s):

@@ -149,9 +149,9 @@ def file_version(path: str) -> str | None:
     return f"{high >> 16}.{high & 0xFFFF}.{low >> 16}.{low & 0xFFFF}"
 
 
-# --- files ---------------------------------------------------------------------------------------------- Python's
-# ``st_ctime`` is the time of creation on Windows. The short path is an alternative name that Windows keeps for a
-# path: it consists of characters that every program can open.
+# --- files ----------------------------------------------------------------------------------------------
+# Python's ``st_ctime`` is the time of creation on Windows. The short path is an alternative name that Windows keeps
+# for a path: it consists of characters that every program can open.
 
 _FILE_READ_ATTRIBUTES = 0x0080
 _SHARE_ALL = 0x1 | 0x2 | 0x4
@@ -197,7 +197,7 @@ def change_time_ns(path: str, status: os.stat_result) -> int:
 
 
 def short_path(path: str) -> str:
-    """Return the short name of an existing path; the path itself if the volume keeps no short names."""
+    """Return the short name of an existing path; the path itself if the volume keeps none."""
     length = _get_short_path(path, None, 0)
     buffer = ctypes.create_unicode_buffer(length + 1)
     written = _get_short_path(path, buffer, length + 1)

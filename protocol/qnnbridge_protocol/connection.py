@@ -49,7 +49,7 @@ FEATURES: frozenset[str] = frozenset({"phase", "cancel", CALL_BACK_FEATURE}) | S
 # Used by a daemon and its clients only: releases that are far apart refuse each other.
 DAEMON_FEATURE = "daemon"
 
-# Requests of a client to a daemon with an incompatible version: to end if the daemon is older and has no client,
+# Requests of a client to a daemon with an incompatible version: to end if the daemon is older and without clients,
 # since the client starts another one; to end in any case. If the daemon ends, `LEAVING` in the error's details is
 # the feature.
 MAKE_WAY_FEATURE = "make-way"
@@ -158,7 +158,7 @@ class Hello(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """What both sides comply with from HELLO on."""
+    """Agreement of both sides, valid from HELLO on."""
 
     api: int
     features: frozenset[str]

@@ -34,7 +34,7 @@ MAX_RANK = 64
 # passes.
 MAX_TENSOR_BYTES = 2**62
 
-# Maximum nesting of values and types. ONNX Runtime has no value deeper than 3; a descriptor of this depth and the
+# Maximum nesting of values and types. Values of ONNX Runtime are at most 3 deep; a descriptor of this depth and the
 # levels of the header around it stay below the maximum nesting of a header (16).
 MAX_DEPTH = 8
 

@@ -132,7 +132,7 @@ def parse_prefix(data: bytes | bytearray | memoryview, limits: Limits) -> Prefix
         raise desync(f"{count} buffers, allowed are {limits.max_buffers}", data)
     if body_bytes > limits.max_body:
         raise desync(f"body of {body_bytes} bytes, allowed are {limits.max_body}", data)
-    # Bytes outside any buffer would have no place.
+    # Bytes outside any buffer could not be stored.
     if body_bytes and not count:
         raise desync(f"body of {body_bytes} bytes without a buffer", data)
     return Prefix(version, kind, request_id, header_bytes, count, body_bytes, crc)
@@ -144,9 +144,9 @@ def check_crc(prefix: bytes | bytearray | memoryview, header: bytes | bytearray 
         raise desync("checksum of prefix and header is wrong", prefix)
 
 
-# --- the header ------------------------------------------------------------------------------------------ One
-# msgpack map, strictly: no extension types, no timestamps, no duplicate keys, text keys only, bounded depth. Never
-# pickle.
+# --- the header ------------------------------------------------------------------------------------------
+# One msgpack map, strictly: no extension types, no timestamps, no duplicate keys, text keys only, bounded depth.
+# Never pickle.
 
 _PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 
@@ -216,11 +216,11 @@ def _check_depth(header: dict[str, Any]) -> None:
     raise desync(f"the header is nested deeper than {MAX_DEPTH}")
 
 
-# --- frames to bytes and back ---------------------------------------------------------------------------- Writing
-# copies no buffer. The reader provides memory for the next bytes (`get_buffer`); `advance` gets their number. A
-# small frame is read completely into a staging buffer. A large tensor is received directly into a separate array,
-# so the kernel makes the only copy. Order for every frame: prefix, check of its numbers, header, check of its sizes
-# against the prefix, and only then memory for the body.
+# --- frames to bytes and back ----------------------------------------------------------------------------
+# Writing copies no buffer. The reader provides memory for the next bytes (`get_buffer`); `advance` gets their
+# number. A small frame is read completely into a staging buffer. A large tensor is received directly into a
+# separate array, so the kernel makes the only copy. Order for every frame: prefix, check of its numbers, header,
+# check of its sizes against the prefix, and only then memory for the body.
 
 _ZEROS = bytes(64)
 

@@ -86,7 +86,7 @@ def install_command(extras: str = "", *, python: str = "python", options: str = 
     Without a known origin the command is for the folder of a checkout, which the text mentions.
 
     Args:
-        extras: names of extras, such as ``host,genai``.
+        extras: the extras, such as ``host,genai``.
         python: the interpreter to install into.
         options: options of `pip install`, such as ``--upgrade``.
     """

@@ -36,7 +36,7 @@ EVIDENCE_BYTES = 256
 
 
 class Limits(NamedTuple):
-    """What one side accepts.
+    """Limits of one side.
 
     Attributes:
         max_header: bytes of a msgpack header. Ten thousand tensors are described in less than 1 MiB, and unpacking

@@ -58,7 +58,7 @@ class CacheSettings(Record):
 
 @record(frozen=True, repr=False, eq=False)
 class CacheStatus(Shown, Record):
-    """What the cache did for a session.
+    """Action of the cache for a session.
 
     Attributes:
         state: "hit": loaded a compiled model from the cache; "miss": compiled into the cache, then loaded from
@@ -320,9 +320,9 @@ class ModelDescription(Record):
     Attributes:
         readable: the file is a readable ONNX model; otherwise the other fields are empty.
         inputs: without initializers.
-        external: names of the files next to the model.
+        external: the files next to the model.
         operators: operators of the model, with their domain if it is not ONNX's own.
-        metadata: descriptive fields by ONNX Runtime's names, and custom metadata.
+        metadata: descriptive fields, called as in ONNX Runtime, and custom metadata.
     """
 
     model: ModelIdentity
@@ -530,8 +530,8 @@ def absolute_model_path(given: str | os.PathLike[str], *, prepared: bool = False
     # After `abspath`: the name of the working folder may be the part that cannot be sent.
     check_travels(path)
     try:
-        os.stat(path)  # raises an error with the reason if there is no file
-    # ValueError: there is a NUL in the path, or the locale has no bytes for it (UnicodeEncodeError).
+        os.stat(path)  # raises an error with the reason for a missing file
+    # ValueError: the path contains a NUL, or cannot be encoded in the locale (UnicodeEncodeError).
     except (OSError, ValueError) as error:
         raise unreadable(shown, path, error) from None
     if os.path.isdir(path) and not (prepared and os.path.isfile(os.path.join(path, PREPARED_MANIFEST))):

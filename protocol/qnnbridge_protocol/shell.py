@@ -86,7 +86,7 @@ def _is_plain(word: str) -> bool:
     """Return whether no shell of Windows interprets any character of the word."""
     import re
 
-    # `~` is the home folder only at the beginning; short names of Windows have it in the middle.
+    # `~` is the home folder only at the beginning; the short paths of Windows contain it in the middle.
     return re.fullmatch(r"(?!~)[\w.:=/\\+~-]+", word) is not None
 
 

@@ -102,7 +102,7 @@ _FOLDER = r"[^\s\\/\"'<>|:*?,;()]+(?: [^\s\\/\"'<>|:*?,;()]+){0,3}[\\/]+"
 
 def without_folders(text: str) -> str:
     """Return the text with each absolute path shortened to the name of its file."""
-    # Most texts have no path, and importing `re` costs time in an application that shows nothing else.
+    # Most texts contain no path, and importing `re` costs time in an application that shows nothing else.
     if "/" not in text and "\\" not in text:
         return text
     import re

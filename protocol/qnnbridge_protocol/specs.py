@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="Record")
 
-# The type checker sees the decorator of the standard library, so that it knows the fields as parameters.
+# The type checker sees the decorator of the standard library, so that it accepts the fields as parameters.
 if not TYPE_CHECKING:
 
     def record(**_declared: bool) -> Callable[[type], type]:
@@ -144,7 +144,7 @@ class FixSpec(Record):
 
     Attributes:
         constants: inputs that become a number or a small tensor (`input_constants`).
-        only, skip: names of rewrites.
+        only, skip: the rewrites to apply, or to omit.
         when: "always"; "refused": if QNN refuses the model or is known to compute it wrong; "never".
     """
 
@@ -170,11 +170,11 @@ class SessionSpec(Record):
         fallback: "error" refuses a session if any node would run on the CPU although QNN was requested.
         options: attributes of ``onnxruntime.SessionOptions`` that the application set, by name; enums as numbers.
         config_entries: ``SessionOptions.add_session_config_entry`` pairs.
-        initializers, external_initializers: names of initializers that are sent as values.
+        initializers, external_initializers: initializers, by name, that are sent as values.
         fix: create the session from a rewritten copy of the model; ``None``: only if QNN is known to compute it
             wrong.
-        files_in_memory: names of external data files whose bytes are sent as values of uint8, instead of files on a
-            disk.
+        files_in_memory: external data files, by name, whose bytes are sent as values of uint8, instead of files on
+            a disk.
     """
 
     model_path: str | None
@@ -329,7 +329,7 @@ class Placement(Shown, Record):
         return f"{text}, {AFTER_OPTIMISATION}"
 
     def cpu_names_text(self) -> str:
-        """Return the names of the first nodes on the CPU, and the number of the others."""
+        """Return the first nodes on the CPU by name, and the number of the others."""
         shown = ", ".join(f"{name or '(unnamed)'} ({op})" for name, op in self.cpu_list[:SHOWN_CPU_NODES])
         others = self.cpu_nodes - min(SHOWN_CPU_NODES, len(self.cpu_list))
         return shown + (f" and {others} more" if others else "")

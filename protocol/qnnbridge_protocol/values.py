@@ -34,7 +34,7 @@ Every descriptor is an array of msgpack whose first member is a tag of one lette
     table    = tensor             [rows, number of keys], of a scalar type; at least one key
     lengths  = tensor             one dimension, int64: how many of the keys and scalars belong to each map
 
-Values are nested at most 8 deep (a tensor counts as one level). A descriptor has no other members.
+Values are nested at most 8 deep (a tensor counts as one level). Other members are not allowed in a descriptor.
 
 Buffers
 -------
@@ -116,7 +116,7 @@ class Encoder:
     - a contiguous native array is not copied: its buffer *is* the caller's memory until the message has been sent;
     - nothing is converted silently. A declared type only decides for values without a type (lists, Python scalars,
       empty
-      maps); an array of another dtype is sent unchanged, and the check of names and types reports it.
+      maps); an array of another dtype is sent unchanged, and the check of all inputs reports it.
     """
 
     __slots__ = ("buffers",)

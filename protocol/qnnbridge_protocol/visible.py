@@ -1,4 +1,4 @@
-"""Safe presentation of untrusted text: names come from model files, requests and other programs.
+"""Safe presentation of untrusted text: text comes from model files, requests and other programs.
 
 A terminal interprets control sequences (which set titles and clipboards, or clear the screen), and a line feed or a
 bidirectional control lets a name look like text of qnnbridge. Imports nothing heavy.

@@ -131,7 +131,7 @@ def _as_relation(node: ast.expr) -> Relation | None:
     if isinstance(node.op, (ast.Mult, ast.Add)) and _number(left) is not None:
         left, right = right, left
     inner, number = _as_relation(left), _number(right)
-    # Only the last step may divide: a `Relation` has no form for `seq // 2 + 1`.
+    # Only the last step may divide: a `Relation` cannot express `seq // 2 + 1`.
     if inner is None or number is None or inner.divisor != 1:
         return None
     if isinstance(node.op, ast.Mult):

@@ -146,7 +146,7 @@ def _repeat_last(out: Array, axis: int, size: int) -> None:
     if size:
         out[before + (slice(size, None),)] = out[before + (slice(size - 1, size),)]  # noqa: RUF005 - Python 3.10
     else:
-        # An empty input has no last row.
+        # The last row of an empty input does not exist.
         out[...] = "" if out.dtype.kind == "O" else 0
 
 

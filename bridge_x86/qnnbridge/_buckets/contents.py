@@ -51,7 +51,7 @@ def highest_valid(feeds: Feeds, names: Iterable[str], run: Runs) -> dict[str, in
 
     Args:
         feeds: inputs that the model accepts.
-        names: integer inputs.
+        names: the integer inputs to read.
     """
     found: dict[str, int] = {}
     shapes = _shapes(run(feeds))

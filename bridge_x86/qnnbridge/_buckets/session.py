@@ -295,7 +295,7 @@ class BucketedRunner:
         size = true[number]
         # If no bucket is short enough, use the exact size, so that nothing is padded.
         length = window_length(self._plan.buckets[number], size, context) or size
-        # A single window has no overlap and nothing to join.
+        # A single window does not overlap with another, and nothing is joined.
         if length == size:
             return self._answer_window(call, feeds, number)
         self._count("chunked")

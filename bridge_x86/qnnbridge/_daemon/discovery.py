@@ -152,7 +152,7 @@ class Discovery:
 
 
 def read_discovery(folder: Path) -> Discovery | None:
-    """Return the file of the last daemon; ``None`` if there is no valid one.
+    """Return the file of the last daemon; ``None`` without a valid file.
 
     Raises:
         HostStartFailed: other users could have written or read it.

@@ -111,7 +111,7 @@ ENVIRONMENT: Final = frozenset(
     )
 )
 
-# Files with other names in the folder are neither listed nor deleted.
+# Other files in the folder are neither listed nor deleted.
 _ID = re.compile(r"^\d{8}-\d{6}-[0-9a-f]{8}$")
 
 

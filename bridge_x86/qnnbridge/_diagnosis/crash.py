@@ -194,7 +194,7 @@ class CrashRecord:
         """Output of faulthandler: its title, then the frames of the thread that crashed, innermost first.
 
         That is the thread that faulthandler calls current. It does not list native threads; the frames of the other
-        threads then have no meaning, unless there is only one, which waited for the native thread.
+        threads are then meaningless, unless there is only one, which waited for the native thread.
         """
         title = ""
         threads: list[list[str]] = []

@@ -210,7 +210,7 @@ def fastrpc(number: int) -> QnnCode | None:
 
 
 def find_qnn_code(text: str) -> QnnCode | None:
-    """Return the first QNN error in a log line or message; search for names before numbers."""
+    """Return the first QNN error in a log line or message; search for words before numbers."""
     for match in _QNN_NAME.finditer(text):
         row = qnn_code_named(match.group())
         if row is not None:
@@ -240,10 +240,8 @@ class LogRule:
 
     Attributes:
         pattern: searched in a line without its time stamp. Its named groups can be used in `cause` and `fix`; a
-            group
-            ``qnn`` (name or number of a QNN error) also defines ``{meaning}`` and ``{advice}``. Compiled at the
-                first
-            use, because most processes never need it.
+            group ``qnn`` (name or number of a QNN error) also defines ``{meaning}`` and ``{advice}``. Compiled at
+            the first use, because most processes never need it.
         setup: QNN as a whole did not start, which explains every node that is not on QNN.
     """
 

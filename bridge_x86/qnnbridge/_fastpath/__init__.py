@@ -1,9 +1,9 @@
 """The fast path: repeated calls, with tensors in memory that both processes have mapped.
 
 Theory of operation. The first call uses the connection (`replay`), which checks it and reports the types and shapes
-of its outputs. `KnownCalls` stores these, and a later call with the same names, types and shapes uses a *channel*:
-two separate pipes, on which a call is 32 bytes there and 32 bytes back. The meaning of those bytes was agreed
-before, as a *plan*: the host has bound the session's inputs and outputs to fixed places in shared memory.
+of its outputs. `KnownCalls` stores these, and a later call with the same inputs, outputs, types and shapes uses a
+*channel*: two separate pipes, on which a call is 32 bytes there and 32 bytes back. The meaning of those bytes was
+agreed before, as a *plan*: the host has bound the session's inputs and outputs to fixed places in shared memory.
 
 One dictionary per channel, `ChannelPlans`, decides whether a plan serves a call. Its key contains
 
@@ -68,7 +68,7 @@ class Room:
 class Budget:
     """Amount of memory that one `Host` shares for one purpose, all generations together. Thread-safe.
 
-    The used amount is the sum over the living reservations: there is no counter that an exception could leave
+    The used amount is the sum over the living reservations; not a counter, which an exception could leave
     wrong.
     """
 

@@ -72,7 +72,7 @@ Find = Callable[[Names, Feed], "CallSignature | None"]
 class KnownCalls:
     """Calls of one session that succeeded over the connection, which has checked them. Thread-safe.
 
-    The key contains the names of the outputs, and name, type and shape of each input, in the order of the feed. The
+    The key contains the name of each output, and name, type and shape of each input, in the order of the feed. The
     stored types and shapes of the outputs are an expectation: the host compares each answer with it. Two threads
     may add the same call at once.
     """

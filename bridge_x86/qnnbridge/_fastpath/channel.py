@@ -360,7 +360,7 @@ BOOL = np.dtype(np.bool_)
 
 
 class NoSharedMemory(Exception):
-    """There is no shared memory, or not enough: the call uses the connection."""
+    """Shared memory is not available, or insufficient: the call uses the connection."""
 
 
 class SlabSource(Protocol):

@@ -99,7 +99,7 @@ class ChannelPool:
         self._forks = fds.forks
         self._lock = RLock()
         # Held while the host attaches memory that several callers may want to attach, which may take long. A
-        # re-entrant lock knows its owner, so Ctrl+C between taking it and entering the block cannot leave it
+        # re-entrant lock stores its owner, so Ctrl+C between taking it and entering the block cannot leave it
         # locked.
         self._attaching = RLock()
         # Idle channels; the most recently used one is the last.
@@ -327,7 +327,7 @@ class ChannelPool:
             seen: channel -> number of its last call at the last check.
 
         Returns:
-            False if nothing is left to maintain.
+            False if nothing remains to be maintained.
         """
         self.take_in()
         # Take from the left, the least recently used end, and append on the right: one turn keeps the order. A

@@ -3,9 +3,9 @@
 One side writes a slab. Frames on a channel hand it over; it contains no lock and no flag.
 
 An array of the application (`SharedArrays.empty`) lies in a block of a slab. The block is the base of the array and
-of all its views, and its memory is free again when the block is gone: there are no counters and no finalizers. The
-arrays outlive hosts: a new host attaches the same memory. Each array belongs to the `SharedArrays` of one `Host`;
-arrays of another host are copied like ordinary ones. Thread-safe.
+of all its views, and its memory is free again when the block is gone: this needs neither counters nor finalizers.
+The arrays outlive hosts: a new host attaches the same memory. Each array belongs to the `SharedArrays` of one
+`Host`; arrays of another host are copied like ordinary ones. Thread-safe.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class SharedArrays:
         reusable: bool = False,
         read_only: bool = False,
     ) -> Array:
-        """Return an uninitialised array. Raise `OSError` if there is no shared memory, or not enough.
+        """Return an uninitialised array. Raise `OSError` without sufficient shared memory.
 
         `reusable`: keep the memory for a while after the array is dropped. For results, which come and go with
         every call: a new slab costs page faults and a message to the host.
@@ -232,7 +232,7 @@ class SharedArrays:
         return block, slab
 
     def _new_slab(self, size: int, host_writes: bool) -> Slab:
-        # Slabs have no finalizer, which could run between any two lines, so dead ones are searched for.
+        # Slabs do not use a finalizer, which could run between any two lines, so dead ones are searched for.
         self._forget_the_dead()
         room = self._budget.take(size)
         if room is None:
@@ -308,7 +308,7 @@ def allocate(
     read_only: bool = False,
 ) -> Array | None:
     """Return `SharedArrays.empty` of the host; ``None`` if memory cannot be shared, or not that much now."""
-    # A tensor without elements has no memory to share.
+    # A tensor without elements needs no memory.
     if host.sharing.why_not is not None or not all(shape):
         return None
     try:

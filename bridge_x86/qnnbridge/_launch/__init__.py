@@ -132,7 +132,7 @@ def configuration_file(environ: Mapping[str, str] | None = None) -> Path:
     try:
         return Path(platformdirs.user_config_dir("qnnbridge", appauthor=False)) / "config.toml"
     except RuntimeError:
-        # A user without a home folder has no configuration file: return a path that cannot exist.
+        # Without a home folder a configuration file cannot exist: return a path that cannot exist.
         return Path(os.devnull, "qnnbridge", "config.toml")
 
 
@@ -140,7 +140,7 @@ def configured_host(file: Path, *, must_exist: bool = False) -> str | None:
     """Return the host's interpreter from the file; a relative path is relative to the file's folder.
 
     Returns:
-        ``None`` if there is no file, or no entry in it.
+        ``None`` without a file, or without an entry in it.
 
     Raises:
         HostNotFound: the file cannot be parsed, or `must_exist` and it does not exist.
@@ -363,7 +363,7 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
         makes = "Give the full path of a Python that has the packages of a host. `qnnbridge setup` creates one."
         return HostNotFound(
             f"{what} as the host's interpreter, but {problem}.",
-            # The user of a frozen application has no command `qnnbridge`.
+            # The command `qnnbridge` does not exist in a frozen application.
             fix=_how_to_install(surroundings) if surroundings.frozen else fix or makes,
             details={"path": path or text, "source": source},
         )
@@ -560,7 +560,8 @@ class Surroundings:
     def why_not_machine(self, machine: str | None) -> str | None:
         """Return why an interpreter of this machine type cannot be the host here; ``None`` if it can.
 
-        On Linux a foreign ELF program may run by an emulator that the kernel knows, and a script may do anything.
+        On Linux a foreign ELF program may run by an emulator that is registered in the kernel, and a script may do
+        anything.
         """
         if not self.is_windows:
             return "that is a Windows program" if machine in WINDOWS_MACHINES else None
@@ -634,7 +635,7 @@ def _why_not_running(surroundings: Surroundings) -> str | None:
     problem = surroundings.why_not_machine(surroundings.process)
     if problem is not None:
         return problem
-    # The application may run on 3.10, but onnxruntime-qnn has no wheel for it.
+    # The application may run on 3.10, but onnxruntime-qnn is not released for it.
     if surroundings.version < OLDEST_HOST_PYTHON:
         return "the host needs Python 3.11 or newer, this is {}.{}".format(*surroundings.version)
     for name in HOST_PACKAGES:

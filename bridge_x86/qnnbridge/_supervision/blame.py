@@ -11,10 +11,8 @@ cannot. The rules:
   the host only sometimes does not escape by one lucky run. A model that is not used is forgotten after ten minutes.
 - A host that was ended from outside (SIGTERM, Ctrl+C, TerminateProcess with 1) or by this side gives no points, nor
   does one with an unknown exit code. SIGKILL gives none either, however often: random kills hit the same model
-      again
-  and again. Only if the kernel reports that its out-of-memory killer was active, the third such death in a row
-      inside
-  the same model, without a good reply of that model in between, gives points.
+  again and again. Only if the kernel reports that its out-of-memory killer was active, the third such death in a
+  row inside the same model, without a good reply of that model in between, gives points.
 - A call that this side ended because it hung gives points like a crash: a native call that never returns is a
   fault.
 

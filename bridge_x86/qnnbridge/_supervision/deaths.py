@@ -70,7 +70,7 @@ class DeathReport:
 
 
 class DeathHandler(Protocol):
-    """What the supervisor needs to handle deaths. One thread at a time calls `investigate`."""
+    """Data that the supervisor needs to handle deaths. One thread at a time calls `investigate`."""
 
     def on_ready(self, process: HostProcess) -> None: ...
 

@@ -3,12 +3,12 @@
 `RestartPolicy` has two measures: a *delay* that grows while starts achieve nothing, and a *breaker* that stops
 trying for a while. The value of a generation decides:
 
-- **productive**: it answered at least one call successfully. Whatever ended it, the next start has no delay, the
-  exponent of the delay is reset to zero and the breaker's list is cleared. A host that is killed from outside 200
-  times a minute but works in between must continue, and such a cycle cannot spin, since each turn pays for a whole
-  start and gives an answer. A model that crashes the host every time is handled by the quarantine, not here: a
-      death
-  that is blamed on models neither delays the next start nor counts for the breaker, which would stop other models.
+- **productive**: it answered at least one call successfully. The next start is not delayed, regardless of the cause
+  of its end, the exponent of the delay is reset to zero and the breaker's list is cleared. A host that is killed
+  from outside 200 times a minute but works in between must continue, and such a cycle cannot spin, since each turn
+  pays for a whole start and gives an answer. A model that crashes the host every time is handled by the quarantine,
+  not here: a death that is blamed on models neither delays the next start nor counts for the breaker, which would
+  stop other models.
 - **settled**: it answered nothing, but was ready for a minute (no call came). It resets the exponent, too.
 - **barren**: everything else. The next start waits ``0.25 s x 2^n`` with full jitter, at most 30 s, where n is the
   number of consecutive barren generations before the one that died.

@@ -1,8 +1,8 @@
 """The supervisor keeps one host alive: it starts the host when needed, investigates deaths, starts the next
 generation.
 
-It has no thread. The caller that needs a host starts it (others wait for the same start); the callers that see a
-death share one investigation. Waiting is bounded by the caller's deadline.
+It does not use a thread. The caller that needs a host starts it (others wait for the same start); the callers that
+see a death share one investigation. Waiting is bounded by the caller's deadline.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Supervisor:
         """Return a generation that accepts calls; start one if needed.
 
         Raises:
-            HostStartFailed, BreakerOpen, Closed, ForkedClient, DeadlineExceeded: there is no host.
+            HostStartFailed, BreakerOpen, Closed, ForkedClient, DeadlineExceeded: a host is not available.
         """
         # Raised here, where a host is needed, and not at the import: a program may import qnnbridge and never use
         # it.
@@ -411,7 +411,7 @@ class Supervisor:
             self.counters.last_crash = error
             # A call that is repeated successfully raises nothing, so the log is the only trace.
             _log.warning("%s %s", error.message, error.cause or "")
-        # A model that crashes the host is no reason to give up the host for other models.
+        # A model that crashes the host does not justify giving up the host for other models.
         incurable = error.retry == "pointless" and not error.details.get("suspects")
         self._policy.on_death(finding.status, error if incurable else None, booked=finding.booked)
         return finding
@@ -438,7 +438,7 @@ _SLOW = ("", -1, 0)
 
 
 class Releases:
-    """What the next call reports to the host as dropped. Safe from any thread and from finalizers.
+    """Objects that the next call reports to the host as dropped. Safe from any thread and from finalizers.
 
     Attributes:
         waiting: operation that releases the object, generation, and number of each.

@@ -210,7 +210,7 @@ class Channel:
     def take_in(self) -> None:
         """Read waiting bytes if no caller reads: the host may wait for room to answer an abandoned call.
 
-        For callers that wait elsewhere, or not at all. A failure is left to the next caller.
+        For callers that wait elsewhere, or not at all. The next caller handles a failure.
         """
         # Only abandoned requests have answers that nobody reads: they would fill the pipe and stop the host.
         if not self.requests.abandoned:
@@ -639,7 +639,7 @@ class ReplyStream:
             return
         self._release()
         if self._waiter.answer is None and not self._channel.failed:
-            # Leave first: parts that still arrive have no caller then, and are dropped.
+            # Leave first: parts that still arrive are then dropped.
             self._channel._leave(self.request_id)
             self._channel._withdraw(self.request_id)
 

@@ -295,7 +295,8 @@ class Callers:
     """The callers of one connection in the order of their arrival. Callers beyond the first `room` wait.
     Thread-safe.
 
-    There is no counter, which an interrupted caller could leave wrong: each caller removes itself from `waiting`.
+    A counter is not used, since an interrupted caller could leave it wrong; each caller removes itself from
+    `waiting`.
     """
 
     def __init__(self, room: int) -> None:

@@ -73,7 +73,7 @@ class CacheNames:
 
 
 def layers_of(nodes: Sequence[Node], pattern: str) -> int:
-    """Return the number of inputs whose name matches `pattern` with a number in place of %d."""
+    """Return the number of inputs whose name matches `pattern`, in which %d stands for a number."""
     rule = re.compile(re.escape(pattern).replace("%d", r"\d+"))
     return sum(rule.fullmatch(node.name) is not None for node in nodes)
 
@@ -181,7 +181,7 @@ class GrowingDecoder:
             self._cross = dict(zip(names.crossing, (encoded[name] for name in names.made), strict=True))
 
     def step(self, tokens: Sequence[int]) -> Array:
-        # The first step of a window has no cache yet, and creates the cross values.
+        # The first step of a window runs without a cache, and creates the cross values.
         if not self._own:
             return self._run(self._first, tokens, begins=True)
         scores = np.zeros(0, np.float32)
@@ -227,7 +227,7 @@ class FixedDecoder:
     AI Hub's own loop works the same way: qai_hub_models/models/_shared/hf_whisper/app.py.
 
     Args:
-        encoded: the cross values, whose outputs and inputs have the same names.
+        encoded: the cross values, whose outputs are called like the inputs.
     """
 
     def __init__(self, session: InferenceSession, encoded: Values, left: TimeLeft) -> None:
@@ -285,7 +285,7 @@ def is_merged(nodes: Sequence[Node]) -> bool:
 
 
 def check_known(role: str, nodes: Sequence[Node], known: Sequence[str]) -> None:
-    """Raise `GenerationUnsupported` for inputs with unknown names or types."""
+    """Raise `GenerationUnsupported` for unknown inputs, or inputs of unknown types."""
     unknown = [node.name for node in nodes if node.name not in known]
     if unknown:
         raise GenerationUnsupported(
@@ -377,9 +377,9 @@ def spans_of(tokens: Sequence[int], first_timestamp: int) -> tuple[list[TokenSpa
     """Return the segments of a window, and the step at which the next window begins; ``None``: the end of this
     one."""
     # Two consecutive times are the end of a segment and the start of the next: the tokens are cut between them.
-    # Text after the last pair has no end yet: the next window begins at the last end and processes that audio
-    # again. A single time as the last token means that no speech follows it, so the next window begins after this
-    # one.
+    # The end of text after the last pair is unknown: the next window begins at the last end and processes that
+    # audio again. A single time as the last token means that no speech follows it, so the next window begins after
+    # this one.
     times = [token >= first_timestamp for token in tokens]
     cuts = [number for number in range(1, len(tokens)) if times[number] and times[number - 1]]
     ends_with_one = times[-2:] == [False, True]

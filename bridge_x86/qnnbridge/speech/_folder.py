@@ -251,7 +251,7 @@ def read_settings(folder: Path, tokenizer_folder: Path) -> WhisperSettings:
             f"preprocessor_config.json requires audio of {rate} Hz in steps of {front.get('hop_length')} samples.",
             cause="Whisper has 16000 Hz and steps of 160.",
         )
-    # Older exports have no generation_config.json: the same fields are in their config.json.
+    # Older exports lack generation_config.json: the same fields are in their config.json.
     source = generation or config
     positions = _number(config.get("max_target_positions"), _POSITIONS)
     forced = source.get("forced_decoder_ids") or ()
