@@ -1,4 +1,4 @@
-"""A session of a model that QNN computes wrong is cured by itself, or says so: from the model, compiled, and a hit."""
+"""Sessions of models that QNN computes wrong are rewritten or warn, also if compiled or from the cache."""
 
 from __future__ import annotations
 

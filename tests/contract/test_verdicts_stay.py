@@ -1,4 +1,4 @@
-"""What a session has found or decided once is said by every later process that relies on it.
+"""Findings and decisions of a session are reported by every later process that relies on them.
 
 Each verdict that a session may carry has a case here. Three processes with one cache run all cases: the first process
 finds the verdicts, the others have them from the cache, or find them again. All of them have to say the same. No two cases

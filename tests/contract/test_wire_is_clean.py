@@ -1,4 +1,4 @@
-"""Whatever prints in the host, the wire carries frames only, and the text is found in the host's stderr."""
+"""Text that is printed in the host goes to its stderr and never to the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the daemon tells of itself, and what it can be asked to do."""
+"""The daemon's status, and requests to the daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`qnnbridge host` and `qnnbridge top` against a real daemon with a real NPU host behind it."""
+"""`qnnbridge host` and `qnnbridge top` with a real daemon and a real NPU host."""
 
 from __future__ import annotations
 

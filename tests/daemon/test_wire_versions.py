@@ -1,4 +1,4 @@
-"""The first release that changes the wire beside this one, in processes of their own: told at once, and replaced.
+"""A release with the next wire version and this one: mismatches are reported, and idle daemons are replaced.
 
 The other release is a copy of the packages with the next version of the wire.
 """

@@ -1,4 +1,4 @@
-"""Every variable that the sources read is one that the doctor knows and docs/settings.md explains."""
+"""The doctor and docs/settings.md cover every environment variable that the sources read."""
 
 from __future__ import annotations
 

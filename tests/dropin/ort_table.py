@@ -1,4 +1,4 @@
-"""Writes `docs/ort-api.md`: every name of ONNX Runtime's Python, release by release, and its state in `qnnbridge.ort`.
+"""Write `docs/ort-api.md`: every name of ONNX Runtime's Python API and its state in `qnnbridge.ort`.
 
 ``python -m tests.dropin.ort_table`` writes the page from the recorded walks (`ort_walk`) and a walk of the drop-in; tests
 hold the page and the installed ONNX Runtime against it. A name that is missing is an error: a new release of ONNX Runtime

@@ -1,4 +1,4 @@
-"""What is installed is told from file names alone, on the layouts of real wheels."""
+"""Installed packages are detected by file names alone, for the layouts of real wheels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine refuses, and that each refusal names its cause and what to do."""
+"""Every refusal of the engine has a cause and a fix."""
 
 from __future__ import annotations
 

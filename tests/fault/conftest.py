@@ -1,4 +1,4 @@
-"""After each injected fault nothing is left over: no open file, no thread, no child, no shared memory.
+"""After each injected fault no open file, thread, child process or shared memory remains.
 
 Temporary files and processes are looked for everywhere (`tests/conftest.py`); here the rest, for every test.
 """

@@ -1,4 +1,4 @@
-"""What is left of a call when its time is up, and of the others beside it."""
+"""Calls whose deadline expires, and the effect on other calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host that does not answer: stopped, holding its GIL, slow, or busy writing. Only the process tells its life."""
+"""A host that does not answer: stopped, holding its GIL, slow, or busy writing. Its process state decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time for a token through the bridge and in process: ``python -m tests.genai.overhead``.
+"""Measure the time per token through the bridge and in process: ``python -m tests.genai.overhead``.
 
 The same model, the same process, alternating. `GenerationStats.steps` tells how many tokens came with a request.
 "ping" is a request in which the host does nothing: what a request for one token cannot be below. A model whose tokens

@@ -1,4 +1,4 @@
-"""Releases that came after the tables: the installed packages under later versions, in an environment of their own."""
+"""Releases that the tables lack: the installed packages with later version numbers in a new environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine of the Windows ARM64 lab: what it says where it cannot be, and that it leaves nothing."""
+"""The machine of the Windows ARM64 lab: its errors if it cannot be set up, and that it leaves nothing behind."""
 
 from __future__ import annotations
 

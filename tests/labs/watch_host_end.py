@@ -1,4 +1,4 @@
-"""Kills an application that has a host and says whether the host ended too: ``watch_host_end.py [HOST_PYTHON]``."""
+"""Kill an application with a host and print whether the host ended, too: ``watch_host_end.py [HOST_PYTHON]``."""
 
 from __future__ import annotations
 

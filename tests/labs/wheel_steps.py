@@ -1,4 +1,4 @@
-"""What an onnxruntime-qnn does on Windows, step by step; run by the Windows Python of a lab, prints one JSON object.
+"""Exercise an onnxruntime-qnn on Windows, step by step, in the Windows Python of a lab, and print a JSON object.
 
 usage: ``wheel_steps.py MODEL FOLDER...``; the folders, with the unpacked wheels, come first on the path. It needs
 neither this project nor an NPU. Steps run in a process of their own, whose death ends the step that it died in: the

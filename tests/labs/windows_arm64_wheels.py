@@ -1,4 +1,4 @@
-"""What every win_arm64 wheel of onnxruntime-qnn does on Windows on Arm, as far as no NPU is needed.
+"""Exercise every win_arm64 wheel of onnxruntime-qnn on Windows on Arm, as far as possible without an NPU.
 
 ``python -m tests.labs.windows_arm64_wheels`` (from the root of the checkout, ten minutes) asks pip for the wheels
 that the lab's Python can import, runs `wheel_steps.py` with each in the lab, and writes `windows_arm64_wheels.json`

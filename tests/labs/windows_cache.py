@@ -1,4 +1,4 @@
-"""The cache of compiled models on Windows: prints what sessions, entries and locks did, as JSON.
+"""Use the cache of compiled models on Windows and print the behaviour of sessions, entries and locks as JSON.
 
     windows_cache.py MODEL INPUTS.npz OWN OWN_INPUTS.npz CACHE
 

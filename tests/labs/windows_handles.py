@@ -1,4 +1,4 @@
-"""What becomes of handles that one process gives another; run by the Windows Python, prints one JSON object.
+"""Pass handles between processes and print the outcome as a JSON object; run by the Windows Python.
 
 Each function looks at one fact and returns it; `test_windows_handles.py` says what it has to be. The host is the real
 host process with the scripted engine.

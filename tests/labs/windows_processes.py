@@ -1,4 +1,4 @@
-"""What only Windows can show about processes and pipes; run by the Windows Python, prints one JSON object.
+"""Check processes and pipes on Windows and print a JSON object; run by the Windows Python.
 
 Each function looks at one fact and returns it; `test_windows_processes.py` says what it has to be.
 """

@@ -1,4 +1,4 @@
-"""Lets the real ``windowsml._bindings`` be imported on Linux, over a stand-in for its one library.
+"""Import the real ``windowsml._bindings`` on Linux with a replacement of its library.
 
 The stand-in's functions are C functions, made by ctypes: the wheel's declarations of arguments and results hold for
 every call as they do for the DLL. The file that ``WINDOWSML_TABLE`` names says what the catalogue has and does::

@@ -1,4 +1,4 @@
-"""What one client does costs no other client its answer, and the server no memory beyond its limits."""
+"""A hostile client does not prevent responses to others, and the server's memory stays within its limits."""
 
 from __future__ import annotations
 

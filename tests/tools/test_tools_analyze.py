@@ -1,4 +1,4 @@
-"""`qnnbridge analyze`: what the rules say, what QNN says, what is worth doing, and how it is told."""
+"""`qnnbridge analyze`: predictions of the rules, QNN's placement, recommendations, and their output."""
 
 from __future__ import annotations
 

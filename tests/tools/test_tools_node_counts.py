@@ -1,4 +1,4 @@
-"""What counts as a node, and how much of a model is on the NPU: by its work, with what is inside of branches and loops."""
+"""The number of nodes, and the share of a model's work on the NPU, including branches and loops."""
 
 from __future__ import annotations
 

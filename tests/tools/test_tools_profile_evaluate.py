@@ -1,4 +1,4 @@
-"""What `qnnbridge profile` makes of recorded files: what belongs together, sums, shares, charts."""
+"""Evaluation of recorded files by `qnnbridge profile`: grouping, sums, shares, charts."""
 
 from __future__ import annotations
 

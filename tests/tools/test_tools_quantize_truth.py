@@ -1,4 +1,4 @@
-"""`qnnbridge quantize` says what is left of each output, and keeps in 16 bits or float what costs too much."""
+"""`qnnbridge quantize` reports the accuracy of each output, and keeps sensitive parts in 16 bits or float."""
 
 from __future__ import annotations
 

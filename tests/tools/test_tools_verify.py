@@ -1,4 +1,4 @@
-"""`qnnbridge verify` on the real simulator: what agrees, what differs and from where on, which traps it names."""
+"""`qnnbridge verify` on the real simulator: agreement, differences with their first node, and known traps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Overlapping windows: they cover everything once, lose nothing, and the context is measured as far as it is."""
+"""Overlapping windows cover everything once and lose nothing, and the needed context is measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scan finds in a model, held against the real onnx package; and that it reads no more than it has to."""
+"""The results of a scan match those of the onnx package, and a scan reads no more than necessary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a compiled model is what the real QNN does with it, on its simulator."""
+"""Findings about a compiled model match the behaviour of the real QNN on its simulator."""
 
 from __future__ import annotations
 

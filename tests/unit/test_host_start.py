@@ -1,4 +1,4 @@
-"""What the host does, and leaves for later, on its way to a first session."""
+"""Work that the host does before its first session, and work that it defers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of operators that QNN computes wrong, the reader of graphs and shapes below it, and what it says."""
+"""The table of operators that QNN computes wrong, its reader of graphs and shapes, and its messages."""
 
 from __future__ import annotations
 

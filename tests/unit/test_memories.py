@@ -1,4 +1,4 @@
-"""What outlives a call is on the page of memories, with its key: the sources are read for containers that are kept."""
+"""State that outlives a call is on the page of memories, with its key; the sources are searched for it."""
 
 from __future__ import annotations
 

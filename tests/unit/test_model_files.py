@@ -1,4 +1,4 @@
-"""Which files a model names, wherever in it: what the bytes mean is said by the real onnx package."""
+"""The files to which a model refers, anywhere in the model; the onnx package serves as the reference."""
 
 from __future__ import annotations
 

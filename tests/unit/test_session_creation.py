@@ -1,4 +1,4 @@
-"""What becomes of a session whose model the host would rewrite, and cannot."""
+"""Creation of a session if rewriting its model fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WAV whose header does not know its sizes, or knows them wrongly: `qnnbridge.speech._audio`."""
+"""WAV data with missing or wrong sizes in the header: `qnnbridge.speech._audio`."""
 
 from __future__ import annotations
 

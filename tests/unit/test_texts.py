@@ -1,4 +1,4 @@
-"""Commands that messages and pages name, files that pages link to, and names that their examples import exist."""
+"""Commands in messages and pages, linked files, and names that examples import exist."""
 
 from __future__ import annotations
 
