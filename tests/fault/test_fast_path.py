@@ -265,7 +265,7 @@ def test_an_interrupt_behind_the_answer_costs_no_channel(host: qnnbridge.Host) -
         (plans,) = pool.idle
         read = plans.channel._readinto = Interrupting(plans.channel._readinto)
         x = np.full(8 + number, number, np.float32)
-        warm(session, x)  # by a plan that knows of it
+        warm(session, x)  # uses the plan of this array
         read.armed = True
         with pytest.raises(KeyboardInterrupt):
             session.run(None, {"x": x})

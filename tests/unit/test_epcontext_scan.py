@@ -263,7 +263,7 @@ def test_neither_weights_nor_binaries_are_read() -> None:
     assert file.taken < 100_000
 
 
-# --- what is no model ------------------------------------------------------------------------------------
+# --- files that are not models ---------------------------------------------------------------------------
 
 NO_MODELS = {
     "empty": (b"", "is empty"),

@@ -26,7 +26,7 @@ KINDS = {
     *("dict", "list", "set", "deque", "OrderedDict", "defaultdict", "Counter"),
     *("WeakSet", "WeakKeyDictionary", "WeakValueDictionary"),
 }
-# Files of which the page lists attributes that are no containers.
+# Files whose attributes on the page include some that are not containers.
 PLAIN_ATTRIBUTES = ("_session/replay.py", "_session/numbers_check.py")
 CHANGES = {
     *("add", "append", "appendleft", "update", "setdefault", "pop", "popitem", "popleft", "clear", "discard"),

@@ -36,7 +36,7 @@ def wav(
     samples: bytes = PCM.tobytes(),
     behind: bytes = b"",
 ) -> bytes:
-    """riff, data: sizes that the header says; the true ones by default."""
+    """Return WAV data. riff, data: sizes in the header; the true ones by default."""
     form = struct.pack("<HHIIHH", 0xFFFE if extensible else kind, 1, RATE, RATE * bits // 8, bits // 8, bits)
     if extensible:
         form += struct.pack("<HHIH", 22, bits, 4, kind) + bytes.fromhex("000000001000800000aa00389b71")

@@ -36,7 +36,7 @@ the_command = functools.cache(lambda: typer.main.get_command(app))
 
 
 def complaint(words: list[str]) -> str | None:
-    """What is wrong with a command line, as far as commands and options go."""
+    """Return the fault in the commands and options of a command line; ``None`` if there is none."""
     command = the_command()
     for word in words:
         commands = getattr(command, "commands", None)
