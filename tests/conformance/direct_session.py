@@ -2,7 +2,7 @@
 
 `python direct_session.py JOB...` reads JSON files: ``{"model": PATH, "modes": {NAME: [PROVIDER, ...]}, "soc_model":
 TEXT, "feeds": [FILE.npz, ...], "outputs": FOLDER}`` and writes the outputs of each mode and each feed to
-``FOLDER/MODE.FEED.npz``. It does with two packages what their documentation says, and nothing else.
+``FOLDER/MODE.FEED.npz``. It uses the two packages exactly as documented.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def job_for(path: Path, soc_model: int, *, embed: bool = False) -> CompilerInput
     return dataclasses.replace(job, embed=embed)
 
 
-# --- names and places ------------------------------------------------------------------------------------
+# --- names and paths -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
