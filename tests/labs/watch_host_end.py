@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-# What the README promises.
+# The limit that the README promises.
 END_TIMEOUT_S = 5.0
 
 application = subprocess.Popen(

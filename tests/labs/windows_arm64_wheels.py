@@ -62,7 +62,7 @@ def unpacked(requirement: str, folder: Path) -> Path:
 
 
 def run_wheel(lab: WindowsArm64Lab, version: str, onnxruntime: str | None, folder: Path) -> dict[str, Any]:
-    """What `wheel_steps.py` found."""
+    """Run `wheel_steps.py` and return its findings."""
     folders = [unpacked(f"onnxruntime-qnn=={version}", folder)]
     if onnxruntime is not None:
         folders.append(unpacked(f"onnxruntime=={onnxruntime}", folder))

@@ -32,7 +32,7 @@ def shares(analysis: Analysis) -> Shares:
 
 
 def branch(name: str, columns: int) -> Any:
-    """A product with weights of its own, and an operator that QNN lacks."""
+    """Return a branch with a product, its weights, and an operator that QNN lacks."""
     return helper.make_graph(
         [
             node("Constant", [], [f"{name}_w"], value=weights("", 64, columns)),
