@@ -171,9 +171,7 @@ def saturated() -> Any:
 
 
 def logarithm_of_small_and_large() -> Any:
-    """Return a part of sound models: the lower bound of a logarithm is too small for half floats, and other values
-    are
-    near their maximum."""
+    """Return a part of sound models with a logarithm whose bounds are too small and too large for half floats."""
     factors = constant("factors", np.float32([1e-9] * 4 + [3e4] * 4))
     nodes = [
         node("Mul", ["x", "factors"], ["m"], name="power"),
