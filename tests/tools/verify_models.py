@@ -171,7 +171,7 @@ def saturated() -> Any:
 
 
 def logarithm_of_small_and_large() -> Any:
-    """Return a part of sound models with a logarithm whose bounds are too small and too large for half floats."""
+    """Return a logarithm of sound models: its floor is too small for half floats, other values nearly too large."""
     factors = constant("factors", np.float32([1e-9] * 4 + [3e4] * 4))
     nodes = [
         node("Mul", ["x", "factors"], ["m"], name="power"),
