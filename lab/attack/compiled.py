@@ -51,7 +51,7 @@ def attack(count: int, seed: int) -> Report:
 
 
 def _damage(victim: Path, rng: random.Random) -> str:
-    """Damage the file in place, keeping its dates and, in most cases, its size; return a description."""
+    """Damage the file in place without changing its size and dates; return a description."""
     before = victim.stat()
     data = bytearray(victim.read_bytes())
     at = rng.randrange(len(data))

@@ -1,10 +1,10 @@
-"""ONNX's own node tests, each run twice with the CPU provider: directly in this process, and through the bridge.
+"""Run ONNX's node tests twice with the CPU provider: in this process, and through the bridge.
 
-A run agrees if both sides give the same values, bit for bit, with the same dtypes and structure, or errors of the
-same class with the same text. What is not compared exactly as ONNX ships it, so that more can be compared:
+Both runs agree if they return the same values, bit for bit, with the same dtypes and structure, or raise errors of
+the same class with the same text. Some tests are changed, so that more of them can be compared:
 
-- Models of an IR version or opset that the installed ONNX Runtime does not know yet are refused by both sides. They
-  are compared as they are, and again with the newest version that it does know.
+- Both sides refuse models of an IR version or opset that the installed ONNX Runtime does not support yet. Such models
+  are compared unchanged, and again with the newest supported version.
 - ``run`` of ONNX Runtime refuses arrays of types that numpy lacks (bfloat16, float8, below a byte), though
   it computes with them. Then the direct side passes and takes the same bits with `OrtValue`. The bridge
   takes and returns such arrays in ``run``.
@@ -51,7 +51,7 @@ REFUSED_FOR_OPSET = re.compile(r"Current official support for domain ai.onnx is 
 
 @dataclasses.dataclass
 class Outcome:
-    """What a run gave: outputs, or an error."""
+    """Outcome of a run: outputs, or an error."""
 
     outputs: list[Any] | None = None
     error: Exception | None = None
@@ -111,10 +111,10 @@ def direct(model: bytes, feeds: Mapping[str, Any]) -> Outcome:
 
 
 def ort_value(array: Any) -> onnxruntime.OrtValue:
-    """The bits of `array` under their ONNX type; ONNX Runtime knows no dtype of ml_dtypes."""
+    """Return the bits of `array` with their ONNX type, since ONNX Runtime does not support dtypes of ml_dtypes."""
     element_type = helper.np_dtype_to_tensor_dtype(array.dtype)
     if element_type in BELOW_A_BYTE:
-        # Several elements in a byte; numpy has no shape for that, so they are written into memory of ONNX Runtime.
+        # numpy cannot represent several elements per byte, so they are written into memory of ONNX Runtime.
         value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(list(array.shape), element_type, "cpu", 0)
         packed = numpy_helper.from_array(array).raw_data
         ctypes.memmove(value.data_ptr(), packed, len(packed))
@@ -126,7 +126,7 @@ def ort_value(array: Any) -> onnxruntime.OrtValue:
 
 
 def numpy_of(value: onnxruntime.OrtValue) -> Any:
-    """The output as numpy, or its raw bits under the ONNX type where ONNX Runtime has no numpy array for it."""
+    """Return the output as a numpy array, or its raw bits with the ONNX type if numpy lacks the type."""
     try:
         return value.numpy()
     except RuntimeError as error:
@@ -207,7 +207,7 @@ def compare(host: qnnbridge.Host, names: list[str] | None = None, stride: int = 
 
 
 def known_version(model: onnx.ModelProto, refusal: Exception | None) -> onnx.ModelProto | None:
-    """A copy with a version that ONNX Runtime says it knows, if `refusal` is about that."""
+    """Return a copy with a version that ONNX Runtime supports, if `refusal` is about the version."""
     older = onnx.ModelProto()
     older.CopyFrom(model)
     if found := REFUSED_FOR_IR_VERSION.search(str(refusal)):

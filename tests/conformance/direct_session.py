@@ -1,8 +1,8 @@
-"""Runs models with ONNX Runtime and QNN alone, in a process of its own, where no code of the bridge is imported.
+"""Run models with ONNX Runtime and QNN alone, in a separate process that imports no code of the bridge.
 
 `python direct_session.py JOB...` reads JSON files: ``{"model": PATH, "modes": {NAME: [PROVIDER, ...]}, "soc_model":
 TEXT, "feeds": [FILE.npz, ...], "outputs": FOLDER}`` and writes the outputs of each mode and each feed to
-``FOLDER/MODE.FEED.npz``. It does with two packages what their documentation says, and nothing else.
+``FOLDER/MODE.FEED.npz``. It uses the two packages exactly as documented.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ Outputs = dict[tuple[str, str], dict[str, Any]]
 
 
 def written_job(model: RealModel, path: Path, folder: Path) -> Path:
-    """What `direct_session.py` has to do for it."""
+    """Write the job for `direct_session.py`."""
     for name, feeds in model.feeds().items():
         np.savez(folder / f"{name}.npz", **feeds)
     outputs = folder / "direct"
@@ -71,8 +71,10 @@ def written_job(model: RealModel, path: Path, folder: Path) -> Path:
 def direct(
     private_temporary_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[Path, Outputs]]:
-    """By file: the model with fixed dimensions, and its flattened outputs by mode and feed, from one process that knows
-    nothing of the bridge."""
+    """Return, by file, the model with fixed dimensions and its flattened outputs by mode and feed.
+
+    The outputs come from a process that does not use the bridge.
+    """
     folders = {model.file: tmp_path_factory.mktemp("direct") for model in MODELS}
     fixed = {model.file: model.fixed(folders[model.file]) for model in MODELS}
     jobs = [written_job(model, fixed[model.file], folders[model.file]) for model in MODELS]

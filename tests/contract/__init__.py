@@ -1,1 +1,1 @@
-"""What an application may rely on: the real host, the real ONNX Runtime, the QNN simulator."""
+"""Tests of the behaviour that applications rely on, with the real host, ONNX Runtime and the QNN simulator."""

@@ -48,7 +48,7 @@ def n(op: str, inputs: str, output: str, **attributes: Any) -> NodeProto:
 
 
 def int8_behind_a_reshape() -> HarmedModel:
-    """QDQPropagationTransformer quantises anew without a zero point, so as uint8: negative numbers become 0."""
+    """QDQPropagationTransformer quantises again without a zero point, so as uint8: negative numbers become 0."""
     q = np.array([-100, -50, -3, 7, 20, 90, -120, 110, -1, 1, 60, -60], np.int8)
     x = np.zeros((4, 3), np.float32)
     right = (q * np.float32(0.01)).reshape(3, 4).T.astype(np.float32)
@@ -65,7 +65,7 @@ def quantised(x: Array, scale: float, zero: int) -> Array:
 
 
 def requantised() -> HarmedModel:
-    """DoubleQDQPairsRemover drops one of two scales; QNN then computes the Relu behind it with 0.8 dB."""
+    """DoubleQDQPairsRemover drops one of two scales; QNN then computes the following Relu with 0.8 dB."""
     x = np.random.default_rng(1).uniform(-3, 3, (1, 4, 16)).astype(np.float32)
     once = quantised(quantised(x, 0.03, 128), 0.011, 0)
     right = quantised(np.maximum(once, 0), 0.011, 0)
@@ -103,7 +103,7 @@ def broken(op: str) -> HarmedModel:
 
 
 def int32_behind_a_reshape() -> HarmedModel:
-    """As with int8, and numbers above 255 become 255."""
+    """Negative numbers become 0, as with int8, and numbers above 255 become 255."""
     q = (np.arange(-6, 6, dtype=np.int32) * 100).reshape(4, 3)
     right = np.abs(q.reshape(3, 4) * np.float32(0.5)).astype(np.float32)
     nodes = [n("DequantizeLinear", "q s", "d"), n("Reshape", "d shape", "r"), n("Abs", "r", "y")]
@@ -148,7 +148,7 @@ def normalised_without_keepdims() -> HarmedModel:
 
 
 def function_in_both_branches() -> HarmedModel:
-    """Both branches of an If call one function: the optimised file has the names of its body twice."""
+    """Both branches of an If call one function, so that names of its body occur twice in the optimised file."""
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("my", 1)]
     body = [n("Mul", "a k", "t"), n("Tanh", "t", "u"), n("Add", "u a", "o")]
     function = helper.make_function("my", "F", ["a", "k"], ["o"], body, [opsets[0]])

@@ -44,7 +44,7 @@ def doubling() -> bytes:
 
 
 def counting_loop() -> bytes:
-    """A Loop that adds 1 to x as often as n says: as slow as wanted, and stoppable between two turns."""
+    """Return a Loop that adds 1 to x n times: an adjustable duration, and stoppable between iterations."""
     body = helper.make_graph(
         [
             node("Identity", ["go_on"], ["go_on_out"]),

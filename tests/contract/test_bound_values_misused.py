@@ -98,7 +98,7 @@ def test_a_binding_that_was_cleared_says_what_is_missing(host: qnnbridge.Host) -
 
 
 def test_threads_that_share_a_value_and_a_session(host: qnnbridge.Host) -> None:
-    """Each steps from the same state to a state of its own, while others read it."""
+    """Each thread steps from the same state to its own state, while others read the common one."""
     with decoder(host) as session:
         state = stepped(session, zeros())
         wrong: list[Any] = []
@@ -145,7 +145,7 @@ def test_threads_that_share_one_binding_neither_hang_nor_mix_states(host: qnnbri
 
 @needs.posix
 def test_values_after_a_fork(host: qnnbridge.Host, tmp_path: Path) -> None:
-    """The child reads them and runs with them in a host of its own; the parent's values stay as they were."""
+    """The child reads the values and uses them in its own host; the parent's values do not change."""
     with decoder(host) as session:
         value = stepped(session, zeros())
         io = bind(session, value, None)

@@ -34,7 +34,7 @@ def one_input(
     constants: Mapping[str, Any] | None = None,
     shape: Sequence[Any] = (1, 3, "seq"),
 ) -> onnx.ModelProto:
-    """Of x; outputs: name -> declared shape."""
+    """Return a model with the input x. outputs: name -> declared shape."""
     return model(nodes, [tensor("x", shape)], [tensor(name, dims) for name, dims in outputs.items()], constants)
 
 
@@ -233,7 +233,7 @@ def test_integers_and_missing_numbers_are_compared_exactly(host: qnnbridge.Host)
         [tensor("x", [1, "seq"])],
         [tensor("y", [1], TensorProto.INT64), tensor("z", [1, "seq"])],
     )
-    feeds = {"x": np.array([[-1, -3, -2]], np.float32)}  # z has no numbers at all
+    feeds = {"x": np.array([[-1, -3, -2]], np.float32)}  # z is empty
     with open_session(host, made, pad=-9) as session:
         assert session.verify_padding(feeds).ok
     with open_session(host, made, pad=0) as session:
@@ -400,7 +400,7 @@ def test_zeros_that_change_results_are_no_advice_and_what_is_was_tried(host: qnn
 
 
 def frames_of_sound() -> onnx.ModelProto:
-    """What models for speech begin with: windows of 400 with a hop of 160, and how many of them there are."""
+    """Return the first part of speech models: windows of 400 with a hop of 160, and their number."""
     weights = rng.standard_normal((4, 1, 400)).astype(np.float32) / 20
     return model(
         [

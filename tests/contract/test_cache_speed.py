@@ -1,4 +1,4 @@
-"""What the cache is for: the second start. And what it costs where there is nothing to do.
+"""The cache speeds up the second start, and costs little for models that need no compilation.
 
 Ratios and bounds are far from what is measured (docs/dev/verification.md), and the best of several tries counts, so
 that a busy machine does not matter.

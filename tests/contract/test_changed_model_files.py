@@ -61,7 +61,7 @@ def test_files_that_were_only_touched_are_the_same(model: Path) -> None:
 def test_cpu_sessions_follow_mapped_weights_that_are_overwritten_in_place(
     operator: str, follows: bool, in_place: bool, tmp_path: Path, host: qnnbridge.Host
 ) -> None:
-    """As docs/errors.md has it. ONNX Runtime packs the weights of MatMul when the session is made."""
+    """docs/errors.md describes this. ONNX Runtime packs the weights of MatMul when the session is created."""
     graph = helper.make_graph(
         [helper.make_node(operator, ["x", "w"], ["y"])],
         "weights",

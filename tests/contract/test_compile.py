@@ -27,14 +27,14 @@ MUL = MODELS / "mul_1.onnx"
 
 
 def run(path: str | Path, **options: Any) -> tuple[list[Any], qnnbridge.Placement]:
-    """Of the compiled model, on ones."""
+    """Run the compiled model on ones and return its outputs."""
     with qnnbridge.InferenceSession(str(path), provider_options=[{"soc_model": "60"}], **options) as session:
         feeds = {x.name: np.ones(x.shape, np.float32) for x in session.get_inputs()}
         return session.run(None, feeds), session.placement
 
 
 def relu_then_det(folder: Path) -> Path:
-    """One node that QNN takes and one that it has no support for."""
+    """Return a model with one node that QNN supports and one that it does not."""
     nodes = [node("Relu", ["x"], ["r"], name="relu"), node("Det", ["r"], ["y"], name="det")]
     path = folder / "partly.onnx"
     onnx.save(model(nodes, [tensor("x", [2, 3, 3])], [tensor("y", [2])]), str(path))
@@ -183,7 +183,7 @@ def test_a_model_of_any_name_is_compiled_and_loads(tmp_path: Path, name: str) ->
     assert run(result.path)[1].qnn_nodes == 1
 
 
-# --- what is left to the CPU, and what is refused --------------------------------------------------------
+# --- nodes for the CPU, and refused models ---------------------------------------------------------------
 
 
 def test_nodes_that_qnn_does_not_take_stay_for_the_cpu_and_are_told(tmp_path: Path) -> None:

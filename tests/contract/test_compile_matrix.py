@@ -103,7 +103,7 @@ def test_what_fails_does_not_stop_the_others_and_a_second_time_only_that_is_done
 
 
 def test_an_interrupted_matrix_ends_its_hosts(tmp_path: Path) -> None:
-    """As Ctrl+C does: those that run are ended, and a thread that would start another one cannot."""
+    """An interrupt like Ctrl+C ends the running hosts, and no thread can start another one."""
     began, out = tmp_path / "began", tmp_path / "out"
     code = f"""
         import time
@@ -155,7 +155,7 @@ def scheduler_address(path: Path, process: subprocess.Popen[bytes]) -> str:
 
 @pytest.fixture
 def scheduler(tmp_path: Path) -> Iterator[str]:
-    """A scheduler and two workers on loopback, each a process of its own, started as a user starts them."""
+    """Start a scheduler and two workers on loopback as separate processes, as a user does."""
     distributed = pytest.importorskip("distributed")
     told = tmp_path / "scheduler.json"
     common = ["--scheduler-file", str(told), "--no-dashboard"]

@@ -1,4 +1,4 @@
-"""The parts of compiling that need no QNN: names, places, the comparison of numbers, what an error means."""
+"""The parts of compiling that work without QNN: names, paths, comparison of numbers, explanation of errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def job_for(path: Path, soc_model: int, *, embed: bool = False) -> CompilerInput
     return dataclasses.replace(job, embed=embed)
 
 
-# --- names and places ------------------------------------------------------------------------------------
+# --- names and paths -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ X = rng.uniform(0, 1, (1, 4, 16)).astype(np.float32)
 
 
 def mask_decoder(points: int | str = 4) -> onnx.ModelProto:
-    """As that of Segment Anything: `orig_im_size` holds the size of the masks."""
+    """Return a decoder like that of Segment Anything, whose input `orig_im_size` is the size of the masks."""
     return model(
         [
             node("MatMul", ["x", "w"], ["a"]),

@@ -1,4 +1,4 @@
-"""The example of the README runs as it stands there, and tells in words what is wrong."""
+"""The example of the README runs unchanged, and explains errors."""
 
 from __future__ import annotations
 

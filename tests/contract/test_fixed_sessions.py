@@ -41,7 +41,7 @@ def expected(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def branching() -> onnx.ModelProto:
-    """As a speech detector: which of two branches runs depends on the input sr."""
+    """Return a model like a speech detector, in which the input sr selects one of two branches."""
 
     def branch(name: str, op: str) -> onnx.GraphProto:
         made = helper.make_node(op, ["x"], [f"{name}_y"])
@@ -236,7 +236,7 @@ def test_what_cannot_be_rewritten_is_refused(host: qnnbridge.Host, tmp_path: Pat
 def test_padding_is_right_in_a_host_that_has_computed_other_models(
     shape: tuple[int, ...], end: tuple[int, ...], host: qnnbridge.Host
 ) -> None:
-    """Of a session with its defaults: where QNN pads by itself, it leaves what other models wrote."""
+    """With default options. QNN's own padding would leave data that other models wrote."""
     rng = np.random.default_rng(1)
     padded = model(
         [node("Pad", ["x", "pads"], ["y"])],

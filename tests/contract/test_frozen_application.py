@@ -142,7 +142,7 @@ def host_beside(program: Path) -> Iterator[Path]:
 
 
 def run_elsewhere(program: Path, folder: Path, mode: str) -> subprocess.CompletedProcess[str]:
-    """Run it in a folder of its own, where no model and no setting is."""
+    """Run the application in a new folder without models and settings."""
     settings = {"QNNBRIDGE_CONFIG": "", "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "TMPDIR": str(folder)}
     settings |= {"QNNBRIDGE_CACHE": "1", "QNNBRIDGE_CACHE_DIR": str(folder / "cache")}
     command = [str(program), mode]

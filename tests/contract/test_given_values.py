@@ -1,4 +1,4 @@
-"""What the options give after the file was read (values, sizes, adapters) is what QNN computes with, beside the CPU."""
+"""QNN and the CPU compute with the values, sizes and adapters that are set in the session options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session of a model that QNN computes wrong is cured by itself, or says so: from the model, compiled, and a hit."""
+"""Sessions of models that QNN computes wrong are rewritten or warn, also if compiled or from the cache."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_it_is_rewritten_unless_the_application_forbids_it(
         told = [record for record in caplog.records if "known to compute" in record.message]
         assert [record.levelno for record in told] == [logging.INFO]
         assert "fix=False leaves them" in told[0].message
-    # What was compiled for a session that forbids it does not stand in for one that does not.
+    # A model compiled for a session that forbids the rewrite is not used for one that allows it.
     with qnnbridge.InferenceSession(model, provider_options=CHIP, cache=cache, fix=False) as session:
         assert session.fixed == ()
     with qnnbridge.InferenceSession(model, provider_options=CHIP, cache=cache) as session:

@@ -84,7 +84,7 @@ def test_a_row_that_is_right_here_is_not_rewritten_and_not_warned_of(
         place = MeasuredPlace.of(60, True, host.info.versions)
         assert made() == (True, "miss")
         keep_measured(result_of("wrong", "conv-equal-padding", place=place))
-        assert made() == (True, "hit")  # as the table says: nothing is compiled again
+        assert made() == (True, "hit")  # agrees with the table: nothing is compiled again
         keep_measured(result_of("right", "conv-equal-padding", place=place))
         assert made() == (False, "miss")
         assert made() == (False, "hit")
@@ -186,7 +186,7 @@ def test_a_row_that_kills_the_host_is_a_result_and_the_next_rows_are_measured(
     assert [line["row"] for line in measured_rows if "host" in line["why"]] == list(killers)
     (kept,) = read_measured(target)
     assert len(kept.rows) == 4
-    # What they killed makes no crash report and puts nothing in quarantine.
+    # Their crashes write no crash report and quarantine nothing.
     assert {one.name.removesuffix(".lock") for one in state.iterdir()} == {"known-wrong.json"}
 
 

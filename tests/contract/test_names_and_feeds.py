@@ -182,7 +182,7 @@ def test_each_kind_of_names_with_each_kind_of_feed(sessions: Any, names: str) ->
 
 @pytest.mark.process
 def test_in_any_order(sessions: Any) -> None:
-    """What came before changes nothing: neither a call that succeeded nor one that failed."""
+    """Earlier calls, successful or failed, do not affect a call."""
     dice = random.Random(26)
     pairs = list(itertools.product(NAMES, FEEDS))
     usual = [pair for pair in pairs if pair[1] in ("right", "unknown None", "None for one that is not needed")]
@@ -197,7 +197,7 @@ def test_in_any_order(sessions: Any) -> None:
 )
 def test_other_ways_to_run_read_the_names_once_as_well(sessions: Any, way: str, names: str) -> None:
     direct, bridged = sessions
-    if way == "binding":  # names its outputs one by one
+    if way == "binding":  # binds its outputs one by one
         binding = bridged.io_binding()
         binding.bind_cpu_input("x", X)
         binding.bind_cpu_input("w", W)
@@ -254,7 +254,7 @@ def in_background(bridged: qnnbridge.InferenceSession, names: Any) -> list[Any]:
 
 @pytest.mark.process
 def test_a_future_has_names_and_feed_of_its_call(sessions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the application does to its list and map before the run's turn comes changes nothing."""
+    """Later changes of the application's list and map do not affect a queued run."""
     bridged, changed = sessions[1], threading.Event()
     run = bridged.run
 

@@ -1,4 +1,4 @@
-"""What a notebook shows: tracebacks without the bridge's frames, and objects as HTML. In a real IPython."""
+"""Notebooks show tracebacks without the bridge's frames, and objects as HTML. Runs a real IPython."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def test_a_session_on_the_cpu_has_nothing_to_be_verified(host: qnnbridge.Host) -
 def test_a_death_of_the_cpu_run_is_no_crash_of_the_call(
     host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker is killed as soon as it is there."""
+    """The worker is killed as soon as it exists."""
     crashes = host.stats.crashes
     with open_session(host, unary("Sigmoid")) as session:
         there = workers(host)
@@ -286,7 +286,7 @@ def test_each_variant_of_a_session_with_buckets_is_compared_in_warm_too(host: qn
 
 
 def test_what_follows_from_padding_and_is_cut_away_is_not_compared(host: qnnbridge.Host) -> None:
-    # Half floats have no 1e-9: of the zeros of the padding QNN makes -inf, the CPU -20.7.
+    # Half floats cannot represent 1e-9: for the zeros of the padding QNN computes -inf, the CPU -20.7.
     made = model(
         [node("Add", ["x", "e"], ["a"]), node("Log", ["a"], ["y"])],
         [tensor("x", [1, 8, "n"])],

@@ -1,7 +1,7 @@
-"""ONNX Runtime's optimizers are neither in the reference nor in a session that they harm.
+"""Harmful optimizers of ONNX Runtime are disabled in the reference and in the session.
 
-QNN computes the graph that the optimizers of level 1 leave. What they change shows in no comparison with a CPU that
-uses them, too; what further levels change on the CPU alone would be booked on QNN.
+QNN computes the graph after the optimizers of level 1. A comparison with a CPU that uses the same optimizers would
+not show their faults, and faults of higher levels on the CPU would be attributed to QNN.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def test_gates_that_do_not_help_are_tried_once(model: Path, caplog: pytest.LogCa
     assert of_copy is not None
     root = Path(os.environ["QNNBRIDGE_CACHE_DIR"]) / VERSION_FOLDER
     assert not parted(changes)
-    # Another comparison of the copy has shown numbers that are no better.
+    # Another comparison of the copy has shown the same quality.
     Verdicts(root).write(of_copy, found)
     with caplog.at_level(logging.INFO, "qnnbridge"):
         for _ in range(2):

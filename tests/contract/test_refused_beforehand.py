@@ -147,7 +147,7 @@ def test_the_tables_doubt_what_qnn_refuses(name: str, tmp_path: Path) -> None:
     "middle",
     [
         [node("Sigmoid", ["a"], ["b"])],
-        # What ONNX Runtime computes when it loads the model never reaches QNN.
+        # Nodes that ONNX Runtime folds when it loads the model never reach QNN.
         [
             node("Shape", ["a"], ["s"]),
             node("ConstantOfShape", ["s"], ["z"]),
@@ -180,7 +180,7 @@ def test_bytes_that_are_no_model_are_left_to_others() -> None:
 
 
 def test_a_function_of_the_model_counts_by_its_body() -> None:
-    """A model's own function is no operator that QNN lacks: it is written out."""
+    """A model's own function is not an operator that QNN lacks, since it is inlined."""
     body = helper.make_function(
         "own", "Twice", ["p"], ["q"], [node("Add", ["p", "p"], ["q"])], [helper.make_opsetid("", 21)]
     )

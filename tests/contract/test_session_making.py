@@ -1,4 +1,4 @@
-"""What a session is made from, and with: paths and bytes, external data, overrides, initializers, optimization."""
+"""Sources and options of sessions: paths and bytes, external data, overrides, initializers, optimization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What objects show of themselves, as text and as HTML: facts that this side has, before, during and after their life."""
+"""Text and HTML representations of objects contain locally known facts, before, during and after their use."""
 
 from __future__ import annotations
 

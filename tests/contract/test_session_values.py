@@ -80,7 +80,7 @@ def test_every_type_that_numpy_lacks_goes_through_unchanged(name: str, host: qnn
 @pytest.mark.parametrize("name", PER_BYTE)
 def test_types_below_a_byte_go_through_unchanged(name: str, host: qnnbridge.Host) -> None:
     element = ElementType[name]
-    same = node("Transpose", ["x"], ["y"], perm=[0])  # there is no Identity for these
+    same = node("Transpose", ["x"], ["y"], perm=[0])  # Identity does not support these
     made = model([same], [tensor("x", [None], element)], [tensor("y", [None], element)], opset=25)
     with qnnbridge.InferenceSession(made.SerializeToString(), providers=[CPU], host=host) as session:
         for count in (256 * PER_BYTE[name], 1, 0):  # one element is not a whole byte

@@ -1,4 +1,4 @@
-"""A text-to-speech pipeline of dynamic lengths says on the NPU what it says on the CPU, with three plain sessions."""
+"""A text-to-speech pipeline with dynamic lengths produces the same speech on the NPU as on the CPU."""
 
 from __future__ import annotations
 

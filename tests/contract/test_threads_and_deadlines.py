@@ -35,7 +35,7 @@ MINUTES = np.array(10**9, np.int64)
 
 @pytest.fixture(scope="module")
 def loop(host: qnnbridge.Host) -> qnnbridge.InferenceSession:
-    """A model that is as slow as its input says, and can be stopped."""
+    """Return a model whose input sets its duration, and which can be stopped."""
     return qnnbridge.InferenceSession(counting_loop(), providers=[CPU], host=host)
 
 
@@ -44,7 +44,7 @@ def turns(number: Any) -> dict[str, Any]:
 
 
 def in_parallel(works: list[Callable[[], Any]]) -> list[Any]:
-    """The results of all works, each in a thread of its own, all started at once."""
+    """Run all functions concurrently, each in a separate thread, and return their results."""
     barrier = threading.Barrier(len(works))
 
     def begin(work: Callable[[], Any]) -> Any:
@@ -56,7 +56,7 @@ def in_parallel(works: list[Callable[[], Any]]) -> list[Any]:
 
 
 def run_at_once(sessions: list[qnnbridge.InferenceSession], name: str, shape: tuple[int, ...]) -> None:
-    """Every thread has an input of its own and checks that it gets its own answers."""
+    """Every thread has a different input and checks that it gets the matching results."""
     inputs = [np.random.default_rng(number).random(shape, np.float32) for number in range(THREADS)]
     expected = [sessions[number % len(sessions)].run(None, {name: x})[0] for number, x in enumerate(inputs)]
 
@@ -121,8 +121,10 @@ def test_big_tensors_go_both_ways_at_once(host: qnnbridge.Host) -> None:
 
 
 def stopped(loop: qnnbridge.InferenceSession, timeout: float) -> errors.DeadlineExceeded:
-    """What a run past its deadline raises when it has been stopped. A busy machine may not get it under way in time,
-    or need longer to stop it than its caller waits to hear of that: then once more."""
+    """Return the error of a run that was stopped at its deadline.
+
+    On a busy machine the run may not start in time, or stop too late for its caller: then the run is repeated.
+    """
     for _ in range(BUSY_TRIES):
         begin, clock = time.monotonic(), FairClock()
         with pytest.raises(errors.DeadlineExceeded) as caught:
@@ -218,7 +220,7 @@ def test_terminate_stops_a_run_from_another_thread(loop: qnnbridge.InferenceSess
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(loop.run, None, turns(MINUTES), options)
         until(lambda: host.stats.calls_in_flight > 0)
-        # The loop may still be on its way into native code; then it is stopped as soon as it is there.
+        # The loop may not have entered native code yet; then it is stopped as soon as it enters.
         options.terminate = True
         with pytest.raises(errors.Fail):
             run.result(timeout=30)

@@ -1,8 +1,8 @@
-"""What a session has found or decided once is said by every later process that relies on it.
+"""Findings and decisions of a session are reported by every later process that relies on them.
 
-Each verdict that a session may carry has a case here. Three processes with one cache run all cases: the first process
-finds the verdicts, the others have them from the cache, or find them again. All of them have to say the same. No two cases
-have the same model, so that none finds what another one left.
+Each verdict of a session has a case. Three processes with one cache run all cases: the first process finds the
+verdicts, the others get them from the cache or find them again. All processes must report the same. All cases have
+different models, so that no case finds the verdict of another one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.simulator, pytest.mark.process, pytest.mark.timeout(3 
 
 CHIP_60_FAULT = next(row for row in table() if row.name == "conv-equal-padding")
 
-# Prints what the session of each case says and shows as JSON. Figures of time are left out.
+# Prints the messages and facts of each case's session as JSON, without times.
 PROGRAM = """
 import json, logging, sys, time, warnings
 import numpy as np
@@ -93,8 +93,14 @@ Words = str
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """made: the model. settings: keywords of the session, and sizes of free dimensions of the call. said: a pattern
-    in what each process says. shown: what its facts have to fulfil."""
+    """A case.
+
+    Args:
+        made: creates the model.
+        settings: keywords of the session, and sizes of free dimensions of the call.
+        said: a pattern in the output of each process.
+        shown: condition for the facts of the session.
+    """
 
     made: Callable[[], onnx.ModelProto | bytes]
     settings: dict[str, Any]
@@ -220,12 +226,12 @@ VERDICTS = {
 NAMES = needs.some(VERDICTS)
 
 _FIGURES = re.compile(r"\d+(\.\d+)? ?(s|ms|dB|MiB)\b|in \d[\d.,]*")
-# What is no verdict: lives of processes, what the compiler is at, and ONNX Runtime's own lines.
+# Lines that are not verdicts: process events, compiler progress, and ONNX Runtime's own lines.
 _NO_VERDICT = re.compile(r"is being compiled|waiting for another|host generation|at its first call|:onnxruntime:")
 
 
 def one_process(folder: Path, cases: str) -> dict[str, Any]:
-    """What a process says of the cases, by name."""
+    """Run all cases in one process and return its output by name."""
     environ = {
         **{name: text for name, text in os.environ.items() if name != "QNNBRIDGE_VERIFY"},
         "QNNBRIDGE_CACHE": "1",

@@ -1,4 +1,4 @@
-"""Every warning names the line of the application that led to it, once, with a command that works when it is pasted."""
+"""Every warning is issued once, at the application's line, with a command that works when it is pasted."""
 
 from __future__ import annotations
 

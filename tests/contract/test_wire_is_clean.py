@@ -1,4 +1,4 @@
-"""Whatever prints in the host, the wire carries frames only, and the text is found in the host's stderr."""
+"""Text that is printed in the host goes to its stderr and never to the wire."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_flood_of_text_stops_neither_side() -> None:
 
 
 def test_text_before_the_host_begins_is_skipped_and_kept() -> None:
-    """As from a site hook, which runs before any line of ours."""
+    """A site hook may print such text before the host's first line."""
     host_command = [sys.executable, "-I", "-u", "-X", "utf8", FAKE_HOST, "--parent", str(os.getpid())]
     command = ["/bin/sh", "-c", f"printf 'hello from a hook\\n'; exec {shlex.join(host_command)}"]
     with qnnbridge.Host(_command=command) as host:

@@ -32,7 +32,7 @@ class Drawing:
         self.nodes: list[onnx.NodeProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
         self.constants: list[onnx.TensorProto] = []
-        # What makes valid values of an input, by its name, of a length.
+        # Functions that return valid values of an input, by its name, for a length.
         self.values: dict[str, Callable[[np.random.Generator, int], Any]] = {}
         self.x = ""
         self.mask = ""

@@ -1,4 +1,4 @@
-"""A daemon in a process of its own, in folders of the test's own; killed at the end if it is still there."""
+"""A daemon in a separate process with separate folders, which is killed after the test if it still runs."""
 
 from __future__ import annotations
 

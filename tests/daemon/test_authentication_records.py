@@ -1,4 +1,4 @@
-"""The records of the authentication dialogue: only a client with the token is accepted, whatever is changed."""
+"""The records of the authentication dialogue: a client without the token, or a changed record, is refused."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def flipped(record: bytes, at: int, bit: int) -> bytes:
 def test_a_client_with_the_token_is_authenticated_and_gets_the_answer(
     token: bytes, pid: int, name: str, verdict: AdmissionCode, handles: tuple[int, int]
 ) -> None:
-    daemon, visitor = DaemonSide(token, INSTANCE), client(token, identity=ClientIdentity(pid, name))
-    proof = visitor.prove(daemon.challenge)
+    daemon, peer = DaemonSide(token, INSTANCE), client(token, identity=ClientIdentity(pid, name))
+    proof = peer.prove(daemon.challenge)
     seen = daemon.check(proof)
     answer = daemon.answer(DaemonAnswer(verdict, handles))
 
@@ -62,7 +62,7 @@ def test_a_client_with_the_token_is_authenticated_and_gets_the_answer(
     assert seen.pid == pid
     assert len(seen.name.encode()) <= NAME_BYTES
     assert seen.name.isprintable()
-    assert visitor.check(answer) == DaemonAnswer(verdict, handles)
+    assert peer.check(answer) == DaemonAnswer(verdict, handles)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_a_changed_bit_in_the_proof_fails_the_authentication() -> None:
 
 def test_a_client_refuses_an_answer_with_a_changed_bit() -> None:
     for at, bit in itertools.product(range(ANSWER_BYTES), range(8)):
-        daemon, visitor = DaemonSide(TOKEN, INSTANCE), client()
-        daemon.check(visitor.prove(daemon.challenge))
+        daemon, peer = DaemonSide(TOKEN, INSTANCE), client()
+        daemon.check(peer.prove(daemon.challenge))
         with pytest.raises(NotProven):
-            visitor.check(flipped(daemon.answer(WELCOME), at, bit))
+            peer.check(flipped(daemon.answer(WELCOME), at, bit))
 
 
 def test_a_proof_is_valid_for_one_challenge_only() -> None:
@@ -120,9 +120,9 @@ def test_a_client_refuses_an_answer_to_another_client() -> None:
 
 
 def test_a_reflected_signature_of_the_daemon_fails_the_authentication() -> None:
-    """A reflection: both sides sign with the same key, but not the same words."""
-    daemon, visitor = DaemonSide(TOKEN, INSTANCE), client()
-    proof = visitor.prove(daemon.challenge)
+    """Both sides sign with the same key, but different data."""
+    daemon, peer = DaemonSide(TOKEN, INSTANCE), client()
+    proof = peer.prove(daemon.challenge)
     mac = hmac.new(TOKEN, b"server" + daemon.challenge + proof[:-32], hashlib.sha256).digest()
     with pytest.raises(NotProven):
         daemon.check(proof[:-32] + mac)
@@ -136,13 +136,13 @@ def test_a_client_with_another_token_is_refused() -> None:
 
 def test_a_client_refuses_a_daemon_without_the_token() -> None:
     false = DaemonSide(bytes(TOKEN_BYTES), INSTANCE)
-    visitor = client()
-    proof = visitor.prove(false.challenge)
+    peer = client()
+    proof = peer.prove(false.challenge)
     with pytest.raises(NotProven):
         false.check(proof)
     false._proof = proof  # it answers all the same
     with pytest.raises(NotProven):
-        visitor.check(false.answer(WELCOME))
+        peer.check(false.answer(WELCOME))
 
 
 def test_a_client_sends_no_proof_to_another_daemon_instance() -> None:
@@ -164,8 +164,8 @@ def test_a_newer_dialogue_version_is_reported_in_the_error() -> None:
 
 
 def test_no_record_contains_the_token() -> None:
-    daemon, visitor = DaemonSide(TOKEN, INSTANCE), client()
-    proof = visitor.prove(daemon.challenge)
+    daemon, peer = DaemonSide(TOKEN, INSTANCE), client()
+    proof = peer.prove(daemon.challenge)
     daemon.check(proof)
     said = daemon.challenge + proof + daemon.answer(WELCOME)
     assert not any(TOKEN[i : i + 8] in said for i in range(TOKEN_BYTES - 8))

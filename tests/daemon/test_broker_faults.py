@@ -1,4 +1,4 @@
-"""What clients of a daemon see when the NPU host, another client, or they themselves go wrong."""
+"""Faults of the NPU host, of another client or of the client itself, as clients of a daemon see them."""
 
 from __future__ import annotations
 

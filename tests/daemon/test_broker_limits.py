@@ -1,4 +1,4 @@
-"""Limits of one client, and clients that do not behave: contained, and nothing left of them."""
+"""Limits of one client, and misbehaving clients, which must not affect others or leave anything behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LONGER_THAN_A_LOOK_S = 0.5
 
 
 class Bare:
-    """A client that does exactly what it is told: speaks frames, and reads only when asked to."""
+    """A client that sends the frames of a test, and reads only on request."""
 
     def __init__(self, lab: Lab) -> None:
         self.to_daemon, self.from_daemon, self.thread = lab.connect()
@@ -81,7 +81,7 @@ class Bare:
 
 
 def mappings() -> int:
-    """Pieces of memory that this process has mapped, where the system tells."""
+    """Return the shared mappings of this process, if the system lists them."""
     maps = Path("/proc/self/maps")
     return len(maps.read_text().splitlines()) if maps.exists() else 0
 
@@ -237,7 +237,7 @@ def test_a_thousand_connections_leave_nothing(lab: Lab) -> None:
 
     def connect(count: int) -> None:
         for number in range(count):
-            if number % 3 == 0:  # half open: it never says a word
+            if number % 3 == 0:  # half open: it sends nothing
                 to_daemon, from_daemon, thread = lab.connect()
                 os.close(to_daemon)
                 os.close(from_daemon)
@@ -282,8 +282,9 @@ def test_a_broker_that_stops_finishes_calls_and_takes_no_more_clients(lab: Lab, 
 
 
 def test_further_calls_do_not_prevent_a_broker_from_stopping(lab: Lab, tmp_path: Any) -> None:
-    """Its late call is not begun: it learns at once that this daemon is lost, and could repeat it elsewhere. A call
-    that was under way before is finished."""
+    """A call after the stop is not started: its client learns at once that the daemon is lost, and may repeat the
+    call
+    elsewhere. A running call is finished."""
     go = tmp_path / "go"
     slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=lab.client(), retry=0)
     busy = qnnbridge.InferenceSession(script(), host=lab.client(), retry=0)
@@ -309,8 +310,8 @@ def test_further_calls_do_not_prevent_a_broker_from_stopping(lab: Lab, tmp_path:
 def test_an_answer_that_is_being_written_when_the_broker_stops_arrives(
     lab: Lab, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its client has made another call since, which came too late: what it asked for before is its own all the
-    same, however long this machine takes for it."""
+    """The client has made another call since, which came too late. It still gets the answer of its earlier call,
+    however slow the machine is."""
     go, writing, ended = tmp_path / "go", threading.Event(), threading.Event()
     host = lab.client()
     session = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=host, retry=0)
@@ -377,7 +378,7 @@ def test_stopping_does_not_wait_for_ever_for_a_call(lab: Lab, tmp_path: Any) -> 
 
 
 def test_recreating_a_session_for_its_options_does_not_delay_stopping(lab: Lab, tmp_path: Any) -> None:
-    """Compiling may take minutes; a release does not wait for it."""
+    """Compiling may take minutes; stopping does not wait for it."""
     once, go = tmp_path / "once", tmp_path / "go"
     once.touch()
     session = qnnbridge.InferenceSession(script(on_create=[f"wait:{go}"], once=str(once)), host=lab.client())
@@ -409,7 +410,7 @@ def test_recreating_a_session_for_its_options_does_not_delay_stopping(lab: Lab, 
 def test_a_repeated_call_that_waits_when_the_broker_stops_is_lost_and_not_cancelled(
     lab: Lab, tmp_path: Any
 ) -> None:
-    """It was not cancelled. A call that is lost before its turn can be repeated in the next daemon."""
+    """A call that is lost before its turn, unlike a cancelled one, can be repeated in the next daemon."""
     go = tmp_path / "go"
     slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{go}"]), host=lab.client(), retry=0)
     waiting = qnnbridge.InferenceSession(script(), host=lab.client(), retry=0)

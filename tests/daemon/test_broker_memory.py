@@ -23,7 +23,7 @@ SMALL = np.arange(5, dtype=np.float32)
 
 
 def mapped_by_the_npu_host(lab: Lab) -> int:
-    """Bytes of shared memory, where the system tells."""
+    """Return the bytes of shared memory, if the system reports them."""
     process = lab.npu_host.supervisor.running
     assert process is not None
     total = 0
@@ -40,7 +40,7 @@ def mappings_of(pid: int) -> list[str]:
 
 
 def shared_mappings() -> int:
-    """Of this process."""
+    """Return the shared mappings of this process."""
     return sum("memfd:qnnbridge" in line for line in mappings_of(os.getpid()))
 
 

@@ -1,4 +1,4 @@
-"""A daemon whose NPU has no room for all models: those that were used longest ago make room, and come back."""
+"""If the NPU's memory is too small, a daemon unloads the least recently used models and reloads them later."""
 
 from __future__ import annotations
 

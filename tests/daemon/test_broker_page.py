@@ -1,4 +1,4 @@
-"""What `docs/dev/protocol.md` says of the operations of a daemon is held against the code."""
+"""The operations of a daemon in `docs/dev/protocol.md` match the code."""
 
 from __future__ import annotations
 

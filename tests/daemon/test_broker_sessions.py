@@ -134,7 +134,7 @@ def test_a_model_that_was_changed_is_another_model(lab: Lab, tmp_path: Path) -> 
 def test_another_model_of_the_same_size_and_date_is_another_model(
     what: str, in_place: bool, real: Lab, client: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """As `rsync -t`, installers and `git` with restored dates leave it. Right away, and when the file has rested."""
+    """`rsync -t`, installers and `git` with restored dates write such files. Checked with new and older files."""
     path, other = (scaled_model(tmp_path / name, factor) for name, factor in (("one", 2.0), ("two", 3.0)))
     if what == "weights":
         path, other = (externalize(one) for one in (path, other))

@@ -1,4 +1,4 @@
-"""What the daemon tells of itself, and what it can be asked to do."""
+"""The daemon's status, and requests to the daemon."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_client_learns_that_it_speaks_to_a_daemon_and_what_runs_behind_it(lab:
     ],
 )
 def test_the_status_says_where_qnn_comes_from(source: str, words: str) -> None:
-    """The host says it when it has found its QNN, which is after its HELLO; nobody asks it for that."""
+    """The host reports its QNN without a request as soon as it has found it, which is after HELLO."""
     made = Lab(fake_host(source))
     try:
         client = made.client()

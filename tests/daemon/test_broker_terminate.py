@@ -39,7 +39,7 @@ def full(lab: Lab) -> Iterator[None]:
 
 
 def outcome(session: Any, options: Any) -> Any:
-    """The results, or the class of the error and what onnxruntime says in it."""
+    """Return the results, or the class of the error and whether it has onnxruntime's text."""
     try:
         return [array.tolist() for array in session.run(None, {"x": X}, options)]
     except Exception as error:

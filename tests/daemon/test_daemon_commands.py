@@ -1,4 +1,4 @@
-"""`qnnbridge host` and `qnnbridge top` against a real daemon with a real NPU host behind it."""
+"""`qnnbridge host` and `qnnbridge top` with a real daemon and a real NPU host."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_stopping_what_does_not_run_is_no_failure() -> None:
 def test_documents_name_the_clients_and_not_the_command_that_asks() -> None:
     start()
     for command in (("host", "status"), ("top",), ("host", "stop")):
-        # A process of its own, as a user's is.
+        # A separate process, as for a user.
         ran = subprocess.run([*COMMAND, *command, "--json"], capture_output=True, text=True, check=True)
         found = json.loads(ran.stdout)
         assert found.get("before", found)["clients"] == []
@@ -497,7 +497,7 @@ def test_the_log_is_followed() -> None:
 
 
 def test_following_ends_with_its_reader_although_nothing_is_logged() -> None:
-    """As in `qnnbridge host logs --follow | head -1`."""
+    """`qnnbridge host logs --follow | head -1` ends like this."""
     start()
     command = [*COMMAND, "host", "logs", "-n", "1", "--follow"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
@@ -574,7 +574,7 @@ class Terminal:
         self.text = ""
 
     def read_until(self, words: str) -> None:
-        """From here on. A program that never says it is stopped by the test's own time limit."""
+        """Read output until the text occurs. The time limit of the test ends a program that never prints it."""
         self.text = ""
         while words not in self.text:
             self.text += os.read(self._ours, 65536).decode("utf-8", "replace")
@@ -583,7 +583,7 @@ class Terminal:
         os.write(self._ours, key.encode())
 
     def end(self) -> int:
-        """The exit code. What is still printed is read, else the program would wait for that."""
+        """Return the exit code. Read the remaining output, since the program would block on it otherwise."""
         os.close(self.theirs)
         try:
             while os.read(self._ours, 65536):

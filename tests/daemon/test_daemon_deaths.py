@@ -61,7 +61,7 @@ def model(tmp_path: Path) -> Path:
 
 
 class Applications:
-    """Three connections, each with a call of its own under way."""
+    """Three connections, each with a running call."""
 
     def __init__(self, model: Path) -> None:
         self.hosts = [qnnbridge.connect(start=True) for _ in range(3)]

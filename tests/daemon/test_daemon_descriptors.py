@@ -1,4 +1,4 @@
-"""A daemon that runs out of descriptors, and a folder that cannot be written: said in words, and survived."""
+"""A daemon survives and explains a lack of descriptors, and a folder that is not writable."""
 
 from __future__ import annotations
 

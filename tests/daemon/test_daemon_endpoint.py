@@ -1,4 +1,4 @@
-"""The daemon's listener: accepted and refused clients, and that no client can keep others out."""
+"""The daemon's listener: accepted and refused clients, and that no client can block others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DESCRIPTORS = 4096
 
 @pytest.fixture(autouse=True)
 def short_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """These visitors know nothing of how a path is shortened that is too long for a socket."""
+    """Use a short runtime folder: the raw sockets of this file do not shorten long paths as clients do."""
     with tempfile.TemporaryDirectory(prefix="door-", dir="/tmp") as folder:
         monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", f"{folder}/run")
         yield
@@ -52,23 +52,23 @@ def door(behind: StandIn) -> Iterator[tuple[Listener, Discovery, Path]]:
         yield opened
 
 
-def knock(folder: Path) -> socket.socket:
-    """A visitor that has come in and says nothing."""
-    visitor = socket.socket(socket.AF_UNIX)
+def open_connection(folder: Path) -> socket.socket:
+    """Return a raw connection to the daemon that has sent nothing."""
+    connection = socket.socket(socket.AF_UNIX)
     try:
-        visitor.connect(str(folder / "daemon.sock"))
+        connection.connect(str(folder / "daemon.sock"))
     except BaseException:
-        visitor.close()
+        connection.close()
         raise
-    visitor.settimeout(GRACE_S)
-    return visitor
+    connection.settimeout(GRACE_S)
+    return connection
 
 
-def rest_of(visitor: socket.socket) -> bytes:
-    """What it is told until the daemon closes the door."""
+def rest_of(connection: socket.socket) -> bytes:
+    """Return the data that the daemon sends until it closes the connection."""
     data = b""
     try:
-        while piece := visitor.recv(4096):
+        while piece := connection.recv(4096):
             data += piece
     except ConnectionResetError:
         pass
@@ -89,10 +89,12 @@ def test_a_client_with_the_wrong_token_is_disconnected_without_a_reply(
     door: tuple[Listener, Discovery, Path],
 ) -> None:
     listener, discovery, folder = door
-    with knock(folder) as visitor:
-        challenge = visitor.recv(CHALLENGE_BYTES)
-        visitor.sendall(ClientSide(bytes(32), discovery.instance, ClientIdentity(1, "thief")).prove(challenge))
-        assert rest_of(visitor) == b""
+    with open_connection(folder) as connection:
+        challenge = connection.recv(CHALLENGE_BYTES)
+        connection.sendall(
+            ClientSide(bytes(32), discovery.instance, ClientIdentity(1, "attacker")).prove(challenge)
+        )
+        assert rest_of(connection) == b""
     with qnnbridge.connect(start=False) as host:
         assert host.ping() >= 0
     assert listener.refused == 1
@@ -110,30 +112,33 @@ def test_connecting_to_another_daemons_endpoint_raises_an_error(door: tuple[List
 
 def test_a_replayed_proof_is_refused(door: tuple[Listener, Discovery, Path], behind: StandIn) -> None:
     _, discovery, folder = door
-    with knock(folder) as visitor:
+    with open_connection(folder) as connection:
         proof = ClientSide(discovery.token, discovery.instance, ClientIdentity(1, "good")).prove(
-            visitor.recv(CHALLENGE_BYTES)
+            connection.recv(CHALLENGE_BYTES)
         )
-        visitor.sendall(proof)
-        assert visitor.recv(1)
+        connection.sendall(proof)
+        assert connection.recv(1)
         until(lambda: bool(behind.entered))
-    with knock(folder) as thief:
-        thief.recv(CHALLENGE_BYTES)
-        thief.sendall(proof)
-        assert rest_of(thief) == b""
+    with open_connection(folder) as attacker:
+        attacker.recv(CHALLENGE_BYTES)
+        attacker.sendall(proof)
+        assert rest_of(attacker) == b""
     assert [entered.name for entered in behind.entered] == ["good"]
 
 
 @needs.linux
 def test_another_user_with_the_token_is_refused(door: tuple[Listener, Discovery, Path]) -> None:
-    """The kernel reports the user. The folder's rights would refuse it earlier, so the test widens them."""
+    """The kernel reports the user.
+
+    The folder's permissions would refuse the user earlier, so the test widens them.
+    """
     from qnnbridge_os._posix_door import check_peer
 
     check_peer(1000, 1000)
     with pytest.raises(PermissionError, match="user 1001, not to 1000"):
         check_peer(1001, 1000)
     if os.getuid() != 0:
-        return  # a second user needs rights that only root has
+        return  # only root can become a second user
     listener, discovery, folder = door
     for path in (*list(folder.parents)[:-1], folder):
         path.chmod(path.stat().st_mode | 0o755)
@@ -185,10 +190,10 @@ def test_a_connection_during_the_close_of_the_endpoint_does_no_harm() -> None:
         released.set()
 
     class Name:
-        """The socket's, which is taken away now."""
+        """The path of the socket, which is removed at this moment."""
 
         def unlink(self, *, missing_ok: bool) -> None:
-            knock(folder).close()
+            open_connection(folder).close()
             released.wait(0.3)
             (folder / "daemon.sock").unlink(missing_ok=missing_ok)
 
@@ -211,7 +216,7 @@ def test_a_thousand_half_open_connections_do_not_block_new_clients(
 
     from qnnbridge_daemon import listener
 
-    monkeypatch.setattr(listener, "DIALOGUE_TIMEOUT_S", 3600.0)  # none of them goes because its time is up
+    monkeypatch.setattr(listener, "DIALOGUE_TIMEOUT_S", 3600.0)  # none of the connections may end by its timeout
 
     def waiting() -> int:
         return sum(thread.name == "qnnbridge admission" for thread in threading.enumerate())
@@ -219,33 +224,33 @@ def test_a_thousand_half_open_connections_do_not_block_new_clients(
     _, discovery, folder = door
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, DESCRIPTORS)), hard))
-    visitors = []
+    connections = []
     try:
-        visitors.extend(knock(folder) for _ in range(HALF_OPEN))
+        connections.extend(open_connection(folder) for _ in range(HALF_OPEN))
         for tries_left in reversed(range(BUSY_TRIES)):
             try:
                 enter(discovery, folder, time.monotonic() + DIALOGUE_TIMEOUT_S).close()
                 break
-            except Unreachable:  # a busy machine may not even have got to the end of the queue by then
+            except Unreachable:  # a busy machine may not have accepted all connections by then
                 if not tries_left:
                     raise
-        until(lambda: waiting() <= UNPROVEN_MAX)  # the others are on their way out
+        until(lambda: waiting() <= UNPROVEN_MAX)  # the others are being closed
     finally:
-        for visitor in visitors:
-            visitor.close()
+        for connection in connections:
+            connection.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_the_oldest_silent_connection_is_closed_first(door: tuple[Listener, Discovery, Path]) -> None:
     _, _, folder = door
-    visitors = [knock(folder) for _ in range(UNPROVEN_MAX + 1)]
+    connections = [open_connection(folder) for _ in range(UNPROVEN_MAX + 1)]
     try:
-        assert len(rest_of(visitors[0])) in (0, CHALLENGE_BYTES)  # and then the end
-        visitors[-1].settimeout(GRACE_S)
-        assert len(visitors[-1].recv(CHALLENGE_BYTES)) == CHALLENGE_BYTES
+        assert len(rest_of(connections[0])) in (0, CHALLENGE_BYTES)  # and then the end
+        connections[-1].settimeout(GRACE_S)
+        assert len(connections[-1].recv(CHALLENGE_BYTES)) == CHALLENGE_BYTES
     finally:
-        for visitor in visitors:
-            visitor.close()
+        for connection in connections:
+            connection.close()
 
 
 def test_an_incomplete_proof_times_out(
@@ -256,13 +261,13 @@ def test_an_incomplete_proof_times_out(
     monkeypatch.setattr(listener, "DIALOGUE_TIMEOUT_S", 0.2)
     listening, _, folder = door
     said, visits = False, 0
-    while not said:  # on a busy machine its time may be up before it has said anything
+    while not said:  # on a busy machine the timeout may expire before anything was sent
         visits += 1
-        with knock(folder) as visitor, contextlib.suppress(BrokenPipeError):
-            visitor.recv(CHALLENGE_BYTES)
-            visitor.sendall(bytes(PROOF_BYTES // 2))
+        with open_connection(folder) as connection, contextlib.suppress(BrokenPipeError):
+            connection.recv(CHALLENGE_BYTES)
+            connection.sendall(bytes(PROOF_BYTES // 2))
             said = True
-            assert rest_of(visitor) == b""
+            assert rest_of(connection) == b""
     until(lambda: listening.refused == visits)
 
 
@@ -288,10 +293,10 @@ def test_closing_the_listener_disconnects_unauthenticated_clients_only(
     door: tuple[Listener, Discovery, Path],
 ) -> None:
     listener, _, folder = door
-    with qnnbridge.connect(start=False) as host, knock(folder) as visitor:
-        visitor.recv(CHALLENGE_BYTES)
+    with qnnbridge.connect(start=False) as host, open_connection(folder) as connection:
+        connection.recv(CHALLENGE_BYTES)
         listener.close()
-        assert rest_of(visitor) == b""
+        assert rest_of(connection) == b""
         assert host.ping() >= 0
         assert not (folder / "daemon.sock").exists()
 
@@ -308,7 +313,7 @@ def test_a_dead_daemons_socket_does_not_prevent_a_new_listener(behind: StandIn) 
 
 
 def test_a_fork_opens_its_own_connection(door: tuple[Listener, Discovery, Path], behind: StandIn) -> None:
-    """The exit code reports what the child got; its copies of the pipes are closed."""
+    """The exit code reports the outcome in the child, whose copies of the pipes are closed."""
     host = qnnbridge.connect(start=False)
     process = host.supervisor.running
     assert process is not None
@@ -336,10 +341,10 @@ def test_closing_is_quick_and_leaks_no_descriptor(door: tuple[Listener, Discover
             host.ping()
             process = host.supervisor.running
             assert process is not None
-        assert process.rungs == ["goodbye"]  # no waiting for a process that goes on
+        assert process.rungs == ["goodbye"]  # does not wait for a process, since the daemon continues to run
 
     def descriptors() -> int:
-        """The count after both sides have closed the streams of the disconnected client."""
+        """Return the number of descriptors after both sides have closed the streams of the disconnected client."""
         for thread in threading.enumerate():
             if thread.name in ("qnnbridge admission", "qnnbridge-stderr"):
                 thread.join(GRACE_S)

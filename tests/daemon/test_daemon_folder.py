@@ -199,7 +199,7 @@ def test_a_path_of_any_length_holds_a_door(
 def test_a_home_written_as_a_tilde_is_the_same_folder_for_applications_and_the_daemon(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A service manager and a .env file hand it on as it is; the daemon is started with whole paths."""
+    """Service managers and .env files pass a tilde unchanged; the daemon is started with absolute paths."""
     for home in ("HOME", "USERPROFILE"):
         monkeypatch.setenv(home, str(tmp_path))
     monkeypatch.setenv("QNNBRIDGE_RUNTIME_DIR", "~/run")

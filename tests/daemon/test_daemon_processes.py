@@ -90,7 +90,7 @@ def test_a_session_of_the_daemon_computes_what_a_private_host_computes() -> None
         assert host.is_daemon
         assert host.info.pid == daemon_process().pid != os.getpid()
         assert session.cache.state == "off"
-        assert "daemon" not in session.cache.reason  # the daemon has said why
+        assert "daemon" not in session.cache.reason  # the reason comes from the daemon
     with qnnbridge.Host() as private, qnnbridge.InferenceSession(MODEL, host=private, providers=CPU) as session:
         assert not private.is_daemon
         expected = session.run(None, x_of(session))[0]

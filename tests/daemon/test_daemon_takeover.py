@@ -1,4 +1,4 @@
-"""A daemon that ends while applications work: they start a new one at once, and report no false cause."""
+"""A daemon that ends while applications work: they start a new one at once, and report the right cause."""
 
 from __future__ import annotations
 
@@ -121,7 +121,8 @@ def test_a_successor_is_ready_when_the_old_daemon_has_ended() -> None:
 
 
 def test_a_status_check_does_not_prevent_a_daemon_from_starting() -> None:
-    """It has the lock while it looks, and a service manager does not start again what has found another one."""
+    """The check holds the lock for a moment, and a service manager does not restart a daemon that ended because
+    another one seems to run."""
 
     class BusyForAMoment(FolderLock):
         def __init__(self) -> None:
@@ -145,7 +146,7 @@ def test_continuous_status_checks_do_not_prevent_a_daemon_from_starting() -> Non
     with ThreadPoolExecutor(2) as pool:
         lookers = [pool.submit(look) for _ in range(2)]
         try:
-            # The lock's file is there from now on, so every look takes it.
+            # The lock file exists from now on, so every check takes the lock.
             with FileLock(make_runtime_folder() / LOCK_NAME):
                 successor = Starting()
             assert successor.wait(time.monotonic() + GRACE_S) == "ready"

@@ -21,7 +21,7 @@ class Clock:
 
 
 class Call:
-    """A call in a thread of its own, that is in the host until `go`."""
+    """A call in a separate thread, which runs in the host until `end`."""
 
     def __init__(self, share: FairShare, queue: Queue, order: list[Call] | None = None) -> None:
         self.cancellation = Cancellation()
@@ -32,7 +32,7 @@ class Call:
         before = len(queue.waiting)
         self._thread = threading.Thread(target=self._work, args=(share, queue), daemon=True)
         self._thread.start()
-        # It has a turn, or waits for one, or has got neither.
+        # Wait until the call has a turn, waits for one, or has failed.
         until(lambda: self.inside.is_set() or len(queue.waiting) > before or self.error is not None)
 
     def _work(self, share: FairShare, queue: Queue) -> None:
@@ -101,7 +101,7 @@ def test_a_flood_gets_no_more_slots_than_a_client_with_a_single_thread_asks_for(
     many = [Call(share, flood) for _ in range(3)]
     assert [call.inside.is_set() for call in many] == [True, False, False]
     one.end()
-    # Its thread is between two calls: it will come again.
+    # The client's thread is between two calls and will make another one.
     many[0].end()
     assert many[1].inside.wait(GRACE_S)
     assert flood.running == 1

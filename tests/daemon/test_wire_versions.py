@@ -1,4 +1,4 @@
-"""The first release that changes the wire beside this one, in processes of their own: told at once, and replaced.
+"""A release with the next wire version and this one: mismatches are reported, and idle daemons are replaced.
 
 The other release is a copy of the packages with the next version of the wire.
 """
@@ -35,7 +35,7 @@ PACKAGES = (
     "tools/qnnbridge_tools",
 )
 RELEASE = "0.{}.0".format(int(qnnbridge.__version__.split(".")[1]) + 1)
-# In place of two connections a second for ever. A host that says HELLO and is refused needs a second on a busy machine.
+# Fewer than two connections per second: a refused host needs a second on a busy machine.
 AT_ONCE_S = 10.0
 
 
@@ -206,7 +206,7 @@ def test_an_older_daemon_that_serves_is_not_taken_from_its_applications(newer: s
 
 @pytest.mark.parametrize("newer_command", [True, False])
 def test_the_command_ends_a_daemon_of_any_wire(newer_command: bool, newer: str, daemons: None) -> None:
-    """What the error advises must work: also while applications are connected."""
+    """The fix of the error must work, also while applications are connected."""
     command, other = (newer, older_path()) if newer_command else (older_path(), newer)
     daemon = start_daemon(other)
     holds = program(

@@ -1,4 +1,4 @@
-"""Broken computers, each with exactly one fault, and the finding that names it."""
+"""Broken computers, each with exactly one fault, and the expected finding."""
 
 from __future__ import annotations
 

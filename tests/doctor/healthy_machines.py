@@ -112,7 +112,7 @@ def linux_with_the_simulator() -> SimulatedMachine:
 
 @healthy
 def linux_with_settings_in_the_home_folder() -> SimulatedMachine:
-    """As a container or a systemd unit names them: no shell has put the folder in the place of the tilde."""
+    """Settings of a container or a systemd unit, for which no shell has expanded the tilde."""
     machine = linux()
     make_host(add_python(machine, "/home/maria/python", "3.11.7", "x86_64"))
     machine.environ |= {"QNNBRIDGE_CONFIG": "~/settings/q.toml", "QNNBRIDGE_CACHE_DIR": "~/cache"}

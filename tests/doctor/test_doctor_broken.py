@@ -1,4 +1,4 @@
-"""Each broken computer gets exactly the finding that names its fault, and no other; also from its snapshot."""
+"""Each broken computer gets exactly the expected finding, also from its snapshot."""
 
 from __future__ import annotations
 

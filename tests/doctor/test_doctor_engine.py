@@ -1,4 +1,4 @@
-"""Which QNN the doctor says is used, and which should be: wheel, catalogue, driver in other versions."""
+"""The QNN that is used and the one that should be, as the doctor reports them: wheel, catalogue, driver."""
 
 from __future__ import annotations
 

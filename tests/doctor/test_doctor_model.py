@@ -1,4 +1,4 @@
-"""``--model``: what the doctor says of real files of models, on computers that can and cannot run them."""
+"""``--model``: the doctor's findings about real model files, on computers that can and cannot run them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/doctor.md says what the code does."""
+"""docs/doctor.md matches the code."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def report_of_much_trouble() -> Report:
 
 
 def report_of_a_ruin() -> Report:
-    """As much as can be wrong at once."""
+    """Return a report with as many findings as possible."""
     machine, application, host = snapdragon("2.7.0", "1.23.2", system_qnn="2.40.0.0", home=r"C:\Users\Jürgen")
     machine.environ |= {
         "PYTHONHOME": r"C:\Python27",

@@ -1,4 +1,4 @@
-"""A snapshot is enough to diagnose a computer from afar, and tells nothing of its user."""
+"""A snapshot suffices to diagnose a computer remotely, and contains no data about its user."""
 
 from __future__ import annotations
 

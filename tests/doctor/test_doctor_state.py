@@ -1,4 +1,4 @@
-"""What qnnbridge itself has left: real crash reports, a real quarantine, a real cache, as the doctor reads them."""
+"""The doctor reads qnnbridge's own files: real crash reports, a real quarantine, a real cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every variable that the sources read is one that the doctor knows and docs/settings.md explains."""
+"""The doctor and docs/settings.md cover every environment variable that the sources read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THE_LIST = ROOT / "tools" / "qnnbridge_tools" / "doctor" / "survey" / "surroundi
 
 
 def of_the_sources() -> set[str]:
-    """In any quotation mark or text: a variable that only a message names would be worse."""
+    """Return the variables in the sources, also those that occur only in a message."""
     found: set[str] = set()
     for root in ("protocol", "host_arm64", "bridge_x86", "daemon", "tools"):
         for path in (ROOT / root).rglob("*.py"):

@@ -15,7 +15,7 @@ from qnnbridge.genai import UNAVAILABLE
 
 PAGE = Path(__file__).parents[2] / "docs" / "genai-api.md"
 
-# Refused with an error that says why.
+# Names that raise an error with the reason.
 NOT_POSSIBLE = {
     "Config.from_package_ep": "give the folder of the variant to Config",
     "GeneratorParams.set_speculative_options": "no speculative decoding",

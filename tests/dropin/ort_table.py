@@ -1,8 +1,8 @@
-"""Writes `docs/ort-api.md`: every name of ONNX Runtime's Python, release by release, and its state in `qnnbridge.ort`.
+"""Write `docs/ort-api.md`: every name of ONNX Runtime's Python API and its state in `qnnbridge.ort`.
 
-``python -m tests.dropin.ort_table`` writes the page from the recorded walks (`ort_walk`) and a walk of the drop-in; tests
-hold the page and the installed ONNX Runtime against it. A name that is missing is an error: a new release of ONNX Runtime
-includes a decision about each of its names.
+``python -m tests.dropin.ort_table`` writes the page from the recorded walks (`ort_walk`) and a walk of the drop-in;
+tests compare the page and the installed ONNX Runtime with it. A missing name is an error: each name of a new
+release of ONNX Runtime needs a decision.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SHOWN = ("1.24.2", "1.27.0", "1.30.0", "1.32.0")
 
 MAIN = "onnxruntime"
 BINDINGS = "onnxruntime.capi.onnxruntime_pybind11_state"
-# It has the names of the bindings once more.
+# A module with the same names as the bindings.
 AGAIN = "onnxruntime.capi._pybind_state"
 
-# Refused with an error that says why and what to do instead.
+# Names that raise an error with reason and fix.
 REFUSED = {
     "SessionObjectInitializer": "a pointer into ONNX Runtime's memory",
     "get_session_initializer": "a pointer into ONNX Runtime's memory",
@@ -85,7 +85,7 @@ State = tuple[str, str]
 
 @functools.cache
 def ours() -> dict[str, dict[str, Any]]:
-    """The walk of the drop-in, in a process of its own: there its names are those of onnxruntime."""
+    """Walk the drop-in in a separate process, in which its names are those of onnxruntime."""
     names = sorted({name for walk in recorded().values() for name in walk["modules"]})
     done = subprocess.run(
         [sys.executable, "-m", "tests.dropin.ort_table", "--walk", *names],
@@ -122,7 +122,7 @@ def state_of(name: str) -> State:
 
 
 def missing(theirs: Mapping[str, Mapping[str, Any]], here: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What onnxruntime has and the drop-in lacks or has otherwise: names, members, numbers, modules, arguments."""
+    """Return names, members, numbers, modules and arguments that differ between onnxruntime and the drop-in."""
     found = []
     for module, entries in theirs.items():
         for name, entry in entries.items():
@@ -169,7 +169,7 @@ def _takes(mine: list[str] | None, wanted: list[str] | None) -> bool:
 
 
 def page() -> str:
-    """The page's text. Raises `LookupError` with all names that are missing."""
+    """Return the text of the page. Raises `LookupError` with all missing names."""
     walks, here = recorded(), ours()
     lacking = [f"{version}: {what}" for version, walk in walks.items() for what in missing(walk["modules"], here)]
     if lacking:

@@ -1,8 +1,9 @@
 """Walks every module of an installed onnxruntime: what it has by which name, and with which arguments.
 
-``python -m tests.dropin.ort_walk`` prints the walk of the module ``onnxruntime`` that this Python imports, as JSON. With
-``--record FOLDER...`` it walks the packages in these folders (``pip install --no-deps --target FOLDER
-onnxruntime==1.27.0``) and writes them to `RECORDS`, which the tests and `ort_table` read. Only the standard library.
+``python -m tests.dropin.ort_walk`` prints the walk of the module ``onnxruntime`` that this Python imports, as JSON.
+With ``--record FOLDER...`` it walks the packages in these folders (``pip install --no-deps --target FOLDER
+onnxruntime==1.27.0``) and writes them to `RECORDS`, which the tests and `ort_table` read. Only the standard
+library.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 RECORDS = Path(__file__).parent / "ort_names.json.xz"
 
-# Packages of plain Python, which come from the host's files as they are.
+# Packages of plain Python, which are loaded unchanged from the host's files.
 FROM_FILES = ("quantization", "tools", "transformers")
 # Members beside the public ones that make up a protocol.
 SPECIAL = ("__array__", "__dlpack__", "__dlpack_device__", "__getitem__", "__iter__", "__len__")
@@ -31,7 +32,7 @@ _BINDINGS = "onnxruntime.capi.onnxruntime_pybind11_state"
 
 
 def walk() -> dict[str, Any]:
-    """version; modules: what each has; files: names of the modules of `FROM_FILES`."""
+    """Return the version, the names in each module, and the modules of `FROM_FILES`."""
     import onnxruntime
 
     folder = os.path.dirname(onnxruntime.__file__ or "")
@@ -104,10 +105,10 @@ _SIGNATURE = re.compile(r"^(?:\d+\. )?\w*\((.*)\) -> ", re.MULTILINE)
 
 
 def arguments(function: Any, *, bound: bool = False) -> list[str] | None:
-    """Names of the parameters, those with a default with "=" behind; ``None`` for what is no function.
+    """Return the names of the parameters; ``None`` for an object that is not a function.
 
-    Parameters that can only be given by position, and those of the bindings without a name, are "_"; "*" and "**" are
-    any number of further ones.
+    A "=" marks a default. Positional-only parameters, and parameters of the bindings without a name, are "_"; "*" and
+    "**" stand for any number of further ones.
     """
     if type(function).__name__ == "wrapper_descriptor":  # no constructor
         return []
@@ -141,7 +142,7 @@ def _bound_name(part: str) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """The parameters of a signature, whose annotations hold commas of their own."""
+    """Split a signature into its parameters, whose annotations may contain commas."""
     parts, depth, start = [], 0, 0
     for index, letter in enumerate(text):
         depth += (letter in "[(") - (letter in "])")

@@ -19,7 +19,7 @@ import qnnbridge.ort as ort
 
 pytestmark = pytest.mark.process
 
-# Older releases lack some of the names, and say other words.
+# Older releases lack some names and have other error texts.
 newest = pytest.mark.skipif(
     tuple(map(int, real.__version__.split(".")[:2])) < (1, 32), reason="the texts are those of onnxruntime 1.32"
 )

@@ -17,7 +17,7 @@ from tests.dropin.running import TIMEOUT_S
 
 pytestmark = pytest.mark.process
 
-# What each program prints of one attempt: the value, or the class of the error and its text.
+# Output of each program for one attempt: the value, or class and text of the error.
 _TOLD = """
 import os, sys
 if sys.argv[1:]: import qnnbridge.dropin

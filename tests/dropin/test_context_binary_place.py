@@ -97,7 +97,7 @@ def test_a_name_without_an_ending_is_the_stem_whatever_dots_its_folder_has(tmp_p
     assert files_in(tmp_path) == ["v1.2/net_qnn.bin"]
 
 
-# In a process of its own: QNN is registered once in a process, and tests of the engine do that in this one.
+# In a separate process: QNN can be registered once per process, and tests of the engine do that in this one.
 THEIRS = """
 import sys
 import onnxruntime as ort

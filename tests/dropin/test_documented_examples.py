@@ -32,5 +32,5 @@ def test_an_example_prints_the_same(name: str, tmp_path: Path) -> None:
 
 
 def without_noise(text: str) -> str:
-    """QNN's simulator prints a line of its own on stdout; behind the bridge that is the host's."""
+    """Remove the line that QNN's simulator prints on stdout; with the bridge it goes to the host's output."""
     return "".join(line for line in text.splitlines(keepends=True) if not line.lstrip().startswith("# LIBNATIVE"))

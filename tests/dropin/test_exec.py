@@ -544,7 +544,7 @@ def test_an_interpreter_that_ignores_pythonpath_has_the_bridge_too(isolated: str
 
 
 def test_the_command_itself_needs_no_numpy(tmp_path: Path) -> None:
-    """What it imports is waited for before every program. The report of imports ends where the program begins."""
+    """Imports of the command delay every program. The report of imports ends where the program begins."""
     name = program(tmp_path, "print('the program')")
     ran = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "qnnbridge_tools", "exec", name],

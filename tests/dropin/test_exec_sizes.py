@@ -18,7 +18,7 @@ WEIGHTS = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32) / 
 
 
 def write(folder: Path, shape: list[int | str | None] | None = None) -> None:
-    """y = relu(x @ w) @ w, with these dimensions of x; default two free ones with names."""
+    """Write a model y = relu(x @ w) @ w. The dimensions of x are by default two named free ones."""
     dims = ["batch", "time", 8] if shape is None else shape
     nodes = [
         build.node("MatMul", ["x", "w"], ["a"]),
@@ -52,7 +52,7 @@ BEGIN = """
 
 
 def ran(folder: Path, text: str, *options: str, providers: str = "None", **environ: str) -> tuple[str, list[str]]:
-    """What `exec --provider qnn --report` of the program says, and the lines of the report for the model."""
+    """Run the program with `exec --provider qnn --report`; return its stderr and the report's rows of the model."""
     source = BEGIN.replace("PROVIDERS", providers) + text
     chosen = () if "--provider" in options else ("--provider", "qnn")
     done = exec_program("--report", *chosen, *options, program(folder, source), cwd=folder, **environ)

@@ -24,7 +24,7 @@ INSTALLED = Path(ort.__file__).parent
 def run(
     folder: Path, source: str, *, without: tuple[str, ...] = (), **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """A program with the drop-in; `without` names packages that it shall not find."""
+    """Run a program with the drop-in that cannot import the packages in `without`."""
     hidden = "".join(f"sys.modules[{name!r}] = None\n" for name in without)
     text = f"import sys\n{hidden}import qnnbridge.dropin\n{source}"
     return subprocess.run(

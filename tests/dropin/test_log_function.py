@@ -49,7 +49,7 @@ def session_of(path: str) -> Any:
 
 
 def noisy(path: Path, outputs: int = 3) -> str:
-    """A model whose every run warns of each output: its shape is another than the model says."""
+    """Write a model with wrong output shapes, so that each run logs a warning for each output."""
     names = [f"y{i}" for i in range(outputs)]
     nodes = [onnx.helper.make_node("Reshape", ["x", "shape"], [name]) for name in names]
     inputs = [build.tensor("x", [8]), build.tensor("shape", [2], onnx.TensorProto.INT64)]

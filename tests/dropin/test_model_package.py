@@ -33,7 +33,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def written(module: Any, folder: Path) -> tuple[Any, ...]:
-    """What all methods of a package give, and what they write."""
+    """Call all methods of a package; return their results and the written files."""
     asset = folder.parent / "asset"
     asset.mkdir(exist_ok=True)
     (asset / "words.txt").write_text("one two")

@@ -25,7 +25,7 @@ from qnnbridge.errors import CallBackFailed, Fail
 
 pytestmark = pytest.mark.process
 
-# Older releases lack some of the names, and say other words.
+# Older releases lack some names and have other error texts.
 newest = pytest.mark.skipif(
     tuple(map(int, real.__version__.split(".")[:2])) < (1, 32), reason="the texts are those of onnxruntime 1.32"
 )
@@ -158,7 +158,7 @@ def test_a_deadline_that_is_none(chain: str, monkeypatch: pytest.MonkeyPatch, te
 
 
 def test_functions_see_the_callers_context_and_may_use_other_hosts(chain: str) -> None:
-    """The compiler has a host of its own."""
+    """The compiler runs in a separate host."""
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
     variable.set("set")
     x = np.ones((1, 8), np.float32)

@@ -1,4 +1,4 @@
-"""The names of onnxruntime, of every release since 1.24.2: all there, the same arguments, or refused in words."""
+"""All names of onnxruntime since release 1.24.2 exist with the same arguments, or raise an explained error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot cross a process is refused with its cause and what to do instead, wherever the page says so."""
+"""Features that cannot cross a process boundary raise an error with cause and fix, as documented."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What a program decides before and while a session is made: devices by a function of its own, cancelled loading,
-global thread pools. Held against onnxruntime itself in this process.
+"""Decisions of a program before and during the creation of a session, compared with onnxruntime in this process.
+
+They are devices selected by a function, cancelled loading, and global thread pools.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ TRUTH = X * (X + 1)
 
 
 def described() -> bytes:
-    """A model that says everything of itself that a model can say."""
+    """Write a model with all kinds of metadata."""
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", ends[:1], ends[1:], doc_string="inner")
     model = helper.make_model(

@@ -1,4 +1,4 @@
-"""What surrounds a program with the drop-in: the processes that it starts and waits for, its folders, its options."""
+"""The environment of a program with the drop-in: its child processes, folders and options."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def relu(shape: Shape = (1, 4)) -> onnx.ModelProto:
 
 
 def relu_then_det() -> onnx.ModelProto:
-    """One node that QNN takes and one, Det, that it has no support for."""
+    """Return a model with one node that QNN supports and one, Det, that it does not."""
     return model(
         [node("Relu", ["x"], ["r"], name="relu"), node("Det", ["r"], ["y"], name="det")],
         [tensor("x", [2, 3, 3])],

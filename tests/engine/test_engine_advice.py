@@ -1,4 +1,4 @@
-"""What the engine advises when ONNX Runtime or a provider is missing. No simulator is needed for it."""
+"""The engine's advice if ONNX Runtime or a provider is missing. Needs no simulator."""
 
 from __future__ import annotations
 

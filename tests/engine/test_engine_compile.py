@@ -1,4 +1,4 @@
-"""The engine compiles: what it tells ONNX Runtime, what it writes, and when there is nothing to write."""
+"""Compilation by the engine: options for ONNX Runtime, written files, and models without anything to compile."""
 
 from __future__ import annotations
 

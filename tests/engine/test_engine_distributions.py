@@ -1,4 +1,4 @@
-"""What is installed is told from file names alone, on the layouts of real wheels."""
+"""Installed packages are detected by file names alone, for the layouts of real wheels."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def lay_out(site: Path, wheel: str) -> Path:
 
 
 def plain_onnxruntime(site: Path, version: str = "1.31.1") -> None:
-    """Plain onnxruntime, as it is laid out by its wheel."""
+    """Create the layout of plain onnxruntime's wheel."""
     (site / f"onnxruntime-{version}.dist-info").mkdir(parents=True)
     capi = site / "onnxruntime" / "capi"
     capi.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def test_only_the_1x_wheel_without_stubs_is_a_simulator(tmp_path: Path, wheel: s
     choice = providers.choose(SessionSpec("model.onnx"), [QNN, CPU], adapter, records=False)
     assert adapter.simulator is (wheel == "1.22.2-win_amd64")
     assert choice.qnn is not None
-    # With an NPU the driver knows the chip; the simulator must be told.
+    # With an NPU the driver detects the chip; the simulator needs an option.
     assert choice.qnn.get("soc_model") == ("60" if adapter.simulator else None)
 
 

@@ -61,7 +61,7 @@ DAMAGED: tuple[Mapping[str, Any], ...] = (
 )
 
 
-# What a kind is made from; a key that it does not know is ignored.
+# The argument that creates an object of each kind; unknown keys are ignored.
 OWN_ARGUMENT = {
     "AdapterFormat": "path",
     "ModelCompiler": "spec",

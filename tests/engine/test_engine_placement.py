@@ -1,4 +1,4 @@
-"""The words for a refused placement, where ONNX Runtime tells less than the newest one does."""
+"""The message for a refused placement if ONNX Runtime reports less than its newest release."""
 
 from __future__ import annotations
 

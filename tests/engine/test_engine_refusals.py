@@ -1,4 +1,4 @@
-"""What the engine refuses, and that each refusal names its cause and what to do."""
+"""Every refusal of the engine has a cause and a fix."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_a_quantised_model_is_not_to_be_quantised(create: Any) -> None:
 
 
 def test_a_finalize_failure_is_explained_by_the_chip(create: Any) -> None:
-    # Code 1002 says "memory"; V68 chips have no float InstanceNormalization.
+    # Code 1002 means "memory"; V68 chips lack float InstanceNormalization.
     normalize = model(
         [node("InstanceNormalization", ["x", "s", "b"], ["y"])],
         [tensor("x", [1, 4, 8, 8])],

@@ -152,7 +152,7 @@ def test_a_run_is_stopped_by_another_thread(create: Any) -> None:
 
 
 def _counting_loop() -> onnx.ModelProto:
-    """A loop of as many turns as its input says."""
+    """Return a loop whose input is the number of iterations."""
     flag, number = onnx.TensorProto.BOOL, onnx.TensorProto.INT64
     body = helper.make_graph(
         [node("Identity", ["go"], ["go_on"]), node("Neg", ["before"], ["after"])],

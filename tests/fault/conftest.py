@@ -1,4 +1,4 @@
-"""After each injected fault nothing is left over: no open file, no thread, no child, no shared memory.
+"""After each injected fault no open file, thread, child process or shared memory remains.
 
 Temporary files and processes are looked for everywhere (`tests/conftest.py`); here the rest, for every test.
 """
@@ -18,7 +18,7 @@ END_TIMEOUT_S = 20.0
 
 
 def grown(before: Holdings, now: Holdings) -> dict[str, object]:
-    """What is more than before. In numbers: a host that several tests share may have been replaced by its next."""
+    """Return the resources that have grown, by count, since a shared host may have been replaced."""
     more: dict[str, object] = dict(now.more_than(before))
     if len(now.threads) <= len(before.threads):
         more.pop("threads", None)

@@ -1,5 +1,7 @@
-"""The short form of ``python -m lab.attack``; streams, HTTP, compiled models and the storm have tests of their own
-beside their subjects."""
+"""The short form of ``python -m lab.attack``.
+
+Other files test HTTP, compiled models and the storm.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def test_any_byte_stream_ends_a_host_with_its_exit_code_and_a_sentence() -> None
 
 
 def test_a_hostile_host_costs_a_typed_error_and_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "CALL_S", 1.5)  # most of the damage is waited for
+    monkeypatch.setattr(hosts, "CALL_S", 1.5)  # most damaged replies lead to a timeout
     report = hosts.attack(length(4, 8), seed=1)
     assert report.good, str(report)
 
@@ -39,7 +41,7 @@ def test_an_answer_whose_fields_are_of_other_types_is_a_typed_error(
 
 
 def test_hostile_environments_cause_a_typed_error_at_most() -> None:
-    """The short form has every third variable and limit."""
+    """The short form uses every third variable and limit."""
     report = surroundings.attack(every=length(3, 1))
     assert report.good, str(report)
 

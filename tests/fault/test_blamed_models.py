@@ -1,4 +1,4 @@
-"""A model that kills is found and kept away; those that ran beside it are not touched."""
+"""A model that crashes the host is found and quarantined; models that ran at the same time are not affected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from qnnbridge._supervision.blame import NativeCall, Quarantine
 
 X = np.arange(4, dtype=np.float32)
 WAIT_S = 60.0
-# What the README says of a model in quarantine.
+# The promise of the README about quarantined models.
 REFUSAL_S = 0.01
 
 
@@ -83,7 +83,7 @@ def test_a_quarantine_applies_to_the_next_application_but_not_to_other_versions(
 
 
 def test_a_model_is_tried_again_when_its_quarantine_is_cleared(host: qnnbridge.Host, tmp_path: Path):
-    """As `qnnbridge quarantine clear` does it, from another process."""
+    """`qnnbridge quarantine clear` does the same from another process."""
     cured = tmp_path / "cured"
     model = script(scale=3, on_run=["segv"], once=str(cured))
     session = qnnbridge.InferenceSession(model, host=host)
@@ -95,7 +95,7 @@ def test_a_model_is_tried_again_when_its_quarantine_is_cleared(host: qnnbridge.H
         session.run(None, {"x": X})
     assert Quarantine().clear() == 1
     until = time.monotonic() + WAIT_S
-    while True:  # the file is looked at once a second
+    while True:  # the file is checked once a second
         try:
             (result,) = session.run(None, {"x": X})
             break
@@ -135,7 +135,7 @@ def test_a_quarantine_does_not_apply_to_other_options(host: qnnbridge.Host):
 def test_a_model_that_crashes_on_qnn_runs_on_the_cpu_if_fallback_is_allowed(
     host: qnnbridge.Host, caplog: pytest.LogCaptureFixture
 ):
-    """The call that kills the second host gets its result, and everything shows what it cost."""
+    """The call that crashes the second host gets its result; placement, log and report show the fallback."""
     poison = script(scale=3, on_npu_run=["segv"])
     session = qnnbridge.InferenceSession(poison, host=host, fallback="cpu")
     assert session.placement.qnn_nodes == 1
@@ -149,7 +149,7 @@ def test_a_model_that_crashes_on_qnn_runs_on_the_cpu_if_fallback_is_allowed(
     ]
     assert (host.stats.cpu_fallbacks, host.stats.crashes, host.stats.generation) == (1, 2, 3)
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
-    # A new session of it does not try QNN again.
+    # A new session of the model does not try QNN again.
     with pytest.warns(qnnbridge.CpuFallbackWarning, match="is in quarantine"):
         later = qnnbridge.InferenceSession(poison, host=host, fallback="cpu")
     assert np.array_equal(later.run(None, {"x": X})[0], X * 3)
@@ -187,7 +187,7 @@ def fingerprint(session: qnnbridge.InferenceSession) -> str:
 
 
 def test_the_crashing_one_of_several_running_models_is_found_and_no_other(host: qnnbridge.Host):
-    """Row 36: sessions on the CPU, which really run at the same time. All calls of the innocents get their result."""
+    """Row 36: CPU sessions run concurrently. All calls of the healthy models get their result."""
     innocents = [
         qnnbridge.InferenceSession(script(scale=n + 3, npu=False, on_run=["sleep:0.02"]), host=host, retry=8)
         for n in range(3)
@@ -221,10 +221,10 @@ def test_the_crashing_one_of_several_running_models_is_found_and_no_other(host: 
 
 
 def test_a_suspect_runs_alone_until_it_is_cleared(host: qnnbridge.Host, tmp_path: Path):
-    """Row 36: after a death with two suspects no other call is under way while one of them is."""
+    """Row 36: after a crash with two suspects, no other call runs while one of them runs."""
     meets = [tmp_path / "a", tmp_path / "b"]
     poison = script(npu=False, on_run=[f"note:{meets[0]}", f"wait:{meets[1]}", "segv"], once=str(tmp_path / "once"))
-    # The death meets it in native code, however long it takes to come.
+    # This call is in native code when the host crashes, whenever that happens.
     innocent = script(scale=3, npu=False, on_run=[f"note:{meets[1]}", "sleep:60"], once=str(tmp_path / "met"))
     first = qnnbridge.InferenceSession(poison, host=host)
     second = qnnbridge.InferenceSession(innocent, host=host)
@@ -242,7 +242,7 @@ def test_a_suspect_runs_alone_until_it_is_cleared(host: qnnbridge.Host, tmp_path
 
 
 def test_a_queued_call_is_not_a_suspect(host: qnnbridge.Host):
-    """The NPU takes one at a time: the others have not begun."""
+    """The NPU runs one call at a time: the others have not started."""
     innocents = [qnnbridge.InferenceSession(script(scale=n + 3), host=host, retry=4) for n in range(3)]
     poison = qnnbridge.InferenceSession(script(on_run=["sleep:0.1", "segv"]), host=host)
     with ThreadPoolExecutor(4) as pool:
@@ -258,7 +258,7 @@ def test_a_queued_call_is_not_a_suspect(host: qnnbridge.Host):
 def test_a_provider_that_the_system_has_updated_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its version is not known at HELLO: the host has to find it first."""
+    """The provider's version is unknown at HELLO: the host has to find it first."""
     monkeypatch.setenv("QNNBRIDGE_ENGINE", "windowsml")
     poison = script(on_create=["segv"])
 
@@ -276,7 +276,7 @@ def test_a_provider_that_the_system_has_updated_is_tried_again(
 
     assert opened_with("1.8.21.0") is errors.HostCrashed
     assert "ep_version 1.8.21.0" in Quarantine().accounts()[0].versions
-    # Another application: it waits until the provider's version is known.
+    # Another application waits until the provider's version is known.
     assert opened_with("1.8.21.0", "--import=sleep:0.3") is errors.ModelQuarantined
     assert opened_with("1.8.22.0", "--import=sleep:0.3") is errors.HostCrashed
     assert len(Quarantine().accounts()) == 2

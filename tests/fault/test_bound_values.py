@@ -1,4 +1,4 @@
-"""Bound values and the end of the host: what is changed in place is lost and says so, all else is repeated."""
+"""Bound values after the end of the host: values changed in place raise an error, other runs are repeated."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The cache on disks that are full, read-only or not there: the session works without it, and that is said once.
+"""The cache on full, read-only or missing disks: the session works without it and reports the problem once.
 
-Real file systems: small tmpfs volumes, mounted in a namespace of their own, which ends with the process.
+The tests use real file systems: small tmpfs volumes, mounted in a namespace that ends with the process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def right(host: qnnbridge.Host) -> bytes:
-    """What the model computes without the cache."""
+    """Return the model's result without the cache."""
     with open_session(host, cache=False) as session:
         return result(session)
 
@@ -61,7 +61,7 @@ def result(session: qnnbridge.InferenceSession) -> bytes:
 
 
 def assert_made_without(host: qnnbridge.Host, right: bytes, words: str) -> None:
-    """The session works, and the trouble is said once."""
+    """Check that the session works, and that the problem is reported once."""
     with pytest.warns(qnnbridge.CacheWarning, match=words) as caught:
         session = open_session(host)
     with warnings.catch_warnings():
@@ -176,7 +176,7 @@ ON_VOLUMES = """
         told["crashes"] = host.stats.crashes
     print(json.dumps(told))
 """
-# What the volume is -> what the cache does for a session.
+# Kind of volume -> state of the cache of a session.
 VOLUMES = {
     "full": "off",
     "full while compiling": "off",
@@ -188,7 +188,7 @@ VOLUMES = {
 
 @pytest.fixture(scope="module")
 def on_volumes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What an application saw on each of the volumes; they are gone with its namespace."""
+    """Return the output of an application on each of the volumes, which end with its namespace."""
     own_root = [] if os.geteuid() == 0 else ["--map-root-user"]
     command = ["unshare", *own_root, "--mount", "--propagation", "private", sys.executable, "-c"]
     arguments = [

@@ -56,7 +56,7 @@ def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def right(host: qnnbridge.Host) -> bytes:
-    """What the model computes without the cache."""
+    """Return the model's result without the cache."""
     with qnnbridge.InferenceSession(F, providers=SOC, host=host, cache=False) as session:
         return result(session)
 

@@ -1,4 +1,4 @@
-"""What is left of a call when its time is up, and of the others beside it."""
+"""Calls whose deadline expires, and the effect on other calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qnnbridge import errors
 from qnnbridge._supervision.blame import Quarantine
 
 X = np.arange(4, dtype=np.float32)
-# What the README promises on top of a deadline.
+# The README promises this time after a deadline.
 GRACE_S = 1.0
 
 WAIT_S = 50.0
@@ -38,7 +38,7 @@ def in_flight(host: qnnbridge.Host, count: int) -> None:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What became of the work is waited for as long as a busy host takes to say it."""
+    """Wait for the state of abandoned work as long as a busy host may need to report it."""
     monkeypatch.setattr("qnnbridge._transport.channel.CANCEL_TIMEOUT_S", WAIT_S)
 
 
@@ -153,7 +153,7 @@ def test_a_call_behind_others_ends_the_host_only_if_nobody_wants_their_work(
 def test_a_model_that_hangs_is_to_blame_and_not_the_one_that_waits_behind_it(
     tmp_path: Path, an_hour_passes: Callable[[], None]
 ):
-    """Row 30: the caller of the one that hangs has gone when the host is ended; the one behind it never ran."""
+    """Row 30: the caller of the hanging model has given up when the host is ended; the next call never ran."""
     began = tmp_path / "began"
     with fake_host() as host, ThreadPoolExecutor(2) as pool:
         slow = qnnbridge.InferenceSession(script(on_run=[f"note:{began}", "sleep:60"]), host=host)
@@ -226,7 +226,7 @@ def test_terminate_stops_what_can_be_stopped(before: bool, tmp_path: Path):
         options.terminate = True
         error = stopped.exception(WAIT_S)
         end.touch()
-        assert isinstance(error, errors.Fail), error  # onnxruntime knows no queue
+        assert isinstance(error, errors.Fail), error  # onnxruntime has no queue
         if before:
             assert np.array_equal(blocks.result(WAIT_S)[0], X * 2)
         assert host.stats.generation == 1
@@ -293,7 +293,7 @@ def test_a_host_that_does_not_come_up_in_time_is_ended_and_told(no_leaks):
 
 
 def test_the_deadline_holds_while_a_large_input_does_not_get_through(tmp_path: Path, no_leaks):
-    """The host is stopped, so the pipe fills. What was not written goes out with the next call."""
+    """The host is stopped, so the pipe fills. The next call writes the remaining data."""
     import os
     import signal
 

@@ -30,7 +30,7 @@ CLOSE_TIMEOUT_S = 10.0
 
 
 def points() -> dict[str, float]:
-    """What is booked, by phase."""
+    """Return the points of the quarantine by phase."""
     accounts = Quarantine()._read()
     return {account.phase: account.points for account in accounts.values()}
 
@@ -231,7 +231,7 @@ def test_a_host_that_ends_in_good_order_is_not_worth_a_word(no_leaks, caplog: py
 
 
 def test_only_a_host_that_crashed_is_reported_as_a_crash(no_leaks):
-    """A planned or requested end is no crash; a kill by another process is one."""
+    """A planned or requested end is not a crash, but a kill by another process is."""
     with fake_host() as host:
         slow = qnnbridge.InferenceSession(script(on_run=["sleep:60"]), host=host)
         state = "not-started"
@@ -294,7 +294,7 @@ def test_whatever_the_host_prints_never_reaches_the_wire(caplog: pytest.LogCaptu
         assert host.supervisor.running.channel.preamble == b""
         for where in ("first", "import", "create", "run"):
             for how in ("", "native ", "raw ", "child "):
-                until(lambda said=f"{how}{where}": said in caplog.text)  # a thread of its own reads it
+                until(lambda said=f"{how}{where}": said in caplog.text)  # another thread reads the line
 
 
 def test_ten_megabytes_on_stderr_before_hello_block_nothing_and_both_ends_are_kept():

@@ -29,7 +29,7 @@ def host(no_leaks: Any) -> Iterator[qnnbridge.Host]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What becomes of a call that is given up is waited for as long as it takes on a busy machine."""
+    """Wait for the state of an abandoned call as long as a busy machine may need."""
     for name in ("CANCEL_TIMEOUT_S", "SETTLE_TIMEOUT_S"):
         monkeypatch.setattr(f"qnnbridge._session.fast_calls.{name}", GRACE_S)
     monkeypatch.setattr("qnnbridge._transport.channel.CANCEL_TIMEOUT_S", GRACE_S)

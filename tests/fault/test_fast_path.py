@@ -1,4 +1,4 @@
-"""What calls on the fast path leave behind for later calls: no stale plan, no lost channel, no circle."""
+"""Calls on the fast path leave no stale plan, lost channel or reference cycle for later calls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def host(no_leaks: Any) -> Iterator[qnnbridge.Host]:
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """As in applications that do not want its pauses."""
+    """Disable the garbage collector, as applications do that cannot accept its pauses."""
     gc.collect()
     gc.disable()
     yield
@@ -54,11 +54,11 @@ def quick_calls(host: qnnbridge.Host) -> int:
     return host.stats.shared_calls
 
 
-# --- what is freed without the garbage collector ---
+# --- objects that are freed without the garbage collector ---
 
 
 def test_a_session_that_is_dropped_is_freed_at_once(host: qnnbridge.Host, no_collector: None) -> None:
-    """With the model, which may have been given as bytes."""
+    """So is its model, which may have been given as bytes."""
     # A comparison with the CPU would hold the session until it ends.
     session = qnnbridge.InferenceSession(script(scale=3), host=host, verify=False)
     for _ in range(3):
@@ -112,13 +112,13 @@ def test_channels_of_a_dead_host_and_arrays_of_its_calls_are_freed_at_once(
         assert [reference() for reference in left if reference() is not None] == [], way
 
 
-# --- what is stale ---
+# --- stale plans and calls ---
 
 
 def test_a_call_that_is_overtaken_by_the_next_host_does_not_cost_the_later_ones_their_way(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looks for its plan in the old host, while the session is made in the new one."""
+    """The call searches its plan in the old host while the session is created in the new one."""
     gate = tmp_path / "gate"
     slow = qnnbridge.InferenceSession(script(on_run=[f"wait:{gate}"], npu=False), host=host, providers=[CPU])
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
@@ -196,7 +196,7 @@ def test_a_planned_restart_does_not_wait_for_a_call_that_was_given_up_meanwhile(
 def test_several_threads_may_ask_at_once_what_became_of_a_call_that_was_given_up(
     host: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """A caller that opens a channel, one whose deadline is over, and the maintenance thread."""
+    """A caller that opens a channel, one whose deadline has expired, and the maintenance thread may do so."""
     gate = tmp_path / "gate"
     model = Later(tmp_path, f"wait:{gate}", npu=False)
     session = qnnbridge.InferenceSession(model.path, host=host, providers=[CPU])
@@ -226,7 +226,7 @@ def test_several_threads_may_ask_at_once_what_became_of_a_call_that_was_given_up
 
 
 class Interrupting:
-    """Stands in for a function: Ctrl+C comes when it has done its work and `then` holds, once it is `armed`."""
+    """Wrapper of a function: once `armed`, it raises KeyboardInterrupt after the function if `then` holds."""
 
     def __init__(self, function: Callable[..., Any], then: Callable[[], bool] = lambda: True) -> None:
         self._function = function
@@ -245,7 +245,7 @@ class Interrupting:
 def test_an_interrupt_before_the_call_costs_no_channel(
     host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is taken when everything else is known."""
+    """A channel is taken only after all other preparations."""
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     warm(session)
     with monkeypatch.context() as patch:
@@ -257,7 +257,7 @@ def test_an_interrupt_before_the_call_costs_no_channel(
 
 
 def test_an_interrupt_behind_the_answer_costs_no_channel(host: qnnbridge.Host) -> None:
-    """There is no further answer to be waited for."""
+    """The channel has no pending answer."""
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     warm(session)
     process, pool = running(host)
@@ -265,7 +265,7 @@ def test_an_interrupt_behind_the_answer_costs_no_channel(host: qnnbridge.Host) -
         (plans,) = pool.idle
         read = plans.channel._readinto = Interrupting(plans.channel._readinto)
         x = np.full(8 + number, number, np.float32)
-        warm(session, x)  # by a plan that knows of it
+        warm(session, x)  # uses the plan of this array
         read.armed = True
         with pytest.raises(KeyboardInterrupt):
             session.run(None, {"x": x})
@@ -286,7 +286,7 @@ def test_memory_of_an_interrupted_call_is_not_reused(
     warm(session)
     process, pool = running(host)
     (plans,) = pool.idle
-    # The host has begun with it: else its cancellation may overtake it, and it never begins.
+    # The host has started the call: otherwise the cancellation might overtake it, and it would never start.
     write = Interrupting(plans.channel._streams.write, then=lambda: model.begun)
     monkeypatch.setattr(plans.channel._streams, "write", write)
     out = session.empty_output("y", (4,))
@@ -323,7 +323,7 @@ def test_memory_of_an_interrupted_call_is_not_reused(
 def test_an_interrupt_while_memory_is_mapped_blocks_no_other_call(
     host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl+C that comes when the turn has been taken, and nothing has noted that yet."""
+    """KeyboardInterrupt is raised after the lock was taken and before that was recorded."""
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     warm(session)
     _, pool = running(host)

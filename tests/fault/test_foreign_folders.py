@@ -20,7 +20,7 @@ from qnnbridge_protocol.settings import cache_dir, state_dir
 KEY, OTHER = key_number(1), key_number(2)
 COMMANDS = (["list"], ["verify"], ["prune", "--max-size", "0", "--unused-days", "0"], ["clear"], ["clear", "--all"])
 PARTS = ("memo", "v1/tmp", "v1/bad", "v1/uses", "v1/entries", "v1/verdicts", "v1/notes", "v1/locks", "v1/fixed")
-# Names as the cache itself gives them, so that only the folder tells whose they are.
+# Names like those of the cache itself, so that only the folder shows that the files are foreign.
 OURS = (f"{KEY}.json", f"{KEY}.lock", f"{KEY}/manifest.json", f"{KEY}/hits.json", "0123456789abcdef/model_ctx.onnx")
 MODELS = Path(__file__).parents[1] / "models"
 F, INPUT = MODELS / "f.onnx", {"x": np.load(MODELS / "x.npz")["x"]}

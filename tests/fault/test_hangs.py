@@ -1,4 +1,4 @@
-"""A host that does not answer: stopped, holding its GIL, slow, or busy writing. Only the process tells its life."""
+"""A host that does not answer: stopped, holding its GIL, slow, or busy writing. Its process state decides."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLOSE_TIMEOUT_S = 10.0
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks whether a silent host is stopped every 50 ms in place of every five seconds."""
+    """Check every 50 ms instead of every five seconds whether a silent host is stopped."""
     monkeypatch.setattr("qnnbridge._transport.channel.SILENCE_INTERVAL_S", 0.05)
 
 
@@ -159,7 +159,7 @@ def test_a_creation_that_holds_the_gil_past_its_budget_is_ended_by_the_hosts_own
 def test_a_library_that_never_comes_back_from_being_loaded_ends_within_the_budget_of_the_start(
     step: str, words: str, action: str, no_leaks
 ):
-    """Rows 26 and 28: a declared phase is left alone until its budget ends, whether or not it holds the GIL."""
+    """Rows 26 and 28: a declared phase may last until its budget ends, whether or not it holds the GIL."""
     with fake_host(f"--{step}={action}") as host:
         host.start()
         process = host.supervisor.running

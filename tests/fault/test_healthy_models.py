@@ -1,4 +1,4 @@
-"""Deaths of the host that a call did not cause do not use up its `retry`."""
+"""Crashes of the host that a call did not cause do not use up its `retry`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def label_of(model: bytes) -> str:
 
 
 def kill_when_inside(host: qnnbridge.Host, note: Path, times: int) -> threading.Thread:
-    """SIGKILL the host each time that a run has put another dot into the note."""
+    """Kill the host with SIGKILL each time that a run has appended a dot to the note."""
 
     def work() -> None:
         for number in range(1, times + 1):
@@ -66,7 +66,7 @@ def test_a_creation_survives_any_number_of_kills_from_outside(tmp_path: Path) ->
 
 
 def test_a_waiting_call_survives_crashes_of_other_models(tmp_path: Path) -> None:
-    """Two models kill the host twice each, until they are in quarantine; the third one waits behind them."""
+    """Two models crash the host twice each, until they are quarantined; the third one waits in the queue."""
     with fake_host() as host:
         gate = tmp_path / "gate"
         killers = [
@@ -100,7 +100,7 @@ def test_a_waiting_call_survives_crashes_of_other_models(tmp_path: Path) -> None
 
 
 def test_crashing_models_do_not_prevent_the_next_model_from_running() -> None:
-    """A walk through a folder of models, of which the first three kill two hosts each and none does good work."""
+    """Open the models of a folder, of which the first three crash two hosts each before any call succeeds."""
     with fake_host() as host:
         for number in range(3):
             with pytest.raises(errors.HostCrashed):
@@ -112,7 +112,7 @@ def test_crashing_models_do_not_prevent_the_next_model_from_running() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_calls_of_healthy_models_survive_crashing_models_in_the_same_host(seed: int) -> None:
-    """Sessions are created at once and run at once; one or two models kill until they are in quarantine."""
+    """Sessions are created and run concurrently; one or two models crash until they are quarantined."""
     dice = random.Random(seed)
 
     def nap() -> str:

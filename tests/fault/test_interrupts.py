@@ -1,4 +1,4 @@
-"""Ctrl+C belongs to the application: its call ends with KeyboardInterrupt, its host lives and can be used at once."""
+"""Ctrl+C interrupts a call with KeyboardInterrupt; the host continues to run and can be used at once."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ print("usable", flush=True)
 
 
 def begun(text: str, *arguments: str) -> subprocess.Popen[str]:
-    """The program, as soon as it says that its call is under way."""
+    """Start a program and wait until it reports that its call is running."""
     program = subprocess.Popen(
         [sys.executable, "-c", text, *arguments],
         stdout=subprocess.PIPE,
@@ -119,7 +119,7 @@ print("usable", host.stats.generation, os.path.getsize(began), flush=True)
 def test_an_interrupt_during_the_start_of_the_host_leaves_no_orphan_process(
     where: str, then: str, tmp_path: Path
 ) -> None:
-    """first: before its HELLO. import: while it loads ONNX Runtime, for which a creation waits."""
+    """first: before the host's HELLO. import: while the host imports ONNX Runtime, for which a creation waits."""
     program = begun(STARTS, where, then, str(tmp_path))
     hosts = psutil.Process(program.pid).children(recursive=True)
     assert hosts
@@ -131,8 +131,8 @@ def test_an_interrupt_during_the_start_of_the_host_leaves_no_orphan_process(
         assert (program.returncode, err) == (0, "")
     else:
         assert out.splitlines() == ["interrupted"]
-        # 1: CPython forgets that it was an interrupt when any thread executes a text behind it, such as the import of a
-        # module with a named tuple.
+        # 1: CPython forgets that it was an interrupt when any thread executes a text behind it, such as the import
+        # of a module with a named tuple.
         assert program.returncode in (-signal.SIGINT, 1), err
         assert err.splitlines()[-1] == "KeyboardInterrupt"
         assert time.monotonic() - begin < WAIT_S / 3, "nobody opens the gate: the host must be ended"
@@ -140,7 +140,7 @@ def test_an_interrupt_during_the_start_of_the_host_leaves_no_orphan_process(
 
 
 def test_ctrl_c_in_the_terminal_goes_to_everything_in_the_foreground_but_not_to_the_host(tmp_path: Path):
-    """A real terminal, with a shell's job in it: the kernel sends the signal to the whole group."""
+    """In a real terminal with a shell job, the kernel sends the signal to the whole process group."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(ROOT)
@@ -154,7 +154,7 @@ def test_ctrl_c_in_the_terminal_goes_to_everything_in_the_foreground_but_not_to_
         while b"usable" not in said and wait_readable(terminal, WAIT_S):
             try:
                 said += os.read(terminal, 4096)
-            except OSError:  # the other side has gone
+            except OSError:  # the other side has closed the terminal
                 break
     finally:
         _, status = os.waitpid(pid, 0)
@@ -165,7 +165,7 @@ def test_ctrl_c_in_the_terminal_goes_to_everything_in_the_foreground_but_not_to_
 
 
 def test_interrupts_at_any_moment_leave_a_session_that_works(tmp_path: Path):
-    """Fifty interrupts at random moments of small calls: each call gives its result or KeyboardInterrupt."""
+    """Fifty interrupts at random moments of small calls: each call returns its result or raises KeyboardInterrupt."""
     program = """
 import os, random, signal, sys, threading, time
 import numpy as np
@@ -206,17 +206,18 @@ host.close()
     assert ran.returncode == 0, ran.stderr
     interrupted, wrong, generations = map(int, ran.stdout.split())
     assert (interrupted, wrong) == (50, 0)
-    # An interrupt within the microseconds in which a message is taken apart costs a host, never a result.
+    # An interrupt in the microseconds of parsing a message may cost a host, but never a result.
     assert generations <= 5
 
 
-# --- exceptions at every place ---
+# --- exceptions at every checkpoint ---
 
 
 @pytest.mark.parametrize(
     ("program", "how", "seed", "count"),
     [
-        # Every seventh place, or every 42nd in the short form, of a call at which a handler can run; `python -m lab.attack interrupts` has them all.
+        # Every seventh place, or every 42nd in the short form, of a call at which a handler can run; `python -m
+        # lab.attack interrupts` has them all.
         ("slow", "walk", length(42, 7), 1000),
         ("hosts", "walk", length(20, 5), 1000),
         ("sessions", "walk", 67, length(20, 40)),
@@ -226,7 +227,7 @@ host.close()
 def test_an_exception_of_a_signal_handler_at_any_place_costs_its_call_and_nothing_else(
     program: str, how: str, seed: int, count: int
 ) -> None:
-    """The next call is right and quick, and nothing is left: descriptors, threads, processes, memory, files."""
+    """The next call is right and quick, and no descriptors, threads, processes, memory or files leak."""
     report = interrupts.one(program, how, seed, count)
     assert report.good, str(report)
     assert report.counts["interrupts"] + report.counts["checkpoints"] > 5

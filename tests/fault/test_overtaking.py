@@ -1,5 +1,7 @@
-"""A channel and the connection are read by different threads of the host: whichever is ahead, no call waits for
-ever, and nothing is lost. Each test brings about one order of events."""
+"""Different threads of the host read a channel and the connection: in any order, no call may hang or be lost.
+
+Each test causes one order of events.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from qnnbridge_os.processes import wait_readable
 from qnnbridge_protocol.fastpath import call_id
 
 CPU = "CPUExecutionProvider"
-# More than any pipe takes.
+# More bytes than any pipe holds.
 LARGE = np.zeros(1_000_000, np.float32)
 
 LONGER_THAN_PATIENCE_S = 1.5
@@ -57,14 +59,12 @@ def taken(pool: ChannelPool) -> ChannelPlans:
 
 @pytest.fixture
 def nobody_takes_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the application's own thread would read, as if it came never to that, or belonged to an older
-    version.
-    """
+    """Disable the reads by the application's maintenance thread, as if it were too slow or of an older version."""
     monkeypatch.setattr("qnnbridge._fastpath.channel_pool.ChannelPool.take_in", lambda _self: False)
 
 
 def give_up(model: Later, session: qnnbridge.InferenceSession, x: np.ndarray) -> None:
-    """A call that the host has begun with, and goes on with."""
+    """Abandon a call that the host has started and continues."""
     assert model.late(lambda: session.run(None, {"x": x}, timeout=0.5)).state == "still-running"
 
 
@@ -72,7 +72,7 @@ def give_up(model: Later, session: qnnbridge.InferenceSession, x: np.ndarray) ->
 def test_the_answer_of_an_abandoned_call_is_read_in_the_background(
     host: qnnbridge.Host, tmp_path: Path, npu: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    """Else the host stands still with it, in the lane of the NPU."""
+    """Otherwise the host would block on the answer, in the lane of the NPU."""
     monkeypatch.setattr("qnnbridge._fastpath.channel.LOOK_INTERVAL_S", NEVER_S)
     monkeypatch.setattr("qnnbridge._fastpath.channel._LOOK_INTERVAL_MS", NEVER_S * 1000)
     gate = tmp_path / "gate"
@@ -96,7 +96,7 @@ def test_the_answer_of_an_abandoned_call_is_read_in_the_background(
 
 @pytest.mark.usefixtures("nobody_takes_in")
 def test_an_unread_answer_does_not_block_calls_on_a_channel(host: qnnbridge.Host, tmp_path: Path):
-    """It fills the connection, which is read again only by the next call that goes there."""
+    """The answer fills the connection, which is read again only by the next call on the connection."""
     gate = tmp_path / "gate"
     (tmp_path / "slow").mkdir()
     slow = Later(tmp_path / "slow", f"wait:{gate}", npu=False)
@@ -122,7 +122,7 @@ def test_an_unread_answer_does_not_block_calls_on_a_channel(host: qnnbridge.Host
 def test_an_unread_phase_frame_does_not_block_calls_on_a_channel(
     host: qnnbridge.Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """An answer fills the connection, and a session is to be made meanwhile, which has to be told before."""
+    """An answer fills the connection while a session is to be created, whose phase must be declared first."""
     monkeypatch.setattr("qnnbridge._fastpath.channel.LOOK_INTERVAL_S", 3600.0)  # unread meanwhile
     gate, made = tmp_path / "gate", tmp_path / "made"
     (tmp_path / "slow").mkdir()
@@ -202,14 +202,14 @@ def test_a_cancel_ahead_of_its_call_is_not_lost(host: qnnbridge.Host, tmp_path: 
 
 
 def call(channel: FastChannel, plan: int) -> None:
-    """What comes back is no result."""
+    """Make a call that does not return a result."""
     head = channel.call(plan, None)
     assert head is not None
     channel.read_frame(head, None)
 
 
 def test_an_unsent_call_with_a_possible_cancel_discards_its_channel(host: qnnbridge.Host, tmp_path: Path):
-    """The next call on the channel would bear the number of the one that was cancelled."""
+    """The next call on the channel would have the id of the cancelled one."""
     from qnnbridge._session import fast_calls
 
     model = Later(tmp_path)
@@ -229,7 +229,7 @@ def test_an_unsent_call_with_a_possible_cancel_discards_its_channel(host: qnnbri
 
 
 def test_releasing_memory_before_its_last_call_does_not_end_the_host(tmp_path: Path, no_leaks: Any):
-    """A caller that is interrupted behind its call gives the memory back, and the host may take that in first."""
+    """A caller that is interrupted after its call releases the memory, and the host may read that request first."""
     with fake_host() as host:
         model = Later(tmp_path)
         session = qnnbridge.InferenceSession(model.path, host=host)
@@ -249,7 +249,7 @@ def test_releasing_memory_before_its_last_call_does_not_end_the_host(tmp_path: P
 
 
 def test_abandoning_a_call_of_an_ended_host_leaves_no_channel(host: qnnbridge.Host, tmp_path: Path):
-    """Its caller may be slower than the thread that cleans up."""
+    """The caller may be slower than the thread that cleans up."""
     session = qnnbridge.InferenceSession(Later(tmp_path).path, host=host)
     warm(session)
     process, pool = running(host)
@@ -261,7 +261,7 @@ def test_abandoning_a_call_of_an_ended_host_leaves_no_channel(host: qnnbridge.Ho
 
 
 class Interrupted(collections.deque[tuple[str, int, int]]):
-    """Ctrl+C comes when the first has been released and is about to be forgotten."""
+    """A queue whose first `popleft` is interrupted by Ctrl+C."""
 
     def popleft(self) -> tuple[str, int, int]:
         if len(self) > 1:
@@ -310,4 +310,4 @@ def test_a_slow_host_is_not_considered_dead_when_a_channel_ends(host: qnnbridge.
     thread.join()
     assert np.array_equal(result[0][0], X * 3)
     assert (session.generation, host.stats.crashes) == (1, 0)
-    os.close(read_fd)  # it is not the channel's any more, which has left it alone
+    os.close(read_fd)  # the descriptor no longer belongs to the channel, which must not have closed it

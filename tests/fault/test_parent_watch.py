@@ -15,7 +15,7 @@ import pytest
 import qnnbridge
 from qnnbridge_os.processes import wait_readable
 
-# What the README promises.
+# The limit that the README promises.
 END_TIMEOUT_S = 5.0
 
 START_TIMEOUT_S = 30.0

@@ -49,7 +49,7 @@ def python(start: Start) -> Start:
 
 
 def read_line(child: ChildProcess) -> str:
-    """What the child said, up to the end of a line or of its output."""
+    """Read the child's output up to the end of a line or of the output."""
     text = b""
     while not text.endswith(b"\n"):
         assert wait_readable(child.stdout_fd, TIMEOUT_S), "the child says nothing"
@@ -353,7 +353,7 @@ def test_a_thread_without_memory_for_its_reaping_still_starts_programs(monkeypat
 def test_a_thread_that_never_begins_is_a_typed_error_and_the_next_call_starts_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without memory Python ends a new thread before its first line, and tells nobody."""
+    """Without memory Python ends a new thread before its first line, without an error in the caller."""
     spawner = _posix_process.PosixSpawner()
     monkeypatch.setattr(_posix_process, "BEGIN_S", 0.2)
     with monkeypatch.context() as without_memory:
@@ -512,7 +512,7 @@ def test_data_and_the_end_are_readable_and_silence_is_not(python: Start) -> None
 
 
 def test_a_write_to_a_child_that_does_not_read_ends_with_the_time_and_counts_right(python: Start) -> None:
-    """What was taken before the time-out is exactly what arrives, although the chunks were cut anywhere."""
+    """Exactly the data written before the timeout arrive, although chunks may be cut anywhere."""
     child = python(
         "import os, signal, hashlib, sys\n"
         "print('up')\n"

@@ -1,8 +1,8 @@
-"""Native deaths of the real QNN libraries (onnxruntime-qnn 2.7.0), each provoked by a model that looks harmless.
+"""Native crashes of the real QNN libraries (onnxruntime-qnn 2.7.0), each caused by a model that looks harmless.
 
-Where a byte of a context binary is changed, the place was found by trying: it holds for the files in
-`tests/models/compiled` and that release only. What is promised holds for any: the phase, the model and the cause in
-words, and that the next call to another model succeeds without the application doing anything.
+The changed byte positions in context binaries were found by trial: they apply to the files in `tests/models/compiled`
+and to that release only. The promises apply to any crash: the error contains the phase, the model and an explained
+cause, and the next call to another model succeeds without any action of the application.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A model's file that is replaced between a session and its comparison with the CPU is no wrong number.
+"""Replacing a model file between a session and its comparison with the CPU does not count as a difference.
 
 The comparison reads the file again. Real hosts wait at three places for the test, which replaces the file meanwhile.
 """

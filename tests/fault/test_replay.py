@@ -112,7 +112,7 @@ def test_a_model_that_was_replaced_meanwhile_is_not_run_in_place_of_the_old_one(
 
 
 def test_a_host_that_grows_is_replaced_between_two_calls(tmp_path: Path, no_leaks):
-    """Row 66: a planned restart costs no call and is no crash."""
+    """Row 66: a planned restart fails no call and is not a crash."""
     limit = 300 << 20
     with fake_host(recycle=qnnbridge.RecycleAfter(rss_bytes=limit)) as host:
         grows = qnnbridge.InferenceSession(

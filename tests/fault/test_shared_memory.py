@@ -1,4 +1,4 @@
-"""Shared memory: death of either side, invalid messages about it, and no memory left."""
+"""Shared memory: a crash of either side, invalid messages, and a lack of memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def limited(kind: int, most: int) -> Iterator[None]:
 
 
 def ask(host: qnnbridge.Host, session: qnnbridge.InferenceSession, inputs: list[Any], outputs: list[Any]) -> None:
-    """Say this to the host, as a client would that is out of its mind."""
+    """Send a request with arbitrary tensors to the host, as a faulty client might."""
     process = host.supervisor.running
     assert process is not None
     assert process.pool is not None
@@ -65,7 +65,7 @@ def ask(host: qnnbridge.Host, session: qnnbridge.InferenceSession, inputs: list[
 
 
 def slabs(host: qnnbridge.Host) -> tuple[int, int]:
-    """The numbers of a slab that we write and of one that the host writes."""
+    """Return the numbers of a slab that the client writes and of one that the host writes."""
     process = host.supervisor.running
     assert process is not None
     assert process.pool is not None
@@ -75,17 +75,17 @@ def slabs(host: qnnbridge.Host) -> tuple[int, int]:
     return plans._request.number, plans._reply.number
 
 
-# --- deaths of either side ---
+# --- crashes of either side ---
 
 
 def test_hosts_that_crash_while_slots_are_held_leak_nothing(no_leaks: Any) -> None:
-    """Lent results, arrays of the application's and a call under way, each time; ``--slots 1000`` does more."""
+    """Each host has borrowed results, application arrays and a running call; ``--slots 1000`` is the long form."""
     result = kill_hosts(8)
     assert result.good, str(result)
 
 
 def test_a_crash_releases_the_arrays_of_its_call(host: qnnbridge.Host) -> None:
-    """Not even until the garbage collector comes by: arrays may be large."""
+    """They must not wait for the garbage collector: arrays may be large."""
     session = qnnbridge.InferenceSession(script(scale=2, npu=False), host=host, providers=["CPUExecutionProvider"])
 
     def call(retry: int) -> list[weakref.ref[Any]]:
@@ -111,7 +111,7 @@ def test_a_crash_releases_the_arrays_of_its_call(host: qnnbridge.Host) -> None:
     assert len(host.arrays) == 0
 
 
-# --- nonsense ---
+# --- invalid messages ---
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_tensor_outside_of_its_slab_is_refused(
     ours, theirs = slabs(host)
     number = ours if slab == "ours" else theirs
     good = [["x", FLOAT, [4], ours, 0]], [["y", FLOAT, [4], theirs, 0]]
-    if number == ours:  # an input may also lie where the host writes
+    if number == ours:  # an input may also be in a slab that the host writes
         with pytest.raises(errors.ProtocolDesync, match=r"slab|lies|shape"):
             ask(host, session, [["x", FLOAT, shape, number, offset]], good[1])
     with pytest.raises(errors.ProtocolDesync, match=r"slab|lies|shape"):
@@ -157,7 +157,7 @@ def test_slabs_of_an_earlier_host_are_unknown_to_the_next_one(host: qnnbridge.Ho
     assert session.generation == 2
 
 
-# --- what is borrowed, and what may still be written ---
+# --- borrowed memory, and memory that may still be written ---
 
 
 def test_borrowed_results_are_never_overwritten(host: qnnbridge.Host) -> None:
@@ -209,7 +209,7 @@ def test_memory_of_an_overdue_call_is_not_reused(host: qnnbridge.Host, tmp_path:
     assert place in [array.base.place for array in others]
 
 
-# --- what is given back ---
+# --- released memory ---
 
 
 def test_a_release_during_another_send_is_sent_after_it(no_leaks: Any) -> None:
@@ -221,7 +221,9 @@ def test_a_release_during_another_send_is_sent_after_it(no_leaks: Any) -> None:
         stop(host.info.pid)
         try:
             caller, out = in_thread(lambda: busy.run(None, {"x": LARGE}))
-            until(lambda: is_taken(process.channel._send_lock))  # for long: the tensor is larger than the pipe
+            until(
+                lambda: is_taken(process.channel._send_lock)
+            )  # for a long time: the tensor is larger than the pipe
             idle._remote.unload()(0.0)
             assert len(process.channel.one_way) == 1
         finally:
@@ -233,7 +235,7 @@ def test_a_release_during_another_send_is_sent_after_it(no_leaks: Any) -> None:
 
 
 def test_memory_released_during_its_mapping_is_unmapped(host: qnnbridge.Host) -> None:
-    """The caller's time is up while the host is about to map it."""
+    """The caller's deadline expires while the host is about to map the memory."""
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     warm(session)
     pid = host.info.pid
@@ -259,7 +261,7 @@ def test_memory_released_during_its_mapping_is_unmapped(host: qnnbridge.Host) ->
     until(lambda: Rest.of(pid).shared <= before)
 
 
-# --- none to be had ---
+# --- no memory or descriptors available ---
 
 
 def test_large_tensors_use_the_connection_if_shared_memory_is_scarce(host: qnnbridge.Host) -> None:
@@ -280,7 +282,7 @@ def test_large_tensors_use_the_connection_if_shared_memory_is_scarce(host: qnnbr
 def test_a_slow_mapping_in_the_host_does_not_exceed_the_deadline(host: qnnbridge.Host) -> None:
     session = qnnbridge.InferenceSession(script(scale=3), host=host)
     warm(session)
-    session.run(None, {"x": LARGE})  # the next such call needs memory that the host has not been shown
+    session.run(None, {"x": LARGE})  # the next such call needs memory that the host has not mapped
     own = session.empty_input("x", (LARGE.size,))
     own[...] = 2
     pid = host.info.pid
@@ -334,7 +336,7 @@ def test_calls_use_the_connection_until_descriptors_are_available(host: qnnbridg
     assert host.stats.shared_memory == "available"
 
 
-# --- what is given to the host with a request ---
+# --- handles in a request ---
 
 
 @pytest.mark.parametrize(
@@ -349,7 +351,7 @@ def test_calls_use_the_connection_until_descriptors_are_available(host: qnnbridg
 def test_only_handles_that_were_not_sent_are_reclaimed(
     host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch, way: str, raised: type[Exception]
 ) -> None:
-    """On Windows it is a handle in the host's process, whose number may mean something else when it was told."""
+    """On Windows the host owns a handle after it was sent, and may have reused its number."""
     session = qnnbridge.InferenceSession(script(scale=2), host=host)
     warm(session)
     process = host.supervisor.running
@@ -380,13 +382,13 @@ def half_written(channel: Channel, _chunks: Sequence[memoryview], _deadline: flo
     raise Deadline("not-started")
 
 
-# --- the soak ---
+# --- the soak test ---
 
 
 @pytest.mark.parametrize("shared_memory", [True, False], ids=["shared", "connection"])
 def test_calls_of_all_sizes_and_ways_leak_nothing(shared_memory: bool, no_leaks: Any) -> None:
-    """``python -m lab.faultlab --mixed 1000000`` does more of it."""
-    if importlib.util.find_spec("onnxruntime") is None:  # to import it here would open files of its own
+    """``python -m lab.faultlab --mixed 1000000`` is the long form."""
+    if importlib.util.find_spec("onnxruntime") is None:  # importing it here would open files
         pytest.skip("needs onnxruntime")
     from qnnbridge_tools.bench.work import ASSETS
 

@@ -1,4 +1,4 @@
-"""`docs/dev/verification.md` is made from `docs/dev/verification.toml`, has a row for every fault, and names what exists."""
+"""`docs/dev/verification.md` matches `verification.toml`, covers every fault, and refers to existing tests."""
 
 from __future__ import annotations
 

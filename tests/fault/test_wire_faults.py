@@ -91,7 +91,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("what", ANSWERS)
 def test_a_bad_answer_to_hello_is_told_at_once(what: str, monkeypatch: pytest.MonkeyPatch, no_leaks) -> None:
-    """The process behind it goes on; it is not waited for."""
+    """The wrapped process continues to run; the error does not wait for it."""
     newer_by, kind, header, expected = ANSWERS[what]
     monkeypatch.setattr("qnnbridge_protocol.frames.WIRE_VERSION", WIRE_VERSION + newer_by)
     answer = bytes_of(Frame(kind, 0, header)).hex()
@@ -146,7 +146,7 @@ def test_nonsense_is_told_with_its_first_bytes(no_leaks):
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silence within a message is given up after half a second in place of a minute."""
+    """Time out after half a second of silence within a message instead of a minute."""
     monkeypatch.setattr("qnnbridge._transport.channel.SILENCE_INTERVAL_S", 0.05)
     monkeypatch.setattr("qnnbridge._transport.channel.STALL_TIMEOUT_S", 0.5)
 
@@ -190,7 +190,7 @@ def test_a_host_that_takes_half_a_request_and_no_more_is_a_hang(no_leaks):
 
 
 def unread_bytes(fd: int) -> int:
-    """What the other side of a pipe has not taken yet."""
+    """Return the number of bytes that the other side of a pipe has not read yet."""
     count = array.array("i", [0])
     fcntl.ioctl(fd, termios.FIONREAD, count)
     return count[0]

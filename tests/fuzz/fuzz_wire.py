@@ -96,7 +96,7 @@ def _read(data: bytes, sizes: Iterable[int]) -> tuple[list[Frame], str | None]:
 
 
 def _check_against_the_bytes(frames: list[Frame], data: bytes) -> None:
-    """What was read is what is there: a second reader, of a few lines, that believes the numbers."""
+    """Compare the frames with those of a second, minimal reader that trusts the sizes."""
     at = 0
     for frame in frames:
         fields = PREFIX.unpack_from(data, at)
@@ -146,7 +146,7 @@ def _check_connection(role: Role, data: bytes) -> None:
 
 
 def _check_frame(frame: Frame) -> None:
-    """Whatever may be made of a frame is made of it."""
+    """Decode everything that a frame contains."""
     if sum(buffer.nbytes for buffer in frame.buffers) > LIMITS.max_body:
         raise Finding("more bytes than the limit allows")
     again, reason = _read(wire(frame), itertools.repeat(1 << 20))
@@ -219,9 +219,9 @@ def _check_header(data: bytes) -> None:
 
 
 def run(seed: int, *, seconds: float = float("inf"), inputs: float = float("inf")) -> tuple[int, int]:
-    """Check damaged streams until time or number is up. Returns how many, and how many frames were taken in them.
+    """Check damaged streams up to a time or number; return the numbers of streams and of accepted frames.
 
-    A finding is raised as it is, with the input in its notes.
+    A finding is raised unchanged, with the input in its notes.
     """
     rng, start = random.Random(seed), time.monotonic()
     stock = seeds()
@@ -255,7 +255,7 @@ def run_guided(seed: int, seconds: float) -> None:
         stock = golden if rng.random() < 0.3 or len(data) < 40 else [data]
         try:
             return mutated(stock, rng)[:max_size]
-        except Exception:  # `data` is no frame
+        except Exception:  # `data` is not a frame
             return bytes(atheris.Mutate(data, max_size))
 
     for function in _functions_of("qnnbridge_protocol"):

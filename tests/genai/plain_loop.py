@@ -1,6 +1,6 @@
-"""Greedy generation with plain ONNX Runtime sessions, without genai: the truth where genai is wrong.
+"""Greedy generation with plain ONNX Runtime sessions, as a reference where onnxruntime-genai is wrong.
 
-Every call begins with nothing and is given the whole history, so there is no second turn and no rewind to get wrong.
+Every call starts without state and gets the whole history, so second turns and rewinds cannot go wrong.
 """
 
 from __future__ import annotations

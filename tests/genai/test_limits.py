@@ -45,7 +45,7 @@ def test_what_the_library_refuses_is_an_error_of_the_schema(folders: Folders, ho
 
 
 def test_a_quarantined_request_is_no_quarantine_of_other_requests(folders: Folders, host: qnnbridge.Host) -> None:
-    """What a death counts against has all parameters in it, and never the model alone."""
+    """A crash counts against the request with all its parameters, never against the model alone."""
     remote = genai.Model(folders("dynamic"), host=host)._remote
     seen = set()
     for options in ({}, {"max_length": 50}, {"do_sample": True}):

@@ -117,7 +117,7 @@ def test_a_trial_calls_every_function_that_the_host_calls(
 @pytest.mark.simulator
 @needs.posix
 class TestHosts:
-    # Versions of their own: a process shows a warning once.
+    # Unique versions, since a process shows a warning only once.
     @pytest.mark.parametrize(
         ("kind", "version"), [("dynamic", "0.19.0"), ("window-qnn", "0.20.0rc1"), ("window", "0.19.1+site")]
     )
@@ -168,7 +168,7 @@ class TestHosts:
                 genai.Model(folders("dynamic"), host=host)
 
     def test_a_layout_that_it_cannot_run_is_found_by_the_trial(self, folders: Folders, tmp_path: Path) -> None:
-        """The table refuses the sliding layout up to 0.18, and says nothing of a newer release."""
+        """The table refuses the sliding layout up to 0.18, and does not cover newer releases."""
         with newer_host(tmp_path) as host:
             with pytest.raises(GenerationUnsupported, match=f"{NEWER} cannot run") as refused:
                 genai.Model(folders("sliding"), host=host)

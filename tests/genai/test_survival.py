@@ -245,7 +245,7 @@ def test_a_call_that_comes_to_nothing_in_a_new_host(
 def test_a_batch_goes_on_where_its_last_answer_was(
     folders: Folders, own_host: qnnbridge.Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the host did in calls that were given up is not part of it."""
+    """Steps of the host in abandoned calls do not count."""
     spoiled = Spoiled(monkeypatch)
     model = genai.Model(folders("dynamic"), host=own_host)
 
@@ -332,7 +332,7 @@ def test_a_model_that_was_changed_is_not_loaded_again(
     made = step(one, 1)
     os.utime(folder / "model.onnx", ns=(1, 1))
     Killer(own_host).kill()
-    made += step(one, 1)  # another date is no other model
+    made += step(one, 1)  # a new date alone does not make it another model
     assert made == PlainLoop(folder).generate(prompt(9), 2)
     write_model(tmp_path / "other", "dynamic", seed=4)
     os.replace(tmp_path / "other" / "model.onnx", folder / "model.onnx")

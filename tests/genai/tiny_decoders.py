@@ -1,8 +1,8 @@
-"""Writes tiny decoders with random weights, in the three layouts that onnxruntime-genai runs.
+"""Write tiny decoders with random weights in the three layouts that onnxruntime-genai supports.
 
 ``dynamic``: one model with dynamic shapes. ``window``: a pipeline with GroupQueryAttention and the whole KV cache (as
 Olive and Foundry export). ``sliding``: a pipeline with its own attention and a uint8 KV cache that genai slides (as AI
-Hub exports). All have the same weights. The tokenizer knows bytes and a few pairs of letters.
+Hub exports). All have the same weights. The tokenizer has tokens for bytes and a few pairs of letters.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def cut_off(library: Path, size: int) -> None:
 
 
 def doctor(*arguments: str | Path, python: str | None = None) -> dict[str, Any]:
-    """What ``qnnbridge doctor --json`` prints."""
+    """Return the output of ``qnnbridge doctor --json``."""
     command = [python or sys.executable, "-m", "qnnbridge_tools", "doctor", "--json", *map(str, arguments)]
     env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     done = subprocess.run(

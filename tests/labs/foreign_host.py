@@ -1,4 +1,4 @@
-"""What a host on another kind of machine has to do; the tests of each such lab inherit this and bring the host."""
+"""Tests of a host on another kind of machine, which the tests of each lab inherit and run with their host."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def demand(path: str, script: str) -> Path:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Program:
-    """What a finished program left."""
+    """Outcome of a finished program."""
 
     returncode: int
     stdout: str

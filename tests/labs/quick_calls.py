@@ -1,6 +1,6 @@
-"""Repeated calls, with shared memory and without, on whatever machine this runs: prints JSON.
+"""Make repeated calls with and without shared memory on any machine, and print JSON.
 
-On Windows a program of its own; the ARM64 lab calls `exercise` with its host.
+On Windows this is a program; the ARM64 lab calls `exercise` with its host.
 """
 
 from __future__ import annotations

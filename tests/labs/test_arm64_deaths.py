@@ -1,4 +1,4 @@
-"""Deaths of an emulated ARM64 host arrive in the x86_64 application as they are, and are explained."""
+"""Crashes of an emulated ARM64 host reach the x86_64 application with their exit codes, and are explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor on real machines: this one as it is, this one with packages broken or replaced, the labs."""
+"""The doctor on real machines: this machine, this machine with broken or replaced packages, and the labs."""
 
 from __future__ import annotations
 

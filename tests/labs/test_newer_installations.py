@@ -1,4 +1,4 @@
-"""Releases that came after the tables: the installed packages under later versions, in an environment of their own."""
+"""Releases that the tables lack: the installed packages with later version numbers in a new environment."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def renamed(target: Path, module: str, version: str) -> Path:
             (package / entry.name).write_text(text.replace(f"'{old}'", f"'{version}'"), "utf-8")
         else:
             (package / entry.name).symlink_to(entry)
-    # What has changed has another hash.
+    # Changed files have another hash.
     lines = (made / "RECORD").read_text("utf-8").replace(f"{module}-{old}.dist", f"{module}-{version}.dist")
     kept = [line for line in lines.splitlines() if "METADATA," not in line and ".py," not in line]
     (made / "RECORD").write_text("\n".join(kept) + "\n", "utf-8")
@@ -112,7 +112,7 @@ def test_a_session_runs_says_so_once_and_is_cached_by_itself(
 
 
 def test_the_verdict_on_a_compiled_model_goes_by_its_qnn(python: str, tmp_path: Path) -> None:
-    """The package's version says nothing of a context binary: the SDK inside does, and it is the same one."""
+    """The SDK in a context binary decides, not the version of the package, and the SDK is the same."""
     model, compiled = convolution(tmp_path), tmp_path / "compiled.onnx"
     arguments = ["compile", str(model), "-o", str(compiled), "--soc-model", "60"]
     subprocess.run([sys.executable, "-m", "qnnbridge_tools", *arguments], timeout=200, check=True)

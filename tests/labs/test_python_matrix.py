@@ -16,7 +16,7 @@ pytestmark = pytest.mark.simulator
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, np.ndarray]:
-    """What the interpreter of the tests computes with itself as host."""
+    """Return the results with the interpreter of the tests as host."""
     folder = tmp_path_factory.mktemp("expected")
     np.savez(folder / "in.npz", **lab_models.quantized_convolution_inputs())
     model = lab_models.quantized_convolution(folder)

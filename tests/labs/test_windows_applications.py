@@ -14,7 +14,7 @@ def report(windows_python: WindowsLab) -> dict[str, Any]:
 
 
 def test_an_application_without_standard_streams_has_its_host(report: dict[str, Any]) -> None:
-    """As with pythonw: descriptors 0, 1 and 2 are free, so the pipes to the host may get these numbers."""
+    """With pythonw, descriptors 0, 1 and 2 are free, so the pipes to the host may get these numbers."""
     assert report["without streams"] == {"streams": [True, True, True], "works": True, "survives a death": True}
 
 

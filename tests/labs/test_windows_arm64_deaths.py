@@ -1,7 +1,8 @@
-"""Real deaths of a Windows ARM64 host, seen by a Windows ARM64 application and by a Linux one.
+"""Real crashes of a Windows ARM64 host, seen by a Windows ARM64 application and by a Linux application.
 
-Under Wine on ARM64 as on x64 a true stack overflow ends only its thread, and a damaged heap is not detected: these two
-are raised natively. An integer division by zero is no fault of an ARM64 processor, so it is not among them.
+Under Wine on ARM64 as on x64 a true stack overflow ends only its thread, and a damaged heap is not detected: these
+two are raised natively. An integer division by zero does not cause a fault on ARM64 processors, so there is no such
+test.
 """
 
 from __future__ import annotations

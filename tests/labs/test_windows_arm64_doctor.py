@@ -32,7 +32,7 @@ def facts(windows_arm64: WindowsArm64Lab) -> dict[str, Any]:
 
 @pytest.fixture
 def windows_11(windows_arm64: WindowsArm64Lab) -> Iterator[WindowsArm64Lab]:
-    """Wine is a Windows 10 if nothing else is said, which emulates no x64 program: a true finding."""
+    """Run the lab as Windows 11. By default Wine is Windows 10, which cannot emulate x64: a true finding."""
     windows_arm64.run(HERE / "windows_version.py", "win11").json()
     yield windows_arm64
     windows_arm64.run(HERE / "windows_version.py").json()

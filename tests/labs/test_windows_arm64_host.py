@@ -24,7 +24,7 @@ from qnnbridge import errors
 pytestmark = pytest.mark.timeout(WindowsArm64Lab.SET_UP_TIMEOUT_S + 300.0)
 
 X = np.arange(4, dtype=np.float32)
-# What the README promises.
+# The limit that the README promises.
 END_TIMEOUT_S = 5.0
 
 
@@ -74,7 +74,7 @@ def test_an_npu_without_a_driver_is_refused_with_the_cause_in_words(
 def test_compiling_for_a_named_chip_needs_the_driver_and_says_so(
     host_with_fake_npu: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """The compiler is a process of its own, which the Windows host starts by its own interpreter."""
+    """The compiler is a separate process, which the Windows host starts with its own interpreter."""
     model, compiled = lab_models.quantized_convolution(tmp_path), tmp_path / "compiled.onnx"
     with pytest.raises(errors.CompileFailed) as caught:
         qnnbridge.compile(str(model), compiled, host=host_with_fake_npu, soc_model=60)

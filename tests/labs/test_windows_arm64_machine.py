@@ -1,4 +1,4 @@
-"""The machine of the Windows ARM64 lab: what it says where it cannot be, and that it leaves nothing."""
+"""The machine of the Windows ARM64 lab: its errors if it cannot be set up, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refused(done: subprocess.CompletedProcess[str], lab: Path) -> str:
 
 
 def in_a_namespace(commands: str, lab: Path) -> subprocess.CompletedProcess[str]:
-    """The set-up where the kernel refuses something: in a user namespace of its own, which `commands` prepare."""
+    """Run the set-up in a new user namespace, in which `commands` make the kernel refuse something."""
     script = f'{commands} && exec bash "$0" "$1"'
     return run("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, SET_UP, lab)
 
@@ -55,7 +55,7 @@ def test_without_user_namespaces_the_set_up_says_so(tmp_path: Path) -> None:
 
 
 def test_without_binfmt_misc_the_set_up_says_so(tmp_path: Path) -> None:
-    """As on a kernel before 6.7."""
+    """Kernels before 6.7 behave like this."""
     tools = tmp_path / "bin"
     tools.mkdir()
     mount = tools / "mount"

@@ -1,4 +1,4 @@
-"""Kills an application that has a host and says whether the host ended too: ``watch_host_end.py [HOST_PYTHON]``."""
+"""Kill an application with a host and print whether the host ended, too: ``watch_host_end.py [HOST_PYTHON]``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-# What the README promises.
+# The limit that the README promises.
 END_TIMEOUT_S = 5.0
 
 application = subprocess.Popen(

@@ -1,8 +1,8 @@
-"""What an onnxruntime-qnn does on Windows, step by step; run by the Windows Python of a lab, prints one JSON object.
+"""Exercise an onnxruntime-qnn on Windows, step by step, in the Windows Python of a lab, and print a JSON object.
 
 usage: ``wheel_steps.py MODEL FOLDER...``; the folders, with the unpacked wheels, come first on the path. It needs
-neither this project nor an NPU. Steps run in a process of their own, whose death ends the step that it died in: the
-next process goes on behind it.
+neither this project nor an NPU. Steps run in a separate process. If a step crashes it, the next process continues
+with the following step.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _with_log(told: Any, log: str) -> Any:
 
 
 def _logs(text: str) -> dict[str, str]:
-    """Of each step the line of ONNX Runtime's log that says best what failed in QNN."""
+    """Return, for each step, the line of ONNX Runtime's log that explains the failure in QNN best."""
     found: dict[str, str] = {}
     for part in text.split(MARK)[1:]:
         name, _, rest = part.partition("\n")

@@ -39,7 +39,7 @@ def this_process() -> Any:
 
 @fact
 def libraries() -> Any:
-    """Of each library what its header says, and what the loader of Windows says to it in this process."""
+    """Return, for each library, its header's machine and the result of loading it in this process."""
     found = {}
     for path in sorted(LIBS.glob("*/*.dll")):
         library = read_library(str(path), version=False)
@@ -54,7 +54,7 @@ def libraries() -> Any:
 
 @fact
 def programs() -> Any:
-    """Of each program what its header says, and whether Windows starts it."""
+    """Return, for each program, its header's machine and whether Windows starts it."""
     found = {}
     for path in sorted(LAUNCHERS.glob("t*.exe")):
         try:
@@ -99,7 +99,7 @@ def _registered(company: str, view: int) -> Iterator[None]:
 
 @fact
 def build_of_windows() -> Any:
-    """As Python has it in this program, whose manifest names no Windows, and as the doctor has it."""
+    """Return the build of Windows from Python, whose manifest lists no Windows, and from the doctor."""
     return [sys.getwindowsversion().build, windows_facts.build()]
 
 

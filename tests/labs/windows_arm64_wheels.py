@@ -1,4 +1,4 @@
-"""What every win_arm64 wheel of onnxruntime-qnn does on Windows on Arm, as far as no NPU is needed.
+"""Exercise every win_arm64 wheel of onnxruntime-qnn on Windows on Arm, as far as possible without an NPU.
 
 ``python -m tests.labs.windows_arm64_wheels`` (from the root of the checkout, ten minutes) asks pip for the wheels
 that the lab's Python can import, runs `wheel_steps.py` with each in the lab, and writes `windows_arm64_wheels.json`
@@ -62,7 +62,7 @@ def unpacked(requirement: str, folder: Path) -> Path:
 
 
 def run_wheel(lab: WindowsArm64Lab, version: str, onnxruntime: str | None, folder: Path) -> dict[str, Any]:
-    """What `wheel_steps.py` found."""
+    """Run `wheel_steps.py` and return its findings."""
     folders = [unpacked(f"onnxruntime-qnn=={version}", folder)]
     if onnxruntime is not None:
         folders.append(unpacked(f"onnxruntime=={onnxruntime}", folder))

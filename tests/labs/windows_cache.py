@@ -1,9 +1,10 @@
-"""The cache of compiled models on Windows: prints what sessions, entries and locks did, as JSON.
+"""Use the cache of compiled models on Windows and print the behaviour of sessions, entries and locks as JSON.
 
     windows_cache.py MODEL INPUTS.npz OWN OWN_INPUTS.npz CACHE
 
-OWN is compiled by the user. CACHE, and the folder that a compiled model is moved to, have names that no code page holds.
-With the real simulator. On Windows a file that is open can be neither renamed nor removed, which is what this is for.
+OWN is a model that the user compiled. CACHE, and the target folder of a compiled model, have names that no code
+page can represent. The simulator is the real one. On Windows an open file can be neither renamed nor removed, which
+is the subject of this script.
 """
 
 from __future__ import annotations

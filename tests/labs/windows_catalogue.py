@@ -1,4 +1,4 @@
-"""What the catalogue of Windows ML is to the host, with the real wheel; run by a Windows Python, prints one JSON object.
+"""Use the catalogue of Windows ML with the real wheel and print a JSON object; run by a Windows Python.
 
 usage: ``windows_catalogue.py FOLDER``; FOLDER: where ``windowsml`` lies.
 """

@@ -1,6 +1,6 @@
-"""Runs in the Windows lab: the daemon's door, its access lists, start and stop; prints one JSON object.
+"""Check the daemon's endpoint, its access lists, start and stop in the Windows lab, and print a JSON object.
 
-Each function looks at one fact and returns it; `test_windows_daemon.py` says what it has to be.
+Each function checks one fact and returns it; `test_windows_daemon.py` contains the expected values.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def start_use_and_stop() -> Any:
 
 @fact
 def one_takes_the_place_of_another() -> Any:
-    """As `qnnbridge host restart --daemon --slots 7` does it."""
+    """Replace a daemon as `qnnbridge host restart --daemon --slots 7` does."""
     from qnnbridge_tools.host import actions
     from qnnbridge_tools.options import DaemonOptions
 

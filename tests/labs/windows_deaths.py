@@ -32,7 +32,7 @@ from qnnbridge import errors  # noqa: E402
 
 X = np.arange(4, dtype=np.float32)
 
-# What differs between processors: ud2; mov ecx, FAST_FAIL_FATAL_APP_EXIT; int 29h; xor ecx, ecx; div ecx.
+# Machine code that differs between processors: ud2; mov ecx, FAST_FAIL_FATAL_APP_EXIT; int 29h; xor ecx, ecx; div ecx.
 X64 = {
     "illegal instruction": "machine_code:0f0b",
     "fast fail": "machine_code:b907000000cd29",

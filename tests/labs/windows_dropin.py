@@ -1,6 +1,6 @@
-"""Runs in the Windows lab: a program for onnxruntime behind the drop-in, and asyncio on Windows' own event loop.
+"""Run a program for onnxruntime with the drop-in, and asyncio on Windows' own event loop, in the Windows lab.
 
-Started by `qnnbridge exec`, so nothing here names qnnbridge before onnxruntime. Prints one JSON document.
+`qnnbridge exec` starts this program, so it must import onnxruntime before qnnbridge. It prints a JSON document.
 """
 
 from __future__ import annotations

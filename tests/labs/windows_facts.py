@@ -1,4 +1,4 @@
-"""What the scripts of facts about Windows share; see `windows_processes.py`."""
+"""Common parts of the scripts that check facts about Windows; see `windows_processes.py`."""
 
 from __future__ import annotations
 

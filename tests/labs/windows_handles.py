@@ -1,7 +1,7 @@
-"""What becomes of handles that one process gives another; run by the Windows Python, prints one JSON object.
+"""Pass handles between processes and print the outcome as a JSON object; run by the Windows Python.
 
-Each function looks at one fact and returns it; `test_windows_handles.py` says what it has to be. The host is the real
-host process with the scripted engine.
+Each function checks one fact and returns it; `test_windows_handles.py` contains the expected values. The host is
+the real host process with the scripted engine.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def channel_that_is_refused() -> Any:
         for name, wrong in ways.items():
             given = Given(pid)
             header = {"op": "channel.open", "channel": 1000, "slot": 1, "phases": phases_of(pool)}
-            if "write" in wrong:  # a handle that is not named has no owner: it is reclaimed
+            if "write" in wrong:  # a handle that the message lacks has no owner: it is reclaimed
                 taken = {"handle": given.write["handle"]}
                 reclaim(taken, pid)
             said = refusal(
@@ -240,7 +240,7 @@ def a_second_end_that_cannot_be_given() -> Any:
 
 
 class Counted(KeptMemory):
-    """What the daemon has of its clients' memory."""
+    """Counter of the client memory that the daemon has mapped."""
 
     made = closed = 0
 

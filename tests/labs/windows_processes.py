@@ -1,6 +1,6 @@
-"""What only Windows can show about processes and pipes; run by the Windows Python, prints one JSON object.
+"""Check processes and pipes on Windows and print a JSON object; run by the Windows Python.
 
-Each function looks at one fact and returns it; `test_windows_processes.py` says what it has to be.
+Each function checks one fact and returns it; `test_windows_processes.py` contains the expected values.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def waiting_for_output() -> Any:
 
 @fact
 def writing_to_a_child_that_does_not_read() -> Any:
-    """What was taken before the time-out is exactly what arrives."""
+    """Check that exactly the data written before the timeout arrive."""
     child = start(
         "import hashlib\n"
         "sys.stderr.readable()\n"

@@ -1,13 +1,13 @@
-"""Lets the real ``windowsml._bindings`` be imported on Linux, over a stand-in for its one library.
+"""Import the real ``windowsml._bindings`` on Linux with a replacement of its library.
 
-The stand-in's functions are C functions, made by ctypes: the wheel's declarations of arguments and results hold for
-every call as they do for the DLL. The file that ``WINDOWSML_TABLE`` names says what the catalogue has and does::
+The replacement's functions are C functions created by ctypes, so that the wheel's declarations of arguments and
+results apply to every call as for the DLL. The file ``WINDOWSML_TABLE`` defines the content of the catalogue::
 
     {"create": 0, "providers": [{"name": ..., "version": ..., "package": ..., "library": ..., "state": 0,
      "certification": 1, "ready": 0, "progress": [0.5, 1.0], "library_after": ..., "seconds": 0.1}]}
 
-``create``, ``enumerate`` and ``ready`` are HRESULTs. ``seconds``: the time that getting ready takes; with ``"hang"``
-it never ends by itself. Calls are appended to ``WINDOWSML_TABLE`` + ".calls".
+``create``, ``enumerate`` and ``ready`` are HRESULTs. ``seconds``: the time to get ready; ``"hang"`` means
+forever. Calls are appended to ``WINDOWSML_TABLE`` + ".calls".
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def server(private_temporary_folder: Path, model_folder: Path) -> Iterator[Serve
 
 @pytest.fixture(scope="session")
 def direct_host(private_temporary_folder: Path) -> Iterator[qnnbridge.Host]:
-    """For sessions without a server between."""
+    """Host for sessions without a server."""
     with qnnbridge.Host() as host:
         host.start()
         yield host

@@ -112,7 +112,7 @@ def _write_tokenizer(path: Path) -> None:
     made.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    # What the file says of cutting and padding does not count: sentence-transformers sets its own.
+    # Truncation and padding in the file are ignored: sentence-transformers sets its own.
     made.enable_truncation(4)
     made.enable_padding(length=6)
     made.save(str(path))
@@ -123,7 +123,7 @@ def ids_of(text: str) -> list[int]:
 
 
 def embedding_of(ids: list[int], pooling: str = "mean", *, normalize: bool = True, dimensions: int = WIDTH) -> Any:
-    """What sentence-transformers computes, for one text alone, in float64."""
+    """Return the embedding that sentence-transformers computes for a single text, in float64."""
     x = EMBEDDING[ids].astype(np.float64) + TYPES[0]
     scores = x @ x.T
     weights = np.exp(scores - scores.max(1, keepdims=True))

@@ -1,4 +1,4 @@
-"""Models that the serving tests make: one per element type, one that takes as long as it is told to."""
+"""Models of the serving tests: one per element type, and one with a configurable duration."""
 
 from __future__ import annotations
 

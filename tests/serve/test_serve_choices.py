@@ -203,7 +203,7 @@ def test_logprobs_of_a_chat_whole_and_streamed(client: Any) -> None:
     assert [one for part in parts if part.logprobs for one in part.logprobs.content] == scores
     assert chat(client, logprobs=True).choices[0].logprobs.content[0].top_logprobs == []
     assert chat(client).choices[0].logprobs is None
-    # What a stop text cuts off has no figures.
+    # Text removed by a stop text has no log probabilities.
     text = whole.message.content
     cut = chat(client, logprobs=True, stop=[text[3:5]]).choices[0]
     assert len(cut.logprobs.content) <= sum(bool(one.token) for one in scores[: len(cut.message.content) * 4])

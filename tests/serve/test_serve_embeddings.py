@@ -265,7 +265,7 @@ def test_batches_hold_every_text_once() -> None:
             assert max(lengths[index] for index in part) <= columns
             assert not shapes.batches or rows in shapes.batches
             assert not shapes.lengths or columns in shapes.lengths
-    # Rows of long texts are few, where nothing else says how many.
+    # By default, batches of long texts have few rows.
     long = [
         (len(part), columns) for part, _, columns in BatchShapes((), (), 20_000).plan([20_000] * 2 + [6000] * 3)
     ]
@@ -332,7 +332,7 @@ def test_embeddings_come_of_qnn(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_mask_is_not_served_at_fixed_lengths(tmp_path: Path) -> None:
-    """What fills a text up would be a part of its embedding."""
+    """The padding of a text would affect its embedding."""
     folder = write_encoder(tmp_path / "unmasked", masked=False)
     done = refused(*PRIVATE, "--embed", f"m={folder}", "--bucket", "m:length=4,8")
     assert done.returncode == 2

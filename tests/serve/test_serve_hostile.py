@@ -1,4 +1,4 @@
-"""What one client does costs no other client its answer, and the server no memory beyond its limits."""
+"""A hostile client does not prevent responses to others, and the server's memory stays within its limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from serve_models import ELEMENTS, write_identity
 from serving import PRIVATE, Answer, Server, serving
 
 MIB = 1024**2
-# What the server may grow by: the body, its copies, and what Python does not give back.
+# Allowed growth of the server: the body, its copies, and memory that Python keeps.
 GROWTH = 160 * MIB
 DATA = [1.0, 2.0, 3.0, 4.0]
 X = {"name": "x", "datatype": "FP32", "shape": [2, 2], "data": DATA}
@@ -99,7 +99,7 @@ def test_words_that_are_no_json_cost_no_more_than_numbers(server: Server, word: 
 
 
 def test_words_that_are_no_json_are_read_in_numbers_only(server: Server) -> None:
-    """The texts beside them stay as they are, and what only looks like one of them is refused."""
+    """Texts are not changed, and similar words are refused."""
     rng = np.random.default_rng(5)
     values = rng.standard_normal(1000).astype(np.float32)
     values[rng.integers(0, 1000, 300)] = rng.choice(np.array([np.nan, np.inf, -np.inf], np.float32), 300)
@@ -142,7 +142,7 @@ def test_fields_that_nobody_reads_cost_nothing(server: Server) -> None:
 
 
 def test_large_requests_keep_no_small_one_waiting(server: Server) -> None:
-    """It took 13 s, with two threads that read: five of 12 KB as they are sent, of 16 MB unpacked."""
+    """With two reading threads it took 13 s for five requests of 12 KB that unpack to 16 MB."""
     body, headers = bytes_request(16 * MIB, [1, 2**22])
     body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}
     small: list[tuple[int, float]] = []
@@ -244,7 +244,7 @@ def test_what_is_no_origin_is_refused(origin: str, tmp_path: Path) -> None:
 
 
 def test_no_request_is_reset_when_it_ends_under_load(tmp_path: Path) -> None:
-    """Each request that was sent gets its answer, or the connection had said before that it closes."""
+    """Each request gets a response, or the server has announced the close of the connection before."""
     path = tmp_path / "m.onnx"
     write_identity(path, ELEMENTS["FP32"])
     body = json.dumps({"inputs": [X]}).encode()

@@ -117,7 +117,7 @@ def test_json_data_may_be_nested_as_the_shape_says(server: Server) -> None:
 
 
 def test_bytes_that_lie_anywhere_in_the_body_are_read_as_they_are(server: Server) -> None:
-    """The JSON in front has any length, so the numbers behind it begin anywhere."""
+    """The JSON before the numbers has any length, so the numbers start at any offset."""
     values = values_of("FP64")
     for padding in range(1, 9):
         head = json.dumps(
@@ -142,7 +142,7 @@ def test_bytes_that_lie_anywhere_in_the_body_are_read_as_they_are(server: Server
 
 
 def test_binary_bytes_have_their_length_before_them(server: Server) -> None:
-    """What the protocol writes down, without a client's help."""
+    """The bytes are those of the protocol's specification, written without a client library."""
     texts = ["", "grün"]
     data = b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in texts)
     head = json.dumps(

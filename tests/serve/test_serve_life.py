@@ -380,7 +380,7 @@ def test_with_a_token_only_who_has_it_is_served(counter: Path, tmp_path: Path) -
         body = {"inputs": [{"name": "times", "datatype": "INT64", "shape": [], "data": [2]}]}
         assert server.ask("POST", "/v2/models/counter/infer", body, right).document["outputs"][0]["data"] == [6]
         assert server.ask("POST", "/v2/models/counter/infer", body).status == 401
-        # What a load balancer asks.
+        # The request of a load balancer.
         assert server.ask("GET", "/v2/health/live").status == 200
         assert server.ask("GET", "/v2/health/ready").status == 200
 

@@ -56,7 +56,7 @@ def test_requests_are_counted_by_path_and_status(server: Server) -> None:
     assert more(INFER, "POST", 200) == 3
     assert more(INFER, "POST", 404) == 1
     assert more("/metrics", "GET", 200) == 1
-    # What clients make up has no label of its own.
+    # Values invented by clients do not become labels.
     assert more("", "", 404) == 3
     assert more("", "", 403) == 1
     times = ("qnnbridge_http_request_duration_seconds_count", frozenset({("route", INFER)}))
@@ -99,7 +99,7 @@ def test_every_kind_of_figure_keeps_its_name_and_value() -> None:
 
 
 def test_the_numbers_of_the_served_models_are_in_the_metrics() -> None:
-    """Of models on QNN: those for the CPU alone have no verdict."""
+    """Only models on QNN have a verdict."""
     verdicts = {"right": ("agrees", 3), "wrong": ("differs", 1), "new": ("pending", 0), "cpu": ("off", 0)}
     files = [SimpleNamespace(name=name, version="1") for name in verdicts]
 

@@ -41,7 +41,7 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 
 
 def write_hostile(path: Path) -> Path:
-    """x -> y, of which both have names that are markup."""
+    """Write a model whose input and output names are markup."""
     floats = models.ELEMENTS["FP32"]
     return models.write(
         path,
@@ -121,7 +121,7 @@ def refused_with(page: browser.Page) -> str:
     return str(page.wait("document.querySelector('#try > div > .problem').innerText"))
 
 
-# What the server has been sent last, in the page: a copy of each body that `fetch` gets.
+# Keeps a copy of each body that the page passes to `fetch`.
 RECORD = """
 (() => { const real = window.fetch; window.sent = null;
 window.fetch = (path, options) => { if (path.endsWith("/infer")) window.sent = options; return real(path, options); }; })()

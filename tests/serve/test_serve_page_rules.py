@@ -41,7 +41,7 @@ def guarded(private_temporary_folder: Path, same: Path) -> Iterator[Server]:
 
 
 def own(server: Server, name: str = "") -> dict[str, str]:
-    """The headers of a request that the server's page sends. name: in place of the address."""
+    """Return the headers of a request from the server's page. name: host name instead of the address."""
     host = name + ":" + server.address.rpartition(":")[2] if name else server.address
     return {"Host": host, "Origin": f"http://{host}"}
 
@@ -134,7 +134,7 @@ def test_every_other_page_is_refused(server: Server, headers: dict[str, str]) ->
 
 @pytest.mark.parametrize("host", ["rebound.example:8000", "page.localhost:8000", "page.localhost"])
 def test_a_name_that_was_made_to_resolve_here_reads_nothing(server: Server, host: str) -> None:
-    """For reading a browser sends no Origin."""
+    """A browser sends no Origin for reading requests."""
     for path in ("/", "/status", OPENAPI_PATH, "/v2", "/metrics"):
         assert server.ask("GET", path, None, {"Host": host}).status == 403
 

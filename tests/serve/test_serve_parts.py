@@ -1,4 +1,4 @@
-"""Pieces of the server by themselves: names and addresses, tokens, bodies, what is held at once."""
+"""Parts of the server: names and addresses, tokens, bodies, limits of memory."""
 
 from __future__ import annotations
 

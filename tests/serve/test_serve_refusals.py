@@ -1,4 +1,4 @@
-"""What is wrong is refused with the right status and a sentence, in KServe's form of an error."""
+"""Invalid requests get the right status and a message, in KServe's error format."""
 
 from __future__ import annotations
 

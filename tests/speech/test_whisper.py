@@ -218,7 +218,7 @@ print("done")
 
 @pytest.mark.process
 def test_audio_of_other_forms_and_rates_is_read_and_resampled(tmp_path: Path) -> None:
-    """In a process of its own, as an application that has nothing but this: decoders are native libraries."""
+    """Runs in a separate process, like an application that only does this: decoders are native libraries."""
     pytest.importorskip("soundfile")
     pytest.importorskip("soxr")
     done = subprocess.run([sys.executable, "-c", APART, tmp_path], capture_output=True, text=True, timeout=60)

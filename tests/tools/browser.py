@@ -91,7 +91,7 @@ class Page:
             pass
 
     def value(self, script: str) -> Any:
-        """What an expression gives in the page; promises are waited for."""
+        """Evaluate an expression in the page and return its value; wait for promises."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
@@ -110,7 +110,7 @@ class Page:
         while True:
             found: Any = None
             try:
-                # An element has no value here.
+                # An element cannot be returned as a value.
                 if found := self.value(f"Promise.resolve({script}).then((one) => one instanceof Node || one)"):
                     return found
             except AssertionError as error:  # the page is being loaded again
@@ -193,7 +193,7 @@ class Page:
 
 @contextmanager
 def page(where: Path | str, fragment: str = "", *options: str) -> Iterator[Page]:
-    """A file or an address in a browser of its own, which is gone afterwards. options: of the browser."""
+    """Open a file or an address in a new browser, which ends after the block. options: of the browser."""
     name = program()
     assert name, "no browser"
     read_end, write_end = os.pipe()

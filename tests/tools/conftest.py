@@ -1,4 +1,4 @@
-"""What tests of several tools share."""
+"""Fixtures for tests of several tools."""
 
 from __future__ import annotations
 

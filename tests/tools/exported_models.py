@@ -502,7 +502,7 @@ DOUBLES: dict[str, tuple[str, Callable[[], Any]]] = {
     "doubles everywhere": ("double-edges", double_everywhere),
 }
 
-# What it is -> the rewrite that is about it, and the model.
+# Description -> the rewrite for it, and the model.
 ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
     **{
         equation: ("einsum", lambda equation=equation, shapes=shapes: einsum(equation, *shapes))

@@ -136,7 +136,7 @@ def missing(op: str, opset: int = 17) -> Any:
 
 
 def infinite_half() -> Any:
-    """As in a T5 in half floats: a sum is looked at as float, by both exporters of PyTorch."""
+    """Return the check of a sum in a T5 with half floats, which both exporters of PyTorch convert to float."""
     nodes = [
         node("Add", ["x", "x"], ["s"], name="sum"),
         node("Cast", ["s"], ["f"], name="cast", to=TensorProto.FLOAT),
@@ -165,7 +165,7 @@ def erf(*, in_gelu: bool) -> Any:
 
 
 def windows() -> Any:
-    """As in a Swin transformer: pictures cut into windows over six dimensions, and a softmax within each."""
+    """Return part of a Swin transformer: pictures cut into windows over six dimensions, and a softmax in each."""
     shape = lambda name, *sizes: constant(name, np.array(sizes))  # noqa: E731
     return chain(
         [
@@ -198,7 +198,7 @@ def scattered_transpose() -> Any:
 
 
 def sum_of_six_dimensions() -> Any:
-    """Over all of them: there are no axes to take over."""
+    """Return a sum over all six dimensions, without axes."""
     return chain([node("ReduceSum", ["x"], ["y"], keepdims=0, name="sum")], [1, 2, 3, 1, 2, 3], [])
 
 
@@ -364,7 +364,7 @@ def gate(
     return chain(nodes, [8, 16], [8, 16], constants)
 
 
-# What it is -> the rewrite that is about it, and the model.
+# Description -> the rewrite for it, and the model.
 def sizes_that_do_not_fit() -> Any:
     """A MatMul that ONNX Runtime only refuses once it has folded the constants in front of it."""
     nodes = [

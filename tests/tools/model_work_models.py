@@ -69,7 +69,7 @@ def conv_net_of_constant_nodes() -> Any:
 
 
 def weights_as_inputs(ir_version: int = 3, opset: int = 7) -> Any:
-    """As before IR version 4: every initializer is an input, too."""
+    """Make every initializer an input, too, as before IR version 4."""
     made = conv_net(opset=opset, ir_version=ir_version)
     made.graph.input.extend([value("w", [8, 3, 3, 3]), value("b", [1, 8, 1, 1])])
     return made
@@ -201,7 +201,7 @@ def samples_for(path: Path, sizes: dict[str, int], count: int, folder: Path) -> 
 
 
 def quantize(source: Path, target: Path, calibration: Path | tuple[Path, ...] = (), **given: Any) -> QuantizeResult:
-    """`quantize_model` with options and settings by their names."""
+    """Call `quantize_model` with options and settings as keyword arguments."""
     names = {field.name for field in dataclasses.fields(QuantizeSettings)}
     settings = QuantizeSettings(**{name: value for name, value in given.items() if name in names})
     others = {name: value for name, value in given.items() if name not in names}

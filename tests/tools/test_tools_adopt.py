@@ -1,4 +1,4 @@
-"""Compiled models without a manifest: that is said once, and `qnnbridge compile --adopt` writes one."""
+"""A compiled model without a manifest is reported once, and `qnnbridge compile --adopt` writes a manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`qnnbridge analyze`: what the rules say, what QNN says, what is worth doing, and how it is told."""
+"""`qnnbridge analyze`: predictions of the rules, QNN's placement, recommendations, and their output."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ def test_the_rules_agree_with_qnn_on_real_models(name: str) -> None:
 
 @pytest.mark.simulator
 def test_without_a_trace_the_placement_alone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with an onnxruntime-qnn before 2.4."""
+    """Releases of onnxruntime-qnn before 2.4 have no trace."""
     pytest.importorskip("onnxruntime_qnn")
     from qnnbridge_models.analyze import analyzer
 
@@ -633,7 +633,7 @@ def test_sizes_are_tried_with_which_a_window_of_sound_has_a_result(tmp_path: Pat
     "source", [onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.UINT8, onnx.TensorProto.BOOL]
 )
 def test_qnn_converts_to_int64_inside_of_a_model_and_not_at_its_end(source: int, tmp_path: Path) -> None:
-    """As measured on QNN 2.7.0."""
+    """Measured on QNN 2.7.0."""
     inside = models.model(
         [
             node("Cast", ["x"], ["whole"], to=onnx.TensorProto.INT64),

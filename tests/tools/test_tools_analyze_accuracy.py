@@ -1,6 +1,6 @@
-"""The offline rules of `qnnbridge analyze` against what QNN does with models that end the process, asked anew.
+"""The offline rules of `qnnbridge analyze` predict which models end QNN's process; QNN runs them here.
 
-`tests/conformance/test_backend_suite.py` holds them against the node tests of onnx.
+`tests/conformance/test_backend_suite.py` compares the rules with the node tests of onnx.
 """
 
 from __future__ import annotations

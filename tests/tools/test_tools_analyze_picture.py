@@ -84,7 +84,7 @@ def panel(page: browser.Page) -> str:
 
 
 def colour_at(page: browser.Page, x: float, y: float) -> list[int]:
-    """Of the canvas, after it was drawn."""
+    """Return a colour of the canvas after drawing."""
     found: list[int] = page.value(
         "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => { const r = devicePixelRatio, "
         f"b = graph.getBoundingClientRect(); done([...pen.getImageData(({x} - b.x) * r, ({y} - b.y) * r, 1, 1).data]"

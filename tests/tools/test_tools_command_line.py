@@ -90,7 +90,7 @@ def test_examples_are_about_every_command_and_name_a_page_that_exists() -> None:
 
 @pytest.mark.parametrize("words", [example for guide in GUIDES.values() for example, _ in guide.examples])
 def test_examples_can_be_typed_as_they_are(words: str) -> None:
-    """Every option and argument is taken. cmd.exe knows double quotes alone."""
+    """Every option and argument is accepted. cmd.exe supports double quotes only."""
     assert "'" not in words
     arguments = shlex.split(words)
     command: Any = typer.main.get_command(cli.app)
@@ -222,7 +222,7 @@ def printing_to(stdout: int, command: list[str]) -> subprocess.CompletedProcess[
 
 @pytest.mark.parametrize("command", PRINTING)
 def test_a_reader_that_goes_away_is_no_error(command: list[str]) -> None:
-    """`qnnbridge ... | head -1` ends without a word of its own."""
+    """`qnnbridge ... | head -1` ends without a message."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:

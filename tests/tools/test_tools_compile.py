@@ -209,7 +209,7 @@ def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "compiling mul_1.onnx\n"
-        # A process that the signal meets while it is being started is left to end with its stdin, as hosts do.
+        # A process that is being started when the signal arrives ends with its stdin, as hosts do.
         until(begun.exists)
         time.sleep(0.3)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to everything in the foreground

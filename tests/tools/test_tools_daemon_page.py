@@ -1,4 +1,4 @@
-"""docs/daemon.md says what the code does."""
+"""docs/daemon.md matches the code."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_one_table_of_cpu_qnn_and_quantised(folder: Path) -> None:
     ]
     assert all(row["metrics"] == {"accuracy": 1.0, "seen": 4.0} for row in rows)
     assert [row["placement"]["cpu_nodes"] for row in rows if row["provider"] == "qnn"] == [0, 0]
-    # What is expected was computed with ONNX Runtime's optimizers, which round otherwise.
+    # The expected values were computed with ONNX Runtime's optimizers, which round differently.
     assert rows[0]["against_expected"][0]["snr_db"] > 120
     assert rows[0]["against_cpu"] == []
     for row in rows[1:]:

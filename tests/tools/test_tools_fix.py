@@ -155,7 +155,7 @@ def test_an_empty_tensor_that_stands_for_nothing_goes_where_it_may(opset: int, r
 
 
 def test_an_input_that_is_always_the_same_becomes_a_constant(tmp_path: Path) -> None:
-    """As the sampling rate of a speech model, on which it depends what half of the model is for."""
+    """The sampling rate of a speech model, for example, selects one half of the model."""
     made = models.branching()
     model = models.saved(made, tmp_path / "m.onnx")
     result = fix_model(model, tmp_path / "o.onnx", constants={"c": 0})

@@ -66,7 +66,7 @@ def pairs(path: Path) -> int:
     return sum(node.op_type == "QuantizeLinear" for node in onnx.load(path).graph.node)
 
 
-# Of each rewrite one model, with activations of 8 or of 16 bits. The names are those of `exported_models`.
+# One model for each rewrite, with activations of 8 or 16 bits. The names are those of `exported_models`.
 CASES = {
     "bhid,bhjd->bhij": "a8",
     "nctv,vw->nctw": "a16",

@@ -1,4 +1,4 @@
-"""Parts of `qnnbridge chat` and `bench --llm` that need no model, and options that they have no use for."""
+"""Parts of `qnnbridge chat` and `bench --llm` that need no model, and options that they refuse."""
 
 from __future__ import annotations
 

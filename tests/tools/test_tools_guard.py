@@ -23,7 +23,7 @@ pytest.importorskip("onnxruntime")
 from onnx import helper
 from tests.unit import epcontext_models as models
 
-# What each command needs besides the model.
+# Further arguments of each command.
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "compile": ("-o", "OUT"),
     "optimize": ("-o", "OUT"),
@@ -127,7 +127,7 @@ print(json.dumps({"code": code, "read": told("io", "rchar"), "kilobytes": told("
 
 
 def in_a_process(command: str, model: Path, out: Path, hidden: str = "") -> tuple[dict[str, int], str]:
-    """What it read and how large it grew, and what it said. hidden: a package that cannot be imported there."""
+    """Run a command; return bytes read and peak memory, and its output. hidden: a package that it cannot import."""
     words = [command, str(model), *(str(out) if word == "OUT" else word for word in ARGUMENTS[command])]
     code = IN_A_PROCESS.replace("HIDDEN", f"sys.modules[{hidden!r}] = None" if hidden else "")
     done = subprocess.run(

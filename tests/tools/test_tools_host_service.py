@@ -40,7 +40,7 @@ def sections(text: str) -> configparser.RawConfigParser:
 
 
 def unescaped(words: str) -> list[str]:
-    """As systemd reads a command line: quotes and backslashes as in a shell, %% and $$ for one each."""
+    """Parse a command line as systemd does: quotes and backslashes as in a shell, %% and $$ for single ones."""
     return [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(words)]
 
 
@@ -106,7 +106,7 @@ def test_the_unit_carries_the_variables_that_decide_where_things_are(monkeypatch
 def test_paths_that_count_from_this_folder_are_whole_in_the_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A service starts in a folder of its own."""
+    """A service starts in another folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QNNBRIDGE_STATE_DIR", "state")
     monkeypatch.setenv("QNNBRIDGE_HOST_PYTHON", os.path.join("host", "python"))

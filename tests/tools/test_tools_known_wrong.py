@@ -1,6 +1,6 @@
 """The table of operators that QNN computes wrong against the simulator, and the cures of `qnnbridge fix`.
 
-The short form of `python -m lab.sweep`: the example of each row, once as it is and once rewritten.
+This is the short form of `python -m lab.sweep`: the example of each row, unchanged and rewritten.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_qnn_computes_the_example_of_a_row_wrong(row: WrongOperator, worker: Wor
     if "or the process ends" in row.says or "or ends the process" in row.says:
         expected.add("died")  # by what lies in memory
     assert worker.run(Case.from_words(row.example))["status"] in expected
-    worker.start()  # in place of one that has died, before the test is checked for processes it leaves
+    worker.start()  # replaces a crashed one, before the test is checked for remaining processes
 
 
 @pytest.mark.simulator
@@ -57,7 +57,7 @@ def test_qnn_computes_the_example_of_a_row_wrong(row: WrongOperator, worker: Wor
 @pytest.mark.parametrize("row", list(CURED.values()), ids=list(CURED))
 def test_the_rewrite_of_a_row_is_right_on_qnn(row: WrongOperator, worker: Worker) -> None:
     result = worker.run(Case.from_words(row.example), row.rewrite)
-    # What is left to the CPU is right there, and QNN alone refuses it.
+    # Nodes on the CPU are right, and QNN without the CPU refuses the model.
     on_cpu = row.on_cpu or row.rewrite == "wide-integers"
     assert result["status"] == ("refused" if on_cpu else "right"), result
 

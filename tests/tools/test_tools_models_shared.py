@@ -1,4 +1,4 @@
-"""What `optimize` and `quantize` share: comparing results, sizes of free dimensions, the extra, progress."""
+"""Common parts of `optimize` and `quantize`: comparing results, sizes of free dimensions, the extra, progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as a node, and how much of a model is on the NPU: by its work, with what is inside of branches and loops."""
+"""The number of nodes, and the share of a model's work on the NPU, including branches and loops."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shares(analysis: Analysis) -> Shares:
 
 
 def branch(name: str, columns: int) -> Any:
-    """A product with weights of its own, and an operator that QNN lacks."""
+    """Return a branch with a product, its weights, and an operator that QNN lacks."""
     return helper.make_graph(
         [
             node("Constant", [], [f"{name}_w"], value=weights("", 64, columns)),

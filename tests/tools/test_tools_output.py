@@ -1,4 +1,4 @@
-"""What is printed."""
+"""Printed output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `qnnbridge run` makes of outputs: files, and summaries of tensors."""
+"""Outputs of `qnnbridge run`: files, and summaries of tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `qnnbridge profile` makes of recorded files: what belongs together, sums, shares, charts."""
+"""Evaluation of recorded files by `qnnbridge profile`: grouping, sums, shares, charts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BRIDGE_S = 0.002
 
 
 def recorded(name: str, host: HostInfo, **changes: Any) -> Recording:
-    """As if the bridge had added 2 ms to each run."""
+    """Return a recording in which the bridge added 2 ms to each run."""
     session = files.read_ort(PROFILES / name / "ort.json")
     recording = Recording(
         model="parts.onnx",
@@ -188,7 +188,7 @@ def test_nodes_on_the_cpu_are_told_with_their_time(detailed: ProfileResult) -> N
 
 
 def test_a_part_within_a_node_of_the_cpu_counts_once(host: HostInfo) -> None:
-    """As in the body of a Loop that runs on the CPU: the Loop's time contains that of the part."""
+    """In the body of a Loop on the CPU, for example, the time of the Loop contains that of the part."""
     recording = recorded("detailed", host)
 
     def wrapped(run: files.OrtRun) -> files.OrtRun:

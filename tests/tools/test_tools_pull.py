@@ -204,7 +204,7 @@ def test_without_a_host_no_compiled_model_is_taken(hub: FakeHub, monkeypatch: py
         ({"model.onnx": FLOAT, "model_fp16.onnx": FLOAT}, "float", "model.onnx"),
         ({"model_fp16.onnx": FLOAT, "model_int8.onnx": of_operator("MatMulInteger")}, "half", "model_fp16.onnx"),
         ({"model_q4.onnx": of_operator("MatMulNBits", "com.microsoft")}, "other", "model_q4.onnx"),
-        # The contents decide: these names are wrong.
+        # The contents decide, since these names are wrong.
         ({"model_int8.onnx": FLOAT, "model.onnx": QDQ}, "qdq", "model.onnx"),
     ],
 )
@@ -236,7 +236,7 @@ def test_many_weights_are_not_read_to_know_the_kind(hub: FakeHub) -> None:
     assert len(hub.downloads("/model.onnx")) <= 2 * 24
 
 
-# --- what comes along, names, revisions, files -------------------------------------------------------------
+# --- further files, names, revisions -----------------------------------------------------------------------
 
 
 def test_external_data_and_tokenizers_come_along_and_nothing_else(hub: FakeHub, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_layer_normalization_gets_the_one_type_of_scale_that_qnn_takes(tmp_path:
 def test_per_channel_works_where_the_quantizer_refuses_it_together_with_layer_normalization(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As onnxruntime 1.20 to 1.23 do; later ones are made to."""
+    """onnxruntime 1.20 to 1.23 refuse it; the test makes later ones refuse it, too."""
     from onnxruntime.quantization.execution_providers import qnn
 
     real = qnn.get_qnn_qdq_config
@@ -527,7 +527,7 @@ def test_the_report_and_the_document_hold_the_figures(tmp_path: Path) -> None:
     assert told["settings"]["method"] == "entropy"
     assert told["calibration_samples"] == 10
     assert told["snr_db"] == min(output["worst_snr_db"] for output in told["outputs"])
-    # Two samples are held out, and entropy knows no folds.
+    # Two samples are held out, and entropy does not support folds.
     assert (told["verdict"], told["folds"], told["reached"]) == ("not shown", None, True)
     assert told["outputs"][0]["verdict"] == "good"
     assert told["qnn"] is None

@@ -1,4 +1,4 @@
-"""What `quantize` computes once: folds, runs on QNN, where the time went, and what there was no time for."""
+"""Work that `quantize` does only once (folding, runs on QNN), and its report about time."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_a_transformer_is_on_qnn_with_every_combination_of_types(settings: dict[
 
 
 def test_the_command_tells_placement_and_difference_in_one_document(tmp_path: Path) -> None:
-    """In a process of its own: nothing but the document may be on stdout, whatever the quantizer and QNN print."""
+    """Runs in a separate process: stdout may contain the document only, whatever the quantizer and QNN print."""
     samples = models.samples_for(models.MODELS / "rnet.onnx", {"N": 1}, 5, tmp_path / "samples")
     arguments = [str(models.MODELS / "rnet.onnx"), "-o", str(tmp_path / "q.onnx"), "--calibration", str(samples)]
     options = ["--dim", "N=1", "--check-qnn", "--provider-option", "soc_model=60", "--method", "entropy", "--json"]
@@ -132,7 +132,7 @@ def test_a_host_that_cannot_be_started_does_not_undo_the_result(tmp_path: Path) 
 
 @pytest.mark.parametrize("shape", [(1, 8, 24), (1, 8, 6, 5)], ids=["time", "picture"])
 def test_a_normalization_that_no_conv_takes_in_is_right_on_qnn(shape: tuple[int, ...], tmp_path: Path) -> None:
-    """Left as it is, the channel with the largest offset gets the opposite of it."""
+    """Without the rewrite, the channel with the largest offset gets the opposite offset."""
     import onnx
     from onnx import helper
 

@@ -1,4 +1,4 @@
-"""Calibration samples: which files make which samples, and what is said about those that do not fit."""
+"""Calibration samples: the mapping of files to samples, and messages about files that do not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`qnnbridge quantize` says what is left of each output, and keeps in 16 bits or float what costs too much."""
+"""`qnnbridge quantize` reports the accuracy of each output, and keeps sensitive parts in 16 bits or float."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from qnnbridge_protocol.errors import OptionError
 
 
 def measured(expected: Any, found: Any, groups: Any = None) -> Any:
-    """Of one output with one sample."""
+    """Return the measures of one output with one sample."""
     return measure(["y"], [[np.asarray(expected)]], [[np.asarray(found)]], groups)[0]
 
 
@@ -54,7 +54,7 @@ def speech(count: int) -> npt.NDArray[np.float32]:
 
 @pytest.fixture(scope="module")
 def speech_samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a speech detector gets: pieces of sound, and the state that the pieces before have left."""
+    """Return samples of a speech detector: pieces of sound, and the state after the previous pieces."""
     import onnxruntime
 
     folder = tmp_path_factory.mktemp("speech")
@@ -120,7 +120,7 @@ def test_scores_that_are_gone_are_useless_beside_boxes_that_are_right() -> None:
     expected = np.concatenate([rng.uniform(0, 320, (1, 4, 50)), rng.random((1, 8, 50))], axis=1).astype(np.float32)
     found = expected.copy()
     found[:, 4:] = 0
-    one = measured(expected, found)  # no graph says where the scores are
+    one = measured(expected, found)  # no graph shows which outputs are scores
     assert [group.name for group in one.groups] == ["columns 0 to 3 of axis 1", "columns 4 to 11 of axis 1"]
     assert [group.verdict for group in one.groups] == ["exact", "useless"]
     assert one.groups[1].flat

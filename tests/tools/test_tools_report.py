@@ -1,4 +1,4 @@
-"""`qnnbridge report` names nobody, survives every part that fails, and can be diagnosed from afar."""
+"""`qnnbridge report` contains no personal data, survives failures, and suffices for a remote diagnosis."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def quick_venv(home: Path) -> dict[str, str]:
 
 
 class Setup:
-    """Runs the command with a configuration, a folder and an index of its own."""
+    """Runner of the command with a separate configuration, folder and index."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -213,7 +213,7 @@ def setup(tmp_path: Path) -> Setup:
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> tuple[Setup, dict[str, Any]]:
-    """A set-up that was carried out, and what it said."""
+    """Run a set-up; return it with its output."""
     pytest.importorskip("onnxruntime_qnn")
     setup = Setup(tmp_path_factory.mktemp("ready"))
     wheel = built_index(setup.wheels)
@@ -259,7 +259,7 @@ def test_the_doctor_has_examined_the_new_host(ready: tuple[Setup, dict[str, Any]
 
 @pytest.mark.simulator
 def test_the_application_finds_the_new_host_by_itself(ready: tuple[Setup, dict[str, Any]]) -> None:
-    """Through the configuration file alone: a session computes in it, and the command names it."""
+    """The configuration file suffices: a session runs in the new host, and the command lists it."""
     setup, _ = ready
     model = ROOT / "tests" / "models" / "mul_1.onnx"
     code = (
@@ -492,7 +492,7 @@ def test_a_program_over_its_time_is_ended() -> None:
     assert lines in (["here"], [])
 
 
-# --- it asks, and says what it would do ------------------------------------------------------------
+# --- questions and the plan ------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -183,7 +183,7 @@ def test_a_bare_windows_on_arm_machine_gets_a_whole_plan(tmp_path: Path) -> None
 
 # --- the install manager, as a recorded program ----------------------------------------------------
 
-# What version 26 prints, without colours, when it installs into a folder.
+# Output of version 26, without colours, for an installation into a folder.
 MANAGER = """#!/bin/sh
 printf '%s\\n' "$@" > "{record}"
 echo "Installing Python 3.13.9 (ARM64)."
@@ -228,7 +228,7 @@ def test_an_install_manager_that_fails_leaves_nothing(tmp_path: Path, text: str,
     assert not (tmp_path / "host-python").exists()
 
 
-# --- what uv says ----------------------------------------------------------------------------------
+# --- output of uv ----------------------------------------------------------------------------------
 
 REFUSED = """error: Failed to install cpython-3.13.18-windows-aarch64-none
   cause: Failed to download `http://127.0.0.1:9/x/20261110/cpython-3.13.18.tar.gz`

@@ -198,7 +198,7 @@ def test_verify_compile_and_analyze_take_several_numbers_as_a_constant(tmp_path:
 
 @pytest.mark.parametrize("command", ["analyze", "verify"])
 def test_two_chips_are_refused_before_a_host_is_started(command: str, tmp_path: Path) -> None:
-    """As sessions refuse them; one command took the one, and one the other."""
+    """Sessions refuse them, too. Earlier one command used the first chip and another one the second."""
     model = models.saved(models.conv_net(), tmp_path / "m.onnx")
     given = [command, model, "--soc-model", "60", "--provider-option", "soc_model=88"]
     done = qnnbridge(*given)

@@ -1,4 +1,4 @@
-"""`qnnbridge verify` on the real simulator: what agrees, what differs and from where on, which traps it names."""
+"""`qnnbridge verify` on the real simulator: agreement, differences with their first node, and known traps."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_model_that_kills_the_host_is_a_finding_with_its_node(tmp_path: Path) 
 def test_nothing_compared_is_not_called_agreement(what: str, tmp_path: Path) -> None:
     result = verify(models.saved(getattr(verify_models, what)(), tmp_path / "m.onnx"), "--soc-model", "60")
     assert result.returncode == 1
-    # Random numbers that QNN draws once are a difference of their own.
+    # Random numbers that QNN draws only once cause another difference.
     verdict, words = {
         "not_for_qnn": ("NOT COMPARED", "No node"),
         "random_numbers": ("DIFFERS", "change with every run on the CPU"),

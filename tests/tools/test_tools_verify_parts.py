@@ -232,7 +232,7 @@ def test_ids_and_masks_get_no_numbers_that_nobody_gives() -> None:
 
 
 def verdicts(**found: tuple[str, float]) -> list[str]:
-    """Of an output that is off by so much on QNN, for sets of inputs of these kinds."""
+    """Return the verdicts of an output with a given error on QNN, for sets of inputs of these kinds."""
     values = {name: np.linspace(number, number + 1, 50) for number, name in enumerate(found)}
     trials = tuple(
         trying.Trial(name, kind, kind == "given", {"x": values[name]}, RunAnswer([values[name]]))  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ VERIFIED_WHEELS = (("1.17.3", "win_arm64", "3.11"), ("1.18.1", "win_arm64", "3.1
 
 
 def resource(version: str) -> bytes:
-    """As a PE file has it in its version resource."""
+    """Return a version resource of a PE file."""
     return "ProductVersion".encode("utf-16-le") + b"\0\0\0\0" + version.encode("utf-16-le") + b"\0\0"
 
 
@@ -240,7 +240,7 @@ def test_the_table_equals_what_is_inside_wheels_of_the_index(
 def test_a_table_that_states_something_else_than_a_wheel_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The whole check, with pip and a folder of wheels in place of the index: each line of it names a lie."""
+    """The whole check, with pip and a folder of wheels as the index: each line reports one wrong entry."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     made = generate.make_document(

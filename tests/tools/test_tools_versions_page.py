@@ -68,7 +68,7 @@ def test_the_page_of_a_command_names_every_option_and_no_other(command: str) -> 
     text = PAGE.with_name(f"{command}.md").read_text("utf-8")
     commands: Any = get_command(app)
     options = {name for one in commands.commands[command].params for name in one.opts if name.startswith("--")}
-    # Of a switch the page names the side that is not the default.
+    # For a switch the page shows the name that is not the default.
     options = {"--no-config" if name == "--config" else name for name in options} - {"--help"}
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `--")]
     assert {name for row in rows for name in re.findall(r"--[a-z-]+", row)} == options

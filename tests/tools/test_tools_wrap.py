@@ -1,6 +1,6 @@
 """Context binaries without an ONNX file, of five releases: described, wrapped and run, bit for bit as QNN's own model.
 
-`tests/models/README.md` says where the binaries are from.
+`tests/models/README.md` lists the origin of the binaries.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def test_a_session_of_several_graphs_needs_a_choice(host: qnnbridge.Host, tmp_pa
 
 
 def parts(path: Path) -> list[Any]:
-    """What QNN reads of a model's nodes, and the model's ends."""
+    """Return the parts of a model that QNN reads: its nodes, inputs and outputs."""
     model = onnx.load(path)
     values = [*model.graph.input, *model.graph.output]
     nodes = [

@@ -27,7 +27,7 @@ def padded_behind() -> Any:
 
 
 def padded_pooling(before: int = 1, after: int = 1) -> Any:
-    """A pooling that QNN computes otherwise than ONNX says, behind and before harmless nodes."""
+    """Return a pooling that QNN computes differently from ONNX, between harmless nodes."""
     nodes = [node("Conv", ["x", "w"], ["t0"], name="conv", pads=[1, 1, 1, 1])]
     nodes += [node("LeakyRelu", [f"t{n}"], [f"t{n + 1}"], name=f"before{n}", alpha=0.9) for n in range(before)]
     pool = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2], "ceil_mode": 1}
@@ -171,7 +171,7 @@ def saturated() -> Any:
 
 
 def logarithm_of_small_and_large() -> Any:
-    """As in models for sound: the floor of a logarithm is below half floats, and other values are near their end."""
+    """Return a logarithm of sound models: its floor is too small for half floats, other values nearly too large."""
     factors = constant("factors", np.float32([1e-9] * 4 + [3e4] * 4))
     nodes = [
         node("Mul", ["x", "factors"], ["m"], name="power"),

@@ -27,7 +27,7 @@ def session(
 
 
 def error_of(call: Callable[..., Any], *arguments: Any) -> Any:
-    """What the call raises. Fails the test if it raises nothing."""
+    """Return the exception that the call raises; fail the test if it raises none."""
     try:
         result = call(*arguments)
     except Exception as error:

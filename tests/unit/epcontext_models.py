@@ -150,7 +150,7 @@ def varint(number: int) -> bytes:
 
 
 def write_huge(path: Path, weights: int, node: Any) -> None:
-    """A model with one initializer of `weights` bytes, as a file with a hole, and a node behind it."""
+    """Write a model with an initializer of `weights` bytes, as a sparse file, followed by a node."""
     tensor = onnx.TensorProto(name="w", data_type=1, dims=[weights // 4]).SerializeToString()
     tensor += b"\x4a" + varint(weights)  # raw_data
     node_bytes = node.SerializeToString()

@@ -1,4 +1,4 @@
-"""A clock that goes on only when a test says so."""
+"""A clock that advances only when a test requests it."""
 
 from __future__ import annotations
 

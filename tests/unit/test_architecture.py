@@ -27,7 +27,7 @@ SOURCES = {
     "qnnbridge_models": ROOT / "tools",
     "qnnbridge_serve": ROOT / "tools",
 }
-# Lines of a file that are no comments, and all of them: who explains more need not split a file for it.
+# Limits for lines without comments and for all lines, so that more comments do not force a split of a file.
 MOST_LINES = 640
 MOST_LINES_WITH_COMMENTS = 750
 
@@ -35,9 +35,9 @@ MOST_LINES_WITH_COMMENTS = 750
 PARTS_FOR_TOOLS = (
     "qnnbridge_host.model",
     "qnnbridge_host.cache",
-    # The part without a process: file names, and how results come whole into their place.
+    # The part without processes: file names, and writing results atomically.
     "qnnbridge_host.create.publish",
-    # What is installed, and the provider in a folder: read from the disk, nothing is loaded.
+    # Installed packages and the provider in a folder: read from disk, without loading anything.
     "qnnbridge_host.machine",
     "qnnbridge_host.engine.sources",
     # Work on the ONNX model itself, which commands do in the application's interpreter.
@@ -60,7 +60,7 @@ PARTS_OF_THE_HOST = {
     "qnnbridge_models": PARTS_FOR_TOOLS,
 }
 
-# What changes models needs the package onnx, and is imported when it is needed.
+# Modules that change models need the package onnx, and are imported on demand.
 NEEDING_ONNX = ("qnnbridge_host.graph", "qnnbridge_host.numerics", "qnnbridge_host.rewrite", "qnnbridge_host.wrap")
 
 # `model/` and `cache/` of the host run in tools and in tests without ONNX Runtime.
@@ -101,7 +101,7 @@ def tree(module: str) -> ast.Module:
 
 @functools.cache
 def imports(module: str) -> frozenset[str]:
-    """Full names of all modules that a module imports, ours and others'."""
+    """Return the full names of all modules that a module imports."""
     found: set[str] = set()
     for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
@@ -272,7 +272,7 @@ def test_no_file_is_too_long_to_be_read_at_once() -> None:
 
 
 def forwards(statements: list[ast.stmt]) -> bool:
-    """Whether statements do nothing but to import names, and to give them again under others."""
+    """Return whether statements only import names and assign them to other names."""
     for statement in statements:
         if isinstance(statement, (ast.Import, ast.ImportFrom, ast.Pass)):
             continue
@@ -302,7 +302,7 @@ def test_no_module_only_forwards_names_of_others() -> None:
 # --- names -----------------------------------------------------------------------------------------------
 
 
-# What gevent and eventlet replace, and where the bridge may have it from.
+# Names that gevent and eventlet replace, and the module from which the bridge imports them.
 REPLACED = {
     "threading": {
         "Lock",
@@ -327,7 +327,7 @@ REPLACED = {
 MAY_BE_REPLACED = {
     ("qnnbridge_os.native", "Popen"),
     ("qnnbridge_os.shield", "Thread"),
-    # Host and daemon are programs of their own, without greenlets.
+    # Host and daemon are separate programs without greenlets.
     ("qnnbridge_os.parent", "poll"),
     ("qnnbridge_os.parent", "sleep"),
     ("qnnbridge_os._posix_door", "poll"),
@@ -351,7 +351,7 @@ def test_the_bridge_waits_with_what_greenlets_do_not_replace() -> None:
 
 
 def test_a_class_name_has_one_meaning() -> None:
-    """Twins of the two platforms, and classes that have the names of onnxruntime's on purpose, may share theirs."""
+    """Exceptions are the two implementations per platform, and classes with deliberate names of onnxruntime."""
     homes: dict[str, list[str]] = {}
     for module in MODULES:
         if not within(module, MIMICRY) and not re.search(r"\._?(posix|win32)", module):

@@ -1,4 +1,4 @@
-"""Which file is a context binary in the place of a model, and what is said of any other."""
+"""Files that are context binaries instead of models are detected; other files get an explained error."""
 
 from __future__ import annotations
 

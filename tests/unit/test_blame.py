@@ -1,4 +1,4 @@
-"""Which model is to blame for a death; suspects run alone, and get their turn however busy the others are."""
+"""Which model is blamed for a crash; suspects run alone, and get their turn even if other models are busy."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_a_quarantined_model_is_no_longer_a_suspect() -> None:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("chance_to_kill", [1.0, 0.3])
 def test_a_crashing_model_is_found_and_concurrent_models_keep_no_points(seed: int, chance_to_kill: float) -> None:
-    """Four models in flight together, one of which kills; suspects are run alone, as the host's gate does it."""
+    """Four models run concurrently, and one of them crashes; suspects run alone, as the host's gate ensures."""
     chance = random.Random(seed)
     blame = Blame()
     account = dict.fromkeys("abcd", 0.0)
@@ -201,7 +201,7 @@ def test_a_crashing_model_is_found_and_concurrent_models_keep_no_points(seed: in
     assert max(worst[m] for m in "abc") < 2
 
 
-# Only a defect waits this long.
+# Timeout that only a defect reaches.
 GRACE_S = 20.0
 
 SUSPECT, OTHER, THIRD = (CallContext("session.run", name, name * 64, "0") for name in "abc")
@@ -219,7 +219,7 @@ def gate_with_suspects(*contexts: CallContext) -> IsolationLock:
 
 
 class Caller:
-    """A call in a thread of its own, which stays inside until it is told to leave."""
+    """A call in a separate thread, which stays in native code until `leave`."""
 
     def __init__(self, gate: IsolationLock, context: CallContext) -> None:
         self.inside, self._leave = threading.Event(), threading.Event()
@@ -245,7 +245,7 @@ def enters_at_once(gate: IsolationLock, context: CallContext) -> bool:
 
 
 def waiting(gate: IsolationLock) -> None:
-    """Until a suspect waits."""
+    """Wait until a suspect waits at the gate."""
     until = time.monotonic() + GRACE_S
     while not gate._waiting_alone:
         assert time.monotonic() < until
@@ -270,7 +270,7 @@ def test_a_suspect_runs_alone() -> None:
 
 
 def test_a_new_call_waits_behind_a_waiting_suspect() -> None:
-    """Under steady load of the others there is always one inside: the suspect would never get its turn."""
+    """Under steady load another call is always running, so that the suspect would never get its turn."""
     gate = gate_with_suspects(SUSPECT)
     first = Caller(gate, OTHER)
     assert first.inside.wait(GRACE_S)
@@ -291,7 +291,7 @@ def test_a_new_call_waits_behind_a_waiting_suspect() -> None:
 def test_a_nested_call_does_not_wait_for_the_outer_call_of_its_thread(
     outer: CallContext, inner: CallContext
 ) -> None:
-    """As a signal handler makes it. The outer call goes on only when the handler returns."""
+    """A signal handler makes the nested call; the outer call continues only when the handler returns."""
     gate = gate_with_suspects(SUSPECT)
     with gate.isolate(outer, None):
         assert enters_at_once(gate, inner)
@@ -334,7 +334,7 @@ def test_calls_behind_a_waiting_suspect_continue_when_it_gives_up() -> None:
     seen = threading.Event()
 
     def give_up() -> None:
-        while not seen.is_set():  # it was too quick for this test to see it wait
+        while not seen.is_set():  # repeat if the wait was too short for this test to see
             with contextlib.suppress(Deadline), gate.isolate(SUSPECT, time.monotonic() + 0.3):
                 pass
 

@@ -1,4 +1,4 @@
-"""Overlapping windows: they cover everything once, lose nothing, and the context is measured as far as it is."""
+"""Overlapping windows cover everything once and lose nothing, and the needed context is measured."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plan(*buckets: int) -> BucketPlan:
 
 
 def convolution(left: int, right: int, *, edge: bool = True) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
-    """x [2, n] to y [2, 3 n]: each output sees `left` steps before it and `right` behind it."""
+    """Return a model x [2, n] to y [2, 3 n]: each output depends on `left` steps before it and `right` after it."""
     weights = np.random.default_rng(1).standard_normal((HOP, left + right + 1))
 
     def run(feeds: Mapping[str, Any]) -> Sequence[Any]:

@@ -31,7 +31,7 @@ def package_of(module: str) -> str:
 
 
 def room_of(module: str) -> str:
-    """A folder of a package, with all below it; a module in the root of its package is a room of its own."""
+    """Return the folder of a module in its package, or the module itself if it is in the root of the package."""
     return ".".join(module.split(".")[:2])
 
 
@@ -172,7 +172,7 @@ PRIVATE_WORDS = {
     "such a one": "name the thing",
 }
 _PRIVATE = re.compile(rf"\b({'|'.join(PRIVATE_WORDS)})\b", re.IGNORECASE)
-# From Python 3.12 on the text of an f-string is a token of its own.
+# From Python 3.12 on the text of an f-string is a separate token.
 _TEXTS = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
 
 

@@ -39,7 +39,7 @@ def flip(path: Path, position: int) -> None:
 
 
 def edit_manifest(store: Store, **changes: object) -> None:
-    """Change the manifest and make it valid again, as a program does that knows how."""
+    """Change the manifest and update its hash, so that it is valid."""
     from qnnbridge_host.cache.files import write_json
 
     path = store.entry_folder(KEY) / FILE_NAME

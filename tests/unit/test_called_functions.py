@@ -21,7 +21,7 @@ NUMBER = 7
 
 
 def frame(kind: Kind, header: dict[str, Any], values: tuple[Any, ...] = ()) -> Frame:
-    """As it is read: buffers are arrays of bytes."""
+    """Return the frame as the reader returns it: buffers are byte arrays."""
     encoder = Encoder()
     described = [encoder.add(value) for value in values]
     buffers = tuple(np.frombuffer(bytes(memoryview(b).cast("B")), np.uint8) for b in encoder.buffers)

@@ -1,4 +1,4 @@
-"""A host's death in words. What the dying hosts wrote is real, see `data/stderr/README.md`."""
+"""Explanations of host crashes. The stderr texts are from real crashes, see `data/stderr/README.md`."""
 
 from __future__ import annotations
 

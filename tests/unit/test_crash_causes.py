@@ -1,4 +1,4 @@
-"""What a crash is put down to: an instruction that the processor lacks, and nothing of QNN's where it had no part."""
+"""Causes of crashes: a missing processor instruction is found, and QNN is not blamed if it was not involved."""
 
 from __future__ import annotations
 

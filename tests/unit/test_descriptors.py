@@ -21,7 +21,7 @@ from qnnbridge._transport.channel import Channel
 from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.errors import HostCrashed
 
-# What a pipe of Linux holds; others hold less.
+# Capacity of a pipe on Linux; other systems have less.
 PIPE_BYTES = 64 * 1024
 
 needs_signals = needs.posix
@@ -159,7 +159,7 @@ def test_the_descriptor_stays_open_when_the_reader_goes(pipe: tuple[int, int]) -
 
 @pytest.fixture(params=["gathering", "plain"])
 def each_way_of_writing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also as on Windows, which has no gathering write."""
+    """Run the test also without a gathering write, as on Windows."""
     if request.param == "plain":
         monkeypatch.delattr(os, "writev", raising=False)
 

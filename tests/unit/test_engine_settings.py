@@ -135,7 +135,7 @@ def test_a_folder_may_hold_the_library_one_level_down(tmp_path: Path) -> None:
 
 
 class Provider:
-    """As the package windowsml has it. failure: what Windows answers when it is asked for the library."""
+    """A provider of the package windowsml. failure: error of Windows when the library is requested."""
 
     name, version, package_family_name = "QNNExecutionProvider", "1.8.21.0", "A_b"
     ready_state, certification = SimpleNamespace(name="Ready"), SimpleNamespace(name="Certified")

@@ -1,4 +1,4 @@
-"""What a context binary says of itself, read from binaries that QNN made."""
+"""The metadata of context binaries, read from binaries that QNN wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text in which a compiled model says what it was made with: both forms, as seen in real models."""
+"""The compatibility text of compiled models, in both forms that occur in real models."""
 
 from __future__ import annotations
 

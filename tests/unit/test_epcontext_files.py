@@ -1,4 +1,4 @@
-"""A compiled model whose files are not whole: what is wrong is said before QNN sees it."""
+"""Incomplete files of a compiled model are reported before QNN reads them."""
 
 from __future__ import annotations
 

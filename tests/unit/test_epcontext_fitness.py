@@ -34,7 +34,7 @@ def simulator(chip: int = 60, sdk: str = "2.51.0") -> HostTraits:
 
 
 def model_for(folder: Path, chip: int, sdk: str | None = None) -> Path:
-    """As QNN would have made it: chip and SDK in the binary, in the metadata and in the node."""
+    """Return a model as QNN writes it: chip and SDK are in the binary, in the metadata and in the node."""
     path = models.real(folder)
     models.retarget(folder / "a_qnn.bin", *CHIPS[chip], sdk=sdk)
     version = short_sdk(sdk) if sdk else "2.51"

@@ -1,4 +1,4 @@
-"""What a session asks before the host sees a model: a compiled one that cannot run never gets there."""
+"""A session checks a compiled model first: one that cannot run is never sent to the host."""
 
 from __future__ import annotations
 

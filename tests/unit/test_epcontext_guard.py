@@ -1,4 +1,4 @@
-"""The guard: what it says, and that it refuses compiled models and nothing else."""
+"""The guard refuses compiled models and nothing else, with an explained error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scan finds in a model, held against the real onnx package; and that it reads no more than it has to."""
+"""The results of a scan match those of the onnx package, and a scan reads no more than necessary."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_neither_weights_nor_binaries_are_read() -> None:
     assert file.taken < 100_000
 
 
-# --- what is no model ------------------------------------------------------------------------------------
+# --- files that are not models ---------------------------------------------------------------------------
 
 NO_MODELS = {
     "empty": (b"", "is empty"),

@@ -1,4 +1,4 @@
-"""What is said of a compiled model is what the real QNN does with it, on its simulator."""
+"""Findings about a compiled model match the behaviour of the real QNN on its simulator."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_the_binary_says_what_it_was_compiled_for(compiled: dict[str, Path]) -> 
 def test_a_model_of_other_weights_beside_this_ones_name_is_noticed(
     compiled: dict[str, Path], host: qnnbridge.Host, tmp_path: Path
 ) -> None:
-    """What two compilers that write to one path leave: it would load, and give the other one's numbers."""
+    """Two compilers that write to one path may leave such files: they would load and compute wrong results."""
     import shutil
 
     import onnx

@@ -119,7 +119,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_classes() -> None:
         if match is None:
             assert not line.strip(" │"), f"not understood: {line!r}"
             continue
-        # The second line of a list of names hangs below the first without a branch of its own.
+        # The second line of a list of names continues the first one, without a branch.
         depth = len(match.group(1)) if "─" in match.group(1) or not stack else stack[-1][0]
         while stack and stack[-1][0] >= depth:
             stack.pop()
@@ -127,7 +127,7 @@ def test_the_tree_in_the_docstring_is_the_tree_of_classes() -> None:
             assert name.strip() not in drawn
             drawn[name.strip()] = stack[-1][1] if stack else None
         stack.append((depth, match.group(2).split(",")[0]))
-    # Builtin bases are said in words, not drawn.
+    # Built-in base classes are written, not drawn.
     actual = {
         cls.__name__: next((b.__name__ for b in cls.__bases__ if issubclass(b, errors.BridgeError)), None)
         for cls in CLASSES
@@ -173,7 +173,7 @@ def test_the_error_modules_import_nothing_heavy() -> None:
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """The one thing that counts of onnxruntime's module: classes by their names, made as pybind11 makes them."""
+    """A replacement of onnxruntime's module: its error classes by name, created as pybind11 creates them."""
     module = types.ModuleType(ORT_MODULE)
     for name in errors.ORT_ERRORS:
         setattr(module, name, type(name, (Exception,), {"__module__": ORT_MODULE}))

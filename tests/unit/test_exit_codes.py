@@ -14,7 +14,7 @@ from qnnbridge._diagnosis.log_rules import QNN_CODES, find_qnn_code, qnn_code
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools.explanations import explain_code
 
-# What each observer shows for one death; rows of the project's notes on Windows exit codes.
+# Representations of one crash by different observers; rows of the project's notes on Windows exit codes.
 SEEN = [
     # name, Python, cmd and PowerShell, Git Bash
     ("STATUS_ACCESS_VIOLATION", 3221225477, -1073741819, 139),

@@ -96,7 +96,7 @@ def test_tensors_of_nodes_and_subgraphs_get_theirs_and_others_stay() -> None:
 def test_a_model_that_lacks_nothing_is_left_alone(tmp_path: Path) -> None:
     whole = with_tensors(external("w", [2], length=8)).SerializeToString()
     assert with_lengths(whole) is None
-    # Data of its own: where the tensor says that its file lies counts for nothing.
+    # The tensor contains its data, so its external location is ignored.
     internal = external("w", [2])
     internal.data_location = TensorProto.DEFAULT
     assert with_lengths(with_tensors(internal).SerializeToString()) is None

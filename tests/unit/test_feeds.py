@@ -206,7 +206,7 @@ def _nodes(direct: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _through_the_wire(feeds: list[Any]) -> dict[str, Any]:
-    """What the host would feed: each value must also be one that can be encoded."""
+    """Return the feeds as the host decodes them, so that each value must be encodable."""
     for _, value, kind in feeds:
         Encoder().add(value, kind)
     return {name: value for name, value, _ in feeds}
@@ -378,7 +378,7 @@ def test_arrays_of_the_other_byte_order_pass_unchanged_for_the_encoder_to_turn()
 
 
 def test_arrays_of_bytes_pass_for_strings() -> None:
-    """onnxruntime reads beyond the items of such arrays if they have no room for a zero, so nothing is compared."""
+    """onnxruntime reads beyond the items of arrays without a terminating zero, so results are not compared."""
     texts = np.array([b"a", "ü".encode()])
     assert check_feeds([NodeInfo("x", "tensor(string)", ("N",))], {"x": texts})[0][1] is texts
 
@@ -408,7 +408,7 @@ def _timed(call: Callable[[], Any]) -> float:
 
 
 def test_direct_and_checked_agree_on_random_mixtures() -> None:
-    """Whatever mixture of right and wrong is fed, either both refuse or both accept."""
+    """For any mixture of valid and invalid feeds, either both sides refuse or both accept."""
     direct = _add()
     values = [f32(4, 2), f32(3, 2), np.zeros((4, 2)), [[1, 2]] * 4, "s", 1, f32(4), np.full((4, 2), "a")]
     for left in values:

@@ -1,4 +1,4 @@
-"""What errors advise in a frozen application, whose users have no command `qnnbridge` and nowhere to install a package."""
+"""Fixes in errors of frozen applications, whose users lack the command `qnnbridge` and cannot install packages."""
 
 from __future__ import annotations
 

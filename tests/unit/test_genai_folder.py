@@ -1,4 +1,4 @@
-"""Hostile configs of models for generation: one typed error each. What is remembered of a stage."""
+"""Hostile configs of models for generation cause a typed error each; facts about a stage are cached."""
 
 from __future__ import annotations
 

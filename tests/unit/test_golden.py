@@ -54,7 +54,7 @@ def test_the_generator_finds_nothing_to_do(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
 def test_each_conversation_is_legal_to_both_sides(conversation: str) -> None:
-    """Each side hears the other's golden bytes and says, by itself, its own."""
+    """Each side reads the other side's golden bytes and writes its own."""
     ours = Hello(api=(1, 1))
     client, host = Connection(Role.CLIENT, ours), Connection(Role.HOST, ours)
     for name, frame in CONVERSATIONS[conversation].items():

@@ -1,4 +1,4 @@
-"""What a small file may ask for is bounded, in a time that is in proportion to the file."""
+"""The cost of a small model file is bounded, and checked in a time proportional to the file."""
 
 from __future__ import annotations
 

@@ -76,5 +76,5 @@ def test_all_schemas_of_a_grammar_count_together() -> None:
 def test_a_number_of_many_digits_and_what_is_no_json() -> None:
     with pytest.raises(GenerationError):
         check_guidance("json_schema", '{"const": 1' + "0" * 5000 + "}")
-    check_guidance("json_schema", "{")  # the library says what is wrong
+    check_guidance("json_schema", "{")  # the library reports the error
     check_guidance("regex", "a{")

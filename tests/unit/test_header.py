@@ -182,7 +182,7 @@ LEAVES: dict[str, tuple[Any, int]] = {  # and how many levels of values they tak
 
 @pytest.mark.parametrize("leaf", LEAVES)
 def test_the_deepest_value_fits_into_a_header(leaf: str) -> None:
-    """As an input of a run, which is the deepest place that values have."""
+    """The value is an input of a run, the deepest position of values in a header."""
     value, levels = LEAVES[leaf]
     for _ in range(MAX_VALUE_DEPTH - levels):
         value = [value, None]

@@ -1,4 +1,4 @@
-"""HELLO: what each side says of itself, what the two agree on, and what they say if they cannot agree."""
+"""HELLO: the facts that each side sends, the agreement of both, and the error if they cannot agree."""
 
 from __future__ import annotations
 

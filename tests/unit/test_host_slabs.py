@@ -33,7 +33,7 @@ def attach(slabs: Slabs, slab: Slab, asked: int) -> None:
 
 
 def test_a_release_that_overtakes_what_it_releases_is_not_lost(slab: Slab) -> None:
-    """Each has a thread of its own. A client that gave the attaching up would never ask again."""
+    """Separate threads handle the requests. A client that abandoned the attaching sends no further release."""
     slabs = Slabs()
     slabs.release(NUMBER, asked=2)
     with pytest.raises(InvalidArgument, match="released before it was attached"):

@@ -1,4 +1,4 @@
-"""What the host does, and leaves for later, on its way to a first session."""
+"""Work that the host does before its first session, and work that it defers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def told_by(program: str) -> list[str]:
-    """What a fresh interpreter that runs this writes to stderr, word by word."""
+    """Run code in a new interpreter and return the words of its stderr."""
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

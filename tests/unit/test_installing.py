@@ -1,4 +1,4 @@
-"""What is printed for installing qnnbridge: it works when it is pasted, and one module decides it."""
+"""Printed commands to install qnnbridge work when they are pasted, and one module creates them."""
 
 from __future__ import annotations
 

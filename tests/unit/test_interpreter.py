@@ -1,4 +1,4 @@
-"""Which interpreter becomes the host, and what is said if none does."""
+"""The choice of the host's interpreter, and the error if none is found."""
 
 from __future__ import annotations
 

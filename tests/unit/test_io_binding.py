@@ -25,7 +25,7 @@ def f32(*shape: int, value: float = 1.0) -> Any:
 
 
 class Session:
-    """What all sessions have. Values that are bound cross as they are: there is no host."""
+    """A minimal session without a host: bound values are passed on unchanged."""
 
     run_values: Callable[..., list[Any]]
 

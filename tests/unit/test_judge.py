@@ -140,7 +140,7 @@ def test_an_output_that_does_not_follow_its_inputs_shows_nothing() -> None:
     assert "nearly the same for all of these inputs" in reason
     other = np.float32([[0.6, 0.4]])
     assert judge_over_inputs([(same, same + 1e-4), (other, other)])[0] == "agrees"
-    # What is the same on QNN alone is not hidden by that: it differs.
+    # A constant output on QNN only is still reported as a difference.
     assert judge_over_inputs([(same, same), (other, same)])[0] == "differs"
     assert judge_over_inputs([(same, same)])[0] == "agrees", "one set of inputs is all that was asked for"
     assert judge_over_inputs([])[0] == "unknown"
@@ -173,7 +173,7 @@ def test_scores_beside_boxes_are_judged_by_themselves() -> None:
 
 
 def head(count: int = 2100, objects: int = 40) -> np.ndarray:
-    """What a detector gives: boxes in pixels beside scores that are nearly all 0."""
+    """Return outputs of a detector: boxes in pixels, and scores that are nearly all 0."""
     rng = np.random.default_rng(3)
     table = np.concatenate([rng.random((1, 4, count)) * 600 + 20, rng.random((1, 18, count)) ** 8 * 0.02], axis=1)
     rows = rng.choice(count, objects, replace=False)

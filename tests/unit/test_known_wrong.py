@@ -1,4 +1,4 @@
-"""The table of operators that QNN computes wrong, the reader of graphs and shapes below it, and what it says."""
+"""The table of operators that QNN computes wrong, its reader of graphs and shapes, and its messages."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_each_row_matches_its_own_example_and_says_what_to_do(row: known_wrong.W
 
 @pytest.mark.parametrize("shape", [(1, 4, 9, 7), (2, 3, 8, 16)], ids=["odd", "even"])
 def test_shapes_without_onnx_are_those_of_onnx(shape: tuple[int, ...]) -> None:
-    """A chain of most operators that `static_shapes` knows."""
+    """The model is a chain of most operators that `static_shapes` supports."""
     node = helper.make_node
     channels = shape[1]
     nodes = [
@@ -367,7 +367,7 @@ def test_the_faults_are_those_of_the_htp(options: dict[str, str], count: int) ->
 
 
 def session_faults(options: dict[str, str]) -> tuple[known_wrong.KnownWrong, ...]:
-    """Of a session on the simulator of a model that has one."""
+    """Return the faults that a session on the simulator reports for a model with one of them."""
     pytest.importorskip("onnxruntime")
     from lab.sweep.cases import float_model
 
@@ -396,7 +396,7 @@ def session_faults(options: dict[str, str]) -> tuple[known_wrong.KnownWrong, ...
 def test_the_simulator_without_a_chip_has_the_faults_of_the_chip_that_it_computes_for(
     options: dict[str, str], count: int
 ) -> None:
-    """The host names a chip to the simulator if the application does not; its numbers are as wrong as the chip's."""
+    """The host sets a chip for the simulator if the application does not; results are as wrong as on that chip."""
     from qnnbridge_host.engine.qnn_options import arch_of, chip_for_simulator, parse_chips
 
     assert len(session_faults(options)) == count
@@ -450,7 +450,7 @@ def test_only_the_product_that_qnn_merges_into_a_hard_swish_is_wrong() -> None:
 
 
 def test_sizes_that_the_model_computes_and_parts_of_a_split_are_known() -> None:
-    """As PyTorch's older exporter writes `x.view(x.shape[0], 2, -1)`, `chunk` and the pads of `F.pad`."""
+    """PyTorch's older exporter writes `x.view(x.shape[0], 2, -1)`, `chunk` and the pads of `F.pad` like this."""
     node = helper.make_node
     nodes = [
         node("Shape", ["x"], ["s"]),
@@ -859,7 +859,7 @@ def tanh_product(
     ],
 )
 def test_a_tanh_of_16_bits_is_multiplied_wrong_at_one_height(model: bytes, is_wrong: bool) -> None:
-    """As measured: 122 of 125 random cases that match are wrong, and none of 190 others."""
+    """Measured: 122 of 125 matching random cases are wrong, and none of 190 others."""
     assert names_in(model) == ["tanh-product"] * is_wrong
     assert names_in(model, release="2.3.0") == []
 
@@ -1074,7 +1074,7 @@ def test_padding_at_the_end_of_the_last_dimension_and_another(
 
 
 def test_a_vector_of_pads_is_not_between_transposes() -> None:
-    """As the older exporter of PyTorch writes pads: it is a constant, which no optimizer for layouts sees."""
+    """PyTorch's older exporter writes such pads: the vector is a constant, which no layout optimizer changes."""
     nodes = [
         helper.make_node("ConstantOfShape", ["n"], ["rows"], value=numpy_helper.from_array(np.zeros(1, np.int64))),
         helper.make_node("Transpose", ["rows"], ["columns"], perm=[1, 0]),

@@ -45,7 +45,7 @@ MODULES = [(package, path) for package, root in SOURCES.items() for path in sort
 
 
 def imported(path: Path) -> set[str]:
-    """Top-level names of everything that a file imports, anywhere in it, also for type checkers only."""
+    """Return the top-level names of all imports in a file, including those for type checkers only."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
         if isinstance(node, ast.Import):
@@ -204,7 +204,7 @@ print("order:", *told)
 
 @pytest.fixture(scope="module")
 def first_session(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What a fresh application has loaded when it starts the host, and the order of what it does then."""
+    """Return the modules that a new application has loaded when it starts the host, and the order of its steps."""
     model = ROOT / "tests" / "models" / "sigmoid.onnx"
     state = {f"QNNBRIDGE_{name}_DIR": str(tmp_path_factory.mktemp(name)) for name in ("STATE", "CACHE")}
     command = [sys.executable, "-c", WITH_A_SESSION, str(model)]

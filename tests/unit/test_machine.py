@@ -1,4 +1,4 @@
-"""What machine a file, an interpreter, this process and this computer are of."""
+"""The machine types of a file, an interpreter, this process and this computer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What outlives a call is on the page of memories, with its key: the sources are read for containers that are kept."""
+"""State that outlives a call is on the page of memories, with its key; the sources are searched for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = {
     *("dict", "list", "set", "deque", "OrderedDict", "defaultdict", "Counter"),
     *("WeakSet", "WeakKeyDictionary", "WeakValueDictionary"),
 }
-# Files of which the page lists attributes that are no containers.
+# Files whose attributes on the page include some that are not containers.
 PLAIN_ATTRIBUTES = ("_session/replay.py", "_session/numbers_check.py")
 CHANGES = {
     *("add", "append", "appendleft", "update", "setdefault", "pop", "popitem", "popleft", "clear", "discard"),

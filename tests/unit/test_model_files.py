@@ -1,4 +1,4 @@
-"""Which files a model names, wherever in it: what the bytes mean is said by the real onnx package."""
+"""The files to which a model refers, anywhere in the model; the onnx package serves as the reference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODELS = Path(__file__).parents[1] / "models"
 
 
 def referenced_files(data: bytes | io.BytesIO | io.RawIOBase) -> list[str]:
-    """Those of a model; what is no model has none."""
+    """Return the files to which a model refers; none if it is not a model."""
     try:
         return list(scan_open(io.BytesIO(data) if isinstance(data, bytes) else data).files)
     except InvalidProtobuf:

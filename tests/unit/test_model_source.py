@@ -1,4 +1,4 @@
-"""What a session is made from: known with all its files, so that a change is seen before other numbers come out."""
+"""The source of a session, with all its files, so that a change is detected before wrong results occur."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The version of the NPU's driver, found in a registry as it is on a Windows-on-Arm PC."""
+"""The version of the NPU's driver, read from a registry like that of a Windows-on-Arm PC."""
 
 from __future__ import annotations
 

@@ -394,7 +394,7 @@ def test_dlpack_shares_memory_both_ways() -> None:
 
 def test_the_dtype_of_the_source_tells_bool_from_uint8() -> None:
     class Older:
-        """A library whose DLPack has no bool."""
+        """An array of a library whose DLPack does not support bool."""
 
         dtype = "torch.bool"
 

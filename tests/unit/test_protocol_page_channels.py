@@ -1,4 +1,4 @@
-"""What `docs/dev/protocol.md` says of fast channels is held against the code."""
+"""The description of fast channels in `docs/dev/protocol.md` matches the code."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_the_installed_package_is_as_the_table_says() -> None:
 
 @pytest.mark.simulator
 def test_the_interface_of_the_installed_backend_is_the_one_of_the_table() -> None:
-    """The library tells it; the table has it from the library for another processor, of the same build."""
+    """The installed library shows its interface; the table has that of the same build for another processor."""
     import ctypes
     import subprocess
 

@@ -1,4 +1,4 @@
-"""What the application learns of a request while the host serves it, and what it logs of that."""
+"""Progress events of a request, and the log lines about them in the application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requests in flight: how many, what a cancel achieves, which phases are declared, and errors as answers."""
+"""The requests in flight: their limit, cancels, declared phases, and errors as answers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from qnnbridge_protocol.errors import OptionError, from_wire
 from qnnbridge_protocol.frames import Frame, FrameReader, Kind
 from qnnbridge_protocol.limits import Limits
 
-# Only a defect waits this long.
+# Timeout that only a defect reaches.
 GRACE_S = 20.0
 
 NO_GRACE_S = 0.0
 
 
 class Stopper:
-    """Stands for a run that can be stopped."""
+    """A run that can be stopped."""
 
     def __init__(self) -> None:
         self.stopped = threading.Event()
@@ -35,15 +35,15 @@ class Stopper:
 
 
 class Table:
-    """Requests in flight, and the declarations that went out."""
+    """Requests in flight, and the declarations that were sent."""
 
     def __init__(self, limit: int = 10) -> None:
         self.told: list[tuple[int, str]] = []
         self.in_flight = InFlight(self.tell, limit)
-        # Whether the client takes what is written.
+        # Whether the client reads what is written.
         self.has_room = threading.Event()
         self.has_room.set()
-        # A thread wants to send a notice.
+        # A thread is about to send a declaration.
         self.waits = threading.Event()
         self.stream = threading.Lock()
 
@@ -69,7 +69,7 @@ class Table:
         return request
 
 
-# --- how many --------------------------------------------------------------------------------------------
+# --- the limit -------------------------------------------------------------------------------------------
 
 
 def test_a_request_over_the_limit_is_refused_until_another_one_ends() -> None:
@@ -84,8 +84,8 @@ def test_a_request_over_the_limit_is_refused_until_another_one_ends() -> None:
 
 
 def test_a_request_may_arrive_before_the_previous_answered_one_has_ended() -> None:
-    """A client at its limit asks again when it has read an answer: the thread that wrote that is not further
-    yet.
+    """A client at its limit sends the next request as soon as it has read an answer, while the thread that wrote
+    the answer has not finished yet.
     """
     table = Table(limit=1)
     first = table.request(1)
@@ -100,7 +100,7 @@ def test_a_request_may_arrive_before_the_previous_answered_one_has_ended() -> No
 
 
 def test_nothing_is_declared_about_a_request_that_is_being_answered() -> None:
-    """Its answer may fill the pipe, and the declaration would wait behind it, with the table."""
+    """The answer may fill the pipe, and the declaration would wait for it and block the table."""
     table = Table()
     first = table.request(1)
     table.in_flight.enter(first, "running")
@@ -111,7 +111,7 @@ def test_nothing_is_declared_about_a_request_that_is_being_answered() -> None:
 
 @pytest.mark.parametrize("op", RELEASING_OPERATIONS)
 def test_a_release_request_is_accepted_over_the_limit(op: str) -> None:
-    """Refused, it would leave unused memory in the host, unnoticed."""
+    """Refusing it would leave unused memory in the host, unnoticed."""
     table = Table(limit=1)
     table.request(1)
     giving_back = Request(2, {"op": op}, ())
@@ -141,7 +141,7 @@ def test_draining_waits_for_the_last_answer() -> None:
     assert drained == [True]
 
 
-# --- what a cancel achieves ------------------------------------------------------------------------------
+# --- cancels ---------------------------------------------------------------------------------------------
 
 
 def test_a_request_that_still_waits_is_withdrawn() -> None:
@@ -152,7 +152,7 @@ def test_a_request_that_still_waits_is_withdrawn() -> None:
 
 
 def test_a_cancel_does_not_overtake_its_request() -> None:
-    """Another thread has read the request and is on its way with it."""
+    """Another thread has read the request but not yet added it."""
     table = Table()
     table.in_flight.announce(1)
     states: list[str] = []
@@ -185,7 +185,7 @@ def test_a_request_waits_for_those_that_were_read_before_it() -> None:
 
 
 class Carried(Request):
-    """A call that came by a channel and has memory to note its phases in."""
+    """A call on a channel, with memory for its phases."""
 
     on_channel = True
 
@@ -208,7 +208,7 @@ def over(threads: list[threading.Thread], within_s: float = GRACE_S) -> bool:
 
 @pytest.mark.parametrize("op", ["session.run", *RELEASING_OPERATIONS])
 def test_requests_do_not_wait_for_a_phase_frame_that_the_client_does_not_read(op: str) -> None:
-    """A request that is about to declare a step is not in it."""
+    """A request that is about to declare a phase is not in native code yet."""
     table = Table()
     first = table.request(1)
     table.has_room.clear()
@@ -242,7 +242,7 @@ def test_requests_do_not_wait_for_a_phase_frame_that_the_client_does_not_read(op
 
 @pytest.mark.parametrize("op", RELEASING_OPERATIONS)
 def test_a_release_request_causes_no_phase_declaration_of_other_requests(op: str) -> None:
-    """It would wait for the client, which does not read the answer."""
+    """A declaration would wait for the client, which does not read the answer."""
     table = Table()
     table.in_flight.enter(table.request(1), "running")
     assert table.in_flight.add(Request(2, {"op": op}, ()))
@@ -253,7 +253,7 @@ def test_a_release_request_causes_no_phase_declaration_of_other_requests(op: str
 
 @pytest.mark.parametrize("by_channel", [True, False], ids=["channel", "connection"])
 def test_a_new_request_waits_until_the_running_one_is_declared_to_the_client(by_channel: bool) -> None:
-    """However many come: none may be in there with one that the client does not know of."""
+    """No number of new requests may enter native code together with an undeclared one."""
     table = Table()
     table.in_flight.enter(table.request(1), "running")
     table.has_room.clear()
@@ -276,7 +276,7 @@ def test_a_new_request_waits_until_the_running_one_is_declared_to_the_client(by_
 
 @pytest.mark.parametrize("then", ["answered", "creating", "another call"])
 def test_an_outdated_phase_is_not_declared(then: str) -> None:
-    """The answer goes first, or the next step, or the call has a new number: what was found out before is stale."""
+    """If the answer or the next phase is sent first, or the call has a new id, an earlier declaration is outdated."""
     table = Table()
     first = table.request(1)
     table.in_flight.enter(first, "running")
@@ -299,7 +299,7 @@ def test_an_outdated_phase_is_not_declared(then: str) -> None:
 
 
 class Between:
-    """A lock behind whose first release another thread does something."""
+    """A lock that calls a function after its first release."""
 
     def __init__(self, lock: Any, act: Callable[[], None]) -> None:
         self._lock = lock
@@ -315,7 +315,7 @@ class Between:
 
 
 def test_two_concurrent_cancels_answer_the_request_once() -> None:
-    """A second answer would be nonsense to the client."""
+    """A second answer would be invalid for the client."""
     table = Table()
     table.request(1, started=False)
     for _ in range(2):
@@ -476,7 +476,7 @@ def deep(levels: int) -> list[Any]:
     ids=lambda error: f"{type(error).__name__} {error.args[0] if error.args else ''}"[:40],
 )
 def test_any_exception_of_a_handler_can_be_sent_as_an_error(error: BaseException) -> None:
-    """An answer that cannot be written would leave the caller without one, and end the thread that serves it."""
+    """An answer that cannot be encoded would leave the caller waiting and end the serving thread."""
     answer = Frame(Kind.ERROR, 1, {"error": describe(error)})
     (got,) = feed(FrameReader(Limits()), wire(answer, Limits()))
     travelled = from_wire(got.header["error"])
@@ -499,15 +499,15 @@ def test_a_withdrawn_request_is_returned_once_for_its_answer() -> None:
     table.in_flight.finish(running, failed=False)
 
 
-# --- tensors that are not needed any more ----------------------------------------------------------------
+# --- tensors that are no longer needed -------------------------------------------------------------------
 
 
 class Tensor:
-    """Something that can be watched, in the place of a received buffer."""
+    """A replacement of a received buffer that supports weak references."""
 
 
 def test_withdrawing_a_queued_request_releases_its_tensors() -> None:
-    """A lane that is stuck in native code would keep the tensors of all callers that left."""
+    """A lane that is stuck in native code would keep the tensors of all callers that gave up."""
     table = Table()
     tensor = Tensor()
     gone = weakref.ref(tensor)

@@ -146,7 +146,7 @@ def test_what_would_take_minutes_is_refused(case: str, monkeypatch: pytest.Monke
 def test_a_list_of_a_million_numbers_is_skipped(
     fields: bytes, rest: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of the trees of a forest, whose attributes are larger than many a network."""
+    """Tree ensembles have such attributes, which are larger than many networks."""
     monkeypatch.setattr(protobuf, "MOST_FIELDS", MANY // 4)
     trees = b"\x22\x04Tree" + field(5, b"\x0a\x01n" + fields + rest)
     found = scan_open(io.BytesIO(in_graph(field(1, trees))), count_nodes=True)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Worker:
-    """As xdist's: it begins a test when it knows the next one, or that there is none."""
+    """A worker like that of xdist: it starts a test when it has the next one, or knows that there is none."""
 
     def __init__(self, name: str) -> None:
         self.gateway = SimpleNamespace(id=name)
@@ -40,7 +40,7 @@ class Worker:
 
 
 def the_run(tests: list[str], deadly: set[str], workers: int, order: random.Random) -> tuple[list[str], list[str]]:
-    """What was run and what was found deadly, if the run ends. It moves on as xdist's session does."""
+    """Return the tests that ran and those that killed a worker. Advances like xdist's session."""
     config: Any = SimpleNamespace(
         option=SimpleNamespace(loadscopereorder=False), getvalue=lambda _: ["popen"] * workers
     )

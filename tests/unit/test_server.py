@@ -1,4 +1,4 @@
-"""The server's threads: how many wait, and that none keeps tensors which it does not work on."""
+"""The server's threads: the number of idle ones, and that none keeps tensors that it no longer uses."""
 
 from __future__ import annotations
 
@@ -21,17 +21,20 @@ from qnnbridge_host.serve.server import Answer, ProcessTransport, Server
 from qnnbridge_protocol.connection import Connection, Hello, Role
 from qnnbridge_protocol.frames import Frame, Kind
 
-# Only a defect waits this long.
+# Timeout that only a defect reaches.
 GRACE_S = 20.0
 
 
 class Tensor:
-    """Something that can be watched, in the place of a received buffer."""
+    """A replacement of a received buffer that supports weak references."""
 
 
 class Handlers:
-    """`stuck` waits until `go`, in the lane, `long` outside of it; all others answer at once. `late` takes its time
-    before it goes into the lane."""
+    """Handlers for tests: `stuck` waits for `go` in the lane, `long` outside of it, `late` before it enters the
+    lane.
+
+    All other operations answer at once.
+    """
 
     def __init__(self) -> None:
         self.go, self.inside = threading.Event(), threading.Event()
@@ -63,11 +66,11 @@ class Handlers:
 
 
 class ProcessEnds(Exception):
-    """In the place of the end of the process."""
+    """Raised instead of ending the process."""
 
 
 class EndingServer(Server):
-    """Of which each thread ends where the process would."""
+    """A server whose threads end where the process would end."""
 
     def run(self) -> Any:
         self._greet()
@@ -79,7 +82,7 @@ class EndingServer(Server):
 
 
 class Peer:
-    """A server in threads of this process, and its client's end of the pipes. What it answers is left unread."""
+    """A server in threads of this process, and the client's ends of its pipes. The answers are not read."""
 
     def __init__(self) -> None:
         self.handlers = Handlers()
@@ -142,7 +145,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 
 def test_a_lane_is_entered_in_the_order_of_arrival(peer: Peer) -> None:
-    """Whichever thread is ahead on the way from the connection to the lane."""
+    """The order does not depend on which thread is faster on the way from the connection to the lane."""
     late, queued = peer.send("late"), peer.send("queued")
     free = [peer.send("free") for _ in range(20)]
     assert eventually(lambda: set(free) <= set(peer.handlers.served))
@@ -163,11 +166,11 @@ def test_a_stuck_lane_does_not_block_requests_of_other_lanes(peer: Peer) -> None
 
 
 def test_the_count_of_threads_that_wait_is_right_after_many_requests(peer: Peer) -> None:
-    """Too high, and no thread would read while the leader is busy; too low, and threads would be started for ever."""
+    """With a too high count no thread would read while the leader is busy; with a too low one threads pile up."""
     for _ in range(300):
         peer.send("free")
     assert eventually(lambda: len(peer.handlers.served) == 300)
-    # One of them reads, all others wait for the lead.
+    # One of them reads, and all others wait to become the leader.
     assert eventually(lambda: peer.server._idle == len(peer.workers()) - 1)
 
 
@@ -177,7 +180,7 @@ def test_threads_that_a_burst_needed_end_behind_it(peer: Peer) -> None:
     assert eventually(lambda: len(peer.workers()) > 20)
     peer.handlers.go.set()
     assert eventually(lambda: len(peer.handlers.served) == 20)
-    # Beside those that may end: the one that reads, and the first of all.
+    # The limit does not include the reading thread and the first thread, which do not end.
     assert eventually(lambda: len(peer.workers()) <= server_module.SPARE_THREADS + 2)
     free = peer.send("free")
     assert eventually(lambda: free in peer.handlers.served)
@@ -222,7 +225,7 @@ def test_a_thread_that_works_for_others_in_a_lane_does_not_keep_its_own_tensors(
     taken = [Frame(Kind.REQUEST, 1, {"op": "queued"}, (tensor,))]
     del tensor
 
-    # While the first request is served, one comes that gets stuck: the same thread goes on with it.
+    # While the first request is served, one arrives that gets stuck: the same thread continues with it.
     handle = handlers.handle
 
     def handle_first(request: Request, enter: Callable[[str], None]) -> Answer:
@@ -246,7 +249,7 @@ def test_an_idle_thread_keeps_no_tensors_of_its_last_request(peer: Peer) -> None
 
 
 def test_memory_is_released_at_the_limit_of_requests(peer: Peer) -> None:
-    """The client releases it without waiting for an answer, so a refused release would not be repeated."""
+    """The client does not wait for the answer of a release, so it would not repeat a refused one."""
     slabs = peer.server._transport.slabs
     slabs._slabs[7] = AttachedSlab(np.zeros(1, np.uint8), host_writes=True)
     for _ in range(Hello().limits.max_in_flight):
@@ -256,7 +259,7 @@ def test_memory_is_released_at_the_limit_of_requests(peer: Peer) -> None:
     assert eventually(lambda: len(slabs) == 0)
 
 
-# --- what the client gives the host along with a request -------------------------------------------------
+# --- handles in a request --------------------------------------------------------------------------------
 
 
 CHANNEL = {"channel": 1, "slot": 0, "read": {"handle": 11}, "write": {"handle": 12}}
@@ -265,7 +268,7 @@ SLAB = {"slab": 7, "size": 4096, "host_writes": False, "where": {"handle": 13}}
 
 @pytest.fixture
 def dropped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Handles that were closed because no request had taken them, in place of the Windows API."""
+    """Record handles that were closed because no request used them, instead of calling the Windows API."""
     numbers: list[int] = []
 
     def drop(where: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a session whose model the host would rewrite, and cannot."""
+"""Creation of a session if rewriting its model fails."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HELLO: Any = SimpleNamespace(machine="x86_64")
 
 @pytest.fixture(autouse=True)
 def versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a host that needs no engine to say them."""
+    """Replace the facts about the host, since these tests run without an engine."""
     found = SimpleNamespace(versions={}, simulator=True, machine="x86_64")
     monkeypatch.setattr(SessionMaker, "host_info", property(lambda self: self._info or found))
 
@@ -50,7 +50,7 @@ class Models:
 
 
 class Maker(SessionMaker):
-    """Of a model that has an operator that QNN computes wrong."""
+    """Maker of sessions for a model with an operator that QNN computes wrong."""
 
     refuses = False
 
@@ -204,7 +204,7 @@ def native_of(folder: Path, touches: int) -> Native:
 
 
 class TouchedCache:
-    """Of a model whose entry is touched each time that it is loaded."""
+    """Cache of a model whose entry is touched each time it is loaded."""
 
     def __init__(self) -> None:
         self.state = "hit"

@@ -55,7 +55,7 @@ def create(engine: Engine, stop: StopSignal, **of_spec: Any) -> Any:
 
 
 def test_a_loading_that_was_ended_is_a_request_that_was_withdrawn() -> None:
-    """An application that asked for the end knows it; another one makes the session again."""
+    """The application that cancelled the loading gets that error; another one creates the session again."""
     engine = Engine()
     engine.loads_long = True
     with pytest.raises(Cancelled):

@@ -1,4 +1,4 @@
-"""Work that no exception of a signal handler cuts in two: it is done once, also when there is no memory for a thread."""
+"""Shielded work is done once despite exceptions of signal handlers, even if no thread can be started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptions are dataclasses like any other, although they write no code of their own."""
+"""Descriptions behave like ordinary dataclasses, although they do not generate code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WAV whose header does not know its sizes, or knows them wrongly: `qnnbridge.speech._audio`."""
+"""WAV data with missing or wrong sizes in the header: `qnnbridge.speech._audio`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def wav(
     samples: bytes = PCM.tobytes(),
     behind: bytes = b"",
 ) -> bytes:
-    """riff, data: sizes that the header says; the true ones by default."""
+    """Return WAV data. riff, data: sizes in the header; the true ones by default."""
     form = struct.pack("<HHIIHH", 0xFFFE if extensible else kind, 1, RATE, RATE * bits // 8, bits // 8, bits)
     if extensible:
         form += struct.pack("<HHIH", 22, bits, 4, kind) + bytes.fromhex("000000001000800000aa00389b71")

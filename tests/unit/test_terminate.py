@@ -1,4 +1,4 @@
-"""What connects a flag with the request that it stops."""
+"""The connection between a terminate flag and the request that it stops."""
 
 from __future__ import annotations
 

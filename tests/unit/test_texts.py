@@ -1,4 +1,4 @@
-"""Commands that messages and pages name, files that pages link to, and names that their examples import exist."""
+"""Commands in messages and pages, linked files, and names that examples import exist."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ the_command = functools.cache(lambda: typer.main.get_command(app))
 
 
 def complaint(words: list[str]) -> str | None:
-    """What is wrong with a command line, as far as commands and options go."""
+    """Return the fault in the commands and options of a command line; ``None`` if there is none."""
     command = the_command()
     for word in words:
         commands = getattr(command, "commands", None)

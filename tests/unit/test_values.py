@@ -23,7 +23,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 
 
 def sent(value: Any, declared: str | None = None) -> tuple[Any, list[np.ndarray[Any, Any]]]:
-    """The value as the receiver sees it: the descriptor through msgpack, the buffers as bytes of their own."""
+    """Return the value as the receiver decodes it: the descriptor passes msgpack, the buffers are copied."""
     encoder = Encoder()
     descriptor = encoder.add(value, from_ort_type(declared) if declared else None)
     for buffer in encoder.buffers:

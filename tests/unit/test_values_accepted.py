@@ -1,4 +1,4 @@
-"""What a caller may pass for a tensor: text in its many forms, lists of a declared type; and what is refused."""
+"""Values that a caller may pass as a tensor (text in many forms, lists of a declared type), and refused ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A descriptor comes from another process: whatever it says, the answer is a value or `ProtocolDesync`."""
+"""Any descriptor from another process, however invalid, results in a value or `ProtocolDesync`."""
 
 from __future__ import annotations
 

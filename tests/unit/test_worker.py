@@ -176,7 +176,7 @@ def test_a_death_in_the_only_run_is_one_in_the_phase_running() -> None:
 @needs.a_host_python
 @pytest.mark.process
 def test_a_worker_ends_with_the_host_that_it_works_for(tmp_path: Path) -> None:
-    """The host is killed while its worker compiles, as by a crash of its own."""
+    """The host is killed while its worker compiles, as if it crashed."""
     host, found = Worker(order((*HOST, "--parent", str(os.getpid())))), []
 
     def kill_the_host() -> None:

@@ -191,7 +191,7 @@ def test_types_in_words() -> None:
 
 
 def test_the_structures_have_the_sizes_of_the_c_headers() -> None:
-    """Of 64-bit systems, worked out from QnnTypes.h and QnnSystemContext.h by the rules of C."""
+    """The sizes are those of 64-bit systems, derived from QnnTypes.h and QnnSystemContext.h by the rules of C."""
     sizes = {
         native._QuantizeParams: 40,
         native._TensorV1: 112,

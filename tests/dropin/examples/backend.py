@@ -1,4 +1,4 @@
-"""As onnxruntime's documentation uses ONNX's backend interface."""
+"""Use ONNX's backend interface, as in onnxruntime's documentation."""
 
 import numpy
 import onnxruntime.backend as backend

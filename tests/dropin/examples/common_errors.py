@@ -1,4 +1,4 @@
-"""As onnxruntime's documentation shows common mistakes."""
+"""Cause common errors, as in onnxruntime's documentation."""
 
 import numpy
 import onnxruntime as rt

@@ -1,4 +1,4 @@
-"""As in "EP context design" of the documentation: compile once, then load what was compiled."""
+"""Compile a model and load the compiled one, as in "EP context design" of onnxruntime's documentation."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""As onnxruntime's documentation binds inputs and outputs."""
+"""Bind inputs and outputs, as in onnxruntime's documentation."""
 
 import numpy as np
 import onnxruntime

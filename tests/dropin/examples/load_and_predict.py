@@ -1,4 +1,4 @@
-"""As onnxruntime's documentation loads a model and predicts with it."""
+"""Load a model and predict with it, as in onnxruntime's documentation."""
 
 import numpy
 import onnxruntime as rt

@@ -1,4 +1,4 @@
-"""As onnxruntime's documentation reads a model's metadata."""
+"""Read a model's metadata, as in onnxruntime's documentation."""
 
 import onnxruntime as rt
 from onnxruntime.datasets import get_example

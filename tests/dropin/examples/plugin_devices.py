@@ -1,4 +1,4 @@
-"""As the documentation of onnxruntime-qnn 2.x registers the plugin and picks its devices."""
+"""Register the plugin and select its devices, as in the documentation of onnxruntime-qnn 2.x."""
 
 import numpy as np
 import onnxruntime as ort

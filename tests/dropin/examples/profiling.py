@@ -1,4 +1,4 @@
-"""As onnxruntime's documentation profiles a model."""
+"""Profile a model, as in onnxruntime's documentation."""
 
 import json
 

@@ -176,7 +176,7 @@ class Build:
                 path.write_text(text)
 
     def write_headers(self) -> None:
-        """The headers that libffi's configure makes, and Windows' headers under the names that the sources use."""
+        """Write libffi's generated headers, and Windows' headers with the names in the sources."""
         text = (self.ffi / "include/ffi.h.in").read_text()
         for name, value in FFI_VALUES.items():
             text = text.replace(f"@{name}@", value)
@@ -219,7 +219,7 @@ class Build:
         return [path for path in results if isinstance(path, Path)]
 
     def compile_one(self, path: Path) -> Path | str:
-        """The object file, or what the compiler says."""
+        """Return the object file, or the compiler's message."""
         target = self.objects / ("_".join(path.parts[-3:]) + ".o")
         if target.exists() and target.stat().st_mtime > path.stat().st_mtime:
             return target
@@ -263,7 +263,7 @@ class Build:
             sys.exit(f"the linker fails:\n{done.stderr[-3000:]}")
 
     def link_stable_abi(self) -> None:
-        """python3.dll has no code: each of its functions is forwarded to python311.dll."""
+        """Link python3.dll, which forwards each of its functions to python311.dll."""
         source = (self.cpython / "PC/python3dll.c").read_text()
         lines = ["LIBRARY python3.dll", "EXPORTS"]
         for kind, name in re.findall(r"EXPORT_(FUNC|DATA)\((\w+)\)", source):

@@ -111,7 +111,7 @@ def reap() -> dict[int, int]:
 
 
 def spawn(lab: Path, *command: str) -> int:
-    """With streams of its own: Wine's services keep those of the program that starts them."""
+    """Start a program with new streams, since Wine's services keep those of the program that starts them."""
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     log = os.open(lab / "machine.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     actions = [(os.POSIX_SPAWN_DUP2, stream, fd) for fd, stream in enumerate((nothing, nothing, log))]
@@ -137,7 +137,7 @@ def run(lab: Path, watch: Watch, seconds: float, *command: str) -> int | None:
 
 def main() -> None:
     lab, program = Path(sys.argv[1]), sys.argv[2:]
-    # Before the namespace has a /proc of its own, this is the number that others know.
+    # Until the namespace has its own /proc, this is the pid outside of the namespace.
     number = os.readlink("/proc/self")
     (lab / "machine.log").unlink(missing_ok=True)
     prepare(lab)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# What the sources call.
+# Functions that the sources call.
 OF_THE_C_RUNTIME = (
     "atan2", "cbrt", "copysign", "cos", "cosh", "exp", "hypot", "log", "memcmp", "memset", "sin", "sinh", "sqrt",
     "strncpy",

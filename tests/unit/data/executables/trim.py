@@ -1,7 +1,7 @@
-"""Cuts a PE or ELF file down to what tells its machine: ``trim.py FILE OUT``.
+"""Reduce a PE or ELF file to the parts that show its machine type: ``trim.py FILE OUT``.
 
-Of a PE file the headers are kept, and the load configuration directly behind them; the entry of its section in the
-section table is changed to that place. Of an ELF file the first 64 bytes.
+A PE file keeps its headers, followed by the load configuration; the section table is changed to that position. An
+ELF file keeps its first 64 bytes.
 """
 
 import struct
