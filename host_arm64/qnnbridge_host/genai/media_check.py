@@ -82,7 +82,7 @@ def check_sound(data: bytes, number: int) -> None:
         # Number of channels minus 1 in 3 bits, sample size in 5 bits, number of samples of one channel in 36 bits.
         head = int.from_bytes(data[18:26], "big")
         samples = (head & (1 << 36) - 1) * ((head >> 41 & 7) + 1)
-        # Silence is compressed to almost nothing, and onnxruntime-genai decodes a file without the number completely.
+        # Silence is compressed to almost nothing, and onnxruntime-genai decodes a file without this number fully.
         if len(data) < 42 or not samples:
             raise _no_sound(number, "The header of a FLAC has no number of samples.", "Record or convert it again.")
     elif data.startswith(b"ID3") or (len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0):
