@@ -1,7 +1,7 @@
-"""Models for embeddings (`serve --embed`): their folder, tokens, batches, pooling, loading.
+"""Models for embeddings (`serve --embed`): folder, tokens, batches, pooling and loading.
 
-Texts are sorted by length and run in batches of the sizes that were compiled. Each batch is filled up to such a
-size here, with pad tokens that the mask leaves out, so the session never pads.
+Texts are sorted by length and run in batches of the compiled sizes. This module pads each batch to a compiled size,
+with pad tokens that the mask excludes, so the session never pads.
 """
 
 from __future__ import annotations
@@ -34,25 +34,27 @@ Pooling = Literal["mean", "cls"]
 
 _PLACES: Final = ("model.onnx", "onnx/model.onnx")
 _POOLINGS: Final[Mapping[str, Pooling]] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
-# Where the folder does not say it.
+# Maximum number of tokens of a text if the folder does not contain one.
 _TOKENS: Final = 512
-# In tokenizer_config.json it is often 10^30.
+# Larger limits count as missing: tokenizer_config.json often contains 10^30.
 _ENDLESS: Final = 10**6
-# Their positions are counted from behind the number of the pad token.
+# Types of models whose positions are counted from the id of the pad token plus one.
 _SHIFTED: Final = ("roberta", "camembert", "mpnet")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EmbeddingFolder:
-    """What the files say.
+    """Facts from the files of a folder.
 
     Args:
-        pooling: ``None`` if no file says it: the model's own, or the mean.
-        normalize: Whether embeddings have the length 1.
-        most_tokens: Of one text, special tokens included.
-        lower: Whether texts are made small before the tokenizer has them.
-        prompt: What is put before each text.
-        pad: The text of the pad token.
+        model: path of the ONNX model.
+        tokenizer: path of tokenizer.json.
+        pooling: ``None`` if no file specifies it: the model's own pooling, or the mean.
+        normalize: whether embeddings are scaled to length 1.
+        most_tokens: maximum number of tokens of a text, including special tokens.
+        lower: whether texts are converted to lower case before they are tokenized.
+        prompt: text that is put before each text.
+        pad: text of the pad token.
     """
 
     model: Path
@@ -66,7 +68,10 @@ class EmbeddingFolder:
 
 
 def read_folder(folder: Path) -> EmbeddingFolder:
-    """Raises `NoSuchFile`, and `OptionError` for what is not computed here."""
+    """Read the files of a folder.
+
+    Raise `NoSuchFile`, or `OptionError` if the folder needs unsupported computations.
+    """
     tokenizer = folder / "tokenizer.json"
     if not tokenizer.is_file():
         raise NoSuchFile(
@@ -75,7 +80,7 @@ def read_folder(folder: Path) -> EmbeddingFolder:
         )
     modules = _read(folder / "modules.json")
     pooling: Pooling | None = None
-    normalize = True  # as OpenAI's embeddings are
+    normalize = True  # like OpenAI's embeddings
     if isinstance(modules, list):
         normalize = False
         for one in modules:
@@ -149,7 +154,7 @@ def _most_tokens(sentences: Mapping[str, Any], words: Mapping[str, Any], config:
     if type(positions) is not int or positions < 1:
         return found or _TOKENS
     if any(kind in str(config.get("model_type", "")) for kind in _SHIFTED):
-        # The pad token of these models is 1, so that the first position in use is 2.
+        # The pad token of these models is 1, so the first used position is 2.
         positions -= 2
     return min(found or positions, positions)
 
@@ -160,7 +165,7 @@ def _mapping(path: Path) -> Mapping[str, Any]:
 
 
 def _read(path: Path) -> Any:
-    """``None`` if there is no such file."""
+    """Return the contents of a JSON file, or ``None`` if there is no such file."""
     try:
         return json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -171,13 +176,13 @@ def _read(path: Path) -> Any:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# For QNN, where --bucket says nothing. Each pair is a model of its own.
+# Default sizes for QNN without --bucket. Each pair is compiled as a separate model.
 LENGTHS: Final = (32, 128)
 BATCHES: Final = (1, 8)
-# Rows at once where sizes are free, and tokens of these: attention takes memory for each pair of a row's tokens.
+# Maximum rows and tokens of a batch with free sizes: attention needs memory for each pair of tokens in a row.
 FREE_BATCH: Final = 32
 FREE_TOKENS: Final = FREE_BATCH * 512
-# A longer text cannot have few enough tokens; it is not worth reading.
+# Maximum bytes per token. A longer text cannot have few enough tokens, so it is not tokenized.
 _BYTES_A_TOKEN: Final = 400
 _IDS, _MASK, _TYPES = "input_ids", "attention_mask", "token_type_ids"
 _OUTPUTS: Final = ("last_hidden_state", "token_embeddings")
@@ -185,7 +190,7 @@ _OUTPUTS: Final = ("last_hidden_state", "token_embeddings")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tokens:
-    """Of one text."""
+    """Tokens of a text. types: token type ids."""
 
     ids: Sequence[int]
     types: Sequence[int]
@@ -193,8 +198,14 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BatchShapes:
-    """Sizes that a batch may have, rising; none for any size. limit: tokens of a text. masked: whether the model
-    takes a mask, so that texts of several lengths go together."""
+    """Sizes that a batch may have, in ascending order; empty for any size.
+
+    Args:
+        batches: numbers of rows.
+        lengths: numbers of columns.
+        limit: maximum number of tokens of a text.
+        masked: whether the model has a mask, so that a batch may contain texts of different lengths.
+    """
 
     batches: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -202,8 +213,8 @@ class BatchShapes:
     masked: bool = True
 
     def plan(self, lengths: Sequence[int]) -> Iterator[tuple[Sequence[int], int, int]]:
-        """Which texts go together: their numbers, rows and columns of the batch."""
-        # Texts of similar length go together: a batch is as long as its longest.
+        """Split texts of these lengths into batches. Yield indices of the texts, rows and columns of each batch."""
+        # Texts of similar lengths share a batch, since a batch is as long as its longest text.
         order = sorted(range(len(lengths)), key=lambda index: lengths[index])
         if not self.lengths:
             while order:
@@ -233,7 +244,7 @@ class BatchShapes:
 
 
 class Embedder:
-    """A loaded model. Any thread."""
+    """Loaded model for embeddings. Safe to use from any thread."""
 
     def __init__(
         self,
@@ -253,9 +264,10 @@ class Embedder:
         padding = tokenizer.padding or {}
         named = tokenizer.token_to_id(folder.pad) if folder.pad else None
         self._pad = padding.get("pad_id", 0) if named is None else named
-        # Not their number: ids may have gaps.
+        # Not the number of tokens: ids may have gaps.
         self._last_id = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
-        # The tokenizer's file may ask for both. `embed` fills batches up, and a long text is refused, not cut.
+        # The tokenizer's file may request both. `embed` pads batches itself, and a long text is refused, not
+        # truncated.
         tokenizer.no_padding()
         tokenizer.no_truncation()
 
@@ -272,7 +284,7 @@ class Embedder:
         self._session.close()
 
     def tokens(self, text: str) -> Tokens:
-        """Raises `Refused` for a text that is too long."""
+        """Return the tokens of a text. Raise `Refused` if the text is too long."""
         if len(text) > self._shapes.limit * _BYTES_A_TOKEN:
             raise self._too_long(f"{len(text):,} characters")
         text = self._folder.prompt + text.strip()
@@ -280,7 +292,7 @@ class Embedder:
         return self._checked(Tokens(found.ids, found.type_ids))
 
     def given(self, ids: Sequence[int]) -> Tokens:
-        """Tokens of the model, as a client gives them. Raises `Refused`."""
+        """Return token ids from a client as tokens. Raise `Refused` if they are invalid or too many."""
         if max(ids) > self._last_id:
             raise wrong(f"input: there is no token {max(ids)}; the model's last one is {self._last_id}.", "input")
         return self._checked(Tokens(ids, [0] * len(ids)))
@@ -297,11 +309,14 @@ class Embedder:
         return wrong(text, "input", "context_length_exceeded")
 
     def embed(self, texts: Sequence[Tokens], time_left: Callable[[], float | None]) -> Array:
-        """One row for each text, float32. time_left: raises when the time is over."""
+        """Return the embeddings, one row of float32 for each text.
+
+        time_left: returns the seconds until the deadline; raises an error after it.
+        """
         found: list[Array] = [np.empty(0, np.float32)] * len(texts)
         for part, rows, columns in self._shapes.plan([len(one.ids) for one in texts]):
             chosen = [texts[index] for index in part]
-            # What fills up a batch is the last text again: rows of pads alone would have no mean.
+            # The batch is filled with copies of the last text: rows of pads only would have no mean.
             batch = chosen + [chosen[-1]] * (rows - len(chosen))
             feeds = {
                 _IDS: _filled([one.ids for one in batch], columns, self._pad),
@@ -311,7 +326,7 @@ class Embedder:
             typed = {name: feeds[name].astype(kind) for name, kind in self._types.items()}
             (states,) = self._session.run([self._output], typed, timeout=time_left())
             vectors = self._vectors(np.asarray(states).astype(np.float32), feeds[_MASK])
-            # Not strict: the rows that only fill up the batch come behind.
+            # Not strict: the rows that only fill the batch follow.
             for index, vector in zip(part, vectors, strict=False):
                 found[index] = vector
         stacked = np.stack(found)
@@ -328,11 +343,15 @@ class Embedder:
         if self._folder.pooling == "cls":
             return states[:, 0]
         weights = mask[:, :, None].astype(np.float32)
-        # The limit of sentence-transformers, as is 1e-12 below that of PyTorch's `normalize`: same embeddings.
+        # 1e-9 is the limit of sentence-transformers, and 1e-12 below that of PyTorch's `normalize`, for equal
+        # results.
         return np.asarray((states * weights).sum(1) / np.maximum(weights.sum(1), 1e-9))
 
     def shortened(self, vectors: Array, dimensions: int | None) -> Array:
-        """The first numbers of each, as long as the model's embeddings are. Raises `Refused`."""
+        """Truncate embeddings to `dimensions` and normalise them if the model does.
+
+        Raise `Refused` for too many dimensions.
+        """
         width = vectors.shape[1]
         if dimensions is not None:
             if dimensions > width:
@@ -351,8 +370,10 @@ def _filled(rows: Sequence[Sequence[int]], columns: int, value: int) -> Array:
 
 
 def _output_of(session: InferenceSession, folder: EmbeddingFolder) -> tuple[str, bool]:
-    """The output that is read, and whether it is pooled already. Where no file says how to pool, the model's own
-    pooling counts."""
+    """Return the name of the output to read, and whether the model has pooled it.
+
+    If no file specifies the pooling, a pooled output of the model is preferred.
+    """
     ranks = {node.name: len(node.shape or ()) for node in session.get_outputs()}
     by_token = [name for name in _OUTPUTS if ranks.get(name) == 3]
     others = [name for name, rank in ranks.items() if rank == 3 and name not in (*_OUTPUTS, "logits")]
@@ -375,7 +396,7 @@ def _output_of(session: InferenceSession, folder: EmbeddingFolder) -> tuple[str,
 def open_embedder(
     name: str, place: Path, sizes: Mapping[str, Sequence[int]], options: ServeSessionOptions, host: Host
 ) -> Embedder:
-    """Raises the errors of `qnnbridge.errors`."""
+    """Load a model for embeddings. Raise the errors of `qnnbridge.errors`."""
     from tokenizers import Tokenizer
 
     from qnnbridge_host.model.scan import scan_model
@@ -401,7 +422,7 @@ def batch_shapes(
     sizes: Mapping[str, Sequence[int]],
     options: ServeSessionOptions,
 ) -> tuple[BatchShapes, list[dict[str, int]]]:
-    """The sizes of batches, and the buckets of a session with these. Raises `OptionError`."""
+    """Return the sizes of batches, and the buckets of a session for these sizes. Raise `OptionError`."""
     inputs = {node.name: node.shape for node in scan.inputs}
     unknown = inputs.keys() - {_IDS, _MASK, _TYPES}
     if unknown or _IDS not in inputs or any(shape is None or len(shape) != 2 for shape in inputs.values()):
@@ -471,7 +492,10 @@ def embedding_models(
     options: ServeSessionOptions,
     host: Host,
 ) -> FolderModels[Embedder]:
-    """Those of `qnnbridge serve --embed`. buckets: sizes of free dimensions, by the model's name."""
+    """Return the registry of the models of `qnnbridge serve --embed`.
+
+    buckets: sizes of free dimensions, by name of the model.
+    """
 
     def load(name: str, place: Path) -> Embedder:
         return open_embedder(name, place, buckets.get(name, {}), options, host)

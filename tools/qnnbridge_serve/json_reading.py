@@ -1,11 +1,13 @@
-"""JSON of requests, read in parts: no text becomes objects before its size is known to be what the request says.
+"""Parse the JSON of requests in parts, and check the size of each part before creating objects.
 
-A request of 16 MB can describe 800 MB of empty lists, and reading it in one go keeps Python's lock for seconds. So
-a request is cut into the texts of its fields first, which makes no objects. The numbers of a tensor are counted in
-their text, compared with the tensor's shape, and then become an array in steps, between which other threads run.
+A request of 16 MB can describe 800 MB of empty lists, and parsing it at once holds the GIL for seconds. So a
+request is first split into the texts of its fields, without creating objects. The numbers of a tensor are counted
+in their text, the count is compared with the tensor's shape, and the numbers are then converted to an array in
+steps, between which other threads run.
 
-NaN, Infinity and -Infinity, which JSON does not have, are understood: clients send them, and Triton does. msgspec
-refuses them, so it reads a copy that has ordinary numbers of the same length in their places. Pure; any thread.
+NaN, Infinity and -Infinity are accepted although JSON does not have them, because clients and Triton send them.
+msgspec refuses them, so it reads a copy with ordinary numbers of the same length instead. Pure functions; safe to
+call from any thread.
 """
 
 from __future__ import annotations
@@ -22,22 +24,22 @@ from msgspec import Raw
 
 from qnnbridge_serve.errors import Refused, wrong
 
-# Larger numbers of a tensor belong in binary data, which takes no time to read.
+# Limit of the JSON part. Larger tensors should be sent as binary data, which needs no parsing.
 MAX_JSON_BYTES: Final = 64 * 1024**2
-# Of a field that holds no tensor: id, shape, parameters.
+# Limit of a field that does not contain a tensor: id, shape, parameters.
 MAX_FIELD_BYTES: Final = 1024**2
-# Of all objects of a request together; a text of names alone would be ten times as large in memory.
+# Limit for all objects of a request together. A text full of names would be ten times as large in memory.
 MAX_FIELDS: Final = 400_000
-# Each becomes an object where texts are separated from what is between them.
+# Limit of the texts in a request, because splitting at texts creates an object for each.
 MAX_TEXTS: Final = 1_000_000
-# Text that becomes numbers at a time: some milliseconds, and at most 16 times as many bytes.
+# Length of text that is converted to numbers in one step: a few milliseconds, and at most 16 times as many bytes.
 STEP_BYTES: Final = 2 * 1024**2
-# What a list, an entry of it and an object take at most, beside their text.
+# Maximum memory of a list, of an entry of a list and of an object, in addition to their text.
 _LIST_BYTES, _ENTRY_BYTES, _OBJECT_BYTES = 128, 40, 256
 
 _SPACE: Final = b" \t\r\n"
 _COMMA: Final = ord(",")
-# For `bytes.translate`, which removes these at the speed of memory and makes no object.
+# All bytes except [ ] and the comma, for `bytes.translate`, which removes them without creating objects.
 _NO_SKELETON: Final = bytes(set(range(256)) - set(b"[],"))
 
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
@@ -45,12 +47,12 @@ _FLOATS: Final = msgspec.json.Decoder(list[float])
 _INTEGERS: Final = msgspec.json.Decoder(list[int])
 _TRUTHS: Final = msgspec.json.Decoder(list[bool | int])
 
-# A field that is not there.
+# Value of a missing field.
 NULL: Final = b"null"
 
-# Called with the bytes of an array or of texts before they are made. Raises `Refused` or `Busy`.
+# Called with the size of an array or of texts before they are created. Raises `Refused` or `Busy`.
 Take = Callable[[int], None]
-# Called between steps. Raises when the time is over.
+# Called between steps. Raises an error after the deadline.
 Check = Callable[[], object]
 
 
@@ -70,9 +72,9 @@ Fields = dict[str, bytes]
 
 
 class RequestFields(NamedTuple):
-    """The fields of a request, as their texts; others are passed over. inputs, outputs: ``None`` without them.
+    """Fields of a request, as JSON texts. Unknown fields are ignored.
 
-    own: the other ones that a request may have.
+    inputs, outputs: entries of these arrays; ``None`` if the array is missing. own: the request's other fields.
     """
 
     inputs: list[Fields] | None
@@ -81,17 +83,17 @@ class RequestFields(NamedTuple):
 
 
 def read_fields(part: memoryview) -> RequestFields:
-    """Raises `Refused`."""
+    """Split a request into the texts of its fields. Raise `Refused` if it is invalid or too large."""
     if len(part) > MAX_JSON_BYTES:
         raise Refused(
             413,
             f"The JSON part has {len(part)} bytes, more than {MAX_JSON_BYTES}. "
             "Send large tensors as binary data (binary_data_size).",
         )
-    # The whole body is decoded without a copy where the JSON is all of it.
+    # If the whole body is JSON, it is decoded without a copy.
     whole = part.obj
     data = whole if isinstance(whole, bytes) and len(whole) == len(part) else bytes(part)
-    # Each text has at least three signs.
+    # Each text takes at least three characters.
     if len(data) > 3 * MAX_TEXTS and data.count(b'"') > 2 * MAX_TEXTS:
         raise Refused(
             413, f"The JSON part has more than {MAX_TEXTS} texts. Send many as binary data (binary_data_size)."
@@ -99,7 +101,7 @@ def read_fields(part: memoryview) -> RequestFields:
     try:
         return _read_fields(data)
     except msgspec.DecodeError as error:
-        # Only now: nearly all requests have none, and looking for them costs a pass over the text.
+        # Only now: few requests contain NaN or Infinity, and the search takes a pass over the text.
         if not _has_words(data):
             raise wrong(f"The JSON cannot be read: {_words_of(error)}.") from None
     try:
@@ -109,8 +111,11 @@ def read_fields(part: memoryview) -> RequestFields:
 
 
 def _read_fields(data: bytes, readable: bytes | None = None) -> RequestFields:
-    """readable: the same, where it has to be read in another form; of the same length."""
-    # Colons in texts count, too, so this is an upper limit; the exact count is made only beyond it.
+    """Read `readable`, and take the texts of the fields from `data`.
+
+    readable: a copy of `data` of the same length, with numbers instead of NaN and Infinity; default: `data` itself.
+    """
+    # An upper bound, because colons in texts count, too. The exact number is counted only above the limit.
     colons = data.count(b":")
     objects = data.count(b"{") if len(data) > 3 * MAX_FIELDS else 0
     if max(colons, objects) > MAX_FIELDS and max(_outside(data, b":"), _outside(data, b"{")) > MAX_FIELDS:
@@ -140,13 +145,13 @@ def _read_fields(data: bytes, readable: bytes | None = None) -> RequestFields:
         elif isinstance(value, Raw):
             own[name] = text_of(value)
     found = RequestFields(**given, own=own)
-    # msgspec takes the last of two equal names and says nothing.
+    # msgspec silently uses the last of two equal names.
     _refuse_twins(readable or data, colons, names, found)
     return found
 
 
 class _Places:
-    """Finds the text of a field that was read in a copy of the request: a `Raw` is a view of what was decoded."""
+    """Map fields of a decoded copy of the request to their original text. A `Raw` is a view of the copy."""
 
     def __init__(self, data: bytes, readable: bytes) -> None:
         self._data = data
@@ -166,19 +171,22 @@ class _Places:
 
 
 def _refuse_twins(data: bytes, colons: int, names: int, found: RequestFields) -> None:
-    """The last one of two would win, and the other might be the one that was meant.
+    """Refuse objects with duplicate names, of which msgspec silently uses the last.
 
-    Each name has its colon. Without twins there are as many names as colons that no value has.
+    Each name is followed by a colon. Without duplicates, the colons outside of values are as many as the names.
 
     Args:
-        names: Of the fields of the request itself.
+        data: the text of the request.
+        colons: number of colons in `data`.
+        names: number of fields of the request itself.
+        found: the fields that were read.
     """
     entries = [*(found.inputs or ()), *(found.outputs or ())]
     values = [value for fields in (*entries, found.own) for value in fields.values()]
     names += sum(map(len, entries))
     if colons - sum(value.count(b":") for value in values if b":" in value) == names:
         return
-    # Names that have a colon themselves, or fields that were passed over.
+    # The difference may come from names that contain a colon, or from ignored fields.
     others = {name: raw for name, raw in _OBJECT.decode(data).items() if name not in _Document.__struct_fields__}
     inside = sum(_outside(bytes(value), b":") for value in (*values, *others.values()))
     if _outside(data, b":") - inside != names + len(others):
@@ -186,26 +194,26 @@ def _refuse_twins(data: bytes, colons: int, names: int, found: RequestFields) ->
 
 
 def read_value(data: bytes, what: str) -> Any:
-    """Any small value, as Python has it. Raises `Refused`."""
+    """Return a small JSON value as a Python object. Raise `Refused` if it is invalid or too large."""
     if len(data) > MAX_FIELD_BYTES:
         raise wrong(f"{what} is too large.")
     return read_document(data)
 
 
 def read_document(data: bytes) -> Any:
-    """A whole document, as Python has it. Raises `Refused`."""
+    """Return a JSON document as a Python object. Raise `Refused` if it is invalid."""
     try:
         return json.loads(data, object_pairs_hook=_without_twins)
     except RecursionError:
         raise wrong("The JSON is nested too deep.") from None
     except ValueError as error:
-        # From 4301 digits on `int` raises a plain ValueError, which is known by its text alone.
+        # From 4301 digits on, `int` raises a plain ValueError, which only its text identifies.
         text = "a number has too many digits" if "integer string conversion" in str(error) else str(error)
         raise wrong(f"The JSON cannot be read: {text}.") from None
 
 
 def weight_of(data: bytes) -> int:
-    """The most bytes that `read_document` makes of it."""
+    """Return the maximum size in bytes of the objects that `read_document` creates from the text."""
     inside, _ = _between_texts(data)
     return (
         len(data)
@@ -220,20 +228,20 @@ def _has_words(data: bytes) -> bool:
 
 
 def _without_words(data: bytes) -> bytes:
-    """Of the same length, with the sign of each. What stands in texts is changed, too."""
-    # Any numbers would do: the true text is read again from the same place (`_Places`).
+    """Return a copy with numbers of the same length and sign instead of NaN and Infinity, also within texts."""
+    # The numbers do not matter: the original text is read from the same place (`_Places`).
     return data.replace(b"NaN", b"7e7").replace(b"Infinity", b"7.000000")
 
 
 def _outside(data: bytes, sign: bytes) -> int:
-    """How often the sign stands outside of texts."""
+    """Return how often the character occurs outside of texts."""
     return _between_texts(data)[0].count(sign)
 
 
 def _between_texts(data: bytes, check: Check = lambda: None) -> tuple[bytes, int]:
-    """What stands between the texts, and how many signs begin or end one.
+    """Return everything outside of texts, and the number of quotation marks that begin or end a text.
 
-    Without a regular expression, which takes ten times as long, keeps Python's lock, and memory for each escape.
+    A regular expression would take ten times as long, hold the GIL, and need memory for each escape.
     """
     between: list[bytes] = []
     signs = at = 0
@@ -241,11 +249,11 @@ def _between_texts(data: bytes, check: Check = lambda: None) -> tuple[bytes, int
         check()
         part = data[at : at + STEP_BYTES]
         if at + STEP_BYTES < len(data) and (len(part) - len(part.rstrip(b"\\"))) % 2:
-            part = part[:-1]  # an escape is not cut
+            part = part[:-1]  # do not split an escape
         at += len(part)
-        # Escapes are removed first; what is left of quotation marks begins or ends a text, in turns.
+        # Without escapes, the quotation marks alternately begin and end a text.
         parts = part.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
-        # Every second part is outside of texts; which one is first depends on the steps before.
+        # Every second part is outside of texts. The earlier steps determine which part is the first.
         between.append(b"".join(parts[signs % 2 :: 2]))
         signs += len(parts) - 1
     return b"".join(between), signs
@@ -271,22 +279,27 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def read_numbers(
     data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any], where: str, take: Take, check: Check
 ) -> Array:
-    """The numbers of an array as a flat array of this type: floats, integers or bool.
+    """Return the numbers of a JSON array as a flat array of type `dtype`: floats, integers or bool.
 
     Args:
-        data: The text of an array, flat or nested as the shape says.
+        data: text of the array, flat or nested according to the shape.
+        shape: shape that the request declares.
+        dtype: type of the result.
+        where: beginning of error messages.
+        take: reserves memory.
+        check: raises an error after the deadline.
     """
     words = {"f": "numbers", "b": "true and false"}.get(dtype.kind, "integers")
     if b'"' in data or b"{" in data:
         others = "texts" if b'"' in data else "objects"
         raise wrong(f"{where}: data must be {words}; it has {others}, too.")
     count = math.prod(shape)
-    # Counted in the text, before anything is made of it: a wrong shape costs no memory.
+    # Counted in the text, so that a wrong shape is refused before memory is allocated.
     _check_form(data, shape, count, where)
-    # Before the array is made: a request beyond the limit is refused first.
+    # Before the array is created, so that a request above the limit is refused.
     take(count * dtype.itemsize)
     array: Array = np.empty(count, dtype)
-    # The form has been checked, so the inner brackets say nothing more.
+    # The nesting has been checked, so the inner brackets are not needed any more.
     flat = data if data.find(b"[", 1) < 0 else b"[%b]" % data.translate(None, b"[]")
     if not count and not flat[1:-1].strip(b"," + _SPACE):
         return array
@@ -294,7 +307,7 @@ def read_numbers(
     for text in _steps(flat):
         check()
         numbers = _step(text, dtype, words, where)
-        # More numbers than commas promised cannot be; the array must not be written past its end in any case.
+        # Cannot happen, since the commas were counted, but the array must never be written beyond its end.
         if len(numbers) > count - at:
             at += len(numbers)
             break
@@ -308,7 +321,7 @@ def read_numbers(
 def read_texts(
     data: bytes, shape: tuple[int, ...], where: str, take: Take, check: Check = lambda: None
 ) -> list[str]:
-    """The texts of an array, flat or nested as the shape says."""
+    """Return the texts of a JSON array, flat or nested according to the shape, as a flat list."""
     count = math.prod(shape)
     rest, signs = _between_texts(data, check)
     texts = signs // 2
@@ -322,7 +335,7 @@ def read_texts(
     if texts != count:
         raise wrong(f"{where}: its shape {list(shape)} has {count} elements, and data has {texts}.")
     _check_form(rest, shape, count, where)
-    # 64 bytes for each text beside its characters: the object and its place in the list.
+    # For each text 64 bytes in addition to its characters: the object and its entry in the list.
     take(count * 64 + len(data))
     check()
     try:
@@ -331,24 +344,24 @@ def read_texts(
         raise wrong(f"{where}: a text is not in UTF-8.") from None
     except msgspec.DecodeError:
         raise wrong(f"{where}: half a surrogate pair is no text in UTF-8.") from None
-    # The form has been checked: where the first entry is a list, all entries are.
+    # The nesting has been checked: if the first entry is a list, all entries are.
     while level and isinstance(level[0], list):
         level = [item for part in level for item in part]
     return level
 
 
 def _check_form(data: bytes, shape: tuple[int, ...], count: int, where: str) -> None:
-    """Whether the brackets and commas are those of a flat array of this many values, or of the shape."""
+    """Raise `Refused` unless the brackets and commas fit a flat array of `count` values or the nested shape."""
     if data.find(b"[", 1) < 0 and _commas(data) == max(0, count - 1):
         return
     found = data.translate(None, _NO_SKELETON)
-    # Sizes behind a zero have no text: the lists that would hold them do not exist.
+    # Dimensions after a zero have no text, because their lists do not exist.
     written = shape[: shape.index(0) + 1] if 0 in shape else shape
-    size = 0  # of the form that the shape asks for
+    size = 0  # length of the brackets and commas of the shape
     for length in reversed(written):
         size = 2 + max(0, length - 1) + length * size
-    # Made only where it is as long as what came. All sizes but the last are positive here, so no step of making it
-    # takes more memory than the text of the request.
+    # Built only if the lengths are equal. All sizes except the last are positive here, so no step needs more memory
+    # than the text of the request.
     if shape and len(found) == size:
         form = b""
         for length in reversed(written):
@@ -362,15 +375,15 @@ def _check_form(data: bytes, shape: tuple[int, ...], count: int, where: str) -> 
 
 
 def _commas(data: bytes) -> int:
-    # bytes.count takes eight times as long, and keeps Python's lock.
+    # bytes.count takes eight times as long, and holds the GIL.
     return int(np.count_nonzero(np.frombuffer(data, np.uint8) == _COMMA))
 
 
 def _steps(flat: bytes) -> Iterator[bytes]:
-    """Arrays of some of the numbers of this one."""
+    """Yield the array in parts, each the text of an array with some of the numbers."""
     at, last = 1, len(flat) - 1
     while at < last:
-        # Cut at a comma, so that no number is divided.
+        # Split at a comma, so that no number is split.
         end = flat.find(b",", at + STEP_BYTES)
         end = last if end < 0 else end
         yield flat if (at, end) == (1, last) else b"[%b]" % flat[at:end]
@@ -378,7 +391,7 @@ def _steps(flat: bytes) -> Iterator[bytes]:
 
 
 def _step(text: bytes, dtype: np.dtype[Any], words: str, where: str) -> list[Any]:
-    """The numbers of an array."""
+    """Return the numbers of an array. Raise `Refused` for other values."""
     decoder = _FLOATS if dtype.kind == "f" else _TRUTHS if dtype.kind == "b" else _INTEGERS
     try:
         if dtype.kind == "f" and _has_words(text):
@@ -395,19 +408,23 @@ def _step(text: bytes, dtype: np.dtype[Any], words: str, where: str) -> list[Any
 
 
 def _with_words(text: bytes) -> list[float]:
-    """The numbers of an array with NaN or Infinity among them. Raises `ValueError` and the decoder's errors."""
+    """Return the numbers of an array that contains NaN or Infinity.
+
+    Raise `ValueError` or an error of the decoder.
+    """
     numbers = np.array(_FLOATS.decode(_without_words(text)), np.float64)
     signs = np.frombuffer(text, np.uint8)
     commas = np.flatnonzero(signs == _COMMA)
     for word, value, before in ((b"NaN", math.nan, b"[,"), (b"Infinity", math.inf, b"[,-")):
-        # The array was read: letters stand in these words only, and an "a" or "I" in one of them only.
+        # The array has been decoded, so letters occur only in these words, "a" only in NaN and "I" only in
+        # Infinity.
         letter = b"a" if value != value else b"I"
         begins = np.flatnonzero(signs == ord(letter)) - word.index(letter)
         for neighbours, allowed in ((begins - 1, before), (begins + len(word), b",]")):
             if not np.isin(signs[neighbours], np.frombuffer(allowed + _SPACE, np.uint8)).all():
                 raise ValueError("a word is part of a number")
         places = np.searchsorted(commas, begins)
-        # The number that stood in for the word has kept its sign.
+        # The number that replaced the word has the word's sign.
         numbers[places] = np.copysign(value, numbers[places])
     return list(numbers.tolist())
 
@@ -430,14 +447,14 @@ def _put(target: Array, numbers: list[Any], where: str) -> None:
         return
     if dtype.kind == "f":
         try:
-            # numpy would store an infinity for what FP32 cannot hold, with a warning at most.
+            # numpy would store infinity for numbers too large for FP32, with a warning at most.
             with np.errstate(over="raise"):
                 target[:] = np.fromiter(numbers, np.float64, len(numbers))
         except FloatingPointError:
             raise wrong(f"{where}: a number is too large for FP32.") from None
         return
     limits = np.iinfo(dtype)
-    # numpy before 2.0 makes large unsigned numbers of negative ones.
+    # numpy before 2.0 converts negative numbers to large unsigned ones.
     wide: type[np.uint64 | np.int64] = np.uint64 if limits.max > np.iinfo(np.int64).max else np.int64
     try:
         if wide is np.uint64 and numbers and min(numbers) < 0:

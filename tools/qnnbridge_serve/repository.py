@@ -1,7 +1,7 @@
-"""The models that are served: their host, a session for one of them, and the registries that keep them by name.
+"""Served models: their host, opening a session, and the registries of models by name.
 
-`Repository` has those of the Open Inference Protocol, `FolderModels` those that the command line names by folder,
-with their figures for /metrics.
+`Repository` contains the models of the Open Inference Protocol. `FolderModels` contains models that the command
+line specifies by folder, with their figures for /metrics.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ FIGURES_TIMEOUT_S: Final = 5.0
 
 
 def open_host(where: Where, python: str | None) -> Host:
-    """The host of all sessions: the daemon, which is started if there is none, or one that starts at first use."""
+    """Return the host of all sessions: the daemon, started if necessary, or a private host that starts at first
+    use."""
     import qnnbridge
 
     return qnnbridge.connect(python=python) if where == "daemon" else qnnbridge.Host(python)
 
 
 def daemon_figures(host: Host) -> Callable[[], Mapping[str, Any]]:
-    """Asks a host that is the daemon for its status document."""
+    """Return a function that requests the status document from the daemon."""
 
     def ask() -> Mapping[str, Any]:
         document: Mapping[str, Any] = host.call({"op": "daemon.status"}, timeout=FIGURES_TIMEOUT_S).header["status"]
@@ -58,7 +59,7 @@ def daemon_figures(host: Host) -> Callable[[], Mapping[str, Any]]:
 
 
 def open_model(file: ModelFile, options: ServeSessionOptions, host: Host) -> ServedModel:
-    """Load one model and find out what it takes and gives. Raises the errors of `qnnbridge.errors`."""
+    """Load a model and determine its inputs and outputs. Raise the errors of `qnnbridge.errors`."""
     session = open_session(file.path, file.buckets, options, host)
     try:
         contract = make_contract(
@@ -74,7 +75,7 @@ def open_model(file: ModelFile, options: ServeSessionOptions, host: Host) -> Ser
 
 
 def open_session(path: Path, buckets: Any, options: ServeSessionOptions, host: Host) -> InferenceSession:
-    """A session with the options of the command. buckets: as `InferenceSession` takes them; empty for none."""
+    """Open a session with the options of the command. buckets: as for `InferenceSession`; empty for none."""
     from qnnbridge import InferenceSession
 
     try:
@@ -88,7 +89,7 @@ def open_session(path: Path, buckets: Any, options: ServeSessionOptions, host: H
             buckets=buckets or None,
         )
         if buckets:
-            # Before the model counts as ready: no request waits for the compilation of a variant.
+            # Before the model is reported as ready, so that no request waits for the compilation of a variant.
             try:
                 session.warm()
             except BaseException:
@@ -110,12 +111,12 @@ def summary_of(placement: Placement) -> str:
     return ", ".join([*parts, AFTER_OPTIMISATION]) if parts else "ready"
 
 
-# As the repository extension of the protocol calls them.
+# Names of the protocol's repository extension.
 State = Literal["UNAVAILABLE", "LOADING", "READY", "UNLOADING"]
 
 
 class Closable(Protocol):
-    """A model with its sessions. summary: where it runs, as text. parts: its sessions by name."""
+    """Loaded model. summary: description of where it runs. parts: status of its sessions by name."""
 
     @property
     def summary(self) -> str: ...
@@ -132,7 +133,7 @@ NOT_YET: Final = "it was not loaded yet"
 
 @dataclasses.dataclass(slots=True)
 class _Leased(Generic[Loaded]):
-    """A loaded model and how many requests are in it. Guarded by the registry's lock."""
+    """Loaded model with the number of requests that use it. Guarded by the registry's lock."""
 
     loaded: Loaded
     leases: int = 0
@@ -140,7 +141,7 @@ class _Leased(Generic[Loaded]):
 
 
 class Entry(Generic[Loaded]):
-    """One name. `change` is held while it is loaded or unloaded; the rest is guarded by the registry's lock."""
+    """Named model. `change` is held while it is loaded or unloaded; the registry's lock guards the other fields."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -152,18 +153,18 @@ class Entry(Generic[Loaded]):
 
 
 class Registry(Generic[Loaded]):
-    """Models by name: loaded, loaded again, closed after their last lease. Any thread.
+    """Models by name. Models can be reloaded, and are closed after their last lease. Safe to use from any thread.
 
     Args:
-        names: In the order of the command line.
-        opener: Of the name. Raises `BridgeError`.
+        names: names of the models, in the order of the command line.
+        opener: loads the model of a name. Raises `BridgeError`.
     """
 
     def __init__(self, names: Iterable[str], opener: Callable[[str], Loaded]) -> None:
         self._open = opener
         self._entries: dict[str, Entry[Loaded]] = {name: Entry(name) for name in names}
-        # Held for assignments only; `change` of one entry is held while it is loaded, and never asked for
-        # under this lock.
+        # Held for assignments only. The `change` lock of an entry, which is held while it is loaded, is never
+        # acquired under this lock.
         self._lock = threading.Lock()
         self._closed = False
         # Whether the models of the command line are still being loaded.
@@ -173,7 +174,7 @@ class Registry(Generic[Loaded]):
         """Return name, state, reason and parts of each model, for `/status`."""
         with self._lock:
             found = [(one.name, one.state, one.reason, one.current) for one in self._entries.values()]
-        # Outside of the lock: a report on numbers has a lock of its own.
+        # Outside of the lock, because reports on numbers have a separate lock.
         return [
             {
                 "name": name,
@@ -187,7 +188,7 @@ class Registry(Generic[Loaded]):
         ]
 
     def load_all(self, say: Callable[[str], None]) -> dict[str, BridgeError]:
-        """Load what the command line names, one after another. Returns what could not be, by name."""
+        """Load the models of the command line one after another. Return the errors by name of the model."""
         failed: dict[str, BridgeError] = {}
         for name, entry in self._entries.items():
             if self._closed:
@@ -202,7 +203,7 @@ class Registry(Generic[Loaded]):
         return failed
 
     def close(self) -> None:
-        """Close all models, also those that requests still use. A load under way closes what it made."""
+        """Close all models, even those that requests still use. A running load closes its model itself."""
         with self._lock:
             self._closed = True
             current = [entry.current for entry in self._entries.values() if entry.current is not None]
@@ -212,23 +213,23 @@ class Registry(Generic[Loaded]):
             leased.loaded.close()
 
     def _load(self, entry: Entry[Loaded]) -> str:
-        """Returns a summary. Requests use the old model until the new one is there."""
+        """Load a model and return a summary. Requests use the old model until the new one is loaded."""
         with entry.change:
             with self._lock:
                 if entry.current is None:
                     entry.state, entry.reason = "LOADING", "it is being loaded"
-                else:  # still listed as ready, and not as one that clients have to wait for
+                else:  # still ready: clients need not wait
                     entry.reason = "it is being loaded again"
             begun = time.monotonic()
             try:
-                # The old model serves meanwhile, so for a moment the host has both.
+                # The old model keeps serving, so both are in the host for a while.
                 loaded = self._open(entry.name)
             except BaseException as error:
                 with self._lock:
                     self._failed(entry, error)
                 raise
             with self._lock:
-                # The server may have ended while the model was loaded: then nobody else would close it.
+                # If the server ended during the load, the model must be closed here.
                 closed, old = self._closed, entry.current
                 if not closed:
                     entry.current, entry.state, entry.reason, entry.code = _Leased(loaded), "READY", "", None
@@ -242,7 +243,7 @@ class Registry(Generic[Loaded]):
 
     @staticmethod
     def _retire(leased: _Leased[Loaded] | None) -> Loaded | None:
-        """The model to close now, outside the lock; ``None`` if the last lease closes it."""
+        """Return the model to close, outside of the lock; ``None`` if the last lease closes it."""
         if leased is None:
             return None
         leased.retired = True
@@ -253,14 +254,14 @@ class Registry(Generic[Loaded]):
         reason, code = f"Unexpected {type(error).__name__}", None
         if isinstance(error, BridgeError):
             reason, code = in_words(error), error.code
-        if entry.current is not None:  # the one that was there goes on
+        if entry.current is not None:  # the old model keeps serving
             entry.state, entry.reason = "READY", f"loading it again failed: {reason}"
         else:
             entry.state, entry.reason, entry.code = "UNAVAILABLE", reason, code
 
 
 class Repository(Registry[ServedModel]):
-    """The models of the Open Inference Protocol; `lease` keeps one loaded."""
+    """Models of the Open Inference Protocol. `lease` keeps a model loaded during a request."""
 
     def __init__(self, files: Sequence[ModelFile], opener: Callable[[ModelFile], ServedModel]) -> None:
         by_name = {file.name: file for file in files}
@@ -269,11 +270,11 @@ class Repository(Registry[ServedModel]):
 
     @property
     def names(self) -> Sequence[str]:
-        """Of all models, loaded or not."""
+        """Names of all models, loaded or not."""
         return list(self._entries)
 
     def families(self) -> Iterator[Metric]:
-        """Yield the numbers of the loaded models beside the CPU's, for /metrics."""
+        """Yield the results of comparing the loaded models with the CPU, for /metrics."""
         with self._lock:
             loaded = [(name, entry.current.loaded) for name, entry in self._entries.items() if entry.current]
         reports = [(name, model.session.verified) for name, model in loaded]
@@ -288,33 +289,33 @@ class Repository(Registry[ServedModel]):
 
     @contextlib.contextmanager
     def lease(self, name: str, version: str | None) -> Iterator[ServedModel]:
-        """The model, which stays loaded within the ``with``. Raises `Refused`."""
+        """Yield the model, which stays loaded within the ``with`` block. Raise `Refused` if it is not loaded."""
         entry = self._find(name, version)
         with self._lock:
             leased = entry.current
             if leased is None:
                 raise self._not_ready(entry)
-            # From here on `unload` leaves the closing to the last lease.
+            # From now on `unload` leaves closing the model to the last lease.
             leased.leases += 1
         try:
             yield leased.loaded
         finally:
             with self._lock:
                 leased.leases -= 1
-                # Closed outside of the lock: closing talks to the host.
+                # Closed outside of the lock, because closing sends a request to the host.
                 over = leased.retired and not leased.leases
             if over:
                 leased.loaded.close()
 
     def check(self, name: str, version: str | None) -> None:
-        """Raises `Refused` if a lease would be refused."""
+        """Raise `Refused` if a lease would be refused."""
         entry = self._find(name, version)
         with self._lock:
             if entry.current is None:
                 raise self._not_ready(entry)
 
     def describe(self, name: str, version: str | None) -> dict[str, Any]:
-        """The model's metadata."""
+        """Return the model's metadata, as the protocol defines it."""
         with self.lease(name, version) as model:
             return {
                 "name": model.name,
@@ -335,7 +336,7 @@ class Repository(Registry[ServedModel]):
             ]
 
     def why_not_ready(self) -> str | None:
-        """``None`` if every model is loaded that is to be: a failed one counts, one that was unloaded does not."""
+        """Return why the server is not ready, or ``None``: some model is loaded, and the start is over."""
         with self._lock:
             if self.starting:
                 return "models are still being loaded"
@@ -344,11 +345,11 @@ class Repository(Registry[ServedModel]):
         return None
 
     def load(self, name: str) -> None:
-        """Load a model, or load it again from its file. Raises `Refused` and `BridgeError`."""
+        """Load or reload a model from its file. Raise `Refused` or `BridgeError`."""
         self._load(self._find(name, None))
 
     def unload(self, name: str) -> None:
-        """No new request gets the model; it is closed when those under way have ended."""
+        """Unload a model: new requests are refused, and the model is closed after the running requests end."""
         entry = self._find(name, None)
         with entry.change:
             with self._lock:
@@ -384,16 +385,16 @@ _PER_S: Final = "tokens_per_second"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FolderKind:
-    """What models of one kind have in common.
+    """Texts and metrics of a kind of models.
 
     Args:
-        text: What they are.
-        metrics: Their metrics are qnnbridge_METRICS_...
-        running: Help of the gauge of requests.
-        ended: Help of the counter of requests.
-        sums: Help of the other counters, by what follows the prefix.
-        paces: Unit and help of the summaries of the last answers, likewise.
-        outcomes: Ways to end that are shown before a request has ended so.
+        text: name of the kind, such as "language model".
+        metrics: part of the metric names qnnbridge_METRICS_...
+        running: help text of the gauge of running requests.
+        ended: help text of the counter of finished requests.
+        sums: help texts of the other counters, by the name after the prefix.
+        paces: unit and help text of the summaries of recent answers, by the name after the prefix.
+        outcomes: outcomes of requests that are exported with 0 from the start.
     """
 
     text: str
@@ -406,13 +407,13 @@ class FolderKind:
 
 
 class FolderFigures:
-    """What one model has done. Any thread."""
+    """Figures of a model's requests. Safe to use from any thread."""
 
     def __init__(self, kind: FolderKind) -> None:
         self._lock = threading.Lock()
         self.running = 0
         self.outcomes: collections.Counter[str] = collections.Counter()
-        # Prometheus sees no increase in a counter that appears with its first value.
+        # Prometheus does not see an increase if a counter appears with its first value.
         self.outcomes.update(dict.fromkeys(kind.outcomes, 0))
         self.sums: dict[str, float] = collections.defaultdict(float)
         self._recent: dict[str, collections.deque[float]] = collections.defaultdict(
@@ -424,7 +425,13 @@ class FolderFigures:
             self.running += 1
 
     def end(self, outcome: str, sums: Mapping[str, float], pace: Pace | None = None) -> None:
-        """outcome: how the request has ended. sums: what it adds to the counters."""
+        """Count a finished request.
+
+        Args:
+            outcome: how the request ended.
+            sums: values to add to the counters, by name.
+            pace: times of the answer, if it has any.
+        """
         with self._lock:
             self.running -= 1
             self.outcomes[outcome] += 1
@@ -457,8 +464,9 @@ class FolderModels(Registry[Loaded]):
     """Models of one kind, with their figures.
 
     Args:
-        folders: By name, in the order of the command line.
-        opener: Of name and folder. Raises `BridgeError`.
+        kind: the kind of models.
+        folders: folders of the models by name, in the order of the command line.
+        opener: loads the model with this name and folder. Raises `BridgeError`.
     """
 
     def __init__(
@@ -472,20 +480,20 @@ class FolderModels(Registry[Loaded]):
 
     @property
     def names(self) -> Sequence[str]:
-        """Of those that are loaded."""
+        """Names of the loaded models."""
         with self._lock:
             return [name for name, entry in self._entries.items() if entry.current is not None]
 
     @property
     def wanted(self) -> bool:
-        """Whether the command line names any."""
+        """Whether the command line specifies a model of this kind."""
         return bool(self._entries)
 
     def get(self, name: str) -> Loaded:
-        """Raises `Refused`."""
+        """Return a loaded model. Raise `Refused` if it does not exist or is not loaded."""
         entry = self._entries.get(name)
         if entry is None:
-            # OpenAI's status and code: its libraries raise NotFoundError for it.
+            # OpenAI's status and code, for which its libraries raise NotFoundError.
             raise Refused(
                 404,
                 f"The model {name[:80]!r} does not exist here, or is no {self.kind}.",
@@ -501,7 +509,7 @@ class FolderModels(Registry[Loaded]):
         raise Refused(503, f"The model {name} is being loaded.", {"retry-after": str(RETRY_AFTER_S)}, field="model")
 
     def described(self, name: str) -> dict[str, Any]:
-        """As /v1/models lists it."""
+        """Return the model's entry in /v1/models."""
         return {
             "id": name,
             "object": "model",
@@ -516,14 +524,14 @@ class FolderModels(Registry[Loaded]):
         return f"a {self.kind} is still being loaded" if self.starting else f"no {self.kind} is loaded"
 
     def families(self) -> Iterator[Metric]:
-        """For /metrics."""
+        """Yield the figures of all models, for /metrics."""
         kind, prefix = self._kind, f"qnnbridge_{self._kind.metrics}"
         rows = [({"model": name}, figures) for name, figures in self.figures.items()]
         yield gauge(f"{prefix}_requests_running", kind.running, [(labels, one.running) for labels, one in rows])
         yield counter(
             f"{prefix}_requests",
             kind.ended,
-            # Sorted: an exposition that did not change is the same text.
+            # Sorted, so that an unchanged exposition is the same text.
             [({**labels, "outcome": how}, n) for labels, one in rows for how, n in sorted(one.outcomes.items())],
         )
         for name, text in kind.sums.items():
@@ -557,7 +565,7 @@ LANGUAGE: Final = FolderKind(
 
 
 def pool_families(stats: PoolStats) -> Iterator[Metric]:
-    """Yield the figures of kept generators."""
+    """Yield the figures of the pool of generators, for /metrics."""
     states = [({"state": "idle"}, stats.idle), ({"state": "in_use"}, stats.in_use)]
     yield gauge("qnnbridge_llm_generators", "Generators that are kept, and that answer a request.", states)
     text = "Memory of the KV caches of these generators, each with the whole context."
@@ -569,7 +577,7 @@ def pool_families(stats: PoolStats) -> Iterator[Metric]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LanguageModel:
-    """A loaded model that writes text."""
+    """Loaded model for text generation."""
 
     name: str
     model: Model
@@ -578,7 +586,7 @@ class LanguageModel:
 
     @property
     def parts(self) -> Mapping[str, SessionStatus]:
-        # onnxruntime-genai runs the stages itself: there is no session whose results could be compared.
+        # onnxruntime-genai runs the stages, so there are no sessions whose results could be compared with the CPU.
         return {stage.stage: SessionStatus(stage.placement) for stage in self.model.info.stages}
 
     def close(self) -> None:
@@ -588,7 +596,7 @@ class LanguageModel:
 def language_models(
     folders: Mapping[str, Path], host: Host, fallback: Fallback, allow_native: Collection[str] = ()
 ) -> FolderModels[LanguageModel]:
-    """Those of `qnnbridge serve --llm`."""
+    """Return the registry of the models of `qnnbridge serve --llm`."""
 
     def load(name: str, folder: Path) -> LanguageModel:
         from qnnbridge.genai import Model, Tokenizer
@@ -620,7 +628,7 @@ SPEECH: Final = FolderKind(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SpeechModel:
-    """A loaded model that turns speech into text."""
+    """Loaded model for speech recognition."""
 
     name: str
     recognizer: Recognizer
@@ -640,7 +648,7 @@ class SpeechModel:
 def speech_models(
     folders: Mapping[str, Path], options: ServeSessionOptions, host: Host
 ) -> FolderModels[SpeechModel]:
-    """Those of `qnnbridge serve --speech`."""
+    """Return the registry of the models of `qnnbridge serve --speech`."""
 
     def load(name: str, folder: Path) -> SpeechModel:
         from qnnbridge import speech

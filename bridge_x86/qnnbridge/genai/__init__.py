@@ -1,12 +1,13 @@
-"""Text generation on the NPU: the interface of the module onnxruntime_genai, with the objects in the host.
+"""Text generation on the NPU, with the interface of the module onnxruntime_genai. The native objects are in the
+host.
 
 >>> from qnnbridge import genai
 >>> model = genai.Model("phi-qnn")
 >>> for piece in genai.generate(model, "What is an NPU?", max_tokens=100):
 ...     print(piece, end="", flush=True)
 
-The application needs no onnxruntime_genai. `Generator` and the other classes have genai's methods; `generate` is
-the short way. See docs/genai.md.
+The application does not need onnxruntime_genai. `Generator` and the other classes have the methods of genai's
+classes; `generate` covers the common case in one call. See docs/genai.md.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from qnnbridge.genai._tokenizer import Tokenizer, TokenizerStream
 from qnnbridge_protocol.errors import GenerationUnsupported
 from qnnbridge_protocol.specs import GenerationModelInfo, StagePlacement
 
-# The newest release whose surface this module has.
+# Newest release of onnxruntime_genai whose interface this module implements.
 __version__ = "0.18.0"
 __id__ = "onnxruntime-genai"
 
@@ -70,14 +71,14 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in UNAVAILABLE:
         raise AttributeError(f"module 'qnnbridge.genai' has no attribute {name!r}")
-    # Kept, so that two reads of the name give one class: `isinstance` with it works.
+    # Stored, so that each read of the name returns the same class and `isinstance` works.
     value = globals()[name] = unavailable(name)
     return value
 
 
-# --- functions of the module onnxruntime_genai, and the names of it that the bridge does not have ---
+# --- functions of the module onnxruntime_genai, and those of its classes that the bridge lacks ---
 
-# The engine for servers and others; each is a name that says so when it is used.
+# Classes that the bridge lacks, with the reason. Each raises `GenerationUnsupported` when it is used.
 UNAVAILABLE: Final = {
     "Engine": "has no batching engine; generators of a model take turns",
     "EngineCapabilities": "has no batching engine",
@@ -95,22 +96,22 @@ UNAVAILABLE: Final = {
 }
 
 
-# Both bases: `hasattr` and a default of `getattr` look for AttributeError, `except` of the bridge for the other.
+# `hasattr` and `getattr` with a default need AttributeError; applications catch `GenerationUnsupported`.
 class _MemberUnsupported(GenerationUnsupported, AttributeError):
-    """Of a class that is not available; `hasattr` says that it does not have the member."""
+    """Error for reading a member of an unavailable class. `hasattr` returns False for the member."""
 
 
 class _Unavailable(type):
-    """The type of the classes that are not available: their members say why, as the classes do."""
+    """Metaclass of the unavailable classes. Reading a member raises the reason."""
 
     def __getattr__(cls, name: str) -> Any:
-        if name.startswith("_"):  # what Python and its tools ask of every class
+        if name.startswith("_"):  # Python and its tools read these of every class
             raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
         raise _MemberUnsupported(_words_for(f"{cls.__name__}.{name}", UNAVAILABLE[cls.__name__]))
 
 
 def unavailable(name: str) -> type:
-    """A class of that name that cannot be made and has no members; each says why."""
+    """Return a class of that name. Creating an instance and reading a member raise `GenerationUnsupported`."""
 
     def refuse(_self: Any, *_arguments: Any, **_named: Any) -> None:
         raise GenerationUnsupported(_words_for(name, UNAVAILABLE[name]))
@@ -125,12 +126,12 @@ def _words_for(name: str, reason: str) -> str:
 
 
 def is_qnn_available() -> bool:
-    """True: the host brings QNN. A model says when it cannot be used."""
+    """Return True: the host has QNN. Loading a model raises an error if QNN cannot be used."""
     return True
 
 
 def is_cuda_available() -> bool:
-    """False: the host is an ARM64 PC."""
+    """Return False: the host is an ARM64 PC without such a device."""
     return False
 
 
@@ -138,7 +139,7 @@ is_dml_available = is_openvino_available = is_webgpu_available = is_cuda_availab
 
 
 def register_execution_provider_library(registration_name: str, library_path: str | os.PathLike[str]) -> None:
-    """Nothing for QNN, which the host registers by itself. Raises `GenerationUnsupported` for others."""
+    """Do nothing for QNN, which the host registers itself. Raise `GenerationUnsupported` for other libraries."""
     if "qnn" not in f"{registration_name} {os.fspath(library_path)}".lower():
         raise GenerationUnsupported(
             f"The execution provider library {os.fspath(library_path)} cannot be registered in the host.",
@@ -147,29 +148,32 @@ def register_execution_provider_library(registration_name: str, library_path: st
 
 
 def unregister_execution_provider_library(registration_name: str) -> None:
-    """Nothing: the host keeps QNN for its life."""
+    """Do nothing: the host keeps QNN until its process ends."""
 
 
 def set_log_options(**options: Any) -> None:
-    """Nothing: what genai logs in the host comes to the logger ``qnnbridge.host`` of this process."""
+    """Do nothing: the log lines of genai reach the logger ``qnnbridge.host`` of this process."""
 
 
 def set_log_callback(callback: Callable[[str], None] | None) -> None:
-    """Nothing: see `set_log_options`. In one process a callback ends the interpreter with an abort."""
+    """Do nothing: see `set_log_options`.
+
+    With onnxruntime_genai in the same process, a callback aborts the interpreter.
+    """
 
 
 def set_current_gpu_device_id(device_id: int) -> None:
-    """Nothing: there is no GPU in the host's generation."""
+    """Do nothing: generation in the host does not use a GPU."""
 
 
 def get_current_gpu_device_id() -> int:
-    """0."""
+    """Return 0: generation in the host does not use a GPU."""
     return 0
 
 
 def enable_telemetry_events() -> None:
-    """Nothing: the host sends none."""
+    """Do nothing: the host does not send telemetry."""
 
 
 def disable_telemetry_events() -> None:
-    """Nothing: the host sends none."""
+    """Do nothing: the host does not send telemetry."""

@@ -1,9 +1,10 @@
-"""`Generator` with the interface of onnxruntime_genai, over a generation that outlives hosts.
+"""`Generator` with the interface of onnxruntime_genai. Its generation survives crashes of the host.
 
-The history is here, and the host's generator can be made from it at any time. Tokens come in steps: one request,
-several tokens, in frames as they are made. The first step has one token, each further one twice as many, so the
-host runs a little ahead of the application. When the application does anything but ask for the next token, what was
-made ahead is dropped, and the next request says how many tokens are true.
+The history is kept in this process, so the host's generator can be created again at any time. Tokens come in steps:
+one request returns several tokens, in frames as the host generates them. The first step has one token and each
+further step twice as many, so the host runs a little ahead of the application. When the application does anything
+but ask for the next token, the tokens generated ahead are dropped, and the next request contains the number of
+tokens that are still valid.
 
 One thread at a time.
 """
@@ -57,15 +58,17 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.shown import Fact
 
 
-# Tokens of the longest step. Through a daemon a step holds the application's turn.
+# Tokens of the longest step. Through a daemon steps are shorter, because other applications wait for their end.
 LONGEST_STEP: Final = 32
 LONGEST_STEP_OF_DAEMON: Final = 8
 
 
 class RemoteGeneration:
-    """One generation in the host, with the history to make it again.
+    """Generation in the host, with the history needed to create it again.
 
-    tokens: the history, prompts and answers. base: how many of them the last prompt ends at.
+    Attributes:
+        tokens: the history: prompts and answers.
+        base: length of the history at the end of the last prompt.
     """
 
     def __init__(self, model: RemoteModel, recipe: GenerationRecipe) -> None:
@@ -75,37 +78,39 @@ class RemoteGeneration:
         self.base = 0
         self.done = False
         self.stats = GenerationStats()
-        # Length of the history at which the application stops. The host computes nothing beyond.
+        # Length of the history at which the application stops. The host generates no tokens beyond it.
         self.most: int | None = None
-        # Assigned by any thread: ends the prompt, or the step, that is under way.
+        # Set by any thread: ends the running prompt or step.
         self.stopping = TerminateFlag()
-        # Seconds that one call may take; ``None`` for ever.
+        # Seconds that one call may take. ``None``: no limit.
         self.timeout_s: float | None = None
-        # Tokens that came before they were asked for.
+        # Tokens that arrived before the application asked for them.
         self.ahead: collections.deque[int] = collections.deque()
-        # The host has finished; the application still has the tokens of `ahead` to take.
+        # Whether the host has finished. The application may not have taken all tokens of `ahead` yet.
         self._done_after_ahead = False
         self._step = 1
-        # Seconds that the request for the last prompt took.
+        # Duration of the request for the last prompt.
         self._prompt_s = 0.0
         self._longest = LONGEST_STEP_OF_DAEMON if model.host.is_daemon else LONGEST_STEP
         self._stream: ReplyStream | None = None
         self._process: HostProcess | None = None
         self._context = dataclasses.replace(model.context, op="genai.step")
-        # `times_made` of the object in the host that has answered a step: a later one may know nothing yet.
-        # Compared with `times_made`: the history is sent again until the new object has answered once.
+        # `times_made` of the host's object that answered a step last. A newer object may lack the history, which is
+        # sent with each step until the object has answered once.
         self._answered = 0
-        # Of native generators that are gone.
+        # Statistics of earlier native generators of this generation.
         self._earlier = GenerationStats()
         self.remade = self._new_object()
 
-    # --- what the application does ---
+    # --- operations of the application ---
 
     def append(self, prompt: Sequence[int], count: int = 0) -> None:
-        """Add a prompt, or a further one.
+        """Append a prompt.
 
-        count: number of tokens to generate with the same request; 0 if the application may read or change the
-        logits of the first one.
+        Args:
+            prompt: token ids.
+            count: number of tokens to generate in the same request; 0 if the application may read or change the
+                logits of the first token.
         """
         if not prompt:
             raise PromptRefused("The prompt has no tokens.", fix="Append at least one token.")
@@ -117,18 +122,18 @@ class RemoteGeneration:
             return call_object(process, number, "step", arguments, values, self._deadline, context, self.stopping)
 
         frame = self._with_replay(attempt, context)
-        # Only now that the host has taken it: a prompt that is refused leaves the history as it was.
+        # Only after the host has accepted the prompt: a refused prompt must not change the history.
         self.tokens += prompt
         self.base, self._context = len(self.tokens), context
         self._take(frame)
         self.done = self._done_after_ahead and not self.ahead
-        # The first token comes alone, so that the time to it is not that of several.
+        # The first token comes alone, so that the time to the first token does not include further tokens.
         self._step = min(1 + count, self._longest)
         self.stats.steps += count > 0
         self.stats.first_token_s, self._prompt_s = None, time.monotonic() - began
 
     def begin(self, inputs: NamedTensors) -> None:
-        """Take inputs of the model, and the prompt if it is among them."""
+        """Use these inputs of the model, and append the prompt if they contain one."""
         if self.tokens:
             raise GenerationUnsupported(
                 "Pictures and sound belong to the first prompt of a generator.",
@@ -150,7 +155,7 @@ class RemoteGeneration:
             raise
 
     def next(self) -> int:
-        """The next token."""
+        """Return the next token."""
         if self.done:
             raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
         if not self.tokens:
@@ -159,9 +164,9 @@ class RemoteGeneration:
             self.settle()
             raise Cancelled("The generation was terminated.", fix='Set "terminate_session" to "0" to go on.')
         began = time.monotonic()
-        # A weak reference: the model can stop the generation that runs ahead, and must not keep it.
+        # A weak reference: the model must not keep the generation alive.
         self.model.ahead = self._myself()
-        # A frame may bring no token (a death was survived, or the end came): look again.
+        # A frame may contain no token (after a crash of the host, or at the end).
         while not self.ahead and not self._done_after_ahead:
             self._fetch()
         if not self.ahead:
@@ -169,7 +174,7 @@ class RemoteGeneration:
             raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
         token = self.ahead.popleft()
         self.done = self._done_after_ahead and not self.ahead
-        # The end token is no part of the sequence, as in genai.
+        # The end token is not part of the sequence, as in genai.
         if not (self.done and self.model.info is not None and token in self.model.info.eos):
             self.tokens.append(token)
         if self.stats.first_token_s is None:
@@ -177,48 +182,50 @@ class RemoteGeneration:
         return token
 
     def rewind(self, length: int) -> None:
-        """Forget all tokens from this number on."""
+        """Drop all tokens after the first `length`."""
         if not 0 <= length <= len(self.tokens):
             raise GenerationError(
                 f"Cannot rewind to {length}: the generator has {len(self.tokens)} tokens.",
                 fix="Give a number from 0 to token_count().",
             )
         if length == len(self.tokens):
-            return  # nothing is dropped: a finished generation stays finished
+            return  # a finished generation stays finished
         self.settle()
-        # The host learns of it with the next request, whose `length` is smaller than what it has.
+        # The host rewinds with the next request, whose `length` is smaller than the host's number of tokens.
         del self.tokens[length:]
         self.base, self.done, self._step = min(self.base, length), False, 1
 
     def begin_again(self, length: int) -> None:
-        """Keep this many tokens for another prompt, with statistics of its own."""
+        """Keep the first `length` tokens for another prompt, and reset the statistics."""
         self.rewind(length)
-        # The host counts for the whole life of its generator.
+        # The host's counters cover the whole lifetime of its generator, so earlier counts are subtracted.
         old, earlier = self.stats, self._earlier
         self.stats = GenerationStats()
         self._earlier = GenerationStats(earlier.replays - old.replays, earlier.forced - old.forced)
 
     def look(self, operation: str, arguments: dict[str, Any], values: Sequence[Any] = ()) -> Frame:
-        """An operation on the state after the last token that the application has taken. The host stops running
-        ahead of this generation for good."""
+        """Call an operation on the state after the last token that the application has taken.
+
+        From now on the host generates one token at a time.
+        """
         self.settle()
-        # A program that looks at logits between tokens would have all that is made ahead dropped each time.
+        # A program that reads logits between tokens would make all tokens generated ahead useless each time.
         self._longest = 1
 
         def attempt(process: HostProcess) -> Frame:
-            # A step of no tokens first: it takes the host back to the application's last token, or gives a new
-            # generator the history. The operation itself carries neither.
+            # First a step without tokens: it rewinds the host's generator to the application's last token, or gives
+            # a new generator the history. The request of the operation does neither.
             number, history, step = self._prepared(process, (), 0)
             call_object(process, number, "step", step, history, self._deadline, self._context)
             self._answered = self.remade.times_made
             return call_object(process, number, operation, arguments, values, self._deadline, self._context)
 
-        # Both requests are one attempt: a host that dies between them has to be given the history again.
+        # Both requests are one attempt: if the host dies between them, the next host needs the history again.
         frame: Frame = self._with_replay(attempt, self._context)
         return frame
 
     def settle(self) -> None:
-        """Stop what runs ahead, and forget it."""
+        """Stop generating ahead, and drop the tokens generated ahead."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
@@ -226,7 +233,7 @@ class RemoteGeneration:
         self._done_after_ahead = False
 
     def change(self) -> None:
-        """The recipe has changed: the next call makes another generator in the host."""
+        """Discard the host's generator after a change of the recipe. The next call creates a new one."""
         self.settle()
         self._keep_stats()
         self.remade.forget()
@@ -242,23 +249,23 @@ class RemoteGeneration:
     # --- steps ---
 
     def _fetch(self) -> None:
-        """Wait for tokens, or for the end."""
-        # One deadline for all attempts: a death in between gives the call no new time.
+        """Wait for tokens, or for the end of the generation."""
+        # One deadline for all attempts: a crash of the host does not extend the time of the call.
         context, deadline = self._context, self._deadline
 
         def attempt(process: HostProcess) -> None:
-            # The stream of a host that has ended is useless: the next process needs a request of its own.
+            # The stream of a host that has ended is useless: the next process needs a new request.
             continues = self._stream is not None and self._process is process
             if not continues and self._begin_step(process, deadline):
                 return
             assert self._stream is not None
             try:
                 with TerminateRelay(self.stopping, process.channel) as stoppable:
-                    # The stream was sent before this relay existed, so the relay is given its number by hand.
+                    # The request of the stream was sent before the relay existed, so the relay gets its id here.
                     if stoppable is not None:
                         stoppable(self._stream.request_id)
                     frame = self._stream.next(deadline)
-            # Not `Deadline`: past its time the stream stays open, and the next call goes on reading it.
+            # Not `Deadline`: after a timeout the stream stays open, and the next call continues reading it.
             except (ChannelFailed, BridgeError):
                 self._stream = None
                 raise
@@ -272,17 +279,17 @@ class RemoteGeneration:
         self._with_replay(attempt, context, deadline)
 
     def _begin_step(self, process: HostProcess, deadline: float | None) -> bool:
-        """Ask for the next tokens; whether they came already."""
+        """Request the next tokens. Return whether they have arrived, else they come through `_stream`."""
         host = self.model.host
         count = self._step if self.most is None else max(1, min(self._step, self.most - len(self.tokens)))
         number, values, arguments = self._prepared(process, (), count)
         self.stats.steps += 1
         self._process = process
-        # A step of one token has no parts; and suspects of a crash run alone, which an open stream would not.
+        # A step of one token needs no stream. Suspects of a crash run alone, which an open stream would prevent.
         if count > 1 and not host.blame.active:
             header, buffers = operation_request(number, "step", {**arguments, "stream": True}, values)
             self._stream = ReplyStream.open(process.channel, header, buffers, deadline, self._context)
-        # 1, 2, 4, 8 ...: a program that takes one token wastes at most as much as it used.
+        # 1, 2, 4, 8 ...: a program that stops early has wasted at most about as many tokens as it used.
         self._step = min(2 * self._step, self._longest)
         if self._stream is not None:
             return False
@@ -293,26 +300,29 @@ class RemoteGeneration:
     def _prepared(
         self, process: HostProcess, prompt: Sequence[int], count: int
     ) -> tuple[int, list[Any], dict[str, Any]]:
-        """The generator's number there; values and arguments of a step that begins where the application is."""
+        """Return the generator's number in the process, and values and arguments of a step.
+
+        The step starts after the last token that the application has taken.
+        """
         made_before = self.remade.times_made
         number = self.remade.number_in(process, self._deadline)
-        # The new generator counts from 0: what the old ones did is kept aside and added in `_take`.
+        # The new generator counts from 0: `_take` adds the counts of the earlier ones.
         if self.remade.times_made > made_before:
             self._keep_stats()
-            # Through a daemon the connection outlives the host.
-            # The first making is no restart.
+            # Not counted by process: through a daemon the connection survives the host. The first object is not a
+            # restart.
             self.stats.restarts += self.remade.times_made > 1
         self._process = process
         arguments = {"length": len(self.tokens), "base": self.base, "count": count}
-        # Not by `times_made` alone: the first step of a new object can be lost to a full queue or a deadline.
+        # `times_made` alone is not enough: the first step of a new object can fail at a full queue or a deadline.
         if self._is_blank and self.tokens:
-            # The whole history travels once for each new host.
+            # The whole history is sent once to each new host.
             return number, token_values(prompt, self.tokens), {**arguments, "restore": True}
         return number, token_values(prompt) if prompt else [], arguments
 
     @property
     def _is_blank(self) -> bool:
-        """Whether the host's object has to be sent the history: the step that did may have come to nothing."""
+        """Whether the host's object needs the history: it has not answered a step yet."""
         return self._answered != self.remade.times_made
 
     def _take(self, frame: Frame) -> None:
@@ -337,10 +347,11 @@ class RemoteGeneration:
         return survive(self.model.host, attempt, context, deadline or self._deadline, self.timeout_s)
 
     def _context_of(self, prompt: Sequence[int]) -> CallContext:
-        """A death in the call counts against the model with this prompt and these parameters.
+        """Return the context that is blamed for a crash in the call: the model with this prompt and these
+        parameters.
 
-        A prompt that kills twice is refused, and others go on with the same model; so does the same prompt with
-        other guidance, or with none.
+        A prompt that crashes the host twice is refused. Other prompts can still use the model, and so can the same
+        prompt with other guidance or without guidance.
         """
         recipe = self.recipe
         guided = "" if recipe.guidance is None else f" and guidance ({recipe.guidance[0]})"
@@ -350,7 +361,7 @@ class RemoteGeneration:
         return self.model.context_of(label, [recipe.arguments(), list(prompt), digest], recipe.values())
 
     def _new_object(self) -> Remade:
-        # A local name: the function below must not refer to this generation, which owns the object (see `Remade`).
+        # A local variable: the functions must not refer to this generation, which owns the object (see `Remade`).
         recipe = self.recipe
         return self.model.child(
             "GenaiGenerator", "generator", recipe.arguments, *recipe.objects(), values=recipe.values
@@ -362,20 +373,20 @@ class RemoteGeneration:
     def __del__(self) -> None:
         stream, self._stream = getattr(self, "_stream", None), None
         if stream is not None:
-            # No message from a finalizer: `close` would write to the connection in the middle of any other
-            # line.
+            # Not `close`, which would write to the connection: a finalizer runs between any two instructions.
             stream.abandon()
 
 
-# --- what an application sees: options and generator -----------------------------------------------------------
+# --- interface of the application: options and generator
+# -----------------------------------------------------------
 
-# Of the integers that travel as such: floats hold integers exactly up to here, and genai rejects a larger one.
+# Limit of integers that are sent as integers: floats are exact up to here, and genai rejects larger integers.
 _LARGEST = 2**53
 _SEVERAL = ("num_beams", "batch_size", "num_return_sequences")
 
 
 class GeneratorParams(Shown):
-    """Search options of a generator. Defaults are those of the model's config."""
+    """Search options of a generator. The defaults come from the model's config."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -400,36 +411,42 @@ class GeneratorParams(Shown):
             if value is None:
                 continue
             try:
-                number = float(value)  # also a number of numpy
+                number = float(value)  # accepts numbers of numpy, too
             except (TypeError, ValueError, OverflowError):
                 raise OptionError(f"The search option {name}={value!r} is no number.") from None
-            if not math.isfinite(number):  # genai would compute with it: tokens without a meaning
+            if not math.isfinite(number):  # genai would accept it and generate meaningless tokens
                 raise OptionError(f"The search option {name}={number:g} is no finite number.")
-            # An int stays one (a bool as well): the host tells switches from numbers by the type.
+            # Integers and booleans keep their type, by which the host distinguishes switches from numbers.
             self._search[name] = value if isinstance(value, int) and abs(number) < _LARGEST else number
 
     def get_search_options(self) -> dict[str, Any]:
-        """The options, with those of the config."""
+        """Return all options: those of the model's config, overridden by those that were set."""
         return {**self._model.info.search, **self._search}
 
     def set_guidance(self, type: str, data: str, enable_ff_tokens: bool = False) -> None:  # noqa: A002 - genai's name
-        """Restrict the answer: "json_schema", "regex" or "lark_grammar", and its text."""
+        """Restrict the answer to a grammar.
+
+        Args:
+            type: "json_schema", "regex" or "lark_grammar".
+            data: text of the schema, expression or grammar.
+            enable_ff_tokens: whether tokens that the grammar determines are appended without running the model.
+        """
         self._guidance = (str(type), str(data), bool(enable_ff_tokens))
 
     def set_speculative_options(self, **options: Any) -> None:
         raise GenerationUnsupported("Speculative decoding is not available through the bridge.")
 
     def get_speculative_options(self) -> dict[str, Any]:
-        """None are set."""
+        """Return {}: speculative decoding is not available."""
         return {}
 
 
 class Generator(Shown):
-    """Generates tokens for a model.
+    """Generator of tokens for a model.
 
-    The host keeps the native generator, this object the history. A host that dies is replaced, and generation goes
-    on; `stats` reports it. Where genai would compute wrong tokens or die, the native generator is made again (see
-    docs/genai.md).
+    The host keeps the native generator, this object keeps the history. If the host dies, generation continues in a
+    new host; `stats` counts such restarts. Where genai would compute wrong tokens or crash, a new native generator
+    is created (see docs/genai.md).
     """
 
     def __init__(self, model: Model, params: GeneratorParams) -> None:
@@ -437,19 +454,20 @@ class Generator(Shown):
         self._params = params
         recipe = GenerationRecipe(dict(params._search), params._guidance)
         several = any(int(params.get_search_options().get(name) or 1) > 1 for name in _SEVERAL)
-        # A pipeline takes one sequence. Its ordinary generation is made, so that the host refuses it.
+        # A pipeline accepts one sequence only. An ordinary generation is created, so that the host refuses it
+        # below.
         is_batch = several and model.info.layout == "dynamic"
         self._remote = (RemoteBatch if is_batch else RemoteGeneration)(model._remote, recipe)
         self._last: list[int] = []
         if several and not is_batch:
-            self._remote.look("sequence", {"index": 0})  # the host says why it does not work
+            self._remote.look("sequence", {"index": 0})  # raises the host's error
 
     def _shown_name(self) -> str:
         return self._model._shown_name()
 
     def _shown_facts(self) -> Iterator[Fact]:
         remote = self._remote
-        if isinstance(remote, RemoteBatch):  # its tokens are in the host
+        if isinstance(remote, RemoteBatch):  # its tokens are in the host only
             yield f"{counted(remote.rows, 'sequence')}, {counted(remote.steps_taken, 'step')}", ""
         else:
             yield counted(len(remote.tokens), "token"), ""
@@ -461,7 +479,11 @@ class Generator(Shown):
     # --- tokens ---
 
     def append_tokens(self, tokens: Any) -> None:
-        """Add a prompt: token ids as an array, a list or a `Tensor`; for a batch two dimensions."""
+        """Append a prompt.
+
+        Args:
+            tokens: token ids as an array, a list or a `Tensor`. A batch has two dimensions.
+        """
         self._remote.append(tokens_of(tokens))
 
     def generate_next_token(self) -> None:
@@ -472,12 +494,12 @@ class Generator(Shown):
             self._last = [self._remote.next()]
 
     def get_next_tokens(self) -> npt.NDArray[np.int32]:
-        """The token that was generated last, of each sequence."""
+        """Return the last generated token of each sequence."""
         return _int32(self._last)
 
     def get_sequence(self, index: int = 0) -> npt.NDArray[np.int32]:
-        """All tokens of a sequence, without pads."""
-        # genai itself reads whatever memory is there for an index of none.
+        """Return all tokens of a sequence, without padding."""
+        # genai itself does not check the index, and reads memory outside of the sequences.
         count = self._remote.rows if isinstance(self._remote, RemoteBatch) else 1
         if not 0 <= operator.index(index) < count:
             raise IndexError(f"There is no sequence {index}: the generator has {count}, counted from 0.")
@@ -486,46 +508,46 @@ class Generator(Shown):
         return _int32(self._remote.tokens)
 
     def token_count(self) -> int:
-        """Number of tokens, without pads."""
+        """Return the number of tokens, without padding."""
         if isinstance(self._remote, RemoteBatch):
             return len(self._remote.sequence(0))
         return len(self._remote.tokens)
 
     def is_done(self) -> bool:
-        """Whether an end token was generated, or max_length is reached."""
+        """Return whether an end token was generated or max_length was reached."""
         return self._remote.done
 
     def rewind_to(self, new_length: int) -> None:
-        """Forget all tokens from this number on. Works on every layout."""
+        """Drop all tokens after the first `new_length`. Works with every layout."""
         self._remote.rewind(int(new_length))
 
     # --- tensors ---
 
     def get_logits(self) -> Any:
-        """Of the next token. From here on the host makes one token at a time."""
+        """Return the logits of the next token. From now on the host generates one token at a time."""
         return self._tensor({"which": "logits"})
 
     def set_logits(self, new_logits: Any) -> None:
-        """Replace the logits that the next token is chosen by."""
+        """Replace the logits from which the next token is chosen."""
         import numpy as np
 
         self._remote.look("set_logits", {}, [np.asarray(new_logits, np.float32)])
 
     def get_output(self, name: str) -> Any:
-        """An output of the model's last run."""
+        """Return an output of the model's last run."""
         return self._tensor({"which": "output", "name": name})
 
     def get_input(self, name: str) -> Any:
-        """An input of the model's last run."""
+        """Return an input of the model's last run."""
         return self._tensor({"which": "input", "name": name})
 
     def set_model_input(self, name: str, value: Any) -> None:
-        """Give a value for a further input of the model."""
+        """Set the value of an additional input of the model."""
         self._remote.recipe.inputs[name] = value.as_numpy() if hasattr(value, "as_numpy") else value
         self._remote.change()
 
     def set_inputs(self, inputs: NamedTensors) -> None:
-        """Give the prompt with its pictures and sound, as a `MultiModalProcessor` made them."""
+        """Set the prompt with its pictures and sound, as returned by a `MultiModalProcessor`."""
         self._remote.begin(inputs)
 
     def set_active_adapter(self, adapters: Adapters, adapter_name: str) -> None:
@@ -534,8 +556,11 @@ class Generator(Shown):
         self._remote.change()
 
     def set_runtime_option(self, key: str, value: str) -> None:
-        """Set an option of the running model. ``terminate_session``, from any thread: "1" ends the prompt or token
-        that is under way with `Cancelled`, and all later ones, until it is "0"."""
+        """Set an option of the running model.
+
+        ``terminate_session`` may be set by any thread: while it is "1", the running prompt or token and all later
+        ones end with `Cancelled`.
+        """
         if key == "terminate_session":
             self._remote.stopping.assign(str(value) == "1")
             return
@@ -546,7 +571,7 @@ class Generator(Shown):
 
     @property
     def stats(self) -> GenerationStats:
-        """What was done to keep the generation correct."""
+        """Counters of the generation, such as its restarts in new hosts."""
         return self._remote.stats
 
     @property
@@ -559,7 +584,7 @@ class Generator(Shown):
         self._remote.timeout_s = seconds
 
     def close(self) -> None:
-        """Free the host's generator now. Without `close` it is freed with this object."""
+        """Free the host's generator now. Without `close`, the generator is freed when this object is."""
         self._remote.close()
 
     def _tensor(self, arguments: dict[str, Any]) -> Any:
@@ -579,22 +604,22 @@ def _int32(tokens: list[int]) -> npt.NDArray[np.int32]:
 
 
 class RemoteBatch(RemoteGeneration):
-    """`tokens` has only what was appended; the sequences are in the host."""
+    """Generation of several sequences. `tokens` contains only the prompts; the sequences are in the host."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        # Nothing is made ahead: the host forgets tokens of a single sequence (`align`), and not of several.
+        # No tokens are generated ahead: the host can drop tokens of a single sequence only (`align`).
         self._longest = 1
-        # Each prompt, and the steps behind it: the way on which a new host makes the same sequences again.
+        # Each prompt with the number of steps after it. A new host repeats them to get the same sequences.
         self._log: list[tuple[list[int], int]] = []
         config = {} if self.model.info is None else self.model.info.search
         sizes = [self.recipe.search.get(name, config.get(name)) for name in ("batch_size", "num_return_sequences")]
-        # Sequences that can be asked for: of beams the best ones.
+        # Number of sequences that can be read. Of beams, only the best are counted.
         self.rows = math.prod(max(1, int(size or 1)) for size in sizes)
 
     def append(self, prompt: Sequence[int], count: int = 0) -> None:
-        # First: the request that brings the prompt must not find it in the log as well. No token is generated with
-        # it: the log counts tokens only when the application has them.
+        # The log is extended afterwards: the request must not contain the prompt twice. No token is generated in
+        # the same request, since the log counts a token when the application takes it.
         super().append(prompt)
         self._log.append((list(prompt), 0))
 
@@ -603,7 +628,7 @@ class RemoteBatch(RemoteGeneration):
         return sum(count for _, count in self._log)
 
     def next_of_all(self) -> list[int]:
-        """The next token of each sequence."""
+        """Return the next token of each sequence."""
         if self.done:
             raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
         while not self.ahead and not self._done_after_ahead:
@@ -611,12 +636,12 @@ class RemoteBatch(RemoteGeneration):
         found: Any = self.ahead.popleft()
         self.done = self._done_after_ahead
         prompt, count = self._log[-1]
-        # Counted only now that the application has the tokens.
+        # Counted only now that the application takes the tokens.
         self._log[-1] = (prompt, count + 1)
         return list(found)
 
     def sequence(self, index: int) -> list[int]:
-        """All tokens of one sequence."""
+        """Return all tokens of one sequence."""
         return list(field(self.look("sequence", {"index": index}).header, "result", "tuple[int, ...]"))
 
     def rewind(self, length: int) -> None:
@@ -624,7 +649,7 @@ class RemoteBatch(RemoteGeneration):
             raise GenerationUnsupported(
                 "A generation of several sequences can only be rewound to its start.", fix="Call rewind_to(0)."
             )
-        # The host's generator has its tokens still; `change` makes another one.
+        # The host's generator still has its tokens; `change` discards that generator.
         self.tokens, self._log, self.done = [], [], False
         self.change()
 
@@ -641,6 +666,7 @@ class RemoteBatch(RemoteGeneration):
         try:
             return super()._with_replay(attempt, context, deadline)
         except (Cancelled, DeadlineExceeded, KeyboardInterrupt):
-            # The host may have done it all the same: what was answered is repeated in another generator.
+            # The host may have executed the request all the same: the answered requests are repeated in a new
+            # generator.
             self.remade.forget()
             raise

@@ -1,7 +1,7 @@
-"""Pictures and sound: `Images`, `Audios`, and the processor that makes inputs of a model from them.
+"""Pictures and sound: `Images`, `Audios`, and the processor that turns them into inputs of a model.
 
-The application has the bytes, and reads files itself: the host may run for another user. The host decodes them and
-keeps what it made. `ProcessedInputs` keeps the prompt and the bytes, so that the next host makes the same inputs.
+Files are read in the application, because the host may run as another user. The host decodes the bytes and keeps
+the tensors. `ProcessedInputs` keeps the prompt and the bytes, so that the next host can create the same inputs.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.frames import Frame
     from qnnbridge_protocol.shown import Fact
 
-# Bytes of all pictures, or of all sound, of one prompt. They are kept as long as the generators that use them.
+# Maximum size in bytes of all pictures, or of all recordings, of one prompt. The bytes stay in memory as long as
+# the generators that use them.
 MOST_BYTES: Final = 256 * 2**20
 
 
 class _Media(Shown):
-    """Files with pictures or sound, as bytes."""
+    """Contents of picture or sound files."""
 
     _one: ClassVar[str]
 
@@ -63,7 +64,7 @@ class _Media(Shown):
             raise OptionError(f"{path!r} is not the path of a {cls._one}.", fix="Give a text, or use open_bytes.")
         shown = os.fsdecode(path)
         try:
-            # Before the file is opened: a pipe would wait for its other end.
+            # Checked before `open`, which would wait for the other end of a pipe.
             found = os.stat(path)
             if not stat.S_ISREG(found.st_mode):
                 raise PromptRefused(f"{shown} is not a file.", fix=f"Give the path of a {cls._one}.")
@@ -90,43 +91,43 @@ class _Media(Shown):
 
 
 class Images(_Media):
-    """Pictures for `MultiModalProcessor`: PNG or JPEG. They are decoded in the host when a prompt is processed."""
+    """Pictures for `MultiModalProcessor`: PNG or JPEG. The host decodes them when a prompt is processed."""
 
     _one = "picture"
 
     @staticmethod
     def open(*image_paths: str | os.PathLike[str]) -> Images:
-        """Read the files now."""
+        """Read the files immediately."""
         found: Images = Images._open(image_paths)
         return found
 
     @staticmethod
     def open_bytes(*image_datas: Any) -> Images:
-        """Take the contents of files: bytes, or another buffer, which is copied."""
+        """Copy the contents of files, given as bytes or other buffers."""
         return Images(image_datas)
 
 
 class Audios(_Media):
-    """Sound for `MultiModalProcessor`: WAV, FLAC or MP3. It is decoded in the host when a prompt is processed."""
+    """Recordings for `MultiModalProcessor`: WAV, FLAC or MP3. The host decodes them when a prompt is processed."""
 
     _one = "recording"
 
     @staticmethod
     def open(*audio_paths: str | os.PathLike[str]) -> Audios:
-        """Read the files now."""
+        """Read the files immediately."""
         found: Audios = Audios._open(audio_paths)
         return found
 
     @staticmethod
     def open_bytes(*audio_datas: Any) -> Audios:
-        """Take the contents of files: bytes, or another buffer, which is copied."""
+        """Copy the contents of files, given as bytes or other buffers."""
         return Audios(audio_datas)
 
 
 class MultiModalProcessor(Shown):
-    """Makes inputs of a model from prompts with pictures and sound. Any thread.
+    """Converter of prompts with pictures and sound into inputs of a model. Safe to use from any thread.
 
-    `Model.create_multimodal_processor` makes it.
+    Created by `Model.create_multimodal_processor`.
     """
 
     def __init__(self, model: RemoteModel) -> None:
@@ -147,13 +148,14 @@ class MultiModalProcessor(Shown):
         """Return inputs for `Generator.set_inputs`.
 
         Args:
-            prompt: a text, or a list of texts for a batch, with the model's marks of pictures and sound.
-            images: pictures, in the order of their marks.
-            audios: sound, in the order of its marks.
-            timeout: seconds, then `DeadlineExceeded`. Default: no limit.
+            prompt: a text, or a list of texts for a batch. The texts contain the model's placeholders for pictures
+                and sound.
+            images: pictures, in the order of their placeholders.
+            audios: recordings, in the order of their placeholders.
+            timeout: seconds until `DeadlineExceeded` is raised. Default: no limit.
 
         Raises:
-            PromptRefused: a picture or sound cannot be decoded, or does not fit the marks of the prompt.
+            PromptRefused: a picture or recording cannot be decoded, or the placeholders in the prompt do not match.
         """
         for given, kind, name in ((images, Images, "images"), (audios, Audios, "audios")):
             if given is not None and not isinstance(given, kind):
@@ -182,10 +184,13 @@ class MultiModalProcessor(Shown):
 
 
 class ProcessedInputs:
-    """Inputs that the host has made from a prompt, and what it takes to make them again.
+    """Inputs that the host has created from a prompt, with the data needed to create them again in another host.
 
-    names: of the tensors. tokens, shape: the prompt, with the tokens that stand for pictures and sound. digest: of
-    all that the inputs are made from.
+    Attributes:
+        names: names of the tensors.
+        tokens: token ids of the prompt, including those that stand for pictures and sound.
+        shape: dimensions of ``input_ids``.
+        digest: SHA-256 of the model, the prompt, the pictures and the recordings.
     """
 
     def __init__(
@@ -212,7 +217,7 @@ class ProcessedInputs:
             return header, buffers, context
 
         self.remade = _RemadeInputs(model.host, "GenaiInputs", make)
-        # Made now: what cannot be decoded is refused here.
+        # Created immediately, so that a picture that cannot be decoded is reported here.
         deadline = deadline_after(timeout_s)
         survive(model.host, lambda one: self.remade.number_in(one, deadline), context, deadline, timeout_s)
         facts = self.remade.facts
@@ -233,7 +238,7 @@ class ProcessedInputs:
 
 
 class _RemadeInputs(Remade):
-    """facts: what the host reported when it made them."""
+    """Inputs in the current host. facts: what the host reported when it created the inputs."""
 
     facts: Mapping[str, Any] = MappingProxyType({})
 

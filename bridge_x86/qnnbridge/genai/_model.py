@@ -1,4 +1,4 @@
-"""`Config`, `Model` and `Adapters`: what an application loads, as recipes that every host can repeat."""
+"""`Config`, `Model` and `Adapters`. Each keeps a recipe, with which any later host can load the same objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def names_of_options(given: Collection[str]) -> tuple[str, ...]:
-    """Return the names. Raise `OptionError` for a single text, which would be taken for a list of its letters."""
+    """Return the names as a tuple. Raise `OptionError` for a single text, which would be read letter by letter."""
     if isinstance(given, (str, bytes)) or not all(isinstance(one, str) for one in given):
         raise OptionError(
             f"allow_native={given!r} is not a list of names.",
@@ -31,12 +31,12 @@ def names_of_options(given: Collection[str]) -> tuple[str, ...]:
 
 
 class Config(Shown):
-    """A model's folder, and changes of its genai_config.json for one loading.
+    """Folder of a model, with changes to its genai_config.json that apply to this `Config` only.
 
     Args:
-        config_path: the folder.
-        allow_native: names of options that the folder's genai_config.json may set although they load native code
-            or write files, such as "custom_ops_library". Default: none.
+        config_path: the folder of the model.
+        allow_native: names of options that load native code or write files, such as "custom_ops_library", and that
+            the folder's genai_config.json is allowed to set. Default: none.
     """
 
     def __init__(self, config_path: str | os.PathLike[str], *, allow_native: Collection[str] = ()) -> None:
@@ -44,8 +44,8 @@ class Config(Shown):
         check_travels(path)
         self._folder = path
         self._allow_native = names_of_options(allow_native)
-        # Methods of genai's own Config with their arguments, for the host to call in this order: a later one may
-        # undo an earlier one. Kept as data, so that a model is loaded again with the same steps.
+        # Calls of methods of genai's own Config, with their arguments. The host repeats them in this order, because
+        # a later call may undo an earlier one.
         self._steps: list[tuple[Any, ...]] = []
         self._data: dict[str, bytes] = {}
 
@@ -80,8 +80,8 @@ class Config(Shown):
         self._steps.append(("overlay", str(json_text)))
 
     def add_model_data(self, model_filename: str, model_data: Any) -> None:
-        """Use these bytes in place of a file of the folder. They are copied."""
-        # genai borrows the memory; the copy is there for the next host when the application's buffer is gone.
+        """Use a copy of these bytes instead of a file of the folder."""
+        # genai only borrows the memory. The copy serves later hosts, when the application has freed its buffer.
         self._data[str(model_filename)] = bytes(memoryview(model_data))
 
     def remove_model_data(self, model_filename: str) -> None:
@@ -101,15 +101,15 @@ class Config(Shown):
         self._steps.append(("set_decoder_provider_options_hardware_vendor_id", str(provider), int(value)))
 
     def clear_decoder_provider_options_hardware_device_type(self, provider: str) -> None:
-        """Undo the restriction."""
+        """Allow devices of every type again."""
         self._steps.append(("clear_decoder_provider_options_hardware_device_type", str(provider)))
 
     def clear_decoder_provider_options_hardware_device_id(self, provider: str) -> None:
-        """Undo the restriction."""
+        """Allow devices with every number again."""
         self._steps.append(("clear_decoder_provider_options_hardware_device_id", str(provider)))
 
     def clear_decoder_provider_options_hardware_vendor_id(self, provider: str) -> None:
-        """Undo the restriction."""
+        """Allow devices of every vendor again."""
         self._steps.append(("clear_decoder_provider_options_hardware_vendor_id", str(provider)))
 
 
@@ -118,12 +118,12 @@ class Model(Shown):
 
     Args:
         config: the folder of the model, or a `Config`.
-        host: the host process to use; default the one that all sessions share. "daemon" is the one that
-            applications share.
-        fallback: "error" (default) refuses the model if a stage that asks for QNN would compute on the CPU; "cpu"
+        host: the host process to use. Default: the host that all sessions of this process share. "daemon": the host
+            that all applications share.
+        fallback: "error" (default) refuses the model if a stage that requests QNN would run on the CPU; "cpu"
             allows it. `placement` reports the result.
-        allow_native: as of `Config`, in addition to what the `Config` allows.
-        timeout: seconds for loading. Default: none.
+        allow_native: as for `Config`, in addition to the names that the `Config` allows.
+        timeout: seconds for loading. Default: no limit.
 
     Raises:
         GenerationFolderInvalid: the folder lacks a file, or one is damaged.
@@ -169,36 +169,39 @@ class Model(Shown):
 
     @property
     def type(self) -> str:
-        """Type of the model, in genai's words."""
+        """Type of the model, as genai reports it."""
         return self._info.type
 
     @property
     def device_type(self) -> str:
-        """genai's name of the device. A pipeline is "CPU" wherever its stages run; see `placement`."""
+        """Name of the device, as genai reports it: "CPU" for every pipeline, wherever its stages run; see
+        `placement`."""
         return self._info.device_type
 
     @property
     def info(self) -> GenerationModelInfo:
-        """Layout, window, context and more."""
+        """Facts about the loaded model: layout, window size, context length and more."""
         return self._info
 
     @property
     def placement(self) -> tuple[StagePlacement, ...]:
-        """Where each stage runs."""
+        """Placement of each stage: on the NPU or on the CPU."""
         return self._info.stages
 
     @property
     def host(self) -> Host:
-        """The host that it is loaded in."""
+        """Host that the model is loaded in."""
         return self._remote.host
 
     def close(self) -> None:
-        """Free the model now, if no generator uses it; a later call loads it again. Without `close` a dropped model
-        is freed with the next call to the host."""
+        """Free the model now if no generator uses it. A later call loads the model again.
+
+        Without `close`, a model that is no longer referenced is freed with the next call to the host.
+        """
         self._remote.forget()
 
     def create_multimodal_processor(self) -> MultiModalProcessor:
-        """Return what makes inputs of the model from a prompt with pictures and sound.
+        """Return a processor that creates inputs of the model from a prompt with pictures and sound.
 
         Raises:
             GenerationUnsupported: the model takes only text.
@@ -227,7 +230,7 @@ class Adapters(Shown):
         remote, loaded = model._remote, self._loaded
 
         def load_all(process: HostProcess, number: int, deadline: float | None) -> None:
-            # A copy: another thread may load a further one meanwhile.
+            # A copy: another thread may load a further adapter during the loop.
             for name, path in list(loaded.items()):
                 arguments = {"path": path, "name": name}
                 call_object(process, number, "load", arguments, (), deadline, remote.context)
@@ -239,17 +242,17 @@ class Adapters(Shown):
         return self._model.recipe.label
 
     def _shown_facts(self) -> Iterator[Fact]:
-        # A copy: another thread may load a further one meanwhile.
+        # A copy: another thread may load a further adapter during the loop.
         for name, path in list(self._loaded.items()):
             yield f"{name} ({path})", ""
         if not self._loaded:
             yield "none loaded", ""
 
     def load(self, adapter_file_path: str | os.PathLike[str], adapter_name: str) -> None:
-        """Load an adapter's file."""
+        """Load an adapter from a file."""
         path = os.path.abspath(os.fsdecode(adapter_file_path))
         self._call("load", {"path": path, "name": adapter_name})
-        # Behind the call: a file that the host refuses is not loaded again in each further host.
+        # After the call: a file that the host refused must not be loaded again in later hosts.
         self._loaded[adapter_name] = path
 
     def unload(self, adapter_name: str) -> None:
@@ -258,7 +261,7 @@ class Adapters(Shown):
         self._loaded.pop(adapter_name, None)
 
     def number_in(self, process: HostProcess, deadline: float | None) -> int:
-        """Its number in this process, with all adapters loaded."""
+        """Return the object's number in this process, with all adapters loaded."""
         return self._remade.number_in(process, deadline)
 
     def _call(self, operation: str, arguments: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""Messages whose content has parts: pictures and sound are taken out, and marks for them stay in the text.
+"""Messages whose content has parts: extract pictures and sound, and leave placeholders in the text.
 
-Each kind of model has marks of its own, which onnxruntime-genai replaces by the tokens of the picture. Templates
-of some models write the marks themselves, for parts of the type "image" or "audio"; for the others the marks are
-written here, as the examples of onnxruntime-genai do. Pure functions; any thread.
+Each type of model has its own placeholders, which onnxruntime-genai replaces by the tokens of the picture. The chat
+templates of some models insert the placeholders for parts of the type "image" or "audio"; for the other models this
+module inserts them, as the examples of onnxruntime-genai do. Pure functions; safe to call from any thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.specs import GenerationModelInfo
 
 _QWEN: Final = {"image": "<|vision_start|><|image_pad|><|vision_end|>"}
-# By the type of the model; {} is the number of the picture or recording.
+# Placeholders by type of model. {} is the number of the picture or recording.
 _MARKS: Final[Mapping[str, Mapping[str, str]]] = {
     "fara": _QWEN,
     "mistral3": {"image": "[IMG]"},
@@ -36,8 +36,8 @@ def split_media(
     """Return the messages for the chat template, and the contents of the pictures and recordings in their order.
 
     Raises:
-        PromptRefused: the model does not take pictures or sound, or a file cannot be read.
-        OptionError: a part is not one of "text", "image" and "audio".
+        PromptRefused: the model does not accept pictures or sound, or a file cannot be read.
+        OptionError: the type of a part is not "text", "image" or "audio".
     """
     found: dict[str, list[bytes]] = {"image": [], "audio": []}
     if not any(_kind(part) in found for message in messages for part in _parts(message)):
@@ -64,7 +64,7 @@ def _kind(part: Any) -> Any:
 
 
 def _part(info: GenerationModelInfo, part: Any, found: Mapping[str, list[bytes]]) -> dict[str, Any]:
-    """Return the part for the template."""
+    """Return the part as the chat template gets it, and append its picture or recording to `found`."""
     kind = _kind(part)
     if kind == "text" and isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}

@@ -1,20 +1,21 @@
 """`GeneratorPool`: generators of finished answers, kept so that a later prompt processes only its new tokens.
 
 The key of a kept generator is the model object, the search options, the guidance and the salt. The first three are
-fixed when the native generator is created; the salt separates users, since the number of reused tokens and the time
-to the first token show which prompts were sent before. Nothing else changes the state of a generator: the model
-object includes the folder, the QNN options and the host; the chat template and earlier messages show in the tokens,
-which are compared one by one; `generate` sets no adapter. Stop texts, `timeout` and `max_tokens` act in this
-process and are set for each answer.
+fixed when the native generator is created. The salt separates users, since the number of reused tokens and the time
+to the first token reveal which prompts were sent before. Nothing else changes the state of a generator: the model
+object includes the folder, the QNN options and the host; the chat template and earlier messages affect only the
+tokens, which are compared one by one; `generate` does not set an adapter. Stop texts, `timeout` and `max_tokens`
+are applied in this process and set for each answer.
 
-With guidance onnxruntime-genai (0.13 to 0.18) takes the grammar back to its beginning when it rewinds. A kept
-generator is always rewound, at least by the token that is appended again, so each answer begins its grammar.
+With guidance, onnxruntime-genai (0.13 to 0.18) resets the grammar when a generator is rewound. A kept generator is
+always rewound, at least by the token that is appended again, so each answer starts at the beginning of its grammar.
 
-A generator is not kept where the answer could differ from that of a new one, or where nothing would be saved:
+A generator is not kept where its answer could differ from that of a new generator, or where no time would be saved:
 
 - with a sampling seed, since random numbers continue where the last answer ended;
 - with `logprobs`, several sequences, or after a cancelled or failed answer;
-- on pipelines with fixed windows, and where past and present share no buffer: there the host replays the history;
+- on pipelines with fixed windows, and where past and present do not share a buffer: there the host replays the
+  history;
 - past 4096 tokens of Phi models, whose rotary factors change there for the whole history.
 """
 
@@ -63,15 +64,15 @@ class _Kept:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PoolStats:
-    """What a `GeneratorPool` has done and holds.
+    """Statistics of a `GeneratorPool`.
 
     Attributes:
-        idle: generators that are kept.
-        in_use: generators of answers that are under way.
-        kept_bytes: memory of both kinds: their KV caches with a full context, as far as it is known.
-        hits: answers that took a kept generator.
-        misses: answers that could have taken one, and got a new one.
-        reused_tokens: tokens of prompts that were not processed again.
+        idle: generators that wait for a prompt.
+        in_use: generators of unfinished answers.
+        kept_bytes: memory of the KV caches of idle and used generators with a full context, as far as it is known.
+        hits: answers that reused a kept generator.
+        misses: answers that were allowed to reuse a generator and got a new one.
+        reused_tokens: prompt tokens that were not processed again.
     """
 
     idle: int = 0
@@ -83,16 +84,16 @@ class PoolStats:
 
 
 class GeneratorPool(Shown):
-    """Idle generators for `generate(..., pool=)`. Any thread.
+    """Idle generators for `generate(..., pool=)`. Safe to use from any thread.
 
-    A generator serves one answer at a time. Of two answers with the same prefix at the same time, the second one
-    gets a new generator.
+    A generator serves one answer at a time. If two answers with the same prefix overlap, the second answer gets a
+    new generator.
 
     Args:
-        most: maximum number of generators, those in use included. The least recently used idle one is freed first;
-            generators in use beyond the maximum are freed when their answer ends.
-        max_bytes: maximum of the memory of their KV caches, those in use included, likewise. A model whose KV cache
-            alone is larger gets new generators. Default: no limit.
+        most: maximum number of generators, including those in use. The least recently used idle generator is freed
+            first; generators in use beyond the maximum are freed when their answer ends.
+        max_bytes: maximum size of all KV caches, including those in use; applied like `most`. A model whose KV
+            cache alone is larger always gets new generators. Default: no limit.
     """
 
     def __init__(self, most: int = 4, max_bytes: int | None = None) -> None:
@@ -103,9 +104,9 @@ class GeneratorPool(Shown):
         self._most = most
         self._max_bytes = max_bytes
         self._lock = renew_in_forks(Lock())
-        # The least recently used first.
+        # Ordered by last use, the oldest first.
         self._idle: list[_Kept] = []
-        # Of the generators in use, by their id: the memory, and the tokens that they had.
+        # For each generator in use, by `id`: size of its KV cache, and number of tokens that it reused.
         self._busy: dict[int, tuple[int, int]] = {}
         self._hits = self._misses = self._reused = 0
 
@@ -119,7 +120,7 @@ class GeneratorPool(Shown):
 
     @property
     def stats(self) -> PoolStats:
-        """What the pool has done and holds now."""
+        """Statistics of the pool."""
         with self._lock:
             counts = len(self._idle), len(self._busy), self._bytes()
             return PoolStats(*counts, self._hits, self._misses, self._reused)
@@ -129,12 +130,15 @@ class GeneratorPool(Shown):
         return self._most > 0 and (self._max_bytes is None or model.info.kv_bytes <= self._max_bytes)
 
     def take(self, model: Model, params: GeneratorParams, tokens: Sequence[int], salt: str) -> Generator:
-        """Return a generator that already has the longest common prefix, or a new one. End its use with `put`."""
+        """Return the generator with the longest common prefix, or a new one.
+
+        The caller gives it back with `put`.
+        """
         with self._lock:
             found = self._best(model, params, tokens, salt)
             if found is not None:
                 self._idle.remove(found)
-            # A new one does nothing in the host before its first call.
+            # A new generator sends nothing to the host before its first call, so the lock is held only briefly.
             generator = Generator(model, params) if found is None else found.generator
             common = 0 if found is None else _common(found.tokens, tokens)
             self._busy[id(generator)] = (model.info.kv_bytes, common)
@@ -151,7 +155,7 @@ class GeneratorPool(Shown):
         return generator
 
     def put(self, model: Model, params: GeneratorParams, generator: Generator, salt: str, *, keep: bool) -> None:
-        """End the use of a generator, and keep it for later prompts or free it."""
+        """Take back a generator; keep it for later prompts, or free it."""
         if not keep or generator.stats.reseeded:
             self._end_use(generator)
             generator.close()
@@ -163,7 +167,7 @@ class GeneratorPool(Shown):
         _free(surplus)
 
     def clear(self) -> bool:
-        """Free all idle generators. Returns whether there were any."""
+        """Free all idle generators. Return whether there were any."""
         with self._lock:
             idle, self._idle = self._idle, []
         _free(idle)
@@ -175,7 +179,7 @@ class GeneratorPool(Shown):
 
     def _count(self, generator: Generator) -> None:
         _, common = self._busy.pop(id(generator))
-        # A replay has processed the whole history again.
+        # A replay processed the whole history again.
         self._reused += 0 if generator.stats.replays else common
 
     def _bytes(self) -> int:
@@ -187,7 +191,8 @@ class GeneratorPool(Shown):
             if not kept.fits(model, params, salt):
                 continue
             common = _common(kept.tokens, tokens)
-            # A generator of which less than half is of use belongs to another conversation, which may go on.
+            # A generator with less than half of its tokens in common belongs to another conversation, which may
+            # continue.
             if common > longest and 2 * common >= len(kept.tokens) and not _doubtful(model, kept.tokens, tokens):
                 best, longest = kept, common
         return best
@@ -204,7 +209,7 @@ class GeneratorPool(Shown):
 
 
 def can_reuse(params: GeneratorParams) -> bool:
-    """Return whether a generator with these parameters gives the answers of a new one."""
+    """Return whether a reused generator with these parameters gives the same answers as a new one."""
     info, options = params._model.info, params.get_search_options()
     shares = options.get("past_present_share_buffer")
     seed = options.get("random_seed")
@@ -217,7 +222,7 @@ def can_reuse(params: GeneratorParams) -> bool:
 
 
 def _common(kept: Sequence[int], tokens: Sequence[int]) -> int:
-    """Length of the common prefix. The last token of the prompt does not count: the model must process it."""
+    """Return the length of the common prefix. The last prompt token never counts: the model must process it."""
     most = min(len(kept), len(tokens) - 1)
     return next((at for at in range(most) if kept[at] != tokens[at]), most)
 

@@ -1,4 +1,4 @@
-"""What a generator is made from, and what was done to keep it right."""
+"""Recipe of a generator, and statistics of how a generation was kept correct."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class GenerationStats:
-    """What was done to keep a generation right.
+    """Counters of a generation.
 
-    replays: how often a new native generator took the history over (a further prompt on a fixed window, a full
-    window, a rewind, a new host). forced: tokens that were fed again one by one for it. reseeded: whether sampling
-    began a new sequence of random numbers. restarts: how often a new host went on with it. steps: requests for
-    tokens. first_token_s: seconds of the requests for the last prompt and its first token.
+    Attributes:
+        replays: how often a new native generator was given the history (a further prompt on a fixed window, a full
+            window, a rewind, a new host).
+        forced: tokens of the history that were fed again one by one in replays.
+        reseeded: whether sampling began a new sequence of random numbers.
+        restarts: how often the generation continued in a new host.
+        steps: requests for tokens.
+        first_token_s: seconds that the requests for the last prompt and its first token took.
     """
 
     replays: int = 0
@@ -30,9 +34,12 @@ class GenerationStats:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NamedInputs:
-    """What `Generator.set_inputs` got.
+    """Inputs that `Generator.set_inputs` was given.
 
-    given: arrays of the application. made: inputs in the host, of which `names` are used.
+    Attributes:
+        given: arrays of the application.
+        made: inputs in the host.
+        names: the tensors of `made` that are used.
     """
 
     given: dict[str, Any]
@@ -42,7 +49,8 @@ class NamedInputs:
 
 @dataclasses.dataclass
 class GenerationRecipe:
-    """What a generator is made from. search: options by name. guidance: type, data, whether to use ff tokens."""
+    """Everything needed to create a generator. search: options by name. guidance: type, data, whether to use ff
+    tokens."""
 
     search: dict[str, Any] = dataclasses.field(default_factory=dict)
     guidance: tuple[str, str, bool] | None = None
@@ -64,11 +72,11 @@ class GenerationRecipe:
         }
 
     def values(self) -> list[Any]:
-        """The arrays of `inputs`, then those of `named`."""
+        """Return the arrays of `inputs`, then those of `named`."""
         return [*self.inputs.values(), *(() if self.named is None else self.named.given.values())]
 
     def objects(self) -> list[Any]:
-        """The objects of the host that it is made from."""
+        """Return the objects in the host that the generator needs."""
         adapter = [] if self.adapter is None else [self.adapter[0]]
         made = None if self.named is None else self.named.made
         return adapter if made is None else [*adapter, made.remade]

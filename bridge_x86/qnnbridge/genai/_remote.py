@@ -1,15 +1,15 @@
-"""Objects of the host for generation, and models among them, that every host can make again.
+"""Objects in the host for generation, such as models, that can be created again in every later host.
 
-An application's object has a recipe, and an object of the host only in the generation in which it was used last. A
+An object of the application has a recipe, and has a native object only in the host in which it was used last. A
 call goes through these states::
 
-    QUARANTINE ASKED --> HOST RUNNING --> OBJECT MADE THERE --> IN THE HOST --> answered
-          ^                                     |                   |
-          |                                     v                   v
-          +-------------------------------- DEATH EXPLAINED (not by this call, or once by it)
+    CHECK QUARANTINE --> HOST RUNNING --> CREATE OBJECT THERE --> IN THE HOST --> answered
+          ^                                      |                   |
+          |                                      v                   v
+          +--------------------------------- HOST DIED (not because of this call, or once because of it)
 
-A death that the call may have caused is followed by one more attempt. The second one puts the prompt (or the model,
-while it is loaded) into quarantine, and is raised. Any thread.
+After a crash that the call may have caused, the call is attempted once more. A second such crash quarantines the
+prompt (or the model, if it was being loaded), and its error is raised. Safe to use from any thread.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ if TYPE_CHECKING:
     from qnnbridge._supervision.host_process import HostProcess, Patience
 
 
-# --- calls on objects of the host that are made again when a host dies ---
+# --- calls on objects in the host, which are created again after a crash of the host ---
 
 T = TypeVar("T")
 
-# Header, buffers and context of the request that makes an object in a process.
+# Returns header, buffers and context of the request that creates an object in a process.
 MakeRequest = Callable[["HostProcess", "float | None"], "tuple[dict[str, Any], tuple[Any, ...], CallContext]"]
 
-# Process, number of the object there, deadline.
+# Arguments: process, number of the object there, deadline.
 Complete = Callable[["HostProcess", int, "float | None"], None]
 
-# How often a daemon's host died under a connection that stayed.
+# How often the daemon's host died while the connection to the daemon stayed open.
 _losses: weakref.WeakKeyDictionary[Host, int] = weakref.WeakKeyDictionary()
 
-# Deaths that one call may have caused before it is given up.
+# Crashes that one call may cause and still be repeated.
 OWN_DEATHS: Final = 1
 
 
@@ -80,11 +80,11 @@ def survive(
 ) -> T:
     """Run `attempt` on objects of the host as `retries.survive` does.
 
-    context: what a death in the call counts against.
+    context: what is blamed for a crash in the call.
     """
 
     def alone(process: HostProcess, deadline: float | None) -> T:
-        # Isolated by attempt: a death makes suspects, which the next attempt has to run without company.
+        # Isolated anew in each attempt: after a crash, the next attempt has to run suspects alone.
         with host.isolate(context, deadline):
             return attempt(process)
 
@@ -94,7 +94,7 @@ def survive(
 
 
 class _ObjectPolicy(retries.Policy):
-    """The policy of a call on objects."""
+    """Retry policy of calls on objects in the host."""
 
     _own = 0
 
@@ -105,14 +105,15 @@ class _ObjectPolicy(retries.Policy):
     def judge(self, _process: HostProcess, error: BridgeError) -> Death | bool:
         if not self._host.is_daemon or not isinstance(error, (StateLost, HostCrashed)):
             return False
-        # The daemon's host died, and the daemon has explained it. The connection stays, its objects are gone.
+        # The daemon's host died, and the daemon has explained the crash. The connection stays open, but the objects
+        # are lost.
         _losses[self._host] = _losses.get(self._host, 0) + 1
         return Death(error, isinstance(error, StateLost) or error.details.get("from_outside") is True)
 
     def repeats(self, death: Death, patience: Patience) -> bool:
         if isinstance(death.error, Closed):
             return False
-        # Only deaths that the call may have caused count against it.
+        # Only crashes that the call may have caused count.
         self._own += not death.innocent
         if self._own > OWN_DEATHS or not patience.is_left():
             self.check_quarantine()
@@ -131,9 +132,9 @@ def call_object(
     context: CallContext,
     stopping: Terminable | None = None,
 ) -> Frame:
-    """Call an operation of an object, whose number is known. Raises as `Channel.call` does.
+    """Call an operation of the object with this number. Raises the same errors as `Channel.call`.
 
-    stopping: may end it.
+    stopping: flag with which another thread can end the call.
     """
     header, buffers = operation_request(number, operation, arguments, values)
     with TerminateRelay(stopping, process.channel) as on_sent:
@@ -143,20 +144,20 @@ def call_object(
 def operation_request(
     number: int, operation: str, arguments: dict[str, Any], values: Sequence[Any]
 ) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """The request that calls an operation of an object: header and buffers."""
+    """Return header and buffers of the request that calls an operation of an object."""
     header, buffers = object_message(arguments, values)
     return {**header, "op": "object.call", "object": number, "operation": operation, "objects": []}, buffers
 
 
-# How long native code may go on after the deadline of its call.
+# How long native code may continue after the deadline of its call.
 OVERDUE_S: Final = 5.0
 _LOOK_S: Final = 0.2
 
 
 def end_overdue(host: Host, grace_s: float = OVERDUE_S) -> bool:
-    """Wait until the host has ended the calls that were given up; replace it by a new one if it does not.
+    """Wait until the host has ended all calls that timed out. Replace a host that does not end them in time.
 
-    Calls of others are finished or made again. Returns whether the host was replaced.
+    Other calls finish, or are repeated in the new host. Return whether the host was replaced.
     """
     process, until = host.supervisor.running, time.monotonic() + grace_s
     while process is not None and process is host.supervisor.running and process.channel.requests.abandoned:
@@ -165,16 +166,20 @@ def end_overdue(host: Host, grace_s: float = OVERDUE_S) -> bool:
             return True
         sleep(_LOOK_S)
         with contextlib.suppress(BridgeError):
-            host.ping(_LOOK_S)  # reads the answers of calls that were given up
+            host.ping(_LOOK_S)  # reads the late answers of the calls that timed out
     return False
 
 
 class Remade:
-    """An object of the host that is made again in each generation. Any thread.
+    """Object in the host that is created again in each new host. Safe to use from any thread.
 
-    kind: its name. make: gives header, buffers and context of the request that makes it in this process. complete:
-    puts into a new one, by its number, what it must have before any thread uses it. Neither may refer to what owns
-    this: the owner would stay until the garbage collector runs.
+    Args:
+        kind: name of the kind of object.
+        make: returns header, buffers and context of the request that creates the object in a process.
+        complete: prepares a new object, given its number, before any thread uses it.
+
+    Neither function may refer to the owner of this `Remade`, which would then be freed by the garbage collector
+    only.
     """
 
     def __init__(
@@ -190,17 +195,17 @@ class Remade:
         self.times_made = 0
 
     def number_in(self, process: HostProcess, deadline: float | None) -> int:
-        """Its number there; makes it if need be."""
-        # Read once and without the lock: another thread may replace it, and the common case must not wait for a
-        # model that is being loaded.
+        """Return the object's number in the process. Create the object if necessary."""
+        # Read once, because another thread may replace it, and without the lock, because the common case must not
+        # wait for a model that is being loaded.
         found = self._object
         if found is not None and self._is_in(found, process):
             return found.number
 
         def make() -> int:
             if self._object is None or not self._is_in(self._object, process):
-                # Before the new one is made: if that fails, the object of the dead host must not be taken for
-                # alive.
+                # Before the new object is created: if that fails, the object of the dead host must not count as
+                # existing.
                 self._object = None
                 self._object = self._create(process, deadline)
             return self._object.number
@@ -212,12 +217,12 @@ class Remade:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the last known host has it. Asks no host and takes no lock."""
+        """Whether the object exists in the last known host. Sends no request and takes no lock."""
         return self._object is not None
 
     def forget(self) -> None:
-        """It is lost, or cannot be used: the next call makes another."""
-        # Taken away before it is released: no call in another thread can still be given its number.
+        """Discard the object in the host; the next call creates a new one."""
+        # Removed before it is released, so that no other thread gets its number afterwards.
         found, self._object = self._object, None
         if found is not None:
             found.release()
@@ -225,12 +230,12 @@ class Remade:
     def _create(self, process: HostProcess, deadline: float | None) -> HostObject:
         header, buffers, context = self._request(process, deadline)
         sent: list[int] = []
-        # Read before the request: a host of the daemon that dies during it makes this object count as lost.
+        # Read before the request: if the daemon's host dies during the request, the new object counts as lost.
         losses = _losses.get(self.host, 0)
         try:
             frame = process.channel.call(header, buffers, deadline, context, sent.append)
         except BaseException:
-            # It may be made all the same; its number is that of the request.
+            # The host may create the object all the same; its number is the id of the request.
             for number in sent:
                 self.host.release_object_later(process.generation, number)
             raise
@@ -239,7 +244,7 @@ class Remade:
         self.times_made += 1
         made = HostObject(self.host, process.generation, field(frame.header, "object", "int"), self._kind)
         if self._complete is not None:
-            # If it fails, the object goes with its last reference, and the next call makes another.
+            # If this fails, the object is released with its last reference, and the next call creates a new one.
             self._complete(process, made.number, deadline)
         return made
 
@@ -248,15 +253,15 @@ class Remade:
         return self._make(process, deadline)
 
     def _made(self, frame: Frame) -> None:
-        """Take the answer to the request that made the object."""
+        """Process the answer to the request that created the object."""
 
     def answer_of_creation(self) -> Frame | None:
-        """Return the answer to the request that made the object, once, if it also answers the call."""
+        """Return the answer to the request that created the object if it also answers the call, and only once."""
         return None
 
     def _is_in(self, found: HostObject, process: HostProcess) -> bool:
         there = found.generation == process.generation and not found.released
-        # Through a daemon the generation stays the same when its host dies, so deaths are counted apart.
+        # Through a daemon the generation stays the same when the host dies, so these deaths are counted separately.
         return there and self._made_after == _losses.get(self.host, 0)
 
 
@@ -279,20 +284,20 @@ class ModelRecipe:
 
     @property
     def options_hash(self) -> str:
-        """Of everything but the folder, and the permissions: they do not change a model that is loaded."""
+        """Hash of everything except the folder and the permissions, which do not change a loaded model."""
         parts = [self.steps, self.fallback, [(name, hashlib.sha256(data).hexdigest()) for name, data in self.data]]
         return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class RunsAhead(Protocol):
-    """A generation. tokens: taken by the application. ahead: further ones that have arrived."""
+    """Generation. tokens: tokens taken by the application. ahead: further tokens that have arrived."""
 
     tokens: list[int]
     ahead: collections.deque[int]
 
 
 class RemoteModel(Remade):
-    """A model in whichever host runs. Any thread."""
+    """Model that is loaded in the current host when it is needed. Safe to use from any thread."""
 
     def __init__(self, host: Host, recipe: ModelRecipe) -> None:
         super().__init__(host, "GenaiModel")
@@ -304,28 +309,32 @@ class RemoteModel(Remade):
         self.ahead: weakref.ref[RunsAhead] | None = None
 
     def open(self, timeout_s: float | None) -> GenerationModelInfo:
-        """Load it now."""
+        """Load the model now."""
         deadline = deadline_after(timeout_s)
         survive(self.host, lambda process: self.number_in(process, deadline), self.context, deadline, timeout_s)
         assert self.info is not None
         return self.info
 
     def number_in(self, process: HostProcess, deadline: float | None) -> int:
-        """Its number in this process; loads it there if need be."""
+        """Return the model's number in the process. Load the model if necessary."""
         try:
             return super().number_in(process, deadline)
         except ModelQuarantined as refusal:
-            # The host knows the fingerprint of the model, the application the reports of its deaths: together they
-            # make the error that names both. A daemon has done that already.
+            # The host's error contains the fingerprint of the model; the crash reports are in the application.
+            # `check_quarantine` raises an error with both. A daemon's error is complete already.
             if not self.host.is_daemon:
                 self._book_on(str(refusal.details.get("fingerprint", "")))
                 self.host.supervisor.check_quarantine(self.context)
             raise
 
     def context_of(self, label: str, arguments: Any, values: Sequence[Any] = ()) -> CallContext:
-        """Return the suspect of a death in a call with these arguments: the model with them, never the model alone.
+        """Return the context that is blamed for a crash in a call: the model with these arguments, never the model
+        alone.
 
-        label: of the call, as text. arguments: JSON.
+        Args:
+            label: description of the call.
+            arguments: JSON-serialisable arguments of the call.
+            values: tensors of the call.
         """
         import numpy as np
 
@@ -348,9 +357,10 @@ class RemoteModel(Remade):
         values: Sequence[Any] = (),
         timeout: float | None = None,
     ) -> Frame:
-        """Call an operation of an object that the model made. what: the object with its operation, for messages.
+        """Call an operation of an object that the model created.
 
-        A death in it counts against the model with these arguments.
+        A crash in the call is blamed on the model with these arguments. `what` describes the object and its
+        operation in messages.
         """
         deadline = deadline_after(timeout)
         context = self.context_of(f"a call of {what}", [operation, arguments], values)
@@ -373,7 +383,16 @@ class RemoteModel(Remade):
         values: Any = None,
         complete: Complete | None = None,
     ) -> Remade:
-        """An object that an operation of the model makes. arguments, values: give the request's, each time."""
+        """Return an object that an operation of the model creates.
+
+        Args:
+            kind: name of the kind of object.
+            operation: operation of the model that creates the object.
+            arguments: returns the arguments of the request; called for each new host.
+            others: further objects in the host that the request refers to.
+            values: returns the tensors of the request; called for each new host.
+            complete: see `Remade`.
+        """
 
         def make(process: HostProcess, deadline: float | None) -> Any:
             header, buffers = object_message(arguments(), () if values is None else values())
@@ -396,7 +415,8 @@ class RemoteModel(Remade):
                 "allow_native": list(recipe.allow_native),
                 "data": [name for name, _ in recipe.data],
                 "cache": cache.folder if cache.enabled else None,
-                # Of the first loading: a folder that has changed since is refused. Histories belong to its model.
+                # Of the first load. A folder that has changed since is refused, because histories belong to its
+                # model.
                 "fingerprint": None if self.info is None else self.info.fingerprint,
                 "quarantined": [] if quarantine is None else list(quarantine.fingerprints(self.options_hash)),
             },
@@ -406,32 +426,32 @@ class RemoteModel(Remade):
 
     def _made(self, frame: Frame) -> None:
         self.info = GenerationModelInfo.from_wire(field(frame.header, "result", "Mapping[str, Any]"))
-        # A set: several stages with the same cure make one warning.
+        # A set: several stages with the same remedy cause one warning.
         took = {stage.placement.npu_memory for stage in self.info.stages} - {""}
         texts = [*self.info.notes, *(f"{self.info.label} is {words}." for words in took)]
         show_notices([Notice("once", text) for text in texts])
         self._book_on(self.info.fingerprint)
 
     def _book_on(self, fingerprint: str) -> None:
-        # From now on a death during a call is booked on this model.
+        # From now on a crash during a call is blamed on this model.
         if fingerprint != self.context.fingerprint:
             self.context = dataclasses.replace(self.context, fingerprint=fingerprint)
 
 
 def tokens_of(tokens: Any) -> list[int]:
-    """Token ids from whatever genai takes: an array, a list, a Tensor; of a batch one sequence after the other."""
+    """Return token ids of an array, a list or a `Tensor` as a list; sequences of a batch one after the other."""
     import numpy as np
 
     given = tokens.as_numpy() if hasattr(tokens, "as_numpy") else tokens
     array = np.asarray(given)
-    # An empty list is one of floats in numpy.
+    # numpy converts an empty list to an array of floats.
     if array.size and not np.issubdtype(array.dtype, np.integer):
         raise OptionError(f"Token ids are integers, not {array.dtype}.", fix="Encode the text with a Tokenizer.")
     return [int(one) for one in array.reshape(-1)]
 
 
 def token_values(*lists: Sequence[int]) -> list[Any]:
-    """Token ids as values of the wire."""
+    """Return lists of token ids as arrays for a request."""
     import numpy as np
 
     return [np.asarray(one, np.int64) for one in lists]

@@ -1,4 +1,4 @@
-"""`Tensor` and `NamedTensors`: arrays under genai's names."""
+"""`Tensor` and `NamedTensors`: arrays with the interface of genai's classes."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from qnnbridge_protocol.shown import Shown
 if TYPE_CHECKING:
     from qnnbridge_protocol.shown import Fact
 
-# The tensor with the prompt.
+# Name of the tensor that contains the prompt.
 INPUT_IDS: Final = "input_ids"
 
 
 class Tensor(Shown):
-    """An array. genai's own tensor is in the host, and is made of this when it is needed."""
+    """Array of the application. The host creates a native tensor from it when one is needed."""
 
     def __init__(self, array: Any) -> None:
         import numpy as np
 
-        # A copy: later changes of the caller's array do not show.
+        # A copy: later changes to the caller's array have no effect.
         self._array = np.array(array, order="C")
 
     def _shown_facts(self) -> Iterator[Fact]:
         yield f"{self._array.dtype}{list(self._array.shape)}", ""
 
     def as_numpy(self) -> Any:
-        """The array itself."""
+        """Return the array, not a copy."""
         return self._array
 
     def shape(self) -> list[int]:
-        """The dimensions."""
+        """Return the dimensions."""
         return list(self._array.shape)
 
     def type(self) -> int:
-        """Number of the element type, as ONNX has it."""
+        """Return the number that ONNX assigns to the element type."""
         from qnnbridge_protocol.elements import LAYOUTS
 
         return next(int(e) for e, layout in LAYOUTS.items() if layout.named and layout.storage == self._array.dtype)
@@ -48,7 +48,7 @@ class Tensor(Shown):
 
 
 class MadeInputs(Protocol):
-    """Tensors that are in the host. names: theirs. tokens, shape: those of ``input_ids``."""
+    """Tensors in the host. names: their names. tokens, shape: contents and dimensions of ``input_ids``."""
 
     names: Sequence[str]
     tokens: Sequence[int]
@@ -58,7 +58,7 @@ class MadeInputs(Protocol):
 
 
 class NamedTensors(Shown):
-    """Tensors by name. Those that a `MultiModalProcessor` made stay in the host; reading one gives a copy."""
+    """Tensors by name. Tensors of a `MultiModalProcessor` stay in the host; reading one returns a copy."""
 
     def __init__(self) -> None:
         self._tensors: dict[str, Tensor] = {}
@@ -68,7 +68,7 @@ class NamedTensors(Shown):
 
     @classmethod
     def of(cls, made: MadeInputs) -> NamedTensors:
-        """Return the tensors that a processor made."""
+        """Return the tensors that a `MultiModalProcessor` created."""
         import numpy as np
 
         found = cls()
@@ -107,5 +107,5 @@ class NamedTensors(Shown):
         return len(self._tensors) + len(self._remote)
 
     def keys(self) -> list[str]:
-        """The names."""
+        """Return the names of all tensors."""
         return [*self._tensors, *self._remote]

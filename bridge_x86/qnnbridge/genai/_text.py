@@ -1,4 +1,4 @@
-"""`generate`: from a prompt to text, with stop texts, deadline and cancel."""
+"""`generate`: generate text from a prompt, with stop texts, a deadline and cancellation."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 Prompt = str | Sequence[int] | NamedTensors | Sequence[Mapping[str, Any]]
 FinishReason = Literal["stop", "length", "cancelled"]
-# Gives a generator back to its pool; the argument says whether to keep it.
+# Returns a generator to its pool. Argument: whether the pool should keep it.
 Release = Callable[[bool], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Probability of a token, before temperature, penalties and guidance.
+    """Probability of a generated token, before temperature, penalties and guidance.
 
     Args:
-        token: the one that was generated.
+        token: the generated token.
         logprob: natural logarithm of its probability.
-        offset: characters of the answer before it.
-        top: the most likely tokens with theirs, the likeliest first.
+        offset: number of characters of the answer before the token.
+        top: the most likely tokens with the logarithms of their probabilities, the most likely first.
     """
 
     token: int
@@ -60,15 +60,17 @@ class TokenLogprobs:
 
 
 class TextStream(Shown, Iterator[str]):
-    """The pieces of an answer, as they are made. One thread at a time, but `cancel` may be called by any.
+    """Iterator over the pieces of an answer, as they are generated.
+
+    One thread at a time, but `cancel` may be called from any thread.
 
     Attributes:
         text: the answer so far.
-        tokens: its tokens.
+        tokens: token ids of the answer so far.
         prompt_tokens: number of tokens of the prompt.
-        cached_tokens: how many of them a generator of the pool had processed before.
+        cached_tokens: number of prompt tokens that a generator of the pool had already processed.
         finish_reason: "stop" (an end token or a stop text), "length" or "cancelled"; ``None`` before the end.
-        logprobs: one for each of `tokens`, if `generate` was asked for them.
+        logprobs: one entry for each of `tokens` if `generate` was called with `logprobs`.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class TextStream(Shown, Iterator[str]):
         self._held = ""
         self._cancelled = False
         self._release = release
-        # Held between the end of the answer and `cancel`: the generator may serve another answer afterwards.
+        # Orders `cancel` and the end of the answer, after which the generator may serve another answer.
         self._lock = renew_in_forks(Lock())
         self._stats: GenerationStats | None = None
 
@@ -133,7 +135,7 @@ class TextStream(Shown, Iterator[str]):
         with self._lock:
             if self._stats is not None:
                 return
-            # Only an answer that has ended by itself leaves a generator in a known state.
+            # The state of the generator is known only if the answer was completed.
             keep = not self._cancelled and self.finish_reason in ("stop", "length")
             self._cancelled = True
             self._stats = dataclasses.replace(self._generator.stats)
@@ -144,37 +146,37 @@ class TextStream(Shown, Iterator[str]):
 
     @property
     def stats(self) -> GenerationStats:
-        """What was done to keep the generation right."""
+        """Counters of the generation, such as its restarts in new hosts."""
         return self._stats or self._generator.stats
 
     def cancel(self) -> None:
-        """Stop the answer before its next token, or the prompt between two nodes of the model. Returns at once."""
+        """Stop the answer before its next token, or the prompt between two nodes of the model. Do not wait."""
         with self._lock:
             if self._stats is not None:
                 return
             self._cancelled = True
         flag = self._generator._remote.stopping
-        # A listener waits for the host's answer, which the caller need not.
+        # In a thread: setting the flag waits for the host's answer, and the caller should not.
         start_thread("qnnbridge cancel", flag.assign, True)
 
     def begin(self, prompt: _ReadPrompt) -> None:
-        """Process the prompt, or what the generator does not have of it. By `generate`."""
+        """Process the part of the prompt that the generator has not processed yet. Called by `generate`."""
         have = self._generator.token_count()
         try:
             if prompt.inputs is not None:
                 self._generator.set_inputs(prompt.inputs)
             else:
-                # The first token comes with the prompt, unless its logits are read before.
+                # The first token is generated in the same request, unless its logits must be read before.
                 self._generator._remote.append(tokens_of(prompt.tokens[have:]), 1 if self._top is None else 0)
         except Cancelled:
             self._end_if_cancelled()
-        # A replay has processed the whole history again.
+        # A replay processed the whole history again.
         self.cached_tokens = 0 if self.stats.replays else have
 
     def _next_piece(self) -> str:
         if self._cancelled:
             return self._finish("cancelled")
-        # An end token is seen below when it comes, so what ends here is a limit.
+        # End tokens are handled below, so an end here is a limit of the length.
         if self._generator.is_done() or len(self.tokens) == self._max_tokens:
             return self._finish("length")
         left = None if self._deadline is None else self._deadline - time.monotonic()
@@ -191,7 +193,7 @@ class TextStream(Shown, Iterator[str]):
         logits = None
         try:
             if self._top is not None:
-                # Before the token: afterwards they would be those of the next one.
+                # Before the token is generated: afterwards the logits are those of the next token.
                 logits = self._generator.get_logits()
             self._generator.generate_next_token()
         except Cancelled:
@@ -199,26 +201,26 @@ class TextStream(Shown, Iterator[str]):
         token = int(self._generator.get_next_tokens()[0])
         self.tokens.append(token)
         if logits is not None:
-            # Text that is held back comes before this token as well.
+            # Text that is held back also comes before this token.
             before = len(self.text) + len(self._held)
             self.logprobs.append(_logprobs(logits, token, before, self._top or 0))
-        # The end token belongs to `tokens` and to no text.
+        # The end token belongs to `tokens`, but not to the text.
         if token in self._generator._model.info.eos:
             return self._finish("stop")
         return self._up_to_stop(self._pieces.decode(token, timeout=_left_s(self._deadline)))
 
     def _up_to_stop(self, piece: str) -> str:
-        """What can be handed out: not a stop text, nor what may be the beginning of one."""
+        """Return the text that can be delivered: without a stop text, and without a possible beginning of one."""
         if not self._stop:
             return piece
         text = self._held + piece
-        # In the held text with the new piece: a stop text may come in several tokens.
+        # The held text is included, because a stop text may consist of several tokens.
         found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
         if found:
             self._held = ""
             self._finish("stop")
             return text[: min(found)]
-        # The longest end of the text that begins a stop text. `range` leaves out whole ones, found above.
+        # The longest end of the text that is the beginning of a stop text. Complete stop texts were found above.
         keep = max(
             (n for stop in self._stop for n in range(1, min(len(stop), len(text) + 1)) if text.endswith(stop[:n])),
             default=0,
@@ -227,14 +229,14 @@ class TextStream(Shown, Iterator[str]):
         return text[: len(text) - keep]
 
     def _end_if_cancelled(self) -> str:
-        """Where `Cancelled` has been caught."""
+        """Finish a cancelled answer; otherwise raise the `Cancelled` that is being handled again."""
         if not self._cancelled:
             raise
         return self._finish("cancelled")
 
     def _finish(self, reason: FinishReason) -> str:
         self.finish_reason = reason
-        # The host is ahead by up to a step: it stops now, and other generations of the device get its turn.
+        # Stops the host, which runs ahead by up to a step, so that other generations get their turn.
         self._generator._remote.settle()
         return ""
 
@@ -263,30 +265,31 @@ def generate(
 
     Args:
         model: the model.
-        prompt: a text, used unchanged; token ids; what a `MultiModalProcessor` made; or messages (role, content)
+        prompt: a text, used unchanged; token ids; inputs of a `MultiModalProcessor`; or messages (role, content)
             for the chat template. The content of a message is a text, or a list of parts: {"type": "text",
-            "text": ...}, {"type": "image"} and {"type": "audio"}, these two with "path", or with the bytes of a
+            "text": ...}, {"type": "image"} and {"type": "audio"}, the last two with "path", or with the bytes of a
             file as "image" or "audio".
-        tokenizer: the model's; default a new one.
-        max_tokens: maximum length of the answer; default as many as fit.
+        tokenizer: tokenizer of the model. Default: a new one.
+        max_tokens: maximum number of tokens of the answer. Default: as many as fit into the context.
         stop: texts that end the answer; they are not part of it.
-        timeout: seconds for the whole answer, the tokenizer and the chat template included, then
-            `DeadlineExceeded`. Default: none.
-        seed: of random numbers.
-        temperature: 0 takes the most likely token, other values sample. Default: as the model's config says.
+        timeout: seconds for the whole answer, including tokenizer and chat template, until `DeadlineExceeded` is
+            raised. Default: no limit.
+        seed: seed of the random numbers.
+        temperature: 0 takes the most likely token, other values sample. Default: the setting of the model's config.
         top_p, top_k: restrict sampling to the most likely tokens.
-        guidance: kind and text of a grammar, as of `GeneratorParams.set_guidance`.
-        template: chat template in place of the model's.
-        logprobs: number of most likely tokens in `TextStream.logprobs` for each token. The host then makes
+        guidance: type and text of a grammar, as for `GeneratorParams.set_guidance`.
+        template: chat template to use instead of the model's.
+        logprobs: number of most likely tokens in `TextStream.logprobs` for each token. The host then generates
             one token at a time. Default: `TextStream.logprobs` stays empty.
         on_begin: called with the stream before the prompt is processed, so that another thread can cancel it.
-        pool: keeps the generator at the end of the `with` block, for later prompts that begin with the same
+        pool: pool that keeps the generator after the `with` block, for later prompts that begin with the same
             tokens. Default: every answer has a new generator.
-        cache_salt: only prompts with the same salt share generators of the pool. Give each user another one.
-        search: further options of the search.
+        cache_salt: only prompts with the same salt share generators of the pool. Use a different salt for each
+            user.
+        search: further search options, see `GeneratorParams.set_search_options`.
 
     Returns:
-        The pieces of the answer. The prompt has been processed.
+        Iterator over the pieces of the answer. The prompt has been processed already.
 
     Raises:
         PromptRefused: the prompt is empty or too long, or a picture or recording cannot be read.
@@ -312,8 +315,8 @@ def generate(
     reusable = pool is not None and pool.takes(model) and can_reuse(params)
     if logprobs is not None or read.inputs is not None or not reusable:
         pool = None
-    # So the host makes nothing beyond the limit. A max_length above the context would be refused. A kept generator
-    # has the whole context, since max_length cannot be changed.
+    # Keeps the host from generating beyond the limit. A max_length above the context would be refused. A kept
+    # generator gets the whole context, since max_length cannot be changed later.
     if most is not None and most < model.info.context_length and "max_length" not in search:
         params.set_search_options(max_length=most if pool is None else model.info.context_length)
     generator = Generator(model, params) if pool is None else pool.take(model, params, tokens, cache_salt)
@@ -329,13 +332,13 @@ def generate(
         try:
             stream.begin(read)
         except BridgeError as error:
-            # Idle generators go first when memory is short.
+            # When memory is short, idle generators are freed.
             short = isinstance(error, Busy) or error.details.get("npu_memory")
             if pool is None or not short or not pool.clear():
                 raise
             stream.begin(read)
     except BaseException:
-        stream.__exit__()  # else its KV cache stays as long as the traceback of the error
+        stream.__exit__()  # otherwise the traceback of the error keeps the KV cache alive
         raise
     return stream
 
@@ -347,13 +350,13 @@ def _release(
 
 
 def _left_s(deadline: float | None) -> float | None:
-    """Seconds until then, for a call that raises `DeadlineExceeded` itself."""
+    """Return the seconds until the deadline, at least 0.001: the call itself raises `DeadlineExceeded`."""
     return None if deadline is None else max(0.001, deadline - time.monotonic())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ReadPrompt:
-    """tokens: of the prompt. inputs: with pictures and sound, if it has any."""
+    """Prompt. tokens: its token ids. inputs: its inputs if it has pictures or sound."""
 
     tokens: Sequence[int]
     inputs: NamedTensors | None = None
@@ -386,11 +389,11 @@ def _read(
 def _logprobs(logits: Any, token: int, offset: int, count: int) -> TokenLogprobs:
     import numpy as np
 
-    # The last row: of several, the others belong to tokens of the prompt.
+    # The last row: earlier rows belong to tokens of the prompt.
     row = np.asarray(logits).reshape(-1, logits.shape[-1])[-1].astype(np.float64)
-    # The largest becomes 0, so that no exponential overflows.
+    # The largest value becomes 0, so that no exponential overflows.
     row -= row.max()
     row -= np.log(np.exp(row).sum())
-    # Stable: of equal ones the smaller token id comes first.
+    # Stable: among equal values, the smaller token id comes first.
     best = np.argsort(-row, kind="stable")[:count]
     return TokenLogprobs(token, float(row[token]), offset, tuple((int(one), float(row[one])) for one in best))

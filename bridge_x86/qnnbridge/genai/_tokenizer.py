@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 
 class HasRemote(Protocol):
-    """A model of the application."""
+    """Model of the application."""
 
     _remote: RemoteModel
 
 
 class Tokenizer(Shown):
-    """The model's tokenizer. Any thread.
+    """Tokenizer of a model. Safe to use from any thread.
 
-    ``timeout=`` of its methods: seconds that the call may take, then `DeadlineExceeded`. Default: no limit.
+    ``timeout=`` of the methods: seconds until `DeadlineExceeded` is raised. Default: no limit.
     """
 
     def __init__(self, model: HasRemote) -> None:
         self._model = model._remote
         self._options: dict[str, str] = {}
         self._ids: dict[str, Any] | None = None
-        # A local name: with `self` in the function the tokenizer and `remade` would keep each other.
+        # A local variable: with `self` in the function, the tokenizer and `remade` would refer to each other.
         options = self._options
         self.remade = self._model.child("GenaiTokenizer", "tokenizer", lambda: {"options": options})
 
@@ -49,13 +49,13 @@ class Tokenizer(Shown):
             yield f"{name}={value}", ""
 
     def encode(self, text: str, *, timeout: float | None = None) -> npt.NDArray[np.int32]:
-        """The tokens of a text."""
+        """Return the tokens of a text."""
         import numpy as np
 
         return np.asarray(self._call("encode", {"texts": [whole_text(str(text))]}, timeout=timeout)[0], np.int32)
 
     def encode_batch(self, texts: Sequence[str]) -> Tensor:
-        """The tokens of several texts, padded on the right."""
+        """Return the tokens of several texts, padded on the right."""
         import numpy as np
 
         rows = self._call("encode", {"texts": [whole_text(str(text)) for text in texts]})
@@ -65,16 +65,16 @@ class Tokenizer(Shown):
         return Tensor(padded)
 
     def decode(self, tokens: Any, *, timeout: float | None = None) -> str:
-        """The text of tokens."""
+        """Return the text of tokens."""
         return str(self._call("decode", {}, token_values(tokens_of(tokens)), timeout)[0])
 
     def decode_batch(self, tokens: Any, *, timeout: float | None = None) -> list[str]:
-        """The texts of several rows of tokens."""
+        """Return the text of each row of tokens."""
         rows = tokens.as_numpy() if isinstance(tokens, Tensor) else tokens
         return list(self._call("decode", {}, token_values(*(tokens_of(row) for row in rows)), timeout))
 
     def to_token_id(self, text: str) -> int:
-        """The id of a single token by its text."""
+        """Return the id of the token with this text."""
         return int(self._call("to_token_id", {"text": str(text)}))
 
     def apply_chat_template(
@@ -86,8 +86,16 @@ class Tokenizer(Shown):
         add_generation_prompt: bool = True,
         timeout: float | None = None,
     ) -> str:
-        """The prompt for a conversation: JSON list of maps with role and content."""
-        # An escape of JSON, unless its backslash is one that is escaped itself.
+        """Return the prompt for a conversation.
+
+        Args:
+            messages: JSON list of objects with "role" and "content".
+            template_str: chat template to use instead of the model's.
+            tools: JSON list of the functions that the model may call.
+            add_generation_prompt: whether the prompt ends with the beginning of an answer.
+            timeout: see `Tokenizer`.
+        """
+        # A JSON escape of character 0, unless the backslash itself is escaped.
         if "\\u0000" in str(messages).replace("\\\\", ""):
             raise _cut_off()
         arguments = {
@@ -102,11 +110,11 @@ class Tokenizer(Shown):
         """Set options of this tokenizer: add_special_tokens, skip_special_tokens."""
         texts = {name: _option_text(value) for name, value in options.items()}
         self._call("update_options", {"options": texts})
-        # Behind the call: an option that genai refuses would make each further tokenizer fail.
+        # After the call: an option that genai refuses would make each later tokenizer fail.
         self._options.update(texts)
 
     def create_stream(self) -> TokenizerStream:
-        """A decoder for single tokens."""
+        """Return a decoder for single tokens."""
         return TokenizerStream(self._model, self.remade)
 
     @property
@@ -143,16 +151,16 @@ class Tokenizer(Shown):
 
 
 class TokenizerStream(Shown):
-    """Decodes tokens one by one; a token may give no text until the next one. One thread at a time.
+    """Decoder of single tokens. A token may add no text until the next token arrives. One thread at a time.
 
-    Tokens that a generator of the model has made ahead are decoded in the same call as the one before them.
+    Tokens that a generator of the model has generated ahead are decoded in the same request as the current token.
     """
 
     def __init__(self, model: RemoteModel, source: Remade) -> None:
         self._model = model
-        # A tokenizer, or a processor of pictures and sound.
+        # The tokenizer or multimodal processor that creates the native stream.
         self._source = source
-        # What the application has given, and what the host's stream has been given beyond that, with its texts.
+        # Tokens decoded for the application; and tokens that the host's stream has decoded ahead, with their texts.
         self._given: list[int] = []
         self._known: collections.deque[tuple[int, str]] = collections.deque()
         self._remade = self._new()
@@ -164,10 +172,10 @@ class TokenizerStream(Shown):
         yield f"{counted(len(self._given), 'token')} decoded", ""
 
     def decode(self, token: int, *, timeout: float | None = None) -> str:
-        """The text that a token adds. timeout: seconds, then `DeadlineExceeded`."""
+        """Return the text that a token adds. timeout: seconds until `DeadlineExceeded` is raised."""
         token = int(token)
-        # The application decodes another token than the one made ahead. The host's stream has the latter already,
-        # and cannot go back: a new stream gets what was given, and no more.
+        # The application decodes another token than the one decoded ahead. The host's stream cannot go back, so a
+        # new stream decodes the tokens given so far.
         if self._known and self._known[0][0] != token:
             self._known.clear()
             self._remade.forget()
@@ -181,7 +189,7 @@ class TokenizerStream(Shown):
                 if len(pieces) != len(tokens):
                     raise desync(f"{len(pieces)} texts for {len(tokens)} tokens")
             except BaseException:
-                # The host's stream may have decoded these tokens or not: the next call gets a new one.
+                # The host's stream may or may not have decoded these tokens: the next call gets a new stream.
                 self._remade.forget()
                 self._remade = self._new()
                 raise
@@ -191,10 +199,10 @@ class TokenizerStream(Shown):
         return piece
 
     def _ahead(self, token: int) -> list[int]:
-        """Tokens that are likely to be given next."""
+        """Return the tokens that the application will most likely decode next."""
         reference = self._model.ahead
         generation = None if reference is None else reference()
-        # The stream may serve another generation of the model. Its last token is the sign that it does not.
+        # The stream may serve another generation of the model, unless this token is the generation's last token.
         if generation is None or generation.tokens[-1:] != [token]:
             return []
         return list(generation.ahead)
@@ -204,9 +212,9 @@ class TokenizerStream(Shown):
 
 
 class _RemoteStream(Remade):
-    """A stream in whichever host runs. The request that makes it already decodes the first tokens.
+    """Native stream in the current host. The request that creates the stream also decodes the first tokens.
 
-    source: the tokenizer or processor that makes it. given: tokens that it must have decoded before.
+    source: the tokenizer or processor that creates the stream. given: tokens that it must decode before.
     """
 
     def __init__(self, model: RemoteModel, source: Remade, given: list[int]) -> None:
@@ -214,7 +222,7 @@ class _RemoteStream(Remade):
         self._model = model
         self._source = source
         self._given = given
-        # Tokens of the next call.
+        # Tokens that the next call decodes.
         self.first: list[int] = []
         self._answer: Frame | None = None
 

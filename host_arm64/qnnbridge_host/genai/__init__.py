@@ -1,5 +1,6 @@
-"""Text generation: the only room of the host that knows onnxruntime-genai.
+"""Text generation: the only package of the host that uses onnxruntime-genai.
 
-`kinds` are the objects that an application has here (`serve/handlers.py`): models and their generators. They
-are loaded with the first one, so a host that generates no text pays nothing. May import `model/` and `engine/`.
+`object_kinds` defines the objects that an application can create here (`serve/handlers.py`), such as models and
+generators. The package is imported when the first object is created, so a host that does not generate text saves
+the import. May import `model/` and `engine/`.
 """

@@ -1,20 +1,21 @@
-"""One generation: a native generator, and what it takes to make an equal one again.
+"""Generation: a native generator, and the history needed to create an equivalent one.
 
 genai handles windows of a fixed size wrongly: it pads a prompt to a multiple of the window and counts the pads, so
-short prompts write beyond max_length, and a second prompt in the same generator is placed behind the pads. With any
-shapes it forgets the last token of an answer when a further prompt comes. Here the true tokens are kept, and an
-irregularity makes a new native generator:
+short prompts write beyond max_length, and a second prompt in the same generator is placed after the pads. With all
+shapes, genai loses the last token of an answer when a further prompt is appended. This module keeps the real
+tokens, and creates a new native generator whenever the old one would be wrong:
 
     EMPTY -- append --> NATIVE -- generate --> NATIVE
       ^                   |
-      |                   | a prompt behind others on a fixed window, the window is full, fewer tokens than it has
+      |                   | a further prompt on a fixed window, a full window, a rewind that genai cannot do
       +-- tokens kept ----+
 
-What was given is prefilled in one piece. What was generated is fed again token by token (its choice is forced
-through the logits), because the stage for prompts rounds otherwise than the stage for single tokens: greedy search
-then goes on exactly. Sampling starts a new sequence of random numbers, so there everything is prefilled.
+Prompts are prefilled in one piece. Generated tokens are fed again one by one (each choice is forced through the
+logits), because the stage for prompts rounds differently from the stage for single tokens; so greedy search
+continues exactly. Sampling starts a new sequence of random numbers, so with sampling the whole history is
+prefilled.
 
-Not thread-safe; the table of objects admits one call at a time.
+Not thread-safe; the table of objects allows one call at a time.
 """
 
 from __future__ import annotations
@@ -42,19 +43,20 @@ from qnnbridge_protocol.errors import (
     PromptRefused,
 )
 
-# How long a token waits for the next one, to share its frame: less than a screen shows, more than a frame costs.
+# How long a token waits to share a frame with the next one: too short to see, but longer than sending a frame.
 HOLD_S: Final = 0.002
 # Far below any logit, and finite.
 _FORBIDDEN: Final = -1e9
 _INT32_MAX: Final = 2**31
-# Sizes of what genai allocates before it looks at anything else, and the most of each.
+# Options whose sizes genai allocates before it checks anything, and their maximum.
 _SIZES: Final = ("batch_size", "num_beams", "num_return_sequences")
 _MOST_SEQUENCES: Final = 1024
 
 
 @dataclasses.dataclass
 class GenerationSettings:
-    """What a generator is made from. search: options by name. guidance: type, data, whether to use ff tokens."""
+    """Everything needed to create a generator. search: options by name. guidance: type, data, whether to use ff
+    tokens."""
 
     search: dict[str, float | bool]
     guidance: tuple[str, str, bool] | None = None
@@ -66,9 +68,9 @@ class GenerationSettings:
 
 @dataclasses.dataclass(frozen=True)
 class PromptInputs:
-    """What comes with a prompt: pictures and sound.
+    """Inputs that accompany a prompt: pictures and sound.
 
-    tokens: of the prompt. Those that stand for pictures and sound may be outside of the vocabulary.
+    tokens: token ids of the prompt. Tokens that stand for pictures and sound may be outside of the vocabulary.
     """
 
     arrays: dict[str, Any]
@@ -77,8 +79,11 @@ class PromptInputs:
 
 @dataclasses.dataclass
 class Repairs:
-    """replays: how often a new native generator took the history. forced: tokens that were fed again one by one.
-    reseeded: whether sampling began a new sequence of random numbers."""
+    """Counters of the measures that kept a generation correct.
+
+    replays: how often a new native generator was given the history. forced: tokens that were fed again one by one.
+    reseeded: whether sampling began a new sequence of random numbers.
+    """
 
     replays: int = 0
     forced: int = 0
@@ -86,9 +91,10 @@ class Repairs:
 
 
 class Generation:
-    """A native generator and its true history.
+    """Native generator with its real history.
 
-    tokens: the true history. base: how many of them were given, the others were generated.
+    tokens: the history, without pads. base: length of the history up to the last prompt; later tokens were
+        generated.
     """
 
     def __init__(self, model: GenaiModel, settings: GenerationSettings) -> None:
@@ -98,7 +104,7 @@ class Generation:
         self._seen = 0
         # Whether the native generator has more tokens than the history.
         self._is_ahead = False
-        # The native generator while it takes a prompt.
+        # The native generator while it processes a prompt.
         self._prefilling: Object | None = None
         self.tokens: list[int] = []
         self.base = 0
@@ -107,44 +113,44 @@ class Generation:
         self.repairs = Repairs()
         folder = model.folder
         self._window = folder.window
-        # A model with a stage for pictures or sound cannot be rewound: onnxruntime-genai leaves its KV cache as it
-        # is, and reports no error.
+        # A model with a stage for pictures or sound cannot be rewound: onnxruntime-genai does not change its KV
+        # cache, and reports no error.
         self._appends = self._window is None and not folder.modalities
         self.max_length = int(self._option("max_length", 0)) or folder.context_length
         self._shares = bool(self._option("past_present_share_buffer", True))
-        # Whether the history has to be fed as it came to be: see the module's text on rounding.
+        # Whether generated tokens must be fed one by one: see the module's docstring on rounding.
         self._exact = not self._option("do_sample", False) or settings.guidance is not None
         self._check_settings()
 
     @property
     def kv_bytes(self) -> int:
-        """Memory of the KV cache with a full context, for all sequences."""
+        """Bytes of the KV cache with a full context, for all sequences."""
         beams = max(int(self._option(name, 1)) for name in ("num_beams", "num_return_sequences"))
         return self._model.kv_bytes * self.rows * beams
 
-    # --- what the client asks ---
+    # --- operations of the client ---
 
     def restore(self, tokens: Sequence[int], base: int) -> None:
-        """The history of a generator that is gone. Nothing native happens yet."""
-        # The application keeps the history (ADR 0017): this host may be another one than that which made it.
+        """Set the history of an earlier generator. The native generator is created later."""
+        # The application keeps the history (ADR 0017), which may come from an earlier host.
         self.tokens, self.base = list(tokens), base
         self.done, self._is_ahead, self._native = False, False, None
 
     def align(self, length: int) -> None:
-        """The client has taken this many tokens: forget those that were generated ahead."""
+        """Drop the tokens generated ahead: the client has taken the first `length` tokens."""
         if length > len(self.tokens):
             raise GenerationError("The host's generator has fewer tokens than the application.")
         if length < len(self.tokens):
             del self.tokens[length:]
             self.base = min(self.base, length)
             self._is_ahead, self.done = True, False
-            # The native generator cannot be rewound in these cases (pads, no shared cache, nothing left): it
-            # is made again.
+            # In these cases (pads, no shared cache, no tokens left) the native generator cannot be rewound: a new
+            # one is created.
             if not self._appends or not self._shares or not length:
                 self._native = None
 
     def append(self, tokens: Sequence[int], stop: StopSignal) -> None:
-        """Add a prompt, or a further one. Raises `PromptRefused`."""
+        """Append a prompt. Raise `PromptRefused` if the prompt is invalid or too long."""
         self._check_prompt(tokens)
         again = bool(self.tokens)
         appended = self._native is not None and self._append(tokens, stop)
@@ -155,10 +161,11 @@ class Generation:
         self.done = len(self.tokens) >= self.max_length
 
     def generate(self, count: int, stop: StopSignal, emit: Callable[[list[int]], None] | None) -> list[int]:
-        """Up to `count` tokens. Those that `emit` was not given are returned.
+        """Generate up to `count` tokens. Return the tokens that were not passed to `emit`.
 
-        emit: given tokens as they are made, together if they take less than `HOLD_S`. A token that would wait
-        longer for the next one, for another generation's prompt or for a replay goes at once.
+        emit: called with tokens as they are generated; tokens that take less than `HOLD_S` are passed together. A
+        token that would wait longer for the next token, another generation's prompt or a replay is passed
+        immediately.
         """
         made: list[int] = []
         began = before = time.monotonic()
@@ -177,7 +184,7 @@ class Generation:
         return made
 
     def interrupt(self) -> None:
-        """End the processing of a prompt, from another thread. ONNX Runtime looks between two nodes."""
+        """Stop the processing of a prompt, from another thread. ONNX Runtime checks for it between two nodes."""
         # Read once: the generating thread may clear it at any moment.
         native = self._prefilling
         if native is not None:
@@ -185,7 +192,7 @@ class Generation:
                 self._model.library.call("OgaGenerator_SetRuntimeOption", native.handle, b"terminate_session", b"1")
 
     def logits(self, stop: StopSignal) -> Any:
-        """Of the next token: what the model makes of the history."""
+        """Return the logits of the next token."""
         self._ready(stop)
         with self._model.turns:
             return self._tensor("OgaGenerator_GetLogits")
@@ -193,12 +200,14 @@ class Generation:
     def set_logits(self, logits: Any, stop: StopSignal) -> None:
         self._ready(stop)
         with self._model.turns:
-            self._tensor("OgaGenerator_GetLogits")  # computes them; they would overwrite what is set
+            self._tensor(
+                "OgaGenerator_GetLogits"
+            )  # runs the model, which would otherwise overwrite the logits set here
             made = make_tensor(self._model.library, np.asarray(logits, np.float32))
             self._call("OgaGenerator_SetLogits", made.handle)
 
     def tensor(self, name: str, which: str, stop: StopSignal) -> Any:
-        """An input or output of the last run."""
+        """Return an input or output of the last run."""
         self._ready(stop)
         function = "OgaGenerator_GetInput" if which == "input" else "OgaGenerator_GetOutput"
         with self._model.turns:
@@ -207,14 +216,14 @@ class Generation:
     # --- native steps ---
 
     def _append(self, tokens: Sequence[int], stop: StopSignal) -> bool:
-        """Append to the native generator. False if it cannot, or is to stop; it cannot be used then.
+        """Append to the native generator. Return False and discard it if that is impossible or was stopped.
 
-        The model has not processed the token that was generated last, and genai forgets it: it is appended again.
+        The last generated token is appended again: the model has not processed it, and genai loses it.
         """
         last = self.tokens[-1:] if self._is_ahead or self.base < len(self.tokens) else []
-        # A rewind takes guidance back to the beginning of an answer: right for a new answer, not within one.
+        # A rewind resets guidance to the beginning of an answer: right for a new answer, wrong within one.
         guided = not tokens and self.base < len(self.tokens) and self._settings.guidance is not None
-        # genai takes a pad token at the end of what is appended for filling; `_build` forces it.
+        # genai ignores a pad token at the end of the appended tokens as padding; `_build` forces it.
         ends = [*last, *tokens][-1:]
         filled = bool(ends) and ends[0] == self._model.filler
         if self._appends and (self._shares or not last) and not guided and not filled:
@@ -223,8 +232,8 @@ class Generation:
             try:
                 with self._model.turns.prompt():
                     if last:
-                        # Takes the last token back, which the model has not processed, to append it again
-                        # with the new ones.
+                        # Removes the last token, which the model has not processed. It is appended again with the
+                        # new tokens.
                         self._call("OgaGenerator_RewindTo", len(self.tokens) - 1)
                     if last or tokens:
                         self._call(
@@ -236,7 +245,7 @@ class Generation:
                 pass
             finally:
                 self._prefilling = None
-            # Only now: `interrupt` may have ended the native generator for good until here.
+            # Checked only now: until here `interrupt` may have stopped the native generator permanently.
             if appended and not stop.stopped:
                 return True
         self._native = None
@@ -249,18 +258,18 @@ class Generation:
         new = self._new_tokens()
         self.tokens += new
         if self._is_done():
-            # genai stops at max_length with its pads counted. Only an end token or the true length is an end.
+            # genai counts its pads and stops at max_length. Only an end token or the real length ends the answer.
             at_end = not new or new[-1] in self._model.folder.eos or len(self.tokens) >= self.max_length
             if self._window is None or at_end:
                 self.done = True
                 new = self._with_end_token(new)
             else:
-                self._native = None  # full, and only because of its pads
+                self._native = None  # full only because of its pads
         self.done = self.done or len(self.tokens) >= self.max_length
         return new
 
     def _with_end_token(self, new: list[int]) -> list[int]:
-        """The end token is returned, and is no part of the history: genai keeps it out of the sequence, too."""
+        """Return the new tokens including the end token, which is not part of the history, as in genai."""
         eos = self._model.folder.eos
         if new and new[-1] in eos:
             del self.tokens[-1]
@@ -276,7 +285,7 @@ class Generation:
             self._build(stop, again=True)
 
     def _build(self, stop: StopSignal, *, again: bool) -> None:
-        """A native generator that has the history."""
+        """Create a native generator with the history."""
         if not self.tokens:
             raise GenerationError("The generator has no tokens yet.", fix="Call append_tokens first.")
         if again:
@@ -289,7 +298,7 @@ class Generation:
             self._native = self._make(_pads(given, self._window.size) if self._window else 0, again=again)
             self._prefilling = self._native
             with self._model.turns.prompt():
-                # `interrupt` does nothing before `_prefilling` is set: a stop that came earlier is seen here.
+                # `interrupt` has no effect before `_prefilling` is set, so an earlier stop is checked here.
                 if not stop.stopped:
                     self._call("OgaGenerator_AppendTokens", token_array(self.tokens[:given]), given)
             self._seen, self._is_ahead = self._count(), False
@@ -306,10 +315,10 @@ class Generation:
             raise Cancelled("The call was cancelled.")
 
     def _in_one_piece(self) -> int:
-        """How many tokens of the history are prefilled; the others are fed one by one.
+        """Return how many tokens of the history are prefilled; the others are fed one by one.
 
-        Pad tokens that the model generated are fed one by one: in a prefill genai takes them for filling, on a
-        window at any place, with dynamic shapes at the end.
+        Pad tokens that the model generated are fed one by one. In a prefill, genai ignores them as padding:
+        everywhere with a fixed window, at the end with dynamic shapes.
         """
         filler, given = self._model.filler, self.base
         if self._window is None:
@@ -323,7 +332,7 @@ class Generation:
         size, room = self._window.size, self._model.folder.context_length
         if len(self.tokens) + _pads(given, size) < room:
             return given
-        # With its pads it would leave no room. Whole windows need none.
+        # With pads the history would fill the context. Whole windows need no pads.
         whole = first // size * size
         while whole >= room:
             whole -= size
@@ -336,14 +345,14 @@ class Generation:
         params = native.make("GeneratorParams", "OgaCreateGeneratorParams", model.handle, keeps=(model,))
         search = dict(settings.search)
         if self._window is not None:
-            # The pads count for genai. The true limits are held in `generate`.
+            # genai counts the pads. `generate` applies the real limits.
             search["max_length"] = self._model.folder.context_length
             if search.get("min_length"):
                 search["min_length"] = float(search["min_length"]) + pads
         if again and self._option("do_sample", False):
             seed = int(self._option("random_seed", -1))
-            # Another seed than the first generator's: the same one would repeat its random numbers. A given
-            # seed stays reproducible.
+            # A different seed than that of the first generator, whose random numbers would be repeated otherwise.
+            # Derived from the given seed, so that results are reproducible.
             fresh = secrets.randbelow(_INT32_MAX) if seed < 0 else (seed + len(self.tokens)) % _INT32_MAX
             search["random_seed"] = fresh
         for name, value in search.items():
@@ -358,15 +367,15 @@ class Generation:
         if settings.adapter is not None:
             adapters, name = settings.adapter
             native.call("OgaSetActiveAdapter", made.handle, adapters.handle, name.encode())
-            # genai refers to it without owning it.
+            # genai refers to the adapters without owning them.
             made.keeps += (adapters,)
         for name, value in settings.inputs:
             tensor = make_tensor(native, value)
             native.call("OgaGenerator_SetModelInput", made.handle, name.encode(), tensor.handle)
             made.keeps += (tensor,)
         if settings.named is not None:
-            # Last of the inputs: further ones would move the names of these, to which genai has pointers. The
-            # processor has to be there: with it the model learns which input is meant by which name.
+            # After all other inputs: adding further inputs would move the names of these in memory, to which genai
+            # has pointers. The processor must exist, because it tells the model which name belongs to which input.
             if self._model.folder.modalities:
                 self._model.processor()
             tensors = named_tensors(native, settings.named.arrays)
@@ -378,7 +387,7 @@ class Generation:
         return made
 
     def _force(self, tokens: Sequence[int], stop: StopSignal) -> None:
-        """Feed tokens as if they had been generated."""
+        """Feed tokens one by one, as if the model had generated them."""
         forced: Any = None
         for token in tokens:
             if stop.stopped:
@@ -390,12 +399,12 @@ class Generation:
                         cause="It ends an answer within its last window, which cannot be fed token by token.",
                         fix="Begin a new conversation, or shorten the history.",
                     )
-                # Reading them runs the model. Logits that are set before that are overwritten by the run.
+                # Reading the logits runs the model, which would overwrite logits set before.
                 shape = self._tensor("OgaGenerator_GetLogits").shape
                 if forced is None or forced.shape != shape:
                     forced = np.full(shape, _FORBIDDEN, np.float32)
                 flat = forced.reshape(-1)
-                # One logit far above all others: the same token for greedy search and for every temperature.
+                # One logit far above all others: greedy search and every temperature choose this token.
                 flat[token] = -_FORBIDDEN
                 made = make_tensor(self._model.library, forced)
                 self._call("OgaGenerator_SetLogits", made.handle)
@@ -423,7 +432,7 @@ class Generation:
         return int(self._model.library.get("OgaGenerator_GetSequenceCount", self._handle, 0))
 
     def _new_tokens(self) -> list[int]:
-        """Those that the native generator has and had not before: one, or several with guidance."""
+        """Return the tokens added since the last call: one, or several with guidance."""
         count = self._count()
         data = self._model.library.get("OgaGenerator_GetSequenceData", self._handle, 0)
         new: list[int] = data[self._seen : count]
@@ -433,7 +442,7 @@ class Generation:
     # --- checks ---
 
     def _option(self, name: str, otherwise: Any) -> Any:
-        # An option that is null in genai_config.json counts as not given.
+        # An option that is null in genai_config.json counts as missing.
         value = self._settings.search.get(name, self._model.folder.search.get(name, otherwise))
         return otherwise if value is None else value
 
@@ -477,7 +486,7 @@ class Generation:
         folder = self._model.folder
         if not tokens:
             raise PromptRefused("The prompt has no tokens.", fix="Append at least one token.")
-        # Without a vocabulary in the config: what genai's 32 bits hold.
+        # If the config does not contain the size of the vocabulary, the limit is genai's 32 bits.
         size = folder.vocab_size or _INT32_MAX
         named = self._settings.named
         marks = frozenset[int]() if named is None else named.tokens
@@ -489,7 +498,7 @@ class Generation:
                 fix="Encode the text with this model's tokenizer.",
                 details={"token": wrong, "vocab_size": folder.vocab_size},
             )
-        # A batch has its rows one behind the other.
+        # The rows of a batch follow each other.
         total = (len(self.tokens) + len(tokens)) // self.rows
         if total > self.max_length:
             raise PromptRefused(
@@ -500,8 +509,8 @@ class Generation:
                 details={"tokens": total, "max_length": self.max_length, "context_length": folder.context_length},
             )
         filler = self._model.filler
-        # On a window genai takes the token for a pad at any place, with dynamic shapes only at the end. Those that
-        # the model itself generated are allowed: see `_in_one_piece`.
+        # genai ignores the token as a pad: everywhere with a fixed window, only at the end with dynamic shapes. Pad
+        # tokens that the model generated are allowed: see `_in_one_piece`.
         if (
             filler is not None
             and self.rows == 1

@@ -1,11 +1,11 @@
-"""JSON schemas that an answer keeps to: checked before the library of guidance sees them. Pure.
+"""Check JSON schemas for guidance before the guidance library reads them. Pure functions.
 
-The library (llguidance in onnxruntime-genai) bounds most of what a schema may ask for, but not all: an integer near
--2**63 ends the process; a large `multipleOf`, thousands of properties and `minItems` take minutes and gigabytes in
-a call that cannot be interrupted. The bounds below were measured with onnxruntime-genai 0.18: each part that they
-let pass takes at most about three seconds on one core.
+The library (llguidance in onnxruntime-genai) limits most of what a schema may contain, but not everything: an
+integer near -2**63 crashes the process; a large `multipleOf`, thousands of properties and `minItems` take minutes
+and gigabytes in a call that cannot be interrupted. The limits below were measured with onnxruntime-genai 0.18: each
+part of a schema within them takes at most about three seconds on one core.
 
-Regular expressions and grammars of other kinds are bounded by the library alone.
+Regular expressions and grammars of other types are limited by the library only.
 """
 
 from __future__ import annotations
@@ -19,36 +19,34 @@ from urllib.parse import unquote
 
 from qnnbridge_protocol.errors import GenerationError
 
-# Characters of a schema or grammar, and levels of JSON in a schema. The library takes fewer levels.
+# Characters of a schema or grammar, and levels of JSON in a schema. The library accepts fewer levels.
 MOST_CHARACTERS: Final = 1_000_000
 MOST_LEVELS: Final = 128
-# Of the items of all arrays of a schema; takes a second. The library writes a rule for each item that minItems and
-# maxItems name, and refuses maxItems above 65,000 itself.
+# Sum of minItems and maxItems of all arrays of a schema; 100,000 take a second. The library creates a rule for each
+# of these items, and itself refuses maxItems above 65,000.
 MAX_ITEMS: Final = 100_000
-# Of all alternatives, and of the values in const and enum: members of enum, anyOf, oneOf, allOf, prefixItems,
-# arrays.
+# Number of all alternatives: members of enum, anyOf, oneOf, allOf and prefixItems, and of arrays in const and enum.
 MOST_ALTERNATIVES: Final = 10_000
-# Of all properties and fields of constants. The time grows with the square of them: 2,000 take 3 s.
+# Number of all properties and fields of constants. The time grows with the square: 2,000 take 3 s.
 MOST_PROPERTIES: Final = 1_000
 MOST_REQUIRED: Final = 2_000
-# Of all names of properties and texts in const and enum; a million characters take 10 s.
+# Characters of all property names and of the texts in const and enum; a million take 10 s.
 MOST_TEXT: Final = 200_000
 # Numbers with a minimum or maximum; 300 take 1.3 s.
 MOST_RANGES: Final = 500
-# The sum of all `multipleOf`, without their decimal points and the zeros at their ends: the library makes a state
-# for each remainder. 99,999 takes 6 s.
+# Sum of all `multipleOf`, without decimal points and trailing zeros: the library creates a state for each
+# remainder. 99,999 takes 6 s.
 MOST_REMAINDERS: Final = 20_000
-# Of all regular expressions together, and how often one may repeat what is repeated itself: (a{1000}){1000} takes 9
-# s.
+# Characters of all regular expressions together, and product of nested repetitions: (a{1000}){1000} takes 9 s.
 MOST_PATTERN_CHARACTERS: Final = 20_000
 MOST_REPETITIONS: Final = 100_000
-# Integers a little above -2**63 and below end the process.
+# Integers below about -2**63 crash the process.
 LARGEST: Final = 2**62
 
 _COUNTS: Final = ("minItems", "maxItems")
 _PATTERNS: Final = ("pattern", "whitespace_pattern", "item_separator", "key_separator")
-# Where a value of the document stands: in a schema, in a map whose names the author chose, in a value that an
-# answer may have, or in a comment.
+# Role of a value in the document: a schema, a map whose keys the author chose, a value that an answer may have, or
+# a comment.
 _Place = Literal["schema", "map", "data", "comment"]
 _PLACES: Final[Mapping[str, _Place]] = {
     **dict.fromkeys(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"), "map"),
@@ -59,7 +57,10 @@ _IN_GRAMMAR: Final = re.compile(r"%json\s*")
 
 
 def check_guidance(kind: str, data: str) -> None:
-    """Raises `GenerationError` for what the library must not be given. What is no JSON is left to the library."""
+    """Raise `GenerationError` for a schema that the library must not read.
+
+    The library itself refuses invalid JSON.
+    """
     if len(data) > MOST_CHARACTERS:
         raise _refused(f"The {kind} has {len(data):,} characters, more than {MOST_CHARACTERS:,}.", "Shorten it.")
     bounds = _Bounds()
@@ -69,13 +70,13 @@ def check_guidance(kind: str, data: str) -> None:
 
 
 class _Bounds:
-    """Sums over all schemas of one grammar."""
+    """Sums over all schemas of one grammar, compared with their limits."""
 
     def __init__(self) -> None:
         self._sums = dict.fromkeys(_MOST, 0)
 
     def add(self, schema: Any) -> None:
-        # A list in place of recursion: the depth of a schema is the client's choice.
+        # A list instead of recursion, because the client chooses the depth of a schema.
         left: list[tuple[Any, int, _Place]] = [(schema, 0, "schema")]
         while left:
             value, level, place = left.pop()
@@ -132,7 +133,7 @@ class _Bounds:
             raise _refused(f"The JSON schema has more than {most:,} {what}, all of its parts together.", fix)
 
 
-# What is summed up, with the most of it and the advice.
+# For each sum: its limit and the fix in the error message.
 _MOST: Final[Mapping[str, tuple[int, str]]] = {
     "items": (MAX_ITEMS, "Lower minItems and maxItems, or leave maxItems away."),
     "alternatives": (MOST_ALTERNATIVES, "Describe the values by a pattern, or leave some out."),
@@ -153,8 +154,8 @@ _REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
 
 def _repetitions(pattern: str) -> int:
-    """The largest product of counted repetitions inside of each other; 0 where none stands in another one."""
-    # For each open group: the largest product within it. The first is for the whole pattern.
+    """Return the largest product of nested counted repetitions; 0 if no repetition contains another."""
+    # For each open group, the largest product within it. The first entry is for the whole pattern.
     groups, at, closed, worst = [1], 0, 1, 0
     while at < len(pattern):
         sign = pattern[at]
@@ -187,16 +188,16 @@ def _place_below(place: _Place, name: str) -> _Place:
 
 
 def _remainders(step: float) -> int:
-    """The remainders of a division by `multipleOf`, in units of its last digit."""
-    # Zeros at the end cost nothing: 1,000,000 has as few states as 1.
+    """Return the number of remainders of a division by `multipleOf`, in units of its last digit."""
+    # Trailing zeros cost nothing: 1,000,000 has as few states as 1.
     digits = "".join(map(str, decimal.Decimal(str(step)).as_tuple().digits)).rstrip("0")
     return int(digits[:20] or "0")
 
 
 def _refuse_circle(schema: Any) -> None:
-    """Refuse schemas that refer to themselves without a property or an item between: no value fits them.
+    """Refuse schemas that refer to themselves without a property or an item between: no value matches them.
 
-    The library takes such a schema for one that the empty answer fits.
+    The library would let the empty answer match such a schema.
     """
     by_id: dict[int, dict[str, Any]] = {}
     done: set[int] = set()
@@ -229,7 +230,7 @@ def _refuse_circle(schema: Any) -> None:
 
 
 def _same_value(schema: Any, one: dict[str, Any]) -> list[int]:
-    """The schemas that describe the same value as this one does."""
+    """Return the ids of the schemas that apply to the same value as this schema."""
     found = [_target(schema, one["$ref"])] if isinstance(one.get("$ref"), str) else []
     for name in ("allOf", "anyOf", "oneOf"):
         found += one[name] if isinstance(one.get(name), list) else []

@@ -1,11 +1,11 @@
-"""Checks of pictures and sound before onnxruntime-genai decodes them.
+"""Check pictures and sound before onnxruntime-genai decodes them.
 
-Outside of Windows its decoder of JPEG ends the process for a damaged header and for every file that is neither PNG
-nor JPEG, and waits for ever for the rest of a file that was cut off (0.18.0). So the parts of a JPEG are checked
-here as libjpeg reads them; only its compressed data are not, since libjpeg goes on whatever is wrong with them. Its
-decoder of PNG reports errors. Sound is checked for its format and for the memory that it takes when decoded.
+Outside of Windows, the JPEG decoder of onnxruntime-genai crashes the process for a damaged header and for every
+file that is neither PNG nor JPEG, and waits forever for the rest of a truncated file (0.18.0). So the segments of a
+JPEG are checked here as libjpeg reads them, except for the compressed data, where libjpeg tolerates every error.
+The PNG decoder reports errors. Sound is checked for its format and for its size when decoded.
 
-Pure functions; any thread.
+Pure functions; safe to call from any thread.
 """
 
 from __future__ import annotations
@@ -16,33 +16,36 @@ from typing import Any, Final
 
 from qnnbridge_protocol.errors import PromptRefused
 
-# onnxruntime-genai 0.18 has the same bounds; older releases have none.
+# onnxruntime-genai 0.18 has the same limits; older releases have none.
 MOST_PIXELS: Final = 100_000_000
 LONGEST_SIDE: Final = 16_384
-# A progressive JPEG has about ten. Each scan may be as much work as the whole picture.
+# A progressive JPEG has about ten scans. Each scan can take as long as the whole picture.
 MOST_SCANS: Final = 100
-# Parts of a JPEG and tables in them. Cameras write some hundred at most.
+# Segments of a JPEG and the tables in them. Cameras write a few hundred at most.
 MOST_PARTS: Final = 5_000
-# Samples of all channels together, four bytes each when they are decoded: an hour and a half at 48 kHz in mono.
+# Samples of all channels together, of four bytes each when decoded: an hour and a half of mono at 48 kHz.
 MOST_SAMPLES: Final = 2**28
 # MPEG-2 at 8 kbit/s has 24,000 samples in 1,000 bytes.
 _MP3_SAMPLES: Final = 24
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _JPEG: Final = b"\xff\xd8"
-# Behind the compressed data of a scan: anything but a stuffed byte, a restart marker and fill bytes. Without a
-# repetition, which would make the search quadratic.
+# End of the compressed data of a scan: anything but a stuffed byte, a restart marker and fill bytes. The pattern
+# has no repetition, which would make the search quadratic.
 _MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _FRAMES: Final = frozenset((0xC0, 0xC1, 0xC2))
 _PASSED_OVER: Final = frozenset((0xDC, 0xFE, *range(0xE0, 0xF0)))
 
 
 class _Damaged(Exception):
-    """The reason why a JPEG is not decoded."""
+    """Error with the reason why a JPEG must not be decoded."""
 
 
 def check_picture(data: bytes, number: int) -> None:
-    """Raise `PromptRefused` unless it is a PNG or JPEG that can be decoded safely. number: in messages, from 1."""
+    """Raise `PromptRefused` unless `data` is a PNG or JPEG that can be decoded safely.
+
+    number: number of the picture for messages, counted from 1.
+    """
     if data.startswith(_PNG):
         if data[12:16] != b"IHDR" or len(data) < 33:
             raise _refused(number, "Its header is damaged.")
@@ -69,14 +72,17 @@ def check_picture(data: bytes, number: int) -> None:
 
 
 def check_sound(data: bytes, number: int) -> None:
-    """Raise `PromptRefused` for sound that is not WAV, FLAC or MP3, or too long. number: in messages, from 1."""
+    """Raise `PromptRefused` unless `data` is WAV, FLAC or MP3 and not too long.
+
+    number: number of the recording for messages, counted from 1.
+    """
     if data.startswith(b"RIFF") and data[8:12] == b"WAVE":
-        samples = len(data)  # of at least one byte each
+        samples = len(data)  # a sample has at least one byte
     elif data.startswith(b"fLaC"):
-        # Channels less one in three bits, a depth in five, then the number of samples of one channel in 36.
+        # Number of channels minus 1 in 3 bits, sample size in 5 bits, number of samples of one channel in 36 bits.
         head = int.from_bytes(data[18:26], "big")
         samples = (head & (1 << 36) - 1) * ((head >> 41 & 7) + 1)
-        # Silence takes next to nothing in a FLAC, and onnxruntime-genai decodes a file without a number to its end.
+        # Silence is compressed to almost nothing, and onnxruntime-genai decodes a file without this number fully.
         if len(data) < 42 or not samples:
             raise _no_sound(number, "The header of a FLAC has no number of samples.", "Record or convert it again.")
     elif data.startswith(b"ID3") or (len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0):
@@ -90,16 +96,20 @@ def check_sound(data: bytes, number: int) -> None:
 
 
 class _Jpeg:
-    """The parts of a JPEG in front of the compressed data, as libjpeg checks them. Raises `_Damaged`."""
+    """Checker of the segments of a JPEG, except for the compressed data, as libjpeg reads them.
+
+    Raises `_Damaged`.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._size: tuple[int, int] | None = None
         self._progressive = False
-        # By the number of a component: horizontal times vertical sampling, and its table of quantisation.
+        # For each component id: product of the horizontal and vertical sampling factors, and its quantisation
+        # table.
         self._components: dict[int, tuple[int, int]] = {}
         self._quantisation: set[int] = set()
-        # Class (0 for DC, 1 for AC) and number.
+        # Class (0 for DC, 1 for AC) and number of each Huffman table.
         self._huffman: set[tuple[int, int]] = set()
         self._parts = 0
 
@@ -126,7 +136,7 @@ class _Jpeg:
         return self._size
 
     def _segments(self) -> Iterator[tuple[int, bytes]]:
-        """Yield kind and contents of each part up to the end of the picture."""
+        """Yield marker and contents of each segment up to the end of the picture."""
         data, at = self._data, 2
         while True:
             start = at
@@ -158,7 +168,7 @@ class _Jpeg:
         self._progressive = progressive
         for at in range(6, len(body), 3):
             across, down = body[at + 1] >> 4, body[at + 1] & 15
-            # Pictures with a sampling of three make libjpeg wait for ever, and no program writes them.
+            # A sampling factor of three makes libjpeg wait forever, and no program writes such pictures.
             fits = across in (1, 2, 4) and down in (1, 2, 4) and body[at] not in self._components
             _require(fits, "its colours")
             self._components[body[at]] = across * down, body[at + 2]
@@ -192,7 +202,7 @@ class _Jpeg:
             at += 1 + size
 
     def _count(self) -> None:
-        """Count a part or a table: a file of nothing but these would keep the host busy for minutes."""
+        """Count a segment or table. A file full of them would keep the host busy for minutes."""
         self._parts += 1
         _require(self._parts <= MOST_PARTS, f"it has more than {MOST_PARTS} parts")
 
@@ -203,7 +213,8 @@ class _Jpeg:
         _require(len({one for one, _, _ in chosen}) == count, "the head of a scan")
         first, last, high, low = body[-3], body[-2], body[-1] >> 4, body[-1] & 15
         if self._progressive:
-            # Either the first coefficient of some colours, or others of one; a refinement goes one bit further.
+            # Either the first coefficient of several components, or further ones of one component. A refinement
+            # adds one bit.
             fits = last == 0 if first == 0 else first <= last <= 63 and count == 1
             _require(fits and low <= 13 and (high == 0 or high == low + 1), "the head of a scan")
         blocks = 0

@@ -1,6 +1,7 @@
-"""Models that genai has loaded, one of each for all applications of this host.
+"""Models that genai has loaded. All applications of this host share a model.
 
-A model is freed with its last user: an application's model object, a tokenizer or a generator. Any thread.
+A model is freed with its last user: a model object of an application, a tokenizer or a generator. Safe to use from
+any thread.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ from qnnbridge_protocol.specs import (
     StagePlacement,
 )
 
-# C functions for the methods of `qnnbridge.genai.Config`.
+# C function for each method of `qnnbridge.genai.Config`.
 CONFIG_STEPS: Final[Mapping[str, str]] = {
     "append_provider": "OgaConfigAppendProvider",
     "clear_providers": "OgaConfigClearProviders",
@@ -86,9 +87,9 @@ _QNN = "QNNExecutionProvider"
 
 
 class Turns:
-    """Generations of one device take turns, token by token, in the order in which they asked.
+    """Fair lock of a device, with which generations take turns, token by token.
 
-    A lock that is handed over in order, used as a context manager around one native step. Any thread.
+    A context manager around one native step. Threads get the lock in the order of their requests.
     """
 
     def __init__(self) -> None:
@@ -99,12 +100,12 @@ class Turns:
 
     @property
     def has_prompt(self) -> bool:
-        """Whether a prompt is processed, or waits for its turn: the next turn may come late."""
+        """Whether a prompt is being processed or waiting, so that the next turn may come late."""
         return self._prompts > 0
 
     @contextlib.contextmanager
     def prompt(self) -> Iterator[None]:
-        """Around the processing of a prompt: a turn that may be long."""
+        """Take a turn for processing a prompt, which may take long."""
         with self._lock:
             self._prompts += 1
         try:
@@ -119,7 +120,8 @@ class Turns:
             if not self._busy:
                 self._busy = True
                 return
-            # A locked lock for each thread that waits: one `threading.Lock` wakes its waiters in no defined order.
+            # Each waiting thread has its own locked lock, because a `threading.Lock` wakes waiters in undefined
+            # order.
             mine = threading.Lock()
             mine.acquire()
             self._waiting.append(mine)
@@ -128,7 +130,7 @@ class Turns:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             if self._waiting:
-                # `_busy` stays set: a thread that comes now queues up behind those that wait.
+                # `_busy` stays set, so that new threads queue up behind the waiting ones.
                 self._waiting.popleft().release()
             else:
                 self._busy = False
@@ -141,8 +143,16 @@ _registered = False
 
 
 class GenaiModel:
-    """A model in memory. device: genai's word for where it runs. kv_bytes: of one generation's KV cache. filler:
-    the token that genai takes for a pad. copy: what `unmapped_copy` needs to be closed."""
+    """Loaded model.
+
+    Attributes:
+        device: name of the device, as genai reports it.
+        kv_bytes: size of one generation's KV cache with a full context.
+        filler: the token that genai treats as padding.
+
+    Args:
+        copy: closes the folder of `unmapped_copy`, once the model is freed.
+    """
 
     def __init__(
         self,
@@ -153,28 +163,31 @@ class GenaiModel:
         filler: int | None,
         copy: contextlib.ExitStack,
     ) -> None:
-        # First, so that the folder also goes when a line below raises.
+        # First, so that the folder is removed even if a line below raises.
         weakref.finalize(self, copy.close)
         self.filler = filler if filler is not None else folder.pad
         self.library = native
         self.folder = folder
         self.model = model
         self.placement = placement
-        # For the application.
+        # Warnings for the application.
         self.notes: tuple[str, ...] = ()
         cache = kv_cache(folder)
         self.kv_bytes = 0 if cache is None else cache.size_bytes
         self.type = native.text("OgaModelGetType", model.handle)
         self.device = native.text("OgaModelGetDeviceType", model.handle)
         on_npu = any(one.wanted and one.placement.qnn_nodes for one in placement)
-        # There is one NPU, so all models on it share a queue. Models on the CPU do not wait for each other.
+        # There is one NPU, so all models on the NPU share a queue. Models on the CPU do not wait for each other.
         self.turns = _npu_turns if on_npu else Turns()
-        # Held while the processor of pictures and sound works.
+        # Held while the multimodal processor works.
         self.processing = threading.Lock()
         self._processor: Object | None = None
 
     def processor(self) -> Object:
-        """Return the native processor of pictures and sound. Making it tells the model the names of its inputs."""
+        """Return the native multimodal processor.
+
+        Creating it also registers the names of the inputs in the model.
+        """
         with self.processing:
             if self._processor is None:
                 make = self.library.make
@@ -184,7 +197,8 @@ class GenaiModel:
             return self._processor
 
     def count_memory(self, words: str) -> None:
-        """Say what it has of the NPU. words: what it took to load it."""
+        """Record how much memory of the NPU the model uses. words: description of the remedy needed to load it, or
+        ""."""
         sizes: dict[str, int] = {}
         for number, (stage, one) in enumerate(zip(self.folder.stages, self.placement, strict=True)):
             if one.wanted and (one.placement.qnn_nodes or words):
@@ -218,7 +232,7 @@ class GenaiModel:
 
 
 class ModelRequest:
-    """What an application asks for. data: files of the model that travel as bytes, by name."""
+    """Request of an application to load a model. data: files of the model that were sent as bytes, by name."""
 
     def __init__(self, arguments: Mapping[str, Any], data: Mapping[str, bytes]) -> None:
         self.path = str(arguments["folder"])
@@ -242,19 +256,19 @@ def load(
     declare: Callable[[GenaiFolder], None],
     work: Work,
 ) -> GenaiModel:
-    """The model, loaded now or already.
+    """Return the model; load it if it is not loaded yet.
 
     Args:
         request: what to load.
         probe: see `place`.
         engine: ONNX Runtime, for its versions and the library of QNN.
-        declare: called before native code is entered with the model.
-        work: asks a worker, which tries a release of onnxruntime-genai that is newer than the table.
+        declare: called before native code reads the model.
+        work: sends a request to a worker, which tries a release of onnxruntime-genai newer than the table.
 
     Raises:
-        BridgeError: it cannot be loaded, with the reason.
+        BridgeError: the model cannot be loaded, with the reason.
     """
-    # Before the module of a release that was never tried is imported: that alone runs its native code.
+    # The module of an untried release is not imported yet, because the import already runs native code.
     found_version = installed_version()
     untried = is_untried(found_version)
     version = str(found_version) if untried else library().version
@@ -262,7 +276,7 @@ def load(
         raise too_old(version)
     refuse_special_files(request.path)
     own = engine.qnn_library()
-    # For each request, also where the model is loaded already: another application may have allowed it.
+    # Checked in each request, even if the model is loaded: another application may have allowed the options.
     refuse_native(request.path, request.allow_native, None if own is None else os.path.dirname(own))
     folder = _read_folder(request)
     reason = refusal(folder.layout, version)
@@ -286,12 +300,12 @@ def load(
         given = (request.steps, request.data)
         notes = (ensure_tried(version, folder, *given, versions, records, work),)
     native = library()
-    # Steps change the config, so the same folder with other steps is another model. A model that may compute on the
-    # CPU must not serve an application that forbids it.
+    # Steps change the config, so the same folder with other steps is a different model. A model that may run on the
+    # CPU must not be shared with an application that forbids that.
     key = json.dumps([folder.fingerprint, os.path.abspath(folder.path), request.steps, request.strict])
     with _lock:
-        # The lock is held while a model is loaded: a second application that asks for it meanwhile shares it.
-        # The content of files that came as bytes is not in the key, so such a model is never shared.
+        # The lock is held while a model is loaded, so that a second application waits and shares the model.
+        # Contents of files sent as bytes are not in the key, so such a model is never shared.
         found = None if request.data else _loaded.get(key)
         if found is not None:
             return found
@@ -332,7 +346,7 @@ def _load(
     placed: Callable[[GenaiFolder], list[StagePlacement]],
     versions: Mapping[str, str],
 ) -> tuple[GenaiModel, str]:
-    """Return the model, and what it took to load it."""
+    """Return the model, and a description of the remedy needed to load it, or ""."""
     _register(native, engine, folder)
     other = filler(folder)
 
@@ -352,10 +366,10 @@ def _load(
 
 
 def refuse_special_files(path: str) -> None:
-    """Refuse a folder with a pipe or a device in place of a file: reading one may never end."""
-    with contextlib.suppress(OSError):  # a folder that cannot be read is refused in its own words
+    """Refuse a folder that contains a pipe, a socket or a device: reading it may never end."""
+    with contextlib.suppress(OSError):  # a folder that cannot be read is refused later
         for entry in os.scandir(path):
-            # Links are followed; one that leads nowhere is missed where its file is needed.
+            # Links are followed. A dangling link causes an error where its file is needed.
             if os.path.exists(entry.path) and not (entry.is_file() or entry.is_dir()):
                 raise GenerationFolderInvalid(
                     f"{entry.name} in {os.path.basename(path)} is neither a file nor a folder.",
@@ -367,7 +381,7 @@ def refuse_special_files(path: str) -> None:
 def _make(
     native: GenaiLibrary, path: str, steps: Sequence[Sequence[Any]], data: Mapping[str, bytes], pad: int | None
 ) -> Object:
-    # `os.fsencode` is UTF-8 on Windows, and the bytes of the path elsewhere.
+    # `os.fsencode` returns UTF-8 on Windows, and the bytes of the path elsewhere.
     config = native.make("Config", "OgaCreateConfig", os.fsencode(path))
     for name, *arguments in steps:
         values = [one if isinstance(one, int) else str(one).encode() for one in arguments]
@@ -375,7 +389,7 @@ def _make(
     if pad is not None:
         overlay = json.dumps({"model": {"pad_token_id": pad}})
         native.call("OgaConfigOverlay", config.handle, overlay.encode())
-    # genai borrows the bytes of `AddModelData`: they must live as long as the model.
+    # genai refers to the bytes of `AddModelData`, so they must live as long as the model.
     kept: list[Any] = [config]
     for name, content in data.items():
         memory = c_char_p(content)
@@ -385,7 +399,7 @@ def _make(
 
 
 def _register(native: GenaiLibrary, engine: Any, folder: GenaiFolder) -> None:
-    """QNN, once, in the ONNX Runtime environment that genai has for itself."""
+    """Register QNN, once, in genai's own environment of ONNX Runtime."""
     global _registered
     if _registered or not any(stage.qnn_options is not None for stage in folder.stages):
         return
@@ -394,7 +408,7 @@ def _register(native: GenaiLibrary, engine: Any, folder: GenaiFolder) -> None:
         try:
             native.module.register_execution_provider_library(_QNN, path)
         except AttributeError:
-            pass  # older than the function: genai then knows QNN by itself
+            pass  # a release without the function has QNN built in
         except Exception as error:
             raise BridgeError(
                 "onnxruntime-genai cannot load the QNN execution provider.",
@@ -406,22 +420,22 @@ def _register(native: GenaiLibrary, engine: Any, folder: GenaiFolder) -> None:
 
 # --- a folder with another config: its QNN stages do not map their weights --------------------------------
 #
-# What `load_mapped_or_not` decides for genai. Its calls reach the providers of the decoder, not those of the
-# stages of a pipeline, and an overlay adds stages to the old ones. So genai reads a changed copy of the config, in
-# a folder of its own with a link to the model's.
+# The functions below apply the decision of `load_mapped_or_not`. genai's functions for provider options affect the
+# decoder, but not the stages of a pipeline, and an overlay adds stages instead of replacing them. So genai reads a
+# changed copy of the config, in a temporary folder with a link to the model's folder.
 
 _LINK: Final = "model"
-# Tokenizers and templates are smaller; what is larger has weights, and is reached by the link.
+# Tokenizers and templates are smaller and are copied. Larger files contain weights and are reached by the link.
 _MOST_BYTES: Final = 64 * 2**20
 
 
 def may_change(folder: GenaiFolder) -> bool:
-    """Whether a stage asks for QNN, and its config has not decided it."""
+    """Return whether a stage requests QNN and its config does not set the option."""
     return any(stage.qnn_options is not None and UNMAPPED not in stage.qnn_options for stage in folder.stages)
 
 
 def without_mapping(folder: GenaiFolder) -> GenaiFolder:
-    """The facts of the model as the copy of its config has them."""
+    """Return the folder's facts as they are with the changed copy of the config."""
     stages = (
         dataclasses.replace(
             stage, providers=tuple((name, _unmapped_options(name, given)) for name, given in stage.providers)
@@ -433,7 +447,11 @@ def without_mapping(folder: GenaiFolder) -> GenaiFolder:
 
 @contextlib.contextmanager
 def unmapped_copy(path: str, steps: Sequence[Sequence[Any]]) -> Iterator[tuple[str, list[Sequence[Any]]]]:
-    """The folder for genai, while the model is in use, and the steps that fit it. Raises `GenerationError`."""
+    """Yield the folder with the changed config, which exists while the model is in use, and the adapted steps.
+
+    Raises:
+        GenerationError: the config cannot be copied.
+    """
     with contextlib.ExitStack() as stack:
         try:
             copy = stack.enter_context(work_folder("genai"))
@@ -462,7 +480,7 @@ def _unmapped_options(name: str, given: dict[str, str] | None) -> dict[str, str]
 
 
 def _adapt(node: Any) -> None:
-    """Files are reached by the link, and QNN does not map."""
+    """Change file names to paths through the link, and switch off mapping in the options of QNN."""
     for one in node if isinstance(node, list) else ():
         _adapt(one)
     for key, value in node.items() if isinstance(node, dict) else ():
@@ -486,7 +504,7 @@ def _adapted_step(step: Sequence[Any]) -> Sequence[Any]:
 
 def _link(target: str, link: str) -> None:
     if sys.platform == "win32":
-        import _winapi  # a link there needs a right that a junction does not
+        import _winapi  # a symbolic link needs a privilege, a junction does not
 
         _winapi.CreateJunction(target, link)
     else:
@@ -495,19 +513,19 @@ def _link(target: str, link: str) -> None:
 
 # --- where the stages of a model run -----------------------------------------------------------------------
 #
-# It is found out one by one before genai loads them. genai reports no placement, and provider options that QNN
-# cannot use make it compute on the CPU in silence. So each stage that asks for QNN is made once as a session of its
-# own, with the same options, and looked at. By design some work stays on the CPU: stages that do not ask for QNN,
-# attention of the GroupQueryAttention layouts, and what only moves data. Other operators there refuse the model,
-# unless it allows them. The result is kept in a file beside the cache of compiled models, so a stage is tried once
-# per version and change.
+# The placement is determined for each stage before genai loads the model. genai does not report it, and silently
+# computes on the CPU if QNN cannot use the provider options. So each stage that requests QNN is loaded once as a
+# separate session with the same options, whose placement is checked. By design some work stays on the CPU: stages
+# that do not request QNN, attention of the GroupQueryAttention layouts, and operators that only move data. If other
+# operators run on the CPU, the model is refused unless the application allows it. The result is stored in a file
+# next to the cache of compiled models, so a stage is tried once for each version and each change of the file.
 
-# Folder of the results, in that of the cache.
+# Name of the folder with the results, in the folder of the cache.
 FOLDER: Final = "genai"
 SCHEMA: Final = 1
-# Operators that have no counterpart in QNN and belong to the layout.
+# Operators of the layouts that QNN does not support.
 ATTENTION: Final = frozenset(("GroupQueryAttention", "MultiHeadAttention", "RotaryEmbedding", "PagedAttention"))
-# Operators that only move, name or convert data.
+# Operators that only move, reshape or convert data.
 BOOKKEEPING: Final = frozenset(
     (
         *("Cast", "Concat", "DequantizeLinear", "Expand", "Flatten", "Gather", "Identity", "QuantizeLinear"),
@@ -521,19 +539,19 @@ Probe = Callable[[SessionSpec], Placement]
 def place(
     folder: GenaiFolder, probe: Probe, cache: str | None, versions: Mapping[str, str], *, strict: bool
 ) -> list[StagePlacement]:
-    """The placement of every stage.
+    """Return the placement of every stage.
 
     Args:
         folder: the model.
-        probe: makes a session for a stage, closes it, and gives its placement.
-        cache: the cache's folder, ``None`` for no memory of results.
-        versions: of ONNX Runtime, QNN and the driver.
-        strict: whether computing on the CPU refuses the model.
+        probe: creates a session for a stage, closes the session, and returns its placement.
+        cache: folder of the cache; ``None``: results are not stored.
+        versions: versions of ONNX Runtime, QNN and the driver.
+        strict: whether a model that would run on the CPU is refused.
 
     Raises:
-        PlacementRefused: a stage that asks for QNN would compute on the CPU.
+        PlacementRefused: a stage that requests QNN would run on the CPU.
     """
-    # All stages before one is refused: the error lists each of them.
+    # All stages are tried before the model is refused, because the error lists all placements.
     found = [_place(stage, probe, cache, versions, strict) for stage in folder.stages]
     refused = [one for one in found if one.wanted and not one.by_design]
     if refused and strict:
@@ -556,7 +574,7 @@ def _place(
         except BridgeError as error:
             if strict:
                 raise
-            # Not remembered, since it may be an error of the moment, such as a full NPU: the next load tries again.
+            # Not stored: the error may be temporary, such as a full NPU, so the next load tries again.
             placed = Placement(known=False, cause=error.message)
         else:
             _remember(file, placed)
@@ -575,7 +593,7 @@ def _refusal(folder: GenaiFolder, worst: StagePlacement, found: list[StagePlacem
     placed = worst.placement
     total = placed.qnn_nodes + placed.cpu_nodes + placed.other_nodes
     if placed.qnn_nodes:
-        # Without what is on the CPU by design: the message names the operators that are at fault.
+        # The message lists only operators that are not on the CPU by design.
         kinds = sorted({kind for _, kind in placed.cpu_list} - ATTENTION - BOOKKEEPING)
         message = f"The stage {worst.stage!r} of {folder.label} would compute {', '.join(kinds)} on the CPU."
     else:
@@ -591,7 +609,7 @@ def _refusal(folder: GenaiFolder, worst: StagePlacement, found: list[StagePlacem
     )
 
 
-# --- memory of results ---
+# --- stored results ---
 
 
 def _memory(stage: GenaiStage, cache: str | None, versions: Mapping[str, str]) -> Path | None:
@@ -603,8 +621,8 @@ def _memory(stage: GenaiStage, cache: str | None, versions: Mapping[str, str]) -
         return None
     if stamp is None:
         return None
-    # All of the stamp but its own time: a program may give a file the size and the date of another one. With the
-    # versions: another driver or QNN may take other nodes.
+    # The whole stamp except for the time at which it was taken: size and date alone do not identify a file. With
+    # the versions: another driver or QNN may support other nodes.
     key = [os.path.abspath(stage.path), *stamp.to_plain()[:-1], stage.qnn_options, dict(versions)]
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
     return Path(cache) / FOLDER / f"{name[:32]}.json"
@@ -616,7 +634,7 @@ def _recall(file: Path | None) -> Placement | None:
     try:
         document = read_json(file) or {}
         return Placement.from_wire(document["placement"]) if document.get("schema") == SCHEMA else None
-    except Exception:  # noqa: BLE001 - damaged: the stage is tried again
+    except Exception:  # noqa: BLE001 - a damaged file: the stage is tried again
         return None
 
 

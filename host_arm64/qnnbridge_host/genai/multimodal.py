@@ -1,7 +1,8 @@
-"""Inputs of a model from a prompt with pictures and sound.
+"""Create inputs of a model from a prompt with pictures and sound.
 
-The processor is onnxruntime-genai's. What it makes is copied at once, and each native generator gets new tensors: a
-generator of Whisper takes the memory of its inputs away (0.18.0), so a second generator with the same inputs fails.
+The processor of onnxruntime-genai is used. Its tensors are copied immediately, and each native generator gets new
+tensors: a Whisper generator takes over the memory of its inputs (0.18.0), so a second generator with the same
+inputs would fail.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from qnnbridge_host.genai.models import GenaiModel
 from qnnbridge_host.genai.native import GenaiLibrary, Object, make_tensor, read_tensor, token_array
 from qnnbridge_protocol.errors import GenerationError, PromptRefused
 
-# The tensor with the prompt.
+# Name of the tensor that contains the prompt.
 INPUT_IDS: Final = "input_ids"
 _WHISPER: Final = "whisper"
 _LONG_MARK: Final = re.compile(r"<\|(?:image|audio)_\d{10}")
 
 
 class ModelInputs:
-    """Tensors by name, copies of what the processor made. tokens: all of the prompt, of a batch row by row."""
+    """Copies of the processor's tensors, by name. tokens: all token ids of the prompt, row by row for a batch."""
 
     def __init__(self, arrays: dict[str, Any]) -> None:
         ids = arrays.pop(INPUT_IDS)
@@ -32,7 +33,7 @@ class ModelInputs:
         self.tokens = [int(one) for one in ids.reshape(-1)]
 
     def describe(self) -> dict[str, Any]:
-        """For the application. kv_bytes: memory, which a daemon counts with that of KV caches."""
+        """Return a description for the application. kv_bytes: memory, which a daemon adds to that of KV caches."""
         size = sum(int(getattr(array, "data", array).nbytes) for array in self.arrays.values())
         names = [INPUT_IDS, *self.arrays]
         return {"names": names, "tokens": self.tokens, "shape": self.shape, "kv_bytes": size}
@@ -44,7 +45,7 @@ class ModelInputs:
 
 
 class ModelProcessor:
-    """The processor of a model. One for all applications: it is locked while it works."""
+    """Processor of a model. All applications share the native processor, which is locked while it works."""
 
     def __init__(self, model: GenaiModel) -> None:
         self.model = model
@@ -53,7 +54,7 @@ class ModelProcessor:
     def process(
         self, prompts: str | Sequence[str] | None, pictures: Sequence[bytes], sounds: Sequence[bytes]
     ) -> ModelInputs:
-        """Raises `PromptRefused` for whatever cannot be decoded or does not fit together."""
+        """Return the inputs. Raise `PromptRefused` if a file cannot be decoded or does not match the prompt."""
         for checked, given in ((check_picture, pictures), (check_sound, sounds)):
             for number, data in enumerate(given, 1):
                 checked(data, number)
@@ -83,10 +84,10 @@ class ModelProcessor:
                 ) from None
 
     def _checked(self, prompts: str | Sequence[str] | None, has_media: bool) -> str | Sequence[str] | None:
-        """Return the prompts in the form in which the model's processor reads them."""
+        """Return the prompts in the form that the model's processor expects."""
         several = isinstance(prompts, (list, tuple))
         for text in prompts if several and prompts else [prompts]:
-            # The processors of Phi look for marks with a regular expression that recurses for each digit.
+            # The processors of Phi find placeholders with a regular expression that recurses for each digit.
             if isinstance(text, str) and _LONG_MARK.search(text):
                 raise PromptRefused(
                     "A mark of a picture or sound in the prompt has ten digits or more.",
@@ -104,7 +105,7 @@ class ModelProcessor:
         one = (prompts[0] if prompts else "") if several else prompts
         if not one and not has_media:
             raise PromptRefused("The prompt is empty.", fix="Give a text, pictures or sound.")
-        return one or ""  # genai then writes the marks itself
+        return one or ""  # genai then inserts the placeholders itself
 
     def decode(self, tokens: Sequence[int]) -> str:
         with self.model.processing:
@@ -113,7 +114,7 @@ class ModelProcessor:
 
 
 def named_tensors(native: GenaiLibrary, arrays: Mapping[str, Any]) -> Object:
-    """Return native tensors that borrow the memory of these arrays and keep them."""
+    """Return native tensors that use the memory of these arrays and keep the arrays alive."""
     made = native.make("NamedTensors", "OgaCreateNamedTensors")
     for name, array in arrays.items():
         tensor = make_tensor(native, array)
@@ -129,12 +130,12 @@ def load_media(library: GenaiLibrary, kind: str, contents: Sequence[bytes]) -> O
     count = len(contents)
     pointers = (c_void_p * count)(*(c_void_p.from_buffer(c_char_p(one)).value for one in contents))
     sizes = (c_size_t * count)(*map(len, contents))
-    # The library may refer to the bytes.
+    # `keeps`: the library may refer to the bytes.
     return library.make(kind, f"OgaLoad{kind}FromBuffers", pointers, sizes, count, keeps=tuple(contents))
 
 
 def text_array(library: GenaiLibrary, texts: Sequence[str]) -> Object:
-    """Return native texts."""
+    """Return a native array of texts."""
     array = (c_char_p * len(texts))(*(text.encode() for text in texts))
     return library.make("StringArray", "OgaCreateStringArrayFromStrings", array, len(texts))
 

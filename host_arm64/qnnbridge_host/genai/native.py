@@ -1,11 +1,11 @@
-"""The C interface of onnxruntime-genai, called through ctypes.
+"""Call the C interface of onnxruntime-genai through ctypes.
 
-The Python module of onnxruntime-genai holds the GIL inside of every native call, a prompt of seconds included: the
-host could then neither run another session nor read a cancel. ctypes releases it. The C interface is the one below
-that module, in the same library; its functions that are declared here are the same from 0.13 to 0.18. A newer
-release is tried in a worker first (`trial`).
+The Python module of onnxruntime-genai holds the GIL during every native call, even for a prompt that takes seconds.
+Meanwhile the host could neither run another session nor read a cancel request. ctypes releases the GIL. The C
+interface is in the library on which the module is built; the functions declared here are the same from 0.13 to
+0.18. A newer release is tried in a worker first (`trial`).
 
-Objects are freed when Python forgets them. Any thread; an object is used by one thread at a time.
+Native objects are freed with their Python objects. Any thread may call; an object is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from qnnbridge_protocol.errors import (
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.tensors import Typed
 
-# ctypes passes an int without a declared type as a C int of 32 bits, which cuts a pointer in two. So every function
-# that is called has its types here.
+# Without a declared type, ctypes passes an int as a C int of 32 bits, which truncates pointers. So the types of
+# every called function are declared here.
 _TEXT = c_char_p
 _OUT = POINTER(c_void_p)
 _INTS = POINTER(c_int32)
 _HANDLE = c_void_p
 
-# Functions that return an error or nothing, with their arguments.
+# Functions that return an error or NULL, with the types of their arguments.
 _CALLS: Final[dict[str, tuple[Any, ...]]] = {
     "OgaCreateConfig": (_TEXT, _OUT),
     "OgaConfigClearProviders": (_HANDLE,),
@@ -112,7 +112,7 @@ _CALLS: Final[dict[str, tuple[Any, ...]]] = {
     "OgaUnloadAdapter": (_HANDLE, _TEXT),
     "OgaSetActiveAdapter": (_HANDLE, _HANDLE, _TEXT),
 }
-# Functions that return a value: type of the value and arguments.
+# Functions that return a value: type of the value, and types of the arguments.
 _GETTERS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "OgaGenerator_IsDone": (c_bool, (_HANDLE,)),
     "OgaGenerator_GetSequenceCount": (c_size_t, (_HANDLE, c_size_t)),
@@ -143,7 +143,7 @@ LIBRARY: Final = "onnxruntime-genai.dll" if sys.platform == "win32" else "libonn
 
 
 class Object:
-    """A native object, freed with this. keeps: objects that must live as long."""
+    """Owner of a native object. keeps: objects that must live as long as the native object."""
 
     __slots__ = ("_library", "handle", "keeps", "kind")
 
@@ -154,15 +154,16 @@ class Object:
         self.keeps = keeps
 
     def __del__(self) -> None:
-        # Freed once, also if `__del__` is called again.
+        # Freed once, even if `__del__` is called again.
         handle, self.handle = self.handle, c_void_p()
         if handle:
-            # CPython clears the slots after `__del__`, so what `keeps` holds (a generator's model) goes later.
+            # CPython clears the slots after `__del__`, so the objects in `keeps` (a generator's model) are freed
+            # later.
             self._library.free(self.kind, handle)
 
 
 class GenaiLibrary:
-    """The loaded library. `module` is the Python module onnxruntime_genai, for what is called once."""
+    """Loaded library. `module` is the Python module onnxruntime_genai, used for functions that are called once."""
 
     def __init__(self, module: Any, path: str, version: str) -> None:
         self.module = module
@@ -178,7 +179,7 @@ class GenaiLibrary:
 
     def _declare(self, name: str, result: Any, arguments: tuple[Any, ...]) -> None:
         function = getattr(self._c, name, None)
-        # Functions that a release lacks are missed only when they are called.
+        # A function that the release lacks causes an error only when it is called.
         if function is not None:
             function.restype, function.argtypes = result, arguments
             self._functions[name] = function
@@ -188,23 +189,23 @@ class GenaiLibrary:
         return self._function(name)(*arguments)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function. Raises the typed error for what it reports."""
-        # NULL for success, else an object with the text of the error, which the caller frees.
+        """Call a function. Raise a typed error if the function reports one."""
+        # NULL for success, else an object with the error text, which the caller frees.
         result = self._function(name)(*arguments)
         if result:
-            # Read before the result is destroyed, to which the text belongs.
+            # Read before the result is destroyed, because the result owns the text.
             text = self._functions["OgaResultGetError"](result) or b""
             self._functions["OgaDestroyResult"](result)
             raise from_genai(text.decode("utf-8", "replace"), self.version)
 
     def make(self, kind: str, name: str, *arguments: Any, keeps: tuple[Any, ...] = ()) -> Object:
-        """Call a function that gives a new object of the kind."""
+        """Call a function that creates an object of this kind. Return the object."""
         out = c_void_p()
         self.call(name, *arguments, byref(out))
         return Object(self, kind, out, keeps)
 
     def text(self, name: str, *arguments: Any) -> str:
-        """Call a function that gives a text to be freed."""
+        """Call a function that allocates a text. Return the text and free the memory."""
         out = c_void_p()
         self.call(name, *arguments, byref(out))
         try:
@@ -213,7 +214,7 @@ class GenaiLibrary:
             self._functions["OgaDestroyString"](out)
 
     def ints(self, name: str, *arguments: Any) -> list[int]:
-        """Call a function that gives a view of token ids."""
+        """Call a function that returns a view of token ids. Return them as a list."""
         data, count = _INTS(), c_size_t()
         self.call(name, *arguments, byref(data), byref(count))
         return data[: count.value]
@@ -229,7 +230,7 @@ class GenaiLibrary:
 
 
 def token_array(tokens: Sequence[int]) -> Any:
-    """Token ids as C has them."""
+    """Return token ids as a C array."""
     return (c_int32 * len(tokens))(*tokens)
 
 
@@ -238,7 +239,7 @@ _loaded: GenaiLibrary | None = None
 
 
 def library() -> GenaiLibrary:
-    """Imports onnxruntime-genai at the first call. Raises `ProviderUnavailable`."""
+    """Return the library; import onnxruntime-genai in the first call. Raise `ProviderUnavailable` if that fails."""
     global _loaded
     with _lock:
         if _loaded is None:
@@ -257,7 +258,7 @@ def _load() -> GenaiLibrary:
         raise not_installed(installed_version(), error) from error
 
 
-# --- error texts of onnxruntime-genai, with cause and fix where they are known ----------------------------
+# --- error texts of onnxruntime-genai, with known causes and fixes ----------------------------
 
 
 class _Rule(NamedTuple):
@@ -267,8 +268,8 @@ class _Rule(NamedTuple):
     fix: str
 
 
-# Of the library of guidance, when it reads a schema or grammar and when it keeps an answer to it. First: its words
-# may hold those of other rules.
+# Error texts of the guidance library, from reading a schema or grammar and from applying it to an answer. Checked
+# first, because the texts may also match other rules.
 _GUIDANCE: Final = re.compile(r"creating grammar|committing tokens|[Pp]arser [Ee]rror|lexer error|[Gg]uidance")
 _RULES: Final = (
     _Rule(
@@ -323,9 +324,9 @@ _RULES: Final = (
 
 
 def from_genai(text: str, version: str) -> BridgeError:
-    """The error for what a native call reported."""
+    """Return the typed error for an error text of a native call."""
     details = details_of(GenerationError, text)
-    # QNN's code in the text is surer than the words that the rules look for.
+    # QNN's error code in the text is more reliable than the patterns of the rules.
     if details.get("npu_memory"):
         return GenerationError(text, cause=MEMORY_CAUSE, fix=MEMORY_FIX, details={"genai": version, **details})
     if _GUIDANCE.search(text):
@@ -335,7 +336,8 @@ def from_genai(text: str, version: str) -> BridgeError:
             fix="Correct the schema or grammar; the text above names the place.",
             details={"genai": version, "guidance": "refused"},
         )
-    # The first that matches counts: a missing tokenizer.json is a missing file before it is a tokenizer's error.
+    # The first matching rule counts: a missing tokenizer.json is reported as a missing file, not as a tokenizer
+    # error.
     for rule in _RULES:
         if re.search(rule.pattern, text):
             return rule.kind(text, cause=rule.cause, fix=rule.fix, details={"genai": version})
@@ -372,7 +374,7 @@ def too_old(version: str) -> ProviderUnavailable:
 def unsupported_layout(
     folder: GenaiFolder, version: str, reason: str, *, newer: bool = False
 ) -> GenerationUnsupported:
-    """Return the refusal of a layout. newer: the release is newer than the table."""
+    """Return the error for an unsupported layout. newer: whether the release is newer than the table."""
     return GenerationUnsupported(
         f"onnxruntime-genai {version} cannot run {folder.label}.",
         cause=f"The model has the layout {folder.layout!r}, and {reason}.",
@@ -383,17 +385,17 @@ def unsupported_layout(
     )
 
 
-# --- tensors between numpy and onnxruntime-genai: copies both ways ----------------------------------------
+# --- tensors between numpy and onnxruntime-genai ----------------------------------------
 
-# Numbers of OgaElementType are those of ONNX.
+# OgaElementType has the same numbers as ONNX.
 _NUMBERS: Final = {
     np.dtype(LAYOUTS[e].storage): e for e in ElementType if LAYOUTS[e].named and e != ElementType.STRING
 }
 
 
 def make_tensor(native: GenaiLibrary, value: Any) -> Object:
-    """A native tensor that borrows the array's memory and keeps it."""
-    # genai takes a pointer and a shape, no strides.
+    """Return a native tensor that uses the array's memory and keeps the array alive."""
+    # genai accepts a pointer and a shape, but no strides.
     array = np.ascontiguousarray(value.data if isinstance(value, Typed) else value)
     element = value.element_type if isinstance(value, Typed) else _NUMBERS.get(array.dtype)
     if element is None:
@@ -407,7 +409,7 @@ def make_tensor(native: GenaiLibrary, value: Any) -> Object:
 
 
 def read_tensor(native: GenaiLibrary, tensor: Object) -> Any:
-    """A copy of the native tensor, as a value of the wire."""
+    """Return a copy of the native tensor, as an array or, for types that numpy lacks, as `Typed`."""
     number, rank, data = ctypes.c_int(), c_size_t(), c_void_p()
     native.call("OgaTensorGetType", tensor.handle, byref(number))
     native.call("OgaTensorGetShapeRank", tensor.handle, byref(rank))
@@ -419,7 +421,7 @@ def read_tensor(native: GenaiLibrary, tensor: Object) -> Any:
     shape = tuple(dimensions)
     storage = np.dtype(layout.storage)
     size = int(np.prod(shape, dtype=np.int64)) * storage.itemsize
-    # A copy, since the memory is genai's. A bytearray, since numpy makes an array over bytes read-only.
+    # A copy, since genai owns the memory. A bytearray, since an array over bytes would be read-only.
     raw = bytearray(ctypes.string_at(data, size)) if size else bytearray()
     array = np.frombuffer(raw, dtype=storage).reshape(shape)
     return array if layout.named else Typed(array, element, shape)

@@ -1,6 +1,6 @@
-"""The kinds of objects that an application has for generation, with their operations.
+"""Kinds of objects for generation that an application can create in the host, with their operations.
 
-`docs/dev/protocol.md` lists them. Each function takes what the wire says apart and calls the object.
+`docs/dev/protocol.md` lists the operations. Each function decodes the arguments of a request and calls the object.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from qnnbridge_protocol.specs import Placement, SessionSpec
 
 
 class ModelTokenizer:
-    """options: as of ``Tokenizer.update_options``."""
+    """Tokenizer of a model. options: as for ``Tokenizer.update_options``."""
 
     def __init__(self, model: GenaiModel, options: Mapping[str, str]) -> None:
         self.model = model
@@ -47,7 +47,7 @@ class ModelTokenizer:
         self._native.call("OgaUpdateTokenizerOptions", self._object.handle, keys, values, len(options))
 
     def ids(self) -> dict[str, Any]:
-        """The numbers of the special tokens, ``None`` where this release or the model has none."""
+        """Return the ids of the special tokens, ``None`` where the release or the model has none."""
         return {
             "bos_token_id": self._id("OgaTokenizerGetBosTokenId"),
             "pad_token_id": self._pad(),
@@ -55,7 +55,7 @@ class ModelTokenizer:
         }
 
     def _pad(self) -> int | None:
-        """The config's: the one in use may be another."""
+        """Return the config's pad token: genai may use a different token as padding."""
         found = self._id("OgaTokenizerGetPadTokenId")
         return self.model.folder.pad if found is not None and found == self.model.filler else found
 
@@ -109,8 +109,9 @@ class ModelTokenizer:
 
 
 def check_tokens(model: GenaiModel, tokens: Sequence[int]) -> None:
-    """Raise `PromptRefused` for a token that genai would cut off or read beyond its vocabulary for."""
-    size = model.folder.vocab_size or 2**31  # genai takes 32 bits and cuts off the others
+    """Raise `PromptRefused` for a token that genai would truncate, or that would make it read beyond the
+    vocabulary."""
+    size = model.folder.vocab_size or 2**31  # genai truncates tokens to 32 bits
     wrong = next((one for one in tokens if not 0 <= one < size), None)
     if wrong is not None:
         raise PromptRefused(
@@ -120,9 +121,9 @@ def check_tokens(model: GenaiModel, tokens: Sequence[int]) -> None:
 
 
 class TokenStream:
-    """Decodes tokens one after the other; a token may give no text until the next one comes.
+    """Decoder of single tokens. A token may add no text until the next token arrives.
 
-    function: makes the native stream from `source`, a tokenizer or a processor.
+    function: creates the native stream from `source`, a tokenizer or a processor.
     """
 
     def __init__(self, model: GenaiModel, function: str, source: Object) -> None:
@@ -130,7 +131,7 @@ class TokenStream:
         self._object = model.library.make("TokenizerStream", function, source.handle, keeps=(source,))
 
     def decode(self, tokens: Sequence[int]) -> list[str]:
-        """The text that each token adds."""
+        """Return the text that each token adds."""
         check_tokens(self._model, tokens)
         pieces, out = [], c_char_p()
         for token in tokens:
@@ -154,21 +155,21 @@ class ModelAdapters:
 
 
 # --- several sequences at once (batches, beams) ---
-# Only models with dynamic shapes can do it. There is no history that a new generator could be given: beams and
-# finished sequences of a batch have states of their own. So the operations are kept, and repeated from the start in
-# a new generator. That is exact for greedy search and beams; random numbers would not be the same.
+# Only models with dynamic shapes support several sequences. A history of tokens is not enough for a new generator,
+# because beams and finished sequences of a batch have further state. So the operations are logged, and repeated
+# from the start in a new generator. That is exact for greedy search and beams; random numbers would differ.
 
 
 class BatchGeneration(Generation):
-    """`tokens` stays empty: the sequences are in the native generator."""
+    """Generation of several sequences. `tokens` stays empty: the native generator has the sequences."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.rows = int(self._option("batch_size", 1))
 
     def repeat(self, log: Sequence[tuple[Sequence[int], int]], stop: StopSignal) -> None:
-        """Bring a new generator to where an old one was: prompts, and the number of tokens generated after each."""
-        # Prompts alone may be repeated: no random number was drawn yet.
+        """Repeat the operations of an earlier generator: prompts, and the number of tokens generated after each."""
+        # With sampling, only prompts may be repeated, because they draw no random numbers.
         if self._option("do_sample", False) and any(count for _, count in log):
             raise StateLost(
                 "The generation of several sequences cannot be taken up again: random numbers cannot be repeated.",
@@ -176,7 +177,7 @@ class BatchGeneration(Generation):
                 fix="Generate again. Greedy search, beams and single sequences survive.",
             )
         self.repairs.replays += 1
-        self._native, self.done = None, False  # an attempt before this one may have been given up halfway
+        self._native, self.done = None, False  # an earlier attempt may have failed halfway
         for tokens, count in log:
             self.append(tokens, stop)
             while count and not self.done:
@@ -201,8 +202,8 @@ class BatchGeneration(Generation):
         return made
 
     def sequence(self, index: int) -> list[int]:
-        """All tokens of one sequence; of beams the best ones, when they are done."""
-        # Asked of genai, an index of no sequence gives foreign memory.
+        """Return all tokens of one sequence; the best beams are available when they are done."""
+        # genai does not check the index, and would read memory outside of the sequences.
         count = self.rows * max(1, int(self._option("num_return_sequences", 1)))
         if not 0 <= index < count:
             raise OptionError(f"There is no sequence {index}: the generator has {count}, counted from 0.")
@@ -214,14 +215,14 @@ class BatchGeneration(Generation):
         return self._with_pads(found)
 
     def _with_fillers(self, tokens: Sequence[int]) -> list[int]:
-        """Pads at the ends of each row, as genai has them here."""
+        """Return the tokens with the pads at both ends of each row replaced by `filler`, genai's padding."""
         pad, filler = self._model.folder.pad, self._model.filler
         given = list(tokens)
         if pad == filler or filler is None or self.rows < 2:
             return given
         size = len(given) // self.rows
         for start in range(0, len(given), size or 1):
-            # From each end of the row inwards, up to the first token that is none: a pad in the middle is a token.
+            # From each end of the row up to the first other token: a pad in the middle is an ordinary token.
             for way in (range(start, start + size), range(start + size - 1, start - 1, -1)):
                 for at in way:
                     if given[at] != pad:
@@ -254,7 +255,7 @@ def _load(call: ObjectCall) -> GenaiModel:
     data = {str(name): bytes(memoryview(value)) for name, value in zip(names, call.values, strict=True)}
 
     def declare(folder: GenaiFolder) -> None:
-        # Set before the phase: a death from here on is booked on this model.
+        # Set before the phase, so that a crash from now on is blamed on this model.
         call.request.blame = {"fingerprint": folder.fingerprint, "label": folder.label}
         call.enter("creating")
 
@@ -264,7 +265,7 @@ def _load(call: ObjectCall) -> GenaiModel:
             placement: Placement = session.info.placement
             return placement
         finally:
-            # Closed before genai makes the stage itself: two at once may not fit into the NPU.
+            # Closed before genai loads the stage itself: two copies may not fit into the NPU.
             session.close()
 
     def work(folder: GenaiFolder, header: Mapping[str, Any], buffers: tuple[Any, ...]) -> Mapping[str, Any]:
@@ -275,7 +276,7 @@ def _load(call: ObjectCall) -> GenaiModel:
     try:
         return load(ModelRequest(call.arguments, data), probe, call.sessions.engine, declare, work)
     except BridgeError as error:
-        # What else of this host occupies the NPU: QNN reports only that there is no room.
+        # Add what else this host has on the NPU: QNN only reports that memory is exhausted.
         if error.details.get("npu_memory"):
             error.evidence = (*error.evidence, *call.sessions.on_npu_in_words())
         raise
@@ -302,7 +303,7 @@ def _new_generator(model: GenaiModel, call: ObjectCall) -> ObjectResult:
         _prompt_inputs(arguments, values[len(names) :], objects),
     )
     wide = any(int(search.get(name, model.folder.search.get(name, 1)) or 1) > 1 for name in _WIDE)
-    # A wide request on a fixed window is a `Generation`, whose checks refuse it with the reason.
+    # On a fixed window, `Generation` refuses several sequences with the reason.
     kind = BatchGeneration if wide and model.folder.window is None else Generation
     return ObjectResult(made=(GENERATOR, kind(model, settings)))
 
@@ -353,10 +354,10 @@ def _new_stream_with(processor: ModelProcessor, call: ObjectCall) -> ObjectResul
 
 
 def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
-    """Everything that one call may need: restore, align, append, generate."""
+    """Run the parts of a step that the request contains: restore, align, append, generate."""
     arguments = call.arguments
     stop = call.request.stopper = StopSignal()
-    # A cancel that came before the request had its `stopper` reached nothing.
+    # A cancel that arrived before `stopper` was set had no effect.
     if call.request.withdrawn:
         stop.stop()
     call.enter("running")

@@ -1,11 +1,12 @@
-"""A release of onnxruntime-genai that is newer than this table is tried in a worker before the host calls it.
+"""Try a release of onnxruntime-genai that is newer than the table in a worker, before the host uses it.
 
-ctypes cannot check a function of the library: a call with arguments that the library does not expect ends the
-process or gives wrong tokens. So a worker calls each function that the host calls, and generates with the caller's
-folder twice: as the host does, and by the release's own Python module. The host imports the release if both give
-the same tokens. The result is kept in a file beside the placements of stages, for the release, its library, the
-layout and the versions of ONNX Runtime and QNN. A failure is kept for a day only: it may have another cause,
-such as a full NPU. The worker's half is `trial_worker`. Any thread.
+ctypes cannot check the functions of the library: a call with unexpected arguments crashes the process or returns
+wrong tokens. So a worker calls each function that the host calls, and generates with the application's folder
+twice: through the C interface as the host does, and with the release's Python module. The host imports the release
+if both
+return the same tokens. The result is stored in a file next to the placements of stages, for the release, its
+library, the layout and the versions of ONNX Runtime and QNN. A failure counts for one day only, because it may have
+another cause, such as a full NPU. The worker's part is `trial_worker`. Safe to call from any thread.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from qnnbridge_protocol.visible import log_of
 
 _log = log_of("qnnbridge.generation")
 
-# The model, the header of the request and its buffers give the header of the reply.
+# Arguments: the model, header and buffers of the request. Result: header of the reply.
 Work = Callable[[GenaiFolder, Mapping[str, Any], tuple[Any, ...]], Mapping[str, Any]]
 
 SCHEMA: Final = 1
@@ -40,7 +41,7 @@ TIMEOUT_S: Final = 1800.0
 FAILURE_COUNTS_S: Final = 24 * 3600.0
 
 _lock = threading.Lock()
-# Results of this process: they count where there is no cache.
+# Results of this process, used where there is no cache.
 _kept: dict[str, dict[str, Any]] = {}
 
 
@@ -53,15 +54,15 @@ def ensure_tried(
     records: Path | None,
     work: Work,
 ) -> str:
-    """Try the release with the folder, unless a kept result exists, and return a warning for the application.
+    """Try the release with the folder, unless a result is stored. Return a warning for the application.
 
     Args:
-        version: of the release.
-        folder: the model's.
-        steps: changes of its config.
-        data: files of the model that travelled as bytes, by name.
-        versions: of ONNX Runtime, QNN and the driver.
-        records: the folder of kept results, ``None`` for none.
+        version: version of the release.
+        folder: folder of the model.
+        steps: changes to its config.
+        data: files of the model that were sent as bytes, by name.
+        versions: versions of ONNX Runtime, QNN and the driver.
+        records: folder of stored results; ``None``: results are kept in memory.
         work: returns the reply of a new worker to a request about the model.
 
     Raises:
@@ -71,7 +72,7 @@ def ensure_tried(
     asks_qnn = any(stage.qnn_options is not None for stage in folder.stages)
     key = _key(version, folder, versions, asks_qnn=asks_qnn)
     file = None if records is None else records / f"trial-{key}.json"
-    # The lock is held during the trial: a second application that asks for the same waits for the result.
+    # The lock is held during the trial, so that a second application waits for the result.
     with _lock:
         found = _recall(file, key)
         if found is None:
@@ -133,7 +134,7 @@ def _refusal(
     )
 
 
-# --- kept results ------------------------------------------------------------------------------------------
+# --- stored results ------------------------------------------------------------------------------------------
 
 
 def _key(version: str, folder: GenaiFolder, versions: Mapping[str, str], *, asks_qnn: bool) -> str:
@@ -167,7 +168,7 @@ def _recall(file: Path | None, key: str) -> dict[str, Any] | None:
 
 def _remember(file: Path | None, key: str, found: dict[str, Any]) -> None:
     found.update(schema=SCHEMA, at=time.time())
-    # With a file, that alone counts: removing it makes the next load try again.
+    # If there is a file, the result is not kept in memory: removing the file makes the next load try again.
     if file is None:
         _kept[key] = found
         return

@@ -1,6 +1,6 @@
-"""The worker's half of `trial`: the installed release of onnxruntime-genai generates in two ways.
+"""Worker's part of `trial`: generate with the installed release of onnxruntime-genai in two ways.
 
-It may end this process, which serves nothing else. One thread.
+The release may crash the process, which has no other work. One thread.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ _ABSENT: Final = b"qnnbridge-absent"
 def perform(request: ModelRequest, engine: Any) -> dict[str, str]:
     """Try the installed release with the request's folder; return "problem", "words" and "compared".
 
-    Raises what loading the model raises: that is not about the interface.
+    Errors of loading the model are raised: they do not concern the interface.
     """
     model = load_plain(request, engine)
     search = {"do_sample": False, "num_beams": 1.0, "num_return_sequences": 1.0}
     room = model.folder.context_length or _MAX_LENGTH
-    # A model with a fixed window has its whole context, as in the host.
+    # A model with a fixed window gets its whole context, as in the host.
     search["max_length"] = float(room if model.folder.window is not None else min(room, _MAX_LENGTH))
     prompt = _prompt(model)
     ours = _outcome(_by_host, model, search, prompt)
     if isinstance(ours, list):
         for step in _all_functions(model):
-            with contextlib.suppress(BridgeError):  # the library understood the call, and refuses its names
+            with contextlib.suppress(BridgeError):  # the library accepts the call, but reports the made-up names
                 step()
     module = model.library.module
-    del model  # two at once may not fit into the NPU
+    del model  # two models may not fit into the NPU
     return judge(ours, _outcome(_by_module, module, request, search, prompt))
 
 
 def judge(ours: list[int] | Exception, theirs: list[int] | Exception) -> dict[str, str]:
-    """Compare the tokens, or errors, of the host's way and of the module's own."""
+    """Compare the tokens or errors of the host's code (`ours`) with those of the Python module (`theirs`)."""
     if isinstance(ours, list) and isinstance(theirs, list):
         if ours == theirs:
             return {"problem": "", "words": "", "compared": "" if ours else "neither way gives a token"}
@@ -62,7 +62,7 @@ def judge(ours: list[int] | Exception, theirs: list[int] | Exception) -> dict[st
         return {"problem": "fails", "words": str(ours), "compared": ""}
     if isinstance(ours, GenerationUnsupported):  # the layout
         return {"problem": "layout", "words": ours.message, "compared": ""}
-    # Such as a model that needs an image: neither way generates from tokens alone.
+    # For example a model that needs an image, with which neither way can generate from tokens alone.
     return {"problem": "", "words": "", "compared": f"both report {ours}"}
 
 
@@ -74,7 +74,7 @@ def _outcome(generate: Callable[..., list[int]], *arguments: Any) -> list[int] |
 
 
 def _prompt(model: GenaiModel) -> list[int]:
-    """Return tokens that are neither special nor the first ones."""
+    """Return ordinary tokens from the middle of the vocabulary."""
     folder = model.folder
     size = folder.vocab_size or 1000
     never = {*folder.eos, folder.pad, model.filler}
@@ -88,7 +88,7 @@ def _by_host(model: GenaiModel, search: Mapping[str, float | bool], prompt: Sequ
     generation.logits(stop)
     made = generation.generate(NEW_TOKENS, stop, None)
     if len(made) > 1 and not generation.done:
-        # Take the last token back and generate it again: rewinding, or a history that is forced through the logits.
+        # Generate the last token again, to test rewinding, or a history that is forced through the logits.
         generation.align(len(prompt) + len(made) - 1)
         made[-1:] = generation.generate(1, stop, None)
     return made
@@ -115,9 +115,9 @@ def _by_module(
 
 
 def _all_functions(model: GenaiModel) -> Iterator[Callable[[], Any]]:
-    """Find calls of the functions that a plain generation does not reach.
+    """Yield calls of the functions that a plain generation does not use.
 
-    Names that the model does not have are given where a real effect is not wanted: the library reports an error.
+    Some calls use made-up names, so that the library reports an error and nothing is changed.
     """
     native, label = model.library, _ABSENT
 
@@ -146,7 +146,7 @@ def _all_functions(model: GenaiModel) -> Iterator[Callable[[], Any]]:
 
 
 def _media_functions(model: GenaiModel, generator: Object) -> Iterator[Callable[[], Any]]:
-    """Find calls of the functions for pictures and sound; a model for text has no processor."""
+    """Yield calls of the functions for pictures and sound. A model for text only has no processor."""
     native = model.library
     tensors = named_tensors(native, {_ABSENT.decode(): np.zeros(1, np.float32)})
     yield lambda: native.call("OgaGenerator_SetInputs", generator.handle, tensors.handle)
