@@ -278,6 +278,9 @@ def test_named_tensors_are_those_of_the_processor(multimodal: Made, host: qnnbri
     expected = inputs_of(og, theirs, CASES["gemma3"])
     expected["pixel_values"] = np.zeros(shape, np.float32)
     assert replaced == step(begun(og, theirs, CASES["gemma3"], expected), 8)
+    inputs["num_image_tokens"] = np.array([256], np.int32)
+    with pytest.raises(PromptRefused, match="int64"):
+        begun(genai, model, CASES["gemma3"], inputs)
     del inputs["pixel_values"], inputs["token_type_ids"]
     assert sorted(inputs.keys()) == ["input_ids", "num_image_tokens"]
 

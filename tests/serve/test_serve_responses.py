@@ -317,7 +317,7 @@ def test_logprobs_are_included(client: Any) -> None:
         ({"input": []}, "input"),
         ({"input": [{"role": "user"}]}, "input[0]"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0]"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
         ({"input": "x" * 9000}, "input"),
         ({"extra_body": {"previous_response_id": 3}}, "previous_response_id"),

@@ -19,6 +19,10 @@ from qnnbridge_protocol.errors import GenerationError, PromptRefused
 
 # Name of the tensor that contains the prompt.
 INPUT_IDS: Final = "input_ids"
+# Tensors that onnxruntime-genai reads as 64-bit integers whatever they are.
+_INTEGERS: Final = frozenset(
+    ("num_image_tokens", "image_sizes", "image_grid_thw", "audio_sizes", "audio_projection_mode")
+)
 _WHISPER: Final = "whisper"
 _LONG_MARK: Final = re.compile(r"<\|(?:image|audio)_\d{10}")
 
@@ -111,6 +115,13 @@ class ModelProcessor:
         with self.model.processing:
             library = self.model.library
             return library.text("OgaProcessorDecode", self.native.handle, token_array(tokens), len(tokens))
+
+
+def check_given(arrays: Mapping[str, Any]) -> None:
+    """Refuse tensors of an application that native code would read beyond their end. Raises `PromptRefused`."""
+    for name, array in arrays.items():
+        if name in _INTEGERS and str(getattr(array, "dtype", "")) != "int64":
+            raise PromptRefused(f"{name} has to be a tensor of int64.", fix="Leave it as the processor made it.")
 
 
 def named_tensors(native: GenaiLibrary, arrays: Mapping[str, Any]) -> Object:

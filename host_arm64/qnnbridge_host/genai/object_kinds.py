@@ -13,7 +13,7 @@ from typing import Any
 from qnnbridge_host.engine.calls import ObjectCall, ObjectKind, ObjectResult, argument
 from qnnbridge_host.genai.generation import Generation, GenerationSettings, PromptInputs
 from qnnbridge_host.genai.models import GenaiModel, ModelRequest, load
-from qnnbridge_host.genai.multimodal import ModelInputs, ModelProcessor
+from qnnbridge_host.genai.multimodal import ModelInputs, ModelProcessor, check_given
 from qnnbridge_host.genai.native import Object, token_array
 from qnnbridge_host.genai.trial import TIMEOUT_S
 from qnnbridge_host.model.genai_folder import GenaiFolder
@@ -313,6 +313,7 @@ def _prompt_inputs(arguments: Mapping[str, Any], values: list[Any], objects: lis
     if given is None:
         return None
     arrays = dict(zip(map(str, given), values, strict=True))
+    check_given(arrays)
     chosen = arguments.get("made")
     if chosen is None:
         return PromptInputs(arrays)
