@@ -213,44 +213,48 @@ _TOKEN_LIKE: Final = re.compile(r"(<[^<>\s]+>|\[/?[A-Z_]+\])")
 
 def learn_form(render: Render, special_of: SpecialOf, tools: str) -> CallForm:
     """How a model writes calls. Raises `Refused` for a template that writes none, or none of this form."""
-    user = {"role": "user", "content": "x"}
-    text = {"role": "assistant", "content": _TEXT}
     for ids in _IDS:
-        calls = [
-            {"id": number, "type": "function", "function": {"name": name, "arguments": _GIVEN}}
-            for number, name in zip(ids, _NAMES, strict=True)
-        ]
-        results = [
-            {"role": "tool", "tool_call_id": number, "name": name, "content": "x"}
-            for number, name in zip(ids, _NAMES, strict=True)
-        ]
-
-        def rendered(count: int, behind: Sequence[Mapping[str, str]], *, with_results: bool) -> str:
-            called = {"role": "assistant", "content": "", "tool_calls": calls[:count]}  # noqa: B023 - used at once
-            got = results[:count] if with_results else []  # noqa: B023
-            return render(json.dumps([user, called, *got, *behind]), tools, False)
-
-        # The last message of a conversation has what others have not: an empty thought, for example.
-        for behind, with_results in (([text, user], True), ([], True), ([], False)):
-            try:
-                written = rendered(1, behind, with_results=with_results)
-                plain = render(json.dumps([user, text, *behind]), tools, False)
-            except Refused:
-                continue
-            found = _form_in(written, plain, special_of)
-            if found is None:
-                continue
-            try:
-                several = rendered(2, behind, with_results=with_results)
-            except Refused:
-                several = ""  # Llama's template has one call in a message
-            found = _with_end(found, written, several, plain, special_of)
+        found = _form_with(ids, render, special_of, tools)
+        if found is not None:
             return dataclasses.replace(found, short_ids=ids is _IDS[1])
     raise wrong(
         "The model's chat template does not write calls of functions in a form that can be kept to: a name and "
         "then its arguments as JSON. Leave tools out, or serve a model that was made for them.",
         "tools",
     )
+
+
+def _form_with(ids: Sequence[str], render: Render, special_of: SpecialOf, tools: str) -> CallForm | None:
+    """Learn the form from calls with these ids."""
+    user = {"role": "user", "content": "x"}
+    text = {"role": "assistant", "content": _TEXT}
+    named = tuple(zip(ids, _NAMES, strict=True))
+    calls = [
+        {"id": one, "type": "function", "function": {"name": name, "arguments": _GIVEN}} for one, name in named
+    ]
+    results = [{"role": "tool", "tool_call_id": one, "name": name, "content": "x"} for one, name in named]
+
+    def rendered(count: int, behind: Sequence[Mapping[str, str]], *, with_results: bool) -> str:
+        called = {"role": "assistant", "content": "", "tool_calls": calls[:count]}
+        got = results[:count] if with_results else []
+        return render(json.dumps([user, called, *got, *behind]), tools, False)
+
+    # The last message of a conversation has what others have not: an empty thought, for example.
+    for behind, with_results in (([text, user], True), ([], True), ([], False)):
+        try:
+            written = rendered(1, behind, with_results=with_results)
+            plain = render(json.dumps([user, text, *behind]), tools, False)
+        except Refused:
+            continue
+        found = _form_in(written, plain, special_of)
+        if found is None:
+            continue
+        try:
+            several = rendered(2, behind, with_results=with_results)
+        except Refused:
+            several = ""  # Llama's template takes one call in a message
+        return _with_end(found, written, several, plain, special_of)
+    return None
 
 
 def _form_in(written: str, plain: str, special_of: SpecialOf) -> CallForm | None:
@@ -326,7 +330,6 @@ _ANY: Final = r"/(.|\n)*/"
 def grammar_of(form: CallForm, use: ToolUse) -> str:
     """In Lark's language, as the library of guidance reads it."""
     item, key = form.separators
-    # For each schema an object of its own: the library writes into none, but a client's `x-guidance` replaces it.
     style = {"x-guidance": {**COMPACT["x-guidance"], "item_separator": item, "key_separator": key}}
     called = " | ".join(
         # The schema comes last: an `x-guidance` of its own counts.
