@@ -103,7 +103,7 @@ def test_a_device_stays_a_device(overwrite: bool, tmp_path: Path) -> None:
     made.write_bytes(b"page")
     OutputFile(device, overwrite=overwrite).take(made)
     assert stat.S_ISCHR(device.stat().st_mode)
-    with pytest.raises(OptionError, match="no place"):
+    with pytest.raises(OptionError, match="cannot be the destination"):
         place_of_several(str(device))
 
 
