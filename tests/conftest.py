@@ -214,8 +214,10 @@ def freeze_existing_objects() -> None:
     gc.freeze()
 
 
+# pytest orders autouse fixtures by name. Those with `monkeypatch` must sort after the `no_...` guards, which then run
+# after the patches of a test have been undone.
 @pytest.fixture(autouse=True)
-def empty_state_folders(
+def own_state_folders(
     request: pytest.FixtureRequest, private_temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Give each test empty state and cache folders. They do not exist yet, since the product creates them."""
@@ -225,7 +227,7 @@ def empty_state_folders(
 
 
 @pytest.fixture(autouse=True)
-def full_error_texts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def unabridged_error_texts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Undo the change of error texts that importing `qnnbridge.ort` makes for the whole process."""
     from qnnbridge_protocol.errors import OrtError, RemoteError
 
