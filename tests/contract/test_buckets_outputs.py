@@ -76,7 +76,7 @@ def test_what_was_found_is_shown_and_an_odd_one_is_logged(
         assert session.buckets is not None
         assert session.buckets.cut == {"y": (None, None, "(seq + 1) // 2")}
         assert session.get_outputs()[0].shape == [1, 4, "y_length"]
-    assert "is as long as (seq + 1) // 2" in caplog.text
+    assert "has the size (seq + 1) // 2" in caplog.text
     assert "verify_padding()" in caplog.text
 
 

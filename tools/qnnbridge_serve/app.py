@@ -1,6 +1,6 @@
-"""The application: its paths, the endpoints of the Open Inference Protocol, readiness and /metrics.
+"""ASGI application: paths, endpoints of the Open Inference Protocol, readiness and /metrics.
 
-The event loop's thread counts requests; an exposition is written by a worker.
+The thread of the event loop counts requests; a worker writes the exposition of metrics.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ if TYPE_CHECKING:
 # --- /metrics, by prometheus_client ---
 
 _OPEN_METRICS: Final = "application/openmetrics-text"
-# From a small model in shared memory to an answer of many tokens.
+# Buckets from the time of a small model in shared memory to that of an answer of many tokens.
 _BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 class ServeMetrics:
-    """What this server has done."""
+    """Metrics of the server's HTTP requests."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -87,7 +87,7 @@ class ServeMetrics:
         )
 
     def measured(self, app: ASGIApp) -> ASGIApp:
-        """The application, with its requests counted."""
+        """Return the application, extended to count its requests."""
 
         async def counted(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
@@ -106,7 +106,8 @@ class ServeMetrics:
                 await app(scope, receive, noted)
             finally:
                 self._running.dec()
-                # What was refused before it came to a path has none; clients could make up any number of them.
+                # A request that was refused before routing has no route. Its path is not used, because clients
+                # could invent any number of them.
                 route = scope.get(ROUTE, "")
                 method = scope["method"] if route else ""
                 self._requests.labels(route, method, str(status)).inc()
@@ -115,7 +116,7 @@ class ServeMetrics:
         return counted
 
     def exposition(self, families: Iterable[Metric], accept: str) -> tuple[bytes, str]:
-        """Text and content type; OpenMetrics, unless the client wants the older format."""
+        """Return text and content type, in OpenMetrics unless the client requests the older format."""
         older = "text/plain" in accept and _OPEN_METRICS not in accept
         encoder, kind = choose_encoder(accept if older else _OPEN_METRICS)
         return encoder(Families(itertools.chain(families, self._registry.collect()))), kind
@@ -127,7 +128,7 @@ ANSWER_TIMEOUT_S: Final = 2.0
 
 
 class HostProbe:
-    """A host that has died is started again by the question; one that keeps dying makes the server not ready."""
+    """Readiness check of the host. The check restarts a dead host; a host that keeps dying is not ready."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -136,9 +137,9 @@ class HostProbe:
 
     async def why_not_ready(self) -> str | None:
         if self._asking is None or self._asking.done():
-            # One question for all who ask at once: a probe every second from ten places is one ping.
+            # Concurrent checks share one ping, such as those of ten load balancers.
             self._asking = asyncio.ensure_future(self._workers.do(self._ask))
-        # A client that goes away cancels its wait, not the question of the others.
+        # If a client disconnects, only its own wait is cancelled.
         return await asyncio.shield(self._asking)
 
     def facts(self) -> dict[str, Any]:
@@ -156,7 +157,7 @@ class HostProbe:
         try:
             self._host.ping(ANSWER_TIMEOUT_S)
         except DeadlineExceeded:
-            # A host that is busy may answer late and is none the worse for it.
+            # A busy host may answer late and is ready all the same.
             return None if self._host.stats.running else "the host is being started"
         except BridgeError as error:
             return in_words(error)
@@ -168,23 +169,28 @@ class HostProbe:
 HEADER_LENGTH = "Inference-Header-Content-Length"
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "statistics")
 READERS = 2
-# Loading is compiling, perhaps for minutes: it must not take the threads of requests.
+# Loading may compile for minutes and must not use the threads of requests.
 LOADERS = 2
-# Bodies up to this size are read at once, which takes a millisecond at most: they wait for no larger ones.
+# Bodies up to this size are parsed immediately, in at most a millisecond, so they do not wait for larger ones.
 QUICK_BYTES = 64 * 1024
-# The kind of a model of the Open Inference Protocol, beside the kinds of models by folder.
+# Kind of the models of the Open Inference Protocol in `/status`.
 TENSOR_MODEL = "tensor model"
-# A request to load a model says next to nothing.
+# Maximum body of a request to load or unload a model.
 CONTROL_BYTES = 1024**2
 
 
 class InferenceService:
-    """The endpoints as methods.
+    """Endpoints, as methods.
 
     Args:
-        control: Whether clients may load and unload models.
-        language: Models for text generation.
-        figures: Asks the daemon for its status document; ``None`` for a private host.
+        repository: models of the Open Inference Protocol.
+        probe: readiness check of the host.
+        limits: limits of the service.
+        control: whether clients may load and unload models.
+        language: endpoints for text generation.
+        embeddings: endpoint for embeddings.
+        speech: endpoints for speech.
+        figures: returns the status document of the daemon; ``None`` for a private host.
     """
 
     def __init__(
@@ -210,14 +216,15 @@ class InferenceService:
         self._by_folder = (language.models, embeddings.models, speech.models)
         self._figures = figures
         self.figures = ServeMetrics()
-        # By the name of the model: requests for others are refused before they are counted.
+        # By name of the model. Requests for unknown models are refused before they are counted.
         self._statistics: dict[str, ModelStatistics] = {}
-        # Places for requests, and bytes for their bodies: at least four of the largest at once.
+        # Limits of requests and of the bytes of their bodies, at least four of the largest.
         self._admission = Admission(limits.in_all, max(4 * limits.most_bytes, 1024**3))
-        # Reading JSON is work of Python, which holds its lock: more threads would not be faster.
+        # Parsing JSON holds the GIL, so more threads would not be faster.
         self._readers = Workers("reader", READERS)
         self._runs = Workers("run", limits.threads)
-        self._texts = Workers("texts", 1)  # one at a time, or requests of few KB hold all threads for many seconds
+        # One thread, because small requests with many texts could occupy all threads for many seconds.
+        self._texts = Workers("texts", 1)
         self._loaders = Workers("loader", LOADERS)
         self._meters = Workers("metrics", 1)
 
@@ -229,18 +236,18 @@ class InferenceService:
     async def ready(self, request: Request) -> Response:
         by_folder, repository = self._by_folder, self._repository
         reason = next(filter(None, (models.why_not_ready() for models in by_folder)), None)
-        # A server that only has language models is ready without tensor models.
+        # A server with only models by folder is ready without tensor models.
         if reason is None and (repository.names or not any(models.wanted for models in by_folder)):
             reason = repository.why_not_ready()
         reason = reason or await self._probe.why_not_ready()
-        # The protocol wants a status of 4xx for "no".
+        # The protocol requires a 4xx status for "not ready".
         return Response(status_code=200) if reason is None else error_answer(wrong(f"Not ready: {reason}"))
 
     async def model_ready(self, request: Request) -> Response:
         try:
             self._repository.check(*_model_of(request))
         except Refused as refused:
-            # As `ready`: the protocol's answer for "not ready" is 4xx.
+            # As in `ready`, "not ready" is a 4xx status.
             raise wrong(refused.text) if refused.status == 503 else refused from None
         return Response(status_code=200)
 
@@ -268,7 +275,7 @@ class InferenceService:
         return self._statistics.setdefault(name, ModelStatistics()).document(name, version)
 
     async def status(self, request: Request) -> Response:
-        # Here, and not in the worker: these figures are the event loop's own.
+        # Not in the worker, because only the event loop may read these figures.
         rows = {name: one.row() for name, one in self._statistics.items()}
         return json_answer(await self._meters.do(functools.partial(self._status, rows)))
 
@@ -299,7 +306,7 @@ class InferenceService:
             return {"daemon": None, "host": self._probe.facts()}
         try:
             return {"daemon": daemon_document(read_figures(self._figures())), "host": None}
-        # A daemon that is being replaced does not hide the models.
+        # The models are listed even while the daemon is being replaced.
         except BridgeError as error:
             return {"daemon": {"facts": [["no answer", in_words(error)]], "tables": []}, "host": None}
 
@@ -323,7 +330,7 @@ class InferenceService:
 
     async def show_model(self, request: Request) -> Response:
         name = request.path_params["name"]
-        # A name that nobody has is refused by the language models.
+        # The registry of language models refuses an unknown name.
         registry = next((one for one in self._by_folder if name in one.names), self.language.models)
         registry.get(name)
         return json_answer(registry.described(name))
@@ -332,7 +339,7 @@ class InferenceService:
 
     async def infer(self, request: Request) -> Response:
         name, version = _model_of(request)
-        # Before a byte of the body is taken: a request for a model that is not here costs no memory.
+        # Before the body is received, so that requests for unknown models need no memory.
         self._repository.check(name, version)
         statistics, begun = self._statistics.setdefault(name, ModelStatistics()), time.monotonic()
         try:
@@ -350,22 +357,21 @@ class InferenceService:
             ticket = place.enter_context(self._admission.enter())
             parts = await receive_body(request, ticket, self._limits.most_bytes)
             ticket.take_place()
-            # The time begins with the last byte: a slow client uses up its own patience, not that of its
-            # request.
+            # The timeout begins with the last byte, so that slow sending does not count.
             arrived = time.monotonic()
             limit = None if self._limits.timeout_s is None else arrived + self._limits.timeout_s
             take = functools.partial(self._take, ticket, limit)
             read = functools.partial(self._read, parts, encoding, request.headers.get(HEADER_LENGTH), take)
-            # In the event loop itself: handing it to a thread takes longer.
+            # In the event loop, because passing it to a thread would take longer.
             if encoding is None and sum(map(len, parts)) <= QUICK_BYTES:
                 asked = read()
             else:
                 asked = await self._readers.do_for(read, limit, request.receive)
             times_s = [limit for limit in (self._limits.timeout_s, asked.timeout_s) if limit is not None]
-            # The client's own timeout is in the request, so it is known only now.
+            # The client's timeout is in the request, so it is known only now.
             deadline = arrived + min(times_s) if times_s else None
             take = functools.partial(self._take, ticket, deadline)
-            started: list[float] = []  # by the worker
+            started: list[float] = []  # filled by the worker
             run = functools.partial(self._run, name, version, asked, deadline, packed, take, started)
             lane = self._texts if has_many_texts(asked.inputs) else self._runs
             reply = await lane.do_for(run, deadline, request.receive)
@@ -374,16 +380,16 @@ class InferenceService:
             if reply.json_size is not None:
                 headers[HEADER_LENGTH] = str(reply.json_size)
             kind = "application/json" if reply.json_size is None else "application/octet-stream"
-            # The ticket is given back when the answer was sent, and not at the end of this function.
+            # The ticket is released when the answer has been sent, not at the end of this function.
             return PartedResponse(reply.body, headers, kind, ticket, place.pop_all())
 
     def _take(self, ticket: Ticket, deadline: float | None, size: int) -> None:
-        """Before bytes are made of a body. Raises `Refused`, `Busy`, and `DeadlineExceeded`."""
+        """Reserve bytes for decoding a body. Raise `Refused`, `Busy` or `DeadlineExceeded`."""
         time_left_s(deadline)
         ticket.unpack(size, self._limits.most_bytes)
 
     def _read(self, parts: list[bytes], encoding: str | None, json_size: str | None, take: Take) -> InferRequest:
-        # One part is not copied; several are freed as soon as they are joined.
+        # A single part is not copied; several parts are freed as soon as they are joined.
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
         if encoding is not None:
@@ -401,9 +407,9 @@ class InferenceService:
         started: list[float],
     ) -> InferReply:
         started.append(time.monotonic())
-        # Answers that are not read may have filled the memory while this request waited: nothing more is made then.
+        # Refuse to start if unread answers filled the memory while this request waited.
         take(0)
-        # Within the worker: the model cannot be closed while it runs.
+        # In the worker, so that the model cannot be closed while it runs.
         with self._repository.lease(name, version) as model:
             reply = infer(model, asked, deadline, take)
         if not packed:
@@ -420,7 +426,7 @@ class InferenceService:
     async def load(self, request: Request) -> Response:
         wanted = await self._control_body(request)
         parameters = wanted.get("parameters")
-        # Triton's extension lets a request bring a configuration and the files of a model in these.
+        # In Triton's extension the parameters may contain a configuration and the files of a model.
         if parameters:
             raise wrong("A model is loaded from the file that the server was started with; no parameters.")
         try:
@@ -460,7 +466,7 @@ def api_paths(service: InferenceService) -> list[tuple[str, Endpoint, str]]:
         ("/metrics", service.metrics, get),
         ("/status", service.status, get),
         ("/v1/models", service.list_models, get),
-        # `path`: the names of these models may have slashes in them.
+        # `path`: names of these models may contain slashes.
         ("/v1/models/{name:path}", service.show_model, get),
         ("/v1/chat/completions", service.language.chat, post),
         ("/v1/completions", service.language.text, post),
@@ -487,14 +493,16 @@ def api_paths(service: InferenceService) -> list[tuple[str, Endpoint, str]]:
 def make_app(
     service: InferenceService, token: bytes | None, origins: Sequence[str] = (), *, page: bool = True
 ) -> ASGIApp:
-    """The application for an ASGI server.
+    """Return the application for an ASGI server.
 
     Args:
-        origins: Of pages of other servers whose scripts may use it.
-        page: Whether `GET /` returns the page.
+        service: the endpoints.
+        token: token that clients must send; ``None`` for none.
+        origins: origins of pages of other servers whose scripts may use the server.
+        page: whether `GET /` returns the page.
     """
     paths = api_paths(service)
-    # Made once, at the start: a path without a description is found by every test that starts a server.
+    # Created at the start, so that every test that starts a server finds a path without a description.
     document = openapi_document([*((path, method) for path, _, method in paths), (OPENAPI_PATH, "GET")])
 
     async def openapi(request: Request) -> Response:
@@ -506,13 +514,13 @@ def make_app(
         paths += [(path, files.show, "GET") for path in PAGE_FILES]
     routes = [Route(path, answered(path, endpoint), methods=[method]) for path, endpoint, method in paths]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_path})
-    # Otherwise a path with a slash at its end is answered with a redirect, which not every client follows.
+    # Otherwise a path with a trailing slash is answered with a redirect, which not every client follows.
     app.router.redirect_slashes = False
     guard = service.figures.measured(Guard(app, token, origins, PAGE_FILES if page else ()))
     if not origins:
         return guard
-    # Answers preflights, and lets the scripts of these pages read answers.
-    # Outermost: a browser's preflight has no token, and must be answered before `Guard` asks for one.
+    # Answers preflight requests, and allows the scripts of these pages to read answers. Outermost, because a
+    # preflight request has no token and must be answered before `Guard` requires one.
     return CORSMiddleware(
         guard, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"], expose_headers=["*"]
     )

@@ -1,7 +1,7 @@
-"""The answers to requests that cannot be served: status, text, headers.
+"""Answers to requests that cannot be served: status, text and headers.
 
-`Refused` is what this package raises for faults of the request itself; every other error gets its status here. The
-words never hold a stack trace or the host's output: evidence stays with the crash report on this machine. Pure.
+This package raises `Refused` for faults of the request itself. `refusal_of` determines the status of every other
+error. Texts never contain a stack trace or output of the host: evidence stays in the crash report on this machine.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Mapping
 
 from qnnbridge_protocol import errors
 
-# For Busy, and for a host that is being started again.
+# Sent with `Busy`, and while the host is being restarted.
 RETRY_AFTER_S = 1
 
-# Names the error of the tree in docs/errors.md, for programs: the body has KServe's one field only.
+# Header with the error code of docs/errors.md, for programs: the body has only KServe's one field.
 CODE_HEADER = "qnnbridge-error"
 
 
 class Refused(Exception):
-    """A request that is answered with a status and a sentence.
+    """Error that is answered with a status and a text.
 
-    field: of the request's JSON, for OpenAI's interface. reason: a word for programs, likewise.
+    field: faulty field of the request's JSON, for OpenAI's interface. reason: error code, for OpenAI's interface.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class Refused(Exception):
 
 
 def wrong(text: str, field: str | None = None, code: str | None = None, status: int = 400) -> Refused:
-    """A fault of the request. field, code: for OpenAI's interface."""
+    """Return the error for a faulty request. field, code: see `Refused` (`field`, `reason`)."""
     return Refused(status, text, field=field, reason=code)
 
 
-# The first that fits. What is not here is a fault of this side: 500.
+# Status by type of error; the first match counts. All other errors are faults of the server: 500.
 _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
     (errors.DeadlineExceeded, 504),
     (errors.Busy, 429),
@@ -53,7 +53,7 @@ _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
     (errors.Cancelled, 503),
     (errors.HostError, 503),
     (errors.ProtocolDesync, 503),
-    # These two are kinds of ModelError as well, so they stand before it.
+    # Before ModelError, from which these two are derived.
     (errors.PromptRefused, 400),
     (errors.GenerationUnsupported, 400),
     (errors.ModelError, 503),
@@ -65,7 +65,7 @@ _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
     (errors.NotImplemented, 400),
 )
 
-# The advice of the library is an option of a Python call, which an HTTP client does not make.
+# Replaces the fix of the library, which suggests an argument of a Python call.
 _TIME_IS_OVER = (
     "Grant more time (the request's parameter timeout, in microseconds; the server's limit is its --timeout), "
     "or ask again when there is less to do."
@@ -73,7 +73,10 @@ _TIME_IS_OVER = (
 
 
 def refusal_of(error: BaseException) -> Refused:
-    """The answer for any error. Unexpected ones are named by their class; the caller logs them."""
+    """Return the answer to any error.
+
+    For an unexpected error, the text contains only the class; the caller logs it.
+    """
     if isinstance(error, Refused):
         return error
     if not isinstance(error, errors.BridgeError):
@@ -89,7 +92,7 @@ def refusal_of(error: BaseException) -> Refused:
 
 
 def load_refused(name: str, error: errors.BridgeError) -> Refused:
-    """The answer when a model of this server cannot be loaded. It does not say where the file lies."""
+    """Return the answer if a model cannot be loaded. The text does not reveal the path of the file."""
     headers = {CODE_HEADER: error.code}
     kept = "What was loaded before, if anything was, is served on."
     if isinstance(error, errors.NoSuchFile):
@@ -112,7 +115,7 @@ def load_refused(name: str, error: errors.BridgeError) -> Refused:
 
 
 def in_words(error: errors.BridgeError) -> str:
-    """Message, cause and fix, on one line each; no evidence."""
+    """Return message, cause and fix on separate lines, without evidence."""
     lines = [error.message]
     if error.cause:
         lines.append(f"Cause: {error.cause}")

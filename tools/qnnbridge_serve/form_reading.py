@@ -1,4 +1,4 @@
-"""multipart/form-data, read as it comes: texts are kept, the one file goes to the disk."""
+"""Parse multipart/form-data as it arrives: texts are kept in memory, the file is written to disk."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from python_multipart.multipart import parse_options_header
 
 from qnnbridge_serve.errors import Refused, wrong
 
-# Of all parts but the file, with the heads of all.
+# Maximum size of all parts except the file, including the headers of all parts.
 MOST_TEXT_BYTES: Final = 64 * 1024
 MOST_PARTS: Final = 64
 
 
 def boundary_of(content_type: str | None) -> bytes:
-    """Raises `Refused`."""
+    """Return the boundary of a Content-Type. Raise `Refused` if it is not that of a form."""
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data":
         given = (content_type or "nothing").partition(";")[0][:80]
@@ -29,12 +29,16 @@ def boundary_of(content_type: str | None) -> bytes:
 
 
 class FormReader:
-    """Reads one form. `write` its bytes, then `end`; any thread, one at a time. `close` removes the file.
+    """Parser of a form. Pass its bytes to `write`, then call `end`. `close` removes the file. One thread at a time.
 
-    texts: of the fields, by name without []. file: at its begin after `end`; ``None`` without one.
+    Attributes:
+        texts: texts of the fields, by name without [].
+        file: the file, positioned at its beginning after `end`; ``None`` without a file.
+        file_bytes: size of the file.
 
     Args:
-        file_field: The field that holds the file.
+        boundary: boundary of the Content-Type.
+        file_field: name of the field that contains the file.
     """
 
     def __init__(self, boundary: bytes, file_field: str) -> None:
@@ -66,14 +70,14 @@ class FormReader:
             raise _unreadable(str(error)) from None
 
     def write(self, data: bytes) -> None:
-        """Raises `Refused`."""
+        """Parse further bytes of the form. Raise `Refused` if they are invalid."""
         try:
             self._parser.write(data)
         except FormParserError as error:
             raise _unreadable(str(error)) from None
 
     def end(self) -> None:
-        """Nothing more comes. Raises `Refused` for a form that has no end."""
+        """Finish the form. Raise `Refused` if its end is missing."""
         if not self._whole:
             raise _unreadable("its end is missing")
         if self.file is not None:
@@ -83,7 +87,7 @@ class FormReader:
         if self.file is not None:
             self.file.close()
 
-    # --- by the parser ---
+    # --- callbacks of the parser ---
 
     def _hold(self, size: int) -> None:
         self._held += size
@@ -113,16 +117,16 @@ class FormReader:
         name = options.get(b"name")
         if kind != b"form-data" or name is None:
             raise _unreadable("a part of it has no name")
-        # OpenAI's library sends lists as fields called NAME[].
+        # OpenAI's library sends lists as fields with the name NAME[].
         try:
-            # python_multipart encodes what it decoded as latin-1, so the bytes are those of the client again.
+            # python_multipart decodes and encodes as latin-1, so these are the bytes of the client.
             self._name = name.decode("utf-8").removesuffix("[]")
         except UnicodeDecodeError:
             raise _unreadable("the name of a field is no text in UTF-8") from None
         if self._name == self._file_field:
             if self.file is not None:
                 raise wrong(f"{self._file_field} is given twice.", self._file_field)
-            # It has no name, so it is gone with the process, however that ends.
+            # A file without a name, which disappears even if the process crashes.
             self.file = tempfile.TemporaryFile(prefix="qnnbridge-")  # noqa: SIM115 - closed by `close`
 
     def _add_data(self, data: bytes, start: int, end: int) -> None:

@@ -1,8 +1,9 @@
-"""HTTP/1.1 for the server: connections, answers, and the guard for requests that are not to be served.
+"""HTTP/1.1 for the server: connections, answers, and the guard against unauthorised requests.
 
-`HttpProtocol` is uvicorn's protocol, with an end for every request that it cannot read.
+`HttpProtocol` is uvicorn's protocol, extended so that every unreadable request is answered or its connection
+closed.
 
-The event loop's thread only.
+Only the thread of the event loop may use this module.
 """
 
 from __future__ import annotations
@@ -32,29 +33,32 @@ from qnnbridge_serve.transport import ClientGone, Ticket
 
 _log = log_of("qnnbridge.serve")
 
-# After the end of what a client sends: when it is asked whether it is still there.
+# Delays of probes that check whether a client still exists after it has closed its sending side.
 PROBES_S: Final = (0.0, 0.2, 2.0)
 
-# How long a connection without a request is kept when the server ends: the client may just be sending one.
+# How long an idle connection is kept when the server ends, because its client may just be sending a request.
 LINGER_S: Final = 0.5
 
-# From the begin of a connection, or the first byte after an answer, to the end of the next request's head. uvicorn
-# waits for both for ever.
+# Maximum time from the beginning of a connection, or the first byte after an answer, to the end of the next
+# request's head. uvicorn waits forever in both cases.
 HEAD_TIMEOUT_S: Final = 30.0
 
 _CLOSE: Final = (b"connection", b"close")
 _NO_HTTP: Final = "This is no valid HTTP request."
 
-# How long a client may go on sending after an answer that did not wait for its whole request. To close a connection
-# with unread bytes resets it, and the client might lose the answer.
+# How long a client may continue sending after an answer that did not wait for the whole request. Closing a
+# connection with unread bytes would reset it, and the client might lose the answer.
 DRAIN_S: Final = 2.0
 
 
 class HttpProtocol(H11Protocol):
-    """One connection. A request that is no HTTP gets status 400 if one can still be sent, and the end of it."""
+    """Connection of a client.
+
+    An invalid request is answered with status 400 if possible, and the connection is closed.
+    """
 
     _ending = False
-    # Whether the last answer of the connection was sent and all that comes is dropped.
+    # Whether the last answer has been sent and further bytes of the client are dropped.
     _draining = False
 
     def __init__(self, config: Any, *arguments: Any, **named: Any) -> None:
@@ -77,16 +81,16 @@ class HttpProtocol(H11Protocol):
         super().connection_lost(exc)
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
-        """The application, for one request of this connection."""
+        """Call the application for one request of this connection."""
         names = [name for name, _ in scope["headers"]]
-        # Of these two the second counts. A proxy in front may have read it otherwise, and what follows is then no
-        # request of the same client (RFC 9112, 6.1).
+        # Transfer-Encoding overrides Content-Length. A proxy may have decided otherwise, and then the following
+        # bytes may be a smuggled request (RFC 9112, 6.1), so the connection ends.
         if b"content-length" in names and b"transfer-encoding" in names:
             self._announce_end()
 
         async def sent(message: Any) -> None:
-            # Nobody reads the rest of the request: to read it here would let a client without a token keep the
-            # event loop busy.
+            # The rest of the request is not read: otherwise a client without a token could keep the event loop
+            # busy.
             if message["type"] == "http.response.start" and self.conn.their_state is h11.SEND_BODY:
                 self._announce_end()
                 self.cycle.transport = SoftEnd(self.transport, self._drain)  # type: ignore[assignment]
@@ -98,25 +102,25 @@ class HttpProtocol(H11Protocol):
         if self._draining:
             return
         try:
-            if self.conn.held_back:  # a turn is coming
+            if self.conn.held_back:  # `_next_turn` is scheduled
                 self.conn.receive_data(data)
                 return
             super().data_received(data)
-        except RuntimeError as error:  # of h11: bytes after the end
+        except RuntimeError as error:  # h11 raises it for bytes after the end
             self._give_up(f"{type(error).__name__}: {error}")
         if self._ending:
             self._announce_end()
         if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):
             self._waiting.cancel()
-        elif self._waiting.cancelled():  # the next head has begun, or what is left of a body that was refused
+        elif self._waiting.cancelled():  # the next head has begun, or the rest of a refused body arrives
             self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
 
     def handle_events(self) -> None:
-        """Process one turn; the next one follows the turns of other connections."""
+        """Process one turn. Other connections get their turns before the next one."""
         self.conn.begin_turn()
         try:
             super().handle_events()
-        # uvicorn catches h11's RemoteProtocolError alone.
+        # uvicorn catches only h11's RemoteProtocolError.
         except (h11.LocalProtocolError, RuntimeError) as error:
             self._give_up(f"{type(error).__name__}: {error}")
         self._let_abort()
@@ -132,7 +136,10 @@ class HttpProtocol(H11Protocol):
             self.flow.release()
 
     def _drain(self) -> None:
-        """Close the connection when the client has had the time to read its answer; drop what it still sends."""
+        """Close the connection once the client has had time to read its answer.
+
+        Drop further bytes of the client.
+        """
         if self._draining or self.transport.is_closing():
             return
         self._draining = True
@@ -148,28 +155,30 @@ class HttpProtocol(H11Protocol):
         self._stall.look()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends nothing more, and may wait for its answer all the same. One that has closed its
-        connection altogether resets it at the next byte that it gets, so it gets one.
+        """Handle the end of the client's data. The client may still wait for its answer.
 
-        Returns whether the connection is kept for the answer.
+        A client that has closed its connection completely resets it at the next byte, so probes are sent.
+
+        Returns:
+            Whether the connection is kept for the answer.
         """
         cycle = self.cycle
         if cycle is None or cycle.response_complete or self.conn.their_state not in (h11.DONE, h11.MUST_CLOSE):
             return False
         cycle.keep_alive = False
-        if self.conn.their_http_version == b"1.1":  # older ones do not know such answers
+        if self.conn.their_http_version == b"1.1":  # clients of older versions do not know informational responses
             for delay_s in PROBES_S:
                 self.loop.call_later(delay_s, self._probe)
         return True
 
     def _probe(self) -> None:
-        """The first byte brings the reset, the next one fails by it. An answer itself is as good."""
-        # A client has to accept any number of answers with 1xx before the final one (RFC 9110, 15.2).
+        """Send an informational response before the answer. A client that has gone resets the connection."""
+        # A client has to accept any number of 1xx responses before the final one (RFC 9110, 15.2).
         if self.conn.our_state is h11.SEND_RESPONSE and not self.transport.is_closing():
             self.transport.write(self.conn.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
 
     def shutdown(self) -> None:
-        """The server ends: this request is the last one, or the one that may be on its way."""
+        """End the connection after the running request, or after a request that may just be arriving."""
         self._ending = True
         if self.cycle is None or self.cycle.response_complete:
             self._linger()
@@ -177,8 +186,10 @@ class HttpProtocol(H11Protocol):
             self._announce_end()
 
     def _announce_end(self) -> None:
-        """The answer says that it is the last one: a client that did not know would send its next request into the
-        end of the connection. One that has begun cannot say it; the next will."""
+        """Add `Connection: close` to the answer, so that the client does not send another request.
+
+        If the answer has begun already, the next answer contains the header.
+        """
         cycle = self.cycle
         if cycle is not None and not cycle.response_started:
             cycle.keep_alive = False
@@ -192,32 +203,31 @@ class HttpProtocol(H11Protocol):
             self.transport.close()
 
     def on_response_complete(self) -> None:
-        # What is left of a short answer, and one at the end of a connection: the transport waits for ever to send
-        # it.
+        # The transport would wait forever for a client that does not read the rest of its answer.
         self._stall.look()
         if self._draining:
             self.server_state.total_requests += 1
             return
         try:
             super().on_response_complete()
-        except (h11.LocalProtocolError, RuntimeError) as error:  # the next request on the connection
+        except (h11.LocalProtocolError, RuntimeError) as error:  # from the next request on the connection
             self._give_up(f"{type(error).__name__}: {error}")
         if self._ending:
             self._linger()
 
     def _let_abort(self) -> None:
-        """The application gets a way to end a connection whose client does not read."""
+        """Pass the application a function that ends the connection, for clients that do not read their answers."""
         if self.cycle is not None:
             extensions: dict[str, Any] = self.cycle.scope.setdefault("extensions", {})
             extensions[ABORT] = self.transport.abort
 
     def send_400_response(self, msg: str) -> None:
-        """Answer with the form of all errors. h11 allows that only while no answer has begun."""
+        """Send status 400 with the usual error document. h11 allows this only before an answer has begun."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self._give_up(msg)
             return
         self._abandon_cycle()
-        # The answer to HEAD has no body: to send one nevertheless is an error in h11.
+        # The answer to HEAD has no body; h11 raises an error for one.
         head = self.cycle is not None and self.cycle.scope["method"] == "HEAD"
         body = b"" if head else json.dumps({"error": self.conn.refusal or _NO_HTTP}).encode()
         headers = [
@@ -234,17 +244,17 @@ class HttpProtocol(H11Protocol):
         self._drain()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """A request to upgrade is served without: the client may ask, and the library's advice is none of ours."""
+        """Do not log uvicorn's advice about upgrades: the request is served without an upgrade."""
 
     def _give_up(self, reason: str) -> None:
-        """Close the connection at once, with a line in the log."""
+        """Close the connection immediately, and log the reason."""
         client: Any = self.client or ("?", 0)
         _log.warning("connection of %s closed: %s", client[0], " ".join(reason.split())[:200])
         self._abandon_cycle()
         self.transport.close()
 
     def _abandon_cycle(self) -> None:
-        """The answer under way, if there is one, is not sent any more."""
+        """Stop sending the running answer, if there is one."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -252,27 +262,28 @@ class HttpProtocol(H11Protocol):
 
 # --- answers ---
 
-_CLIENT_GONE: Final = 499  # the code of web servers' logs; it is not received
+_CLIENT_GONE: Final = 499  # status that web servers log for this; no client receives it
 
 _PART_BYTES: Final = 256 * 1024
 
-# In the extensions of a request's scope: a function that ends its connection at once.
+# Key in the extensions of a request's scope: a function that ends the connection immediately.
 ABORT: Final = "qnnbridge.abort"
 
-# In a request's scope: the path that it was served by, without the names in it.
+# Key in a request's scope: the route of the request, with placeholders instead of names.
 ROUTE: Final = "qnnbridge.route"
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class PartedResponse(Response):
-    """A response of which the body is sent in parts, and counts in admission until its client has taken it.
+    """Response whose body is sent in parts and counts in admission until the client has received it.
 
-    The event loop is free between them; before Python 3.12 its transports also move all that is left of a body
-    after each piece that the network takes.
+    Between the parts, the event loop can do other work. Before Python 3.12, its transports also copy the whole rest
+    of a body after each piece that the network accepts.
 
     Args:
-        place: Holds the ticket; closed at the end of the answer, however it ends.
+        ticket: ticket of the request.
+        place: holds the ticket; closed at the end of the answer, even after an error.
     """
 
     def __init__(
@@ -292,14 +303,14 @@ class PartedResponse(Response):
         loop = asyncio.get_running_loop()
 
         def abort_soon() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
+            with contextlib.suppress(RuntimeError):  # the loop is closed, because the server has ended
                 loop.call_soon_threadsafe(abort)
 
         with self._place:
             body = memoryview(self.body)
             self._ticket.begin_answer(len(body), abort_soon)
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            # `max`: an empty body is one part too, with which the answer ends.
+            # `max`: an empty body is sent as one part, which ends the answer.
             for begin in range(0, max(1, len(body)), _PART_BYTES):
                 part = body[begin : begin + _PART_BYTES]
                 more = begin + _PART_BYTES < len(body)
@@ -311,21 +322,21 @@ def json_answer(document: Any, status: int = 200, headers: dict[str, str] | None
     return Response(json.dumps(document), status, headers, "application/json")
 
 
-# Paths of OpenAI's interface, which has its own form of errors.
+# Prefix of the paths of OpenAI's interface, which has its own error documents.
 OPENAI_PATHS: Final = "/v1/"
 
 
 def error_answer(refused: Refused, path: str = "") -> Response:
-    """KServe's form of an error: one object with one text; or OpenAI's, for its paths."""
+    """Return an error answer: KServe's object with one text, or OpenAI's error document for its paths."""
     if path.startswith(OPENAI_PATHS):
         return json_answer(error_document(refused), refused.status, refused.headers)
     return json_answer({"error": refused.text}, refused.status, refused.headers)
 
 
 def answered(route: str, endpoint: Endpoint) -> Endpoint:
-    """The endpoint, with an answer for every error. An unexpected one is logged with its traceback.
+    """Return the endpoint, extended to answer every error. Unexpected errors are logged with their tracebacks.
 
-    route: its path, which it leaves for the figures.
+    route: path of the endpoint, stored in the scope for the figures.
     """
 
     async def answer(request: Request) -> Response:
@@ -335,7 +346,7 @@ def answered(route: str, endpoint: Endpoint) -> Endpoint:
             return await endpoint(request)
         except ClientGone:
             return Response(status_code=_CLIENT_GONE)
-        except asyncio.CancelledError:  # by the server, which has waited for it long enough
+        except asyncio.CancelledError:  # the server is ending and has waited long enough
             return error_answer(Refused(503, "The server is ending; this request was not finished."), path)
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
             log_unexpected(f"{request.method} {path}", error)
@@ -345,24 +356,25 @@ def answered(route: str, endpoint: Endpoint) -> Endpoint:
 
 
 def log_unexpected(doing: str, error: BaseException) -> None:
-    """The traceback of an error that is none of ours; its answer refers to the log."""
+    """Log the traceback of an unexpected error. The answer refers to the log."""
     if not isinstance(error, (Refused, BridgeError)):
         _log.error("%s", doing, exc_info=error)
 
 
-# --- who is served ---
+# --- authorisation ---
 
-# A load balancer asks these without a token. They tell nothing but yes or no, and why not.
+# Load balancers request these without a token. The answers contain only yes or no, and the reason.
 FREE_PATHS: Final = frozenset({"/v2/health/live", "/v2/health/ready"})
 
 
 class Guard:
-    """Refuses requests of foreign pages, of clients without the token, and for names of other machines.
+    """Middleware that refuses requests from foreign pages, without the token, or with the name of another machine.
 
     Args:
-        token: ``None`` where the server can be reached from this machine only.
-        origins: Of other servers' pages that may use this server.
-        page: Paths of the server's own page, which need no token; empty without a page.
+        app: the application.
+        token: required token; ``None`` if the server can be reached from this machine only.
+        origins: origins of pages of other servers that may use this server.
+        page: paths of the server's own page, which need no token; empty without a page.
     """
 
     def __init__(
@@ -381,7 +393,7 @@ class Guard:
 
     def _judge(self, scope: Scope) -> Refused | None:
         headers = dict(scope["headers"])
-        # Every page that a browser of this machine shows could send requests, also one of a server on this machine.
+        # Without this check, every page in a browser on this machine could send requests.
         origin = headers.get(b"origin", b"").decode("latin-1")
         if b"origin" in headers and origin not in self._origins and not self._is_own(origin, scope, headers):
             return Refused(
@@ -400,8 +412,8 @@ class Guard:
                 else "A token is needed: send the header Authorization: Bearer TOKEN.",
                 {"www-authenticate": "Bearer"},
             )
-        # A page whose name was made to resolve to this machine (DNS rebinding) sends that name, and for reading
-        # no Origin.
+        # DNS rebinding: a page whose name resolves to this machine sends that name as Host, and no Origin when it
+        # reads.
         host = _machine_in(headers.get(b"host"))
         if host is not None and not _is_local(host):
             return Refused(
@@ -414,18 +426,18 @@ class Guard:
     def _is_own(self, origin: str, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether the request comes from the page of this server.
 
-        A page whose name was made to resolve to this machine has the same origin and `Host`, too. It is refused by
-        its name where there is no token, and has no token where one is needed.
+        With DNS rebinding, a foreign page also has the same origin and `Host`. Without a token it is refused
+        because of its name; otherwise it does not have the token.
         """
         host = headers.get(b"host")
         return self._has_page and host is not None and origin == f"{scope['scheme']}://{host.decode('latin-1')}"
 
 
 def _machine_in(header: bytes | None) -> str | None:
-    """The machine that a Host header (``name:port``) names."""
+    """Return the name of the machine in a Host header (``name:port``)."""
     if header is None:
         return None
-    # latin-1 takes any byte, so that a broken header is judged and does not raise.
+    # latin-1 decodes any byte, so that a broken header does not raise an error.
     text = header.decode("latin-1")
     try:
         return urlsplit(f"//{text}").hostname or text
@@ -434,8 +446,8 @@ def _machine_in(header: bytes | None) -> str | None:
 
 
 def _is_local(host: str) -> bool:
-    # Not the names under .localhost: some systems ask the network for them in spite of RFC 6761, and a network may
-    # answer with its own address first and with this machine's afterwards.
+    # Names under .localhost are not local: some systems resolve them through the network in spite of RFC 6761, and
+    # a network may answer with its own address first and with this machine's afterwards.
     if host == "localhost":
         return True
     try:

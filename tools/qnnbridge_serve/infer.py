@@ -1,12 +1,13 @@
-"""Inference: reads a request, runs the model, writes the answer's body.
+"""Inference: read a request, run the model, and write the body of the answer.
 
-A request is a JSON object and the binary tensors behind it. What does not depend on the model is checked while
-reading: JSON, fields and their types, shapes, sizes of the binary parts; binary parts stay views of the body.
-Running is called in a worker thread; nothing is kept.
+A request is a JSON object followed by binary tensors. Reading checks everything that does not depend on the model:
+JSON, fields and their types, shapes, and sizes of the binary parts, which stay views of the body. The model is run
+in a worker thread. No state is kept between requests.
 
-`Contract` is made once per session and immutable; any thread. ONNX types that the protocol has no name for
-(complex, float8, everything below a byte, sequences, maps, sparse tensors) are never converted: a model that needs
-one as an input is refused, an output of such a type is left out of the metadata and refused when it is asked for.
+A `Contract` is created once per session, is immutable, and may be used by any thread. ONNX types that the protocol
+does not have (complex, float8, types below a byte, sequences, maps, sparse tensors) are never converted: a model
+that requires such an input is refused; an output of such a type is omitted from the metadata and refused when
+requested.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.specs import Placement
 
 
-# --- what a model takes and gives, in the terms of the protocol ---
+# --- inputs and outputs of a model, as the protocol describes them ---
 
 DATATYPES: Final[Mapping[ElementType, str]] = {
     ElementType.BOOL: "BOOL",
@@ -66,16 +67,16 @@ DATATYPES: Final[Mapping[ElementType, str]] = {
     ElementType.STRING: "BYTES",
 }
 
-# JSON has no form for these in the protocol.
+# The protocol has no JSON format for these.
 BINARY_ONLY: Final = frozenset({ElementType.FLOAT16, ElementType.BFLOAT16})
 
-# The protocol's own name for a model in the form of ONNX, whatever runs it.
+# The protocol's name for ONNX models, independent of the runtime.
 PLATFORM: Final = "onnx_onnxv1"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One input or output. shape: -1 for a size that is free."""
+    """Description of an input or output. shape: -1 for a free dimension."""
 
     name: str
     element: ElementType
@@ -91,7 +92,7 @@ class TensorSpec:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GivenTensor:
-    """One input as it came. Exactly one of `data` (the text of a JSON array) and `raw` (binary) is there."""
+    """Input of a request. Exactly one of `data` (text of a JSON array) and `raw` (binary) is set."""
 
     name: str
     datatype: str
@@ -102,12 +103,13 @@ class GivenTensor:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Contract:
-    """The inputs and outputs of a served model.
+    """Inputs and outputs of a served model.
 
     Args:
-        inputs: Required ones first, in the model's order, then initializers that may be fed.
-        required: How many are.
-        unnamed: Outputs that the protocol cannot carry, with their ONNX type.
+        inputs: required inputs in the model's order, then overridable initializers.
+        required: number of required inputs.
+        outputs: outputs that the protocol can represent.
+        unnamed: ONNX types of the other outputs, by name.
     """
 
     inputs: Mapping[str, TensorSpec]
@@ -116,7 +118,7 @@ class Contract:
     unnamed: Mapping[str, str]
 
     def described(self) -> dict[str, Any]:
-        """The part of the model's metadata about tensors."""
+        """Return the tensors of the model's metadata."""
         return {
             "inputs": [tensor.described() for tensor in list(self.inputs.values())[: self.required]],
             "outputs": [tensor.described() for tensor in self.outputs.values()],
@@ -126,7 +128,7 @@ class Contract:
 def make_contract(
     inputs: Iterable[NodeArg], overridable: Iterable[NodeArg], outputs: Iterable[NodeArg]
 ) -> Contract:
-    """Raises `errors.OptionError` for a model that cannot be served."""
+    """Return the contract of a model. Raise `errors.OptionError` if the model cannot be served."""
     fed: dict[str, TensorSpec] = {}
     for node in inputs:
         tensor = _tensor_spec(node)
@@ -170,22 +172,22 @@ def _tensor_spec(node: NodeArg) -> TensorSpec | None:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Elements that become JSON at a time: between two steps other threads have their turn.
+# Number of elements that are converted to JSON in one step. Other threads run between two steps.
 JSON_STEP: Final = 65536
 
-# Texts of BYTES data between two looks at the time, and what one takes beside its characters.
+# Number of texts of BYTES data between two checks of the deadline, and memory of a text besides its characters.
 TEXT_STEP: Final = 65536
 TEXT_BYTES: Final = 64
 
-# Elements that a tensor without any may have in its other dimensions: an empty batch of images, an empty KV cache.
-# A model may make something of that size, such as the sum over the empty dimension.
+# Maximum product of the other dimensions of an empty tensor, such as an empty batch of images or an empty KV cache.
+# A model may create a tensor of that size, for example a sum over the empty dimension.
 MOST_BESIDE_ZERO: Final = 2**24
 
 _LENGTH: Final = struct.Struct("<I")
 
 
 def has_many_texts(inputs: Iterable[GivenTensor]) -> bool:
-    """Whether making the texts of a request takes so long that it is not to keep a thread from others."""
+    """Return whether a request has so many texts that it must not occupy one of the ordinary threads."""
     return any(given.datatype == "BYTES" and math.prod(given.shape) > TEXT_STEP for given in inputs)
 
 
@@ -195,11 +197,16 @@ def has_many_texts(inputs: Iterable[GivenTensor]) -> bool:
 def to_value(
     given: GivenTensor, declared: TensorSpec, take: Take = lambda size: None, check: Check = lambda: None
 ) -> Array | Typed:
-    """The value to feed. The session checks fixed sizes. Raises `Refused`, and what take and check raise.
+    """Return the value of an input for the session, which checks fixed dimensions.
 
     Args:
-        take: Reserves the memory of what is not a view of the body.
-        check: Raises when the time of the request is over.
+        given: the input of the request.
+        declared: the model's input.
+        take: reserves memory for values that are not views of the body. Raises `Refused` or `Busy`.
+        check: raises an error after the deadline of the request.
+
+    Raises:
+        Refused: the input does not match the model.
     """
     where = f"Input {given.name!r}"
     if given.datatype != declared.datatype:
@@ -234,7 +241,7 @@ def to_value(
 def _from_bytes(raw: memoryview, element: ElementType, shape: tuple[int, ...], where: str) -> Array | Typed:
     layout = LAYOUTS[element]
     array: Array = np.frombuffer(raw, layout.storage)
-    if not array.flags.aligned:  # it begins where the JSON happens to end
+    if not array.flags.aligned:  # the JSON ends at any address
         array = np.frombuffer(bytes(raw), layout.storage)
     if element is ElementType.BOOL and array.size and int(array.view(np.uint8).max()) > 1:
         raise wrong(f"{where}: a BOOL is one byte, 0 or 1.")
@@ -242,7 +249,7 @@ def _from_bytes(raw: memoryview, element: ElementType, shape: tuple[int, ...], w
 
 
 def _split(raw: memoryview, count: int, where: str, take: Take, check: Check) -> list[str]:
-    """The elements of BYTES data: each has its length before it."""
+    """Return the elements of BYTES data, in which each element follows its length."""
     take(min(count, len(raw) // _LENGTH.size) * TEXT_BYTES + len(raw))
     elements: list[str] = []
     at, size, length = 0, len(raw), _LENGTH.unpack_from
@@ -276,7 +283,7 @@ def _texts(elements: list[str], shape: tuple[int, ...]) -> Array:
 
 
 def check_form(tensor: TensorSpec, binary: bool) -> None:
-    """Before the model is run: whether an output can be sent in the form that is asked for."""
+    """Raise `Refused` if an output cannot be sent in the requested form. Called before the model runs."""
     if not binary and tensor.element in BINARY_ONLY:
         raise wrong(
             f"Output {tensor.name!r} is {tensor.datatype}, which can only be sent as binary data: give the request "
@@ -285,12 +292,12 @@ def check_form(tensor: TensorSpec, binary: bool) -> None:
 
 
 def to_bytes(value: Any, tensor: TensorSpec, check: Check = lambda: None) -> bytes | memoryview:
-    """An output as binary data, without a copy where its memory is as the protocol wants it."""
+    """Return an output as binary data, without a copy if its memory layout already is that of the protocol."""
     array = _array(value, tensor)
     if tensor.element is ElementType.STRING:
         texts = array.reshape(-1)
         steps: list[bytes] = []
-        for begin in range(0, texts.size, TEXT_STEP):  # one join over all would hold Python's lock for a second
+        for begin in range(0, texts.size, TEXT_STEP):  # a single join would hold the GIL for a second
             check()
             parts: list[bytes] = []
             for text in texts[begin : begin + TEXT_STEP].tolist():
@@ -301,14 +308,14 @@ def to_bytes(value: Any, tensor: TensorSpec, check: Check = lambda: None) -> byt
         return b"".join(steps)
     storage = LAYOUTS[tensor.element].storage
     flat = np.ascontiguousarray(array).reshape(-1)
-    # Arrays of ml_dtypes have the kind V; their bits are taken as they are.
+    # Arrays of ml_dtypes have the kind V; their bits are used unchanged.
     if flat.dtype.kind != "V":
         flat = flat.astype(flat.dtype.newbyteorder("<"), copy=False)
     return flat.view(storage).view(np.uint8).data
 
 
 def to_json(value: Any, tensor: TensorSpec, check: Check = lambda: None) -> Iterator[bytes]:
-    """An output as a flat JSON array, in pieces. NaN and Infinity are written as Triton writes them."""
+    """Yield an output as a flat JSON array, in pieces. NaN and Infinity are written like in Triton."""
     items = _array(value, tensor).reshape(-1)
     yield b"["
     for begin in range(0, items.size, JSON_STEP):
@@ -323,7 +330,7 @@ def to_json(value: Any, tensor: TensorSpec, check: Check = lambda: None) -> Iter
 
 
 def _with_words(text: bytes, numbers: Array) -> bytes:
-    """msgspec writes null for each number that is none in JSON."""
+    """Replace each null that msgspec wrote for a number that is not finite."""
     words = [_WORDS[str(number)] for number in numbers[~np.isfinite(numbers)].tolist()]
     return b"".join(itertools.chain(*zip(text.split(b"null"), [*words, b""], strict=True)))
 
@@ -336,14 +343,14 @@ def shape_of(value: Any, tensor: TensorSpec) -> list[int]:
 
 
 def _array(value: Any, tensor: TensorSpec) -> Array:
-    if not isinstance(value, np.ndarray):  # an optional without content
+    if not isinstance(value, np.ndarray):  # an optional without a value
         raise Refused(500, f"The model gave no tensor for output {tensor.name!r}; the protocol cannot say that.")
     return value
 
 
 # --- the request and its answer ---
 
-# Parameters that cannot be passed over as unknown, because the answer would be another one.
+# Unsupported parameters that must be refused, because ignoring them would change the meaning of the answer.
 _UNSERVED: Final = {
     "shared_memory_region": "Shared memory regions are not supported",
     "classification": "The classification extension is not supported",
@@ -352,7 +359,7 @@ _UNSERVED: Final = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WantedOutput:
-    """binary: ``None`` if the request does not say it for this one."""
+    """Requested output. binary: ``None`` if the request does not specify the form of this output."""
 
     name: str
     binary: bool | None
@@ -360,13 +367,14 @@ class WantedOutput:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InferRequest:
-    """A request, read.
+    """Parsed request.
 
     Args:
-        id: Echoed in the reply; ``None`` if the request has none.
-        outputs: ``None`` for all outputs of the model.
-        binary: Default form of the outputs.
-        timeout_s: Seconds that the client grants; ``None`` for no limit.
+        id: repeated in the reply; ``None`` if the request has none.
+        inputs: inputs of the request.
+        outputs: requested outputs; ``None`` for all outputs of the model.
+        binary: whether outputs are sent as binary data by default.
+        timeout_s: seconds that the client allows; ``None`` for no limit.
     """
 
     id: str | None
@@ -377,7 +385,8 @@ class InferRequest:
 
 
 def header_length(text: str | None, size: int) -> int | None:
-    """The value of ``Inference-Header-Content-Length`` for a body of this size; ``None`` without the header."""
+    """Return the value of ``Inference-Header-Content-Length``, or ``None`` without the header. size: bytes of the
+    body."""
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or len(text) > 18 or int(text) > size:
@@ -388,31 +397,32 @@ def header_length(text: str | None, size: int) -> int | None:
 
 
 def read_request(body: memoryview, json_size: int | None) -> InferRequest:
-    """Reads the body of an inference request.
+    """Parse the body of an inference request.
 
     Args:
-        json_size: Bytes of the body that are JSON; ``None`` for all.
+        body: the body.
+        json_size: number of bytes of the JSON part; ``None`` for the whole body.
 
-    Raises `Refused`.
+    Raises:
+        Refused: the request is invalid.
     """
     document = read_fields(body if json_size is None else body[:json_size])
     binaries = _Binaries(body[len(body) if json_size is None else json_size :])
     if document.inputs is None:
         raise wrong('The request has no array "inputs".')
     inputs = tuple(_input(entry, binaries) for entry in document.inputs)
-    # As Triton does: bytes that belong to no input are a mistake in a size, and the tensors before it may be
-    # shifted.
+    # Like in Triton: bytes that belong to no input indicate a wrong size, and the tensors before may be shifted.
     if binaries.left:
         raise wrong(f"{binaries.left} bytes of the body belong to no input; see binary_data_size.")
     names = [tensor.name for tensor in inputs]
-    # The session's feed is a dict: the second one would replace the first in silence.
+    # The session's feed is a dict, in which the second input would silently replace the first.
     if len(set(names)) < len(names):
         raise wrong(f"An input is given twice: {', '.join(names)}.")
     parameters = _parameters(document.own, "The request")
     return InferRequest(
         id=_text(document.own, "id", "The request", required=False),
         inputs=inputs,
-        # An empty array asks for all outputs, as a request without the field does.
+        # An empty array requests all outputs, like a missing field.
         outputs=tuple(map(_output, document.outputs)) if document.outputs else None,
         binary=_boolean(parameters, "binary_data_output") or False,
         timeout_s=_timeout(parameters),
@@ -420,10 +430,10 @@ def read_request(body: memoryview, json_size: int | None) -> InferRequest:
 
 
 class _Binaries:
-    """Hands out the binary part from front to back."""
+    """Binary part of a body, whose tensors are taken in order."""
 
     def __init__(self, data: memoryview) -> None:
-        # A view of the body: binary tensors are not copied before the model takes them.
+        # A view of the body: binary tensors are not copied before they are fed to the model.
         self._data = data
         self._used = 0
 
@@ -474,7 +484,7 @@ def _shape(value: Any, where: str) -> tuple[int, ...]:
 
 
 def _timeout(parameters: Mapping[str, Any]) -> float | None:
-    """Microseconds, as Triton has it. 0 is no limit."""
+    """Return the timeout in seconds. The parameter is in microseconds, as in Triton, and 0 means no limit."""
     value = parameters.get("timeout")
     if value is None:
         return None
@@ -484,7 +494,7 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
 
 
 def _parameters(fields: Fields, where: str) -> Mapping[str, Any]:
-    """Unknown ones are passed over, as the protocol wants it."""
+    """Return the parameters. Unknown parameters are ignored, as the protocol requires."""
     found = read_value(fields.get("parameters", NULL), f"{where}: parameters")
     if found is None:
         return {}
@@ -518,7 +528,7 @@ def _shown(value: Any) -> str:
 
 
 class Session(Protocol):
-    """The used part of `qnnbridge.InferenceSession`."""
+    """Part of the interface of `qnnbridge.InferenceSession` that is used here."""
 
     def run(
         self, output_names: Any, input_feed: Any, *, timeout: float | None = None, borrow: bool = False
@@ -535,7 +545,7 @@ class Session(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that is loaded. summary: where it runs, as text."""
+    """Loaded model. summary: description of where it runs."""
 
     name: str
     version: str
@@ -553,8 +563,11 @@ class ServedModel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InferReply:
-    """json_size: how many bytes of the body are JSON; ``None`` if all are. spent_s: for the inputs, the run and the
-    outputs."""
+    """Answer of an inference request.
+
+    json_size: number of bytes of the JSON part; ``None`` for the whole body. spent_s: seconds for the inputs, the
+    run and the outputs.
+    """
 
     body: bytes
     json_size: int | None
@@ -564,13 +577,17 @@ class InferReply:
 def infer(
     model: ServedModel, request: InferRequest, deadline: float | None, take: Take = lambda size: None
 ) -> InferReply:
-    """Runs the model for one request.
+    """Run the model for one request.
 
     Args:
-        deadline: Time of `time.monotonic`; ``None`` for no limit.
-        take: Reserves the memory of inputs that come as JSON or texts.
+        model: the loaded model.
+        request: the parsed request.
+        deadline: time of `time.monotonic`; ``None`` for no limit.
+        take: reserves memory for inputs that are sent as JSON or texts.
 
-    Raises `Refused` and the errors of `qnnbridge.errors`.
+    Raises:
+        Refused: the request does not match the model.
+        BridgeError: the errors of `qnnbridge.errors`.
     """
     begun = time.monotonic()
     wanted = _wanted(model.contract, request)
@@ -583,8 +600,7 @@ def infer(
             raise wrong(f"The model {model.name} has no input {given.name[:80]!r}. Its inputs: {known}.")
         feed[given.name] = to_value(given, declared, take, check)
     names = None if request.outputs is None else [tensor.name for tensor, _ in wanted]
-    # `borrow`: results are written to the socket and dropped, so they need not be copied out of shared
-    # memory.
+    # `borrow`: results need not be copied out of shared memory, because they are dropped after they are sent.
     fed = time.monotonic()
     values = model.session.run(names, feed, timeout=time_left_s(deadline), borrow=True)
     ran = time.monotonic()
@@ -593,9 +609,9 @@ def infer(
 
 
 def _wanted(contract: Contract, request: InferRequest) -> list[tuple[TensorSpec, bool]]:
-    """The outputs to send, and whether as binary data."""
+    """Return the outputs to send, and whether each is sent as binary data."""
     if request.outputs is None:
-        # Sequences, maps and the like: a client that names its outputs can leave them out.
+        # Sequences, maps and the like. A client can leave them out by listing its outputs.
         if contract.unnamed:
             listed = ", ".join(f"{name!r} ({kind})" for name, kind in contract.unnamed.items())
             raise wrong(
@@ -633,7 +649,7 @@ def _reply(
     head: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
     if request.id is not None:
         head["id"] = request.id
-    # Without its closing brace: outputs follow as text, so that no large array becomes a list of objects.
+    # Without the closing brace: outputs are appended as text, so that large arrays do not become lists of objects.
     pieces: list[bytes] = [json.dumps(head)[:-1].encode(), b', "outputs": [']
     binaries: list[bytes | memoryview] = []
     for number, ((tensor, binary), value) in enumerate(zip(wanted, values, strict=True)):

@@ -1,6 +1,6 @@
-"""The answers of a language model: how they are generated, and their documents, whole or in pieces.
+"""Answers of a language model: generating them, and their documents, complete or streamed.
 
-Generating is called in a worker's thread; the documents are pure.
+Generating runs in a worker thread; the functions for documents are pure.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ if TYPE_CHECKING:
     from qnnbridge_serve.repository import LanguageModel
 
 
-# What OpenAI writes for a token that cannot be.
+# Log probability that OpenAI writes for an impossible token.
 _NEVER: Final = -9999.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenScore:
-    """A token of an answer.
+    """Token of an answer, with its probability.
 
     Args:
-        logprob: Natural logarithm of its probability.
-        offset: Characters of the answer before it.
-        top: The most likely tokens.
+        text: text of the token.
+        logprob: natural logarithm of its probability.
+        offset: number of characters of the answer before it.
+        top: texts and log probabilities of the most likely tokens.
     """
 
     text: str
@@ -49,11 +50,14 @@ class TokenScore:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of the answer `choice`.
+    """Part of an answer.
 
     Args:
-        scores: Of the tokens that it comes of.
-        call: The id of the call, for the name of a function.
+        choice: number of the answer.
+        text: text of the part.
+        kind: text, name of a function, or arguments.
+        scores: scores of the tokens of the part.
+        call: id of the call, for the name of a function.
     """
 
     choice: int
@@ -65,7 +69,7 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of one answer."""
+    """End of an answer. choice: number of the answer. finish: reason of the end."""
 
     choice: int
     finish: str
@@ -73,7 +77,7 @@ class Finished:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Counts:
-    """Tokens of a request. cached: tokens of its prompts that were not processed again."""
+    """Numbers of tokens of a request. cached: prompt tokens that were not processed again."""
 
     prompt: int
     answer: int
@@ -92,30 +96,32 @@ Part = Piece | Finished
 
 
 class Form(Protocol):
-    """How the answers to one request are sent. Of a language model parts are `Part`, counts `Counts`; of one that
-    hears, segments and the transcript."""
+    """Format in which the answer to a request is sent.
+
+    For a language model, parts are `Part` and counts `Counts`; for a speech model, segments and the transcript.
+    """
 
     def whole(self, parts: Any, counts: Any) -> Any:
-        """Without a stream."""
+        """Return the complete document."""
 
     def opening(self) -> list[bytes]:
-        """What a stream begins with."""
+        """Return the first events of a stream."""
 
     def part(self, part: Any) -> list[bytes]: ...
 
     def closing(self, counts: Any) -> list[bytes]:
-        """What a stream ends with."""
+        """Return the last events of a stream."""
 
     def failure(self, refused: Refused) -> list[bytes]:
-        """What a stream ends with that cannot go on."""
+        """Return the last events of a stream that fails."""
 
 
-# request, seconds since 1970, fingerprint of the model
+# Arguments: request, seconds since 1970, fingerprint of the model.
 MakeForm = Callable[[GenerationRequest, int, str], Form]
 
 
 def event(document: Any, name: str = "") -> bytes:
-    """One server-sent event."""
+    """Return a server-sent event."""
     return (f"event: {name}\n" if name else "").encode() + f"data: {json.dumps(document)}\n\n".encode()
 
 
@@ -124,7 +130,7 @@ DONE: Final = b"data: [DONE]\n\n"
 
 @dataclasses.dataclass(slots=True)
 class Choice:
-    """One answer, put together of its parts. calls: id, name and arguments of each."""
+    """Answer assembled from its parts. calls: id, name and arguments of each call."""
 
     text: str = ""
     calls: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
@@ -153,21 +159,22 @@ def gathered(parts: Iterable[Part]) -> dict[int, Choice]:
 
 
 def call_id(*, short: bool = False) -> str:
-    """Return an id for a call. short: nine letters and digits."""
+    """Return a new id for a call. short: whether it has nine letters and digits."""
     return uuid.uuid4().hex[:9] if short else f"call_{uuid.uuid4().hex[:24]}"
 
 
 class AnswerForm:
-    """Of /v1/chat/completions and /v1/completions.
+    """Format of /v1/chat/completions and /v1/completions.
 
     Args:
-        created: Seconds since 1970.
-        fingerprint: Of the model.
+        asked: the request.
+        created: seconds since 1970.
+        fingerprint: fingerprint of the model.
     """
 
     def __init__(self, asked: GenerationRequest, created: int, fingerprint: str) -> None:
         self._asked = asked
-        # Of each answer in a stream: how many calls have begun.
+        # Number of calls that have begun, for each answer in a stream.
         self._calls: collections.Counter[int] = collections.Counter()
         self._is_chat = asked.kind == "chat"
         prefix = "chatcmpl" if self._is_chat else "cmpl"
@@ -209,7 +216,7 @@ class AnswerForm:
     def closing(self, counts: Counts) -> list[bytes]:
         if not self._asked.usage:
             return [DONE]
-        # As OpenAI: the counts have a chunk of their own, without choices.
+        # Like OpenAI, the counts are in a separate chunk without choices.
         return [event({**self._chunk(0, {}), "choices": [], "usage": counts.document()}), DONE]
 
     def failure(self, refused: Refused) -> list[bytes]:
@@ -233,7 +240,7 @@ class AnswerForm:
     ) -> dict[str, Any]:
         name = "chat.completion.chunk" if self._is_chat else "text_completion"
         found = {"index": choice, **content, **self._scored(scores), "finish_reason": finish}
-        # As OpenAI: all other chunks of such a stream have the field with null.
+        # Like OpenAI, the field is null in all other chunks of such a stream.
         usage = {"usage": None} if self._asked.usage else {}
         return {**self._head, "object": name, "choices": [found], **usage}
 
@@ -242,7 +249,7 @@ class AnswerForm:
             return {"logprobs": None}
         if self._is_chat:
             return {"logprobs": {"content": [score_document(one) for one in scores], "refusal": None}}
-        # Of tokens that are parts of a character some have one text: the likeliest stays.
+        # Tokens that are parts of a character may have the same text; the most likely one is kept.
         top = [{text: finite(value) for text, value in reversed(one.top)} for one in scores]
         return {
             "logprobs": {
@@ -260,7 +267,7 @@ def score_document(score: TokenScore) -> dict[str, Any]:
 
 
 def _token(text: str, logprob: float) -> dict[str, Any]:
-    # Half a character: which bytes it was, the text does not say any more.
+    # A part of a character: its bytes cannot be recovered from the text.
     letters = None if "\ufffd" in text else list(text.encode())
     return {"token": text, "logprob": finite(logprob), "bytes": letters}
 
@@ -269,12 +276,21 @@ def finite(logprob: float) -> float:
     return logprob if math.isfinite(logprob) else _NEVER
 
 
-# --- what is generated: prompt and guidance of each answer to a request ---
+# --- plans: prompt and guidance of each answer to a request ---
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AnswerPlan:
-    """What one answer is made from. prompt: its number. form: how functions are called; ``None`` without them."""
+    """Inputs of an answer.
+
+    Args:
+        number: number of the answer.
+        prompt: number of the prompt.
+        text: text, token ids or inputs of the prompt.
+        seed: seed of the random numbers; ``None`` for none.
+        guidance: type and text of the grammar; ``None`` for none.
+        form: format of function calls; ``None`` without functions.
+    """
 
     number: int
     prompt: int
@@ -290,7 +306,7 @@ def choices_of(
     left_s: LeftS = lambda: None,
     media: MediaLimits | None = None,
 ) -> Iterator[AnswerPlan]:
-    """All of a request, in the order of their numbers. Raises `Refused`, and `DeadlineExceeded`."""
+    """Yield the plans of all answers to a request, in order. Raise `Refused` or `DeadlineExceeded`."""
     form: CallForm | None = None
     guidance = None if asked.schema is None else ("json_schema", asked.schema)
     prompts: list[Any] = [one if isinstance(one, str) else list(one) for one in asked.prompts]
@@ -303,7 +319,7 @@ def choices_of(
     seed = asked.search.get("seed")
     for prompt, text in enumerate(prompts):
         for number in range(prompt * asked.n, (prompt + 1) * asked.n):
-            # One seed would make all of them the same.
+            # With the same seed, all answers would be equal.
             own = None if seed is None else (seed + number - prompt * asked.n) % MOST_SEED
             yield AnswerPlan(number, prompt, text, own, guidance, form)
 
@@ -311,7 +327,7 @@ def choices_of(
 def _with_media(
     asked: GenerationRequest, model: LanguageModel, limits: MediaLimits, left_s: LeftS
 ) -> tuple[GenerationRequest, list[bytes], list[bytes]]:
-    """The request with marks in place of its pictures and sound, and the contents of these."""
+    """Return the request with placeholders for its pictures and sound, and the contents of these."""
     if not asked.media:
         return asked, [], []
     from qnnbridge.genai._parts import split_media
@@ -343,7 +359,7 @@ def _inputs(
 
 
 def _rendered(asked: GenerationRequest, tokenizer: Tokenizer, left_s: LeftS) -> tuple[str, CallForm | None]:
-    """The prompt of a conversation."""
+    """Return the prompt of a conversation, and the format of function calls if there are functions."""
 
     def render(messages: str, tools: str | None, add: bool) -> str:
         try:
@@ -370,14 +386,14 @@ def _rendered(asked: GenerationRequest, tokenizer: Tokenizer, left_s: LeftS) -> 
 
 
 def _special(tokenizer: Tokenizer, word: str, left_s: LeftS) -> int | None:
-    """The token that a word is, if the tokenizer leaves it out of texts."""
+    """Return the id of a special token, which the tokenizer omits from texts; ``None`` for other words."""
     tokens = [int(token) for token in tokenizer.encode(word, timeout=left_s())]
     beside = [int(token) for token in tokenizer.encode("x", timeout=left_s())]
     is_one = len(tokens) == 1 and word not in tokenizer.decode([*beside, *tokens, *beside], timeout=left_s())
     return tokens[0] if is_one else None
 
 
-# --- generating one ---
+# --- generating an answer ---
 
 
 def open_choice(
@@ -389,7 +405,7 @@ def open_choice(
     pool: GeneratorPool | None = None,
     cache_salt: str = "",
 ) -> TextStream:
-    """Start an answer. Raise `Refused` for an error of the client."""
+    """Start generating an answer. Raise `Refused` for an error of the client."""
     from qnnbridge.genai import generate
 
     options = dict(asked.search)
@@ -413,7 +429,7 @@ def open_choice(
             **options,
         )
     except PromptRefused as error:
-        # Clients shorten the conversation and ask again when they see it.
+        # With this code, clients shorten the conversation and try again.
         raise (
             _too_long(error, field) if "context_length" in error.details else wrong(in_words(error), field)
         ) from error
@@ -433,7 +449,7 @@ def _schema_refused(error: GenerationError, choice: AnswerPlan) -> Refused:
 
 
 def _too_long(error: BridgeError, field: str) -> Refused:
-    """OpenAI's words, by which clients know that they have to shorten the conversation."""
+    """Return an error with OpenAI's text, which clients recognise and shorten the conversation."""
     context, tokens = (error.details.get(name) for name in ("context_length", "tokens"))
     text = in_words(error)
     if context is not None:
@@ -450,7 +466,7 @@ def parts_of(
     pace: Pace,
     left_s: LeftS = lambda: None,
 ) -> Iterator[Part]:
-    """The parts of one answer; the last is `Finished`, unless it was cancelled."""
+    """Yield the parts of an answer. The last part is `Finished`, unless the answer was cancelled."""
     form = choice.form
     calls = None if form is None or asked.tools is None else CallReader(form, asked.tools)
     scores = None if asked.logprobs is None else _Scores(model.tokenizer, stream, left_s)
@@ -460,7 +476,7 @@ def parts_of(
         try:
             piece = next(stream, None)
         except GenerationError as error:
-            # The library reads the parts of a grammar when the answer comes to them.
+            # The guidance library compiles parts of a grammar only when the answer reaches them.
             if "guidance" in error.details:
                 raise _schema_refused(error, choice) from error
             raise
@@ -489,7 +505,7 @@ def parts_of(
 
 
 class _Scores:
-    """The figures of tokens, handed out with the texts that they became."""
+    """Scores of tokens, returned together with the text of the tokens."""
 
     def __init__(self, tokenizer: Tokenizer, stream: TextStream, left_s: LeftS) -> None:
         self._tokenizer = tokenizer
@@ -498,11 +514,11 @@ class _Scores:
         self._used = 0
 
     def take(self, *, last: bool = False) -> tuple[TokenScore, ...]:
-        """Of tokens that begin in the text so far. last: also of those that became no text."""
+        """Return scores of tokens that begin within the text so far. last: also of tokens without text."""
         stream = self._stream
         new = stream.logprobs[self._used :]
         if not (last and stream.finish_reason == "length"):
-            # What is behind the text: an end token, a stop text, or what may become one.
+            # Tokens after the text: an end token, a stop text, or a possible beginning of one.
             with contextlib.suppress(StopIteration):
                 new = new[: next(i for i, one in enumerate(new) if one.offset >= len(stream.text))]
         if not new:

@@ -1,9 +1,9 @@
 """OpenAI's endpoints for JSON: /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings.
 
-A worker's thread makes an answer of a language model, or of one that hears; the event loop sends it. The worker
-never waits for the client: what the client has not read stays in a queue, which the context of the model or the
-length of the audio bounds. So a client that does not read keeps neither a thread nor the NPU; it is cut off after
-`STALL_TIMEOUT_S`.
+A worker thread generates the answer of a language model or speech model; the event loop sends it. The worker never
+waits for the client: parts that the client has not read stay in a queue, whose size is bounded by the context of
+the model or the length of the audio. So a client that does not read occupies neither a thread nor the NPU. The
+server closes its connection after `STALL_TIMEOUT_S`.
 """
 
 from __future__ import annotations
@@ -70,23 +70,24 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ended:
-    """The last item of an answer. counts: for the end of its form."""
+    """Last item of an answer. counts: argument of `Form.whole` or `Form.closing`."""
 
     counts: Any
 
 
-# A part of the answer, its end, or the error that ended it.
+# Part of the answer, its end, or the error that ended it.
 Item = Any
 
-# `ClientQueues.turn` of one client.
+# `ClientQueues.turn`, bound to a client.
 Turn = Callable[..., contextlib.AbstractContextManager[None]]
 
 
 class ClientQueues:
-    """Generations take turns by client: of several that wait, the client that has waited longest is next.
+    """Fair turns for generations: among waiting clients, the client that has waited longest is next.
 
     Args:
-        slots: Generations at once; these take turns token by token in the host.
+        slots: number of concurrent generations, which take turns token by token in the host.
+        most_waiting: maximum number of waiting generations.
     """
 
     def __init__(self, slots: int, most_waiting: int) -> None:
@@ -96,9 +97,12 @@ class ClientQueues:
 
     @contextlib.contextmanager
     def turn(self, client: str, cancellation: Cancellation, *, again: bool = False) -> Iterator[None]:
-        """Raises `Busy`, `Cancelled`. again: see `FairShare.turn`."""
+        """Hold a turn of the client within the ``with`` block.
+
+        Raise `Busy` or `Cancelled`. again: see `FairShare.turn`.
+        """
         with self._lock:
-            # A client exists as long as one of its requests does: nothing is kept of those that have gone.
+            # A client exists as long as one of its requests, so nothing remains of former clients.
             queue, users = self._clients.get(client) or (self._shares.join(), 0)
             self._clients[client] = (queue, users + 1)
         try:
@@ -115,7 +119,7 @@ class ClientQueues:
 
 
 class WorkedAnswer(abc.ABC):
-    """One answer under way. Made and read in the event loop's thread."""
+    """Answer that a worker generates. Created and read in the thread of the event loop."""
 
     def __init__(self, form: Form, figures: FolderFigures, deadline: float | None) -> None:
         self.form = form
@@ -124,33 +128,33 @@ class WorkedAnswer(abc.ABC):
         self._deadline = deadline
         self._cancellation = Cancellation()
         self._loop = asyncio.get_running_loop()
-        # Not bounded: the worker must never wait for a client that does not read. The model's context bounds
-        # it.
+        # Unbounded, because the worker must never wait for a client that does not read. The model's context limits
+        # the size.
         self._items: asyncio.Queue[Item] = asyncio.Queue()
         self._late = False
         self._begun = False
-        # Whether the client has its error while native code goes on.
+        # Whether the client has got its error while native code is still running.
         self._overdue = False
         self._task: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, workers: Workers, queues: ClientQueues, client: str) -> None:
-        """Let a worker make it, which ends the figures of the request."""
+        """Let a worker generate the answer. The worker also records the figures of the request."""
         self._figures.begin()
         self._task = asyncio.ensure_future(workers.do(functools.partial(self._work, queues, client)))
         if self._deadline is not None:
-            # For the time in the queue only: once begun, the generation has the deadline itself.
+            # For the time in the queue only: a running generation observes the deadline itself.
             self._timer = self._loop.call_later(max(0.0, self._deadline - time.monotonic()), self._too_late)
 
     async def next(self) -> Item:
         return await self._items.get()
 
     def cancel(self) -> None:
-        """End it before its next token."""
+        """End the answer before its next token."""
         self._cancellation.stop()
 
     def client_gone(self, watch: asyncio.Future[Any]) -> None:
-        """`cancel`, unless it is the watch that was cancelled."""
+        """Cancel the answer, unless the watch itself was cancelled."""
         if not watch.cancelled():
             self.cancel()
 
@@ -158,20 +162,20 @@ class WorkedAnswer(abc.ABC):
         """Wait for the worker."""
         if self._timer is not None:
             self._timer.cancel()
-        # Work that goes on after its deadline keeps its place among the others, and not the answer waiting.
+        # Work that continues after its deadline keeps its turn, but the answer does not wait for it.
         if self._task is not None and not self._overdue:
-            # `wait` does not raise what the task raised: errors have gone through the queue.
+            # `wait` does not raise errors of the task, which have gone through the queue.
             await asyncio.wait({self._task})
 
     def _too_late(self) -> None:
-        if not self._begun:  # afterwards the stream keeps the deadline itself
+        if not self._begun:  # a running generation observes the deadline itself
             self._late = True
             self._cancellation.stop()
 
     # --- the worker's thread ---
 
     def _work(self, queues: ClientQueues, client: str) -> None:
-        """Exactly one last item in each case: a reader waits for it."""
+        """Generate the answer. Send exactly one last item in every case, because a reader waits for it."""
         outcome, sums = "error", dict[str, float]()
         try:
             ended, counts = self._make(functools.partial(queues.turn, client, self._cancellation), sums)
@@ -188,22 +192,27 @@ class WorkedAnswer(abc.ABC):
 
     @abc.abstractmethod
     def _make(self, turn: Turn, sums: dict[str, float]) -> tuple[str, Any]:
-        """Make the answer within turns and `_tell` each part. Returns how it ended, and the counts for `Ended`.
+        """Generate the answer within turns and pass each part to `_tell`.
 
-        sums: gets what the answer adds to the figures, also of one that fails.
+        Args:
+            turn: returns a context manager for a turn.
+            sums: filled with what the answer adds to the figures, even if the answer fails.
+
+        Returns:
+            Outcome, and the counts for `Ended`.
         """
 
     def _left(self) -> float | None:
-        """Seconds until the deadline, for the call that keeps it from now on."""
+        """Return the seconds until the deadline, at least 0.001, for a call that observes the deadline itself."""
         return None if self._deadline is None else max(0.001, self._deadline - time.monotonic())
 
     def _tell(self, item: Item) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended
+        with contextlib.suppress(RuntimeError):  # the loop is closed, because the server has ended
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
 
 
 class GeneratedAnswer(WorkedAnswer):
-    """An answer of a language model."""
+    """Answer of a language model."""
 
     def __init__(
         self,
@@ -230,12 +239,12 @@ class GeneratedAnswer(WorkedAnswer):
         choices = choices_of(asked, self._model, self._left, self._media)
         for number in range(max(1, len(asked.prompts)) * asked.n):
             self._begun = False
-            # Between two answers of one request: the next is not begun when the time is over.
+            # Do not begin the next answer of a request after the deadline.
             time_left_s(self._deadline)
-            # A turn for each of its answers: a request for many keeps no other client waiting for all of them.
+            # One turn for each answer, so that other clients need not wait for all answers of a request.
             with turn(again=number > 0), self._keeping_its_place(), contextlib.ExitStack() as held:
                 self._begun = True
-                # Within the turn: the chat template is native code, too.
+                # Within the turn, because the chat template also runs native code.
                 choice = next(choices)
 
                 def stop_with(stream: TextStream, held: contextlib.ExitStack = held) -> None:
@@ -245,7 +254,7 @@ class GeneratedAnswer(WorkedAnswer):
                     asked, self._model, choice, self._left(), stop_with, self._pool, self._cache_salt
                 )
                 stream = held.enter_context(opened)
-                if choice.number == choice.prompt * asked.n:  # a prompt counts once
+                if choice.number == choice.prompt * asked.n:  # count each prompt once
                     prompt_tokens += stream.prompt_tokens
                     sums["prompt_tokens"] = prompt_tokens
                     cached_tokens += stream.cached_tokens
@@ -256,19 +265,19 @@ class GeneratedAnswer(WorkedAnswer):
                 finally:
                     sums["generated_tokens"] = pace.tokens
                     sums["host_restarts"] += stream.stats.restarts
-            if stream.finish_reason == "cancelled":  # what came so far is no whole answer
+            if stream.finish_reason == "cancelled":  # the answer is incomplete
                 raise Cancelled("The answer was cancelled.")
             outcome = stream.finish_reason or "error"
         return outcome, Counts(prompt_tokens, pace.tokens, cached_tokens)
 
     @contextlib.contextmanager
     def _keeping_its_place(self) -> Iterator[None]:
-        """Answer at the deadline, and keep the turn until native code has ended, or its host."""
+        """Send the error at the deadline, but keep the turn until the native code or its host has ended."""
         try:
             yield
         except DeadlineExceeded as error:
             if error.details.get("state") == "still-running":
-                self._overdue = True  # before the answer: `end` asks for it
+                self._overdue = True  # before the error is sent, because `end` checks it
                 self._tell(error)
                 from qnnbridge.genai._remote import end_overdue
 
@@ -277,19 +286,19 @@ class GeneratedAnswer(WorkedAnswer):
 
 
 async def whole_answer(answer: WorkedAnswer, gone: Callable[[], Awaitable[Any]]) -> Any:
-    """An answer without a stream, as its form has it. Raises `ClientGone`, and what the work raised."""
+    """Return the complete document of an answer. Raise `ClientGone`, or the error of the worker."""
     parts: list[Any] = []
     watch = asyncio.ensure_future(gone())
     watch.add_done_callback(answer.client_gone)
     try:
         while not isinstance(item := await answer.next(), (Ended, BaseException)):
             parts.append(item)
-        # The client is gone: nobody reads the answer.
+        # The client has closed its connection.
         if watch.done():
             raise ClientGone
         if isinstance(item, BaseException):
             raise item
-        # Only after the last item: the form needs the counts and the reason of the end.
+        # After the last item, because the form needs the counts and the reason of the end.
         return answer.form.whole(parts, item.counts)
     finally:
         watch.cancel()
@@ -298,10 +307,11 @@ async def whole_answer(answer: WorkedAnswer, gone: Callable[[], Awaitable[Any]])
 
 
 async def first_item(answer: WorkedAnswer, gone: Callable[[], Awaitable[Any]]) -> Item:
-    """What a stream begins with. Raises `ClientGone`, and what the work raised before its first piece."""
+    """Wait for the first item of a stream. Raise `ClientGone`, or an error of the worker before its first part."""
     watch, coming = asyncio.ensure_future(gone()), asyncio.ensure_future(answer.next())
     try:
-        # The status is sent after the first piece: an error before it can still have its own (400, 429, 503).
+        # The status is sent after the first part, so an earlier error can still have its own status (400, 429,
+        # 503).
         await asyncio.wait({watch, coming}, return_when=asyncio.FIRST_COMPLETED)
         if not coming.done():
             raise ClientGone
@@ -319,16 +329,18 @@ async def first_item(answer: WorkedAnswer, gone: Callable[[], Awaitable[Any]]) -
 
 
 class EventStream(StreamingResponse):
-    """An answer as server-sent events. `close` is called at its end, however it ends.
+    """Response that sends an answer as server-sent events.
 
     Args:
-        first: The first item, which has come already: an error before it has a status of its own.
+        answer: the answer.
+        first: the first item, which was awaited before, so that an earlier error has its own status.
+        close: called at the end of the answer, even after an error.
     """
 
     def __init__(self, answer: WorkedAnswer, first: Item, close: Callable[[], None]) -> None:
-        # The second header keeps nginx from collecting the stream before it passes it on.
+        # The second header keeps nginx from buffering the stream.
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        # Only its head is starlette's, which has no length: the server sends it in chunks.
+        # Only the headers of StreamingResponse are used. They have no length, so the server sends chunks.
         super().__init__((), headers=headers, media_type="text/event-stream")
         self._answer = answer
         self._first = first
@@ -341,15 +353,14 @@ class EventStream(StreamingResponse):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._send_all(send, watch)
-        except asyncio.CancelledError:  # by the server, which has waited for it long enough
+        except asyncio.CancelledError:  # the server is ending and has waited long enough
             answer.cancel()
             ending = Refused(503, "The server is ending; this answer was not finished.")
-            # One second: the server has waited for `--drain` already, and the client may not be reading.
+            # One second: the server has already waited for `--drain`, and the client may not be reading.
             with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
                 await self._send(send, b"".join(answer.form.failure(ending)), last=True, timeout_s=1.0)
         except (asyncio.TimeoutError, TimeoutError):
-            # The connection is closed without an end of the chunks, so that the client sees that the answer
-            # is cut off.
+            # The connection is closed without a last chunk, so that the client notices the truncated answer.
             (scope.get("extensions") or {}).get(ABORT, lambda: None)()
         finally:
             watch.cancel()
@@ -368,7 +379,7 @@ class EventStream(StreamingResponse):
             item = await self._answer.next()
         if watch.done():
             return
-        # The status is long sent: an error becomes an event of the stream.
+        # The status has already been sent, so an error becomes an event of the stream.
         if isinstance(item, Ended):
             await self._send(send, b"".join(form.closing(item.counts)), last=True)
         else:
@@ -377,8 +388,8 @@ class EventStream(StreamingResponse):
 
     async def _send(self, send: Send, data: bytes, *, last: bool = False, timeout_s: float | None = None) -> None:
         message = {"type": "http.response.body", "body": data, "more_body": not last}
-        # Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that meets the end of what it waits for
-        # (python/cpython#86296), and an answer of many short messages would go on after the server's end.
+        # Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that coincides with the result
+        # (python/cpython#86296), and an answer of many short messages would continue after the server's end.
         sending = asyncio.ensure_future(send(message))
         try:
             await asyncio.wait({sending}, timeout=timeout_s or STALL_TIMEOUT_S)
@@ -394,19 +405,19 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-# A prompt of a million tokens has less.
+# Maximum size of a body. A prompt of a million tokens is smaller.
 MOST_BYTES: Final = 16 * 1024**2
-# What a body may become in memory: token ids are ten times as large as their digits.
+# Factor by which a body may grow in memory: token ids take ten times as much as their digits.
 WEIGHT: Final = 12
-# Bodies up to this size are read at once: they wait for no larger ones.
+# Bodies up to this size are parsed immediately, so they do not wait for larger ones.
 QUICK_BYTES: Final = 64 * 1024
 
-# Of the document of a body.
+# Parses the JSON document of a request.
 Reader = Callable[[Any], tuple[GenerationRequest, MakeForm]]
 
 
 def _document(parts: list[bytes], encoding: str | None, ticket: Ticket, most: int, deadline: float | None) -> Any:
-    """The JSON document that a body of at most `most` bytes is. Raises `Refused`, `Busy` and `DeadlineExceeded`."""
+    """Return the JSON document of a body of at most `most` bytes. Raise `Refused`, `Busy` or `DeadlineExceeded`."""
 
     def take(size: int) -> None:
         time_left_s(deadline)
@@ -423,7 +434,7 @@ def _document(parts: list[bytes], encoding: str | None, ticket: Ticket, most: in
 
 
 class LanguageService:
-    """The endpoints as methods. A time limit counts from the last byte of a request on."""
+    """Endpoints of language models, as methods. Timeouts begin with the last byte of a request."""
 
     def __init__(self, models: FolderModels[LanguageModel], limits: ServiceLimits, media: MediaLimits) -> None:
         self.models = models
@@ -436,17 +447,17 @@ class LanguageService:
         self._most_bytes = min(limits.most_bytes, MOST_BYTES)
         self._admission = Admission(limits.in_all, max(4 * self._most_bytes, 256 * 1024**2))
         self._queues = ClientQueues(limits.threads, limits.queue)
-        # Each waits in a thread of its own for its turn; an idle one has none.
+        # Each answer waits for its turn in its own thread. Idle threads end.
         self._workers = Workers("language", limits.in_all)
-        # Reading JSON is work of Python, which holds its lock: more threads would not be faster.
+        # Parsing JSON holds the GIL, so more threads would not be faster.
         self._readers = Workers("language reader", 1)
 
     def pool_row(self) -> dict[str, Any]:
-        """Return the figures of kept generators for `/status`."""
+        """Return the figures of the pool of generators, for `/status`."""
         return dataclasses.asdict(self._pool.stats)
 
     def families(self) -> Iterator[Metric]:
-        """Yield the figures of kept generators for /metrics, if there are language models."""
+        """Yield the figures of the pool of generators, for /metrics, if there are language models."""
         if self.models.wanted:
             yield from pool_families(self._pool.stats)
 
@@ -488,12 +499,12 @@ class LanguageService:
                 body = json.dumps(await whole_answer(answer, request.receive)).encode()
                 return PartedResponse(body, {}, "application/json", ticket, place.pop_all())
             first = await first_item(answer, request.receive)
-            # The ticket is given back at the end of the stream, and not at the end of this function.
+            # The ticket is released at the end of the stream, not at the end of this function.
             return EventStream(answer, first, place.pop_all().close)
 
 
 def _client(request: Request, asked: GenerationRequest) -> str:
-    """Return the client that takes turns: the machine and its field `user`."""
+    """Return the client for taking turns: the machine and the request's field `user`."""
     return f"{_machine(request)} {asked.user}"
 
 
@@ -503,13 +514,13 @@ def _machine(request: Request) -> str:
 
 # --- /v1/embeddings ---
 
-# OpenAI's own.
+# Limit of OpenAI.
 MOST_INPUTS: Final = 2048
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """A request, read. inputs: texts and lists of token ids. dimensions: ``None`` for all."""
+    """Parsed request. inputs: texts and lists of token ids. dimensions: ``None`` for all. packed: as base64."""
 
     model: str
     inputs: tuple[str | tuple[int, ...], ...]
@@ -518,7 +529,7 @@ class EmbeddingRequest:
 
 
 def read_embedding(document: Any) -> EmbeddingRequest:
-    """Raises `Refused`."""
+    """Parse a request for embeddings. Raise `Refused` if it is invalid."""
     model = named_model(document)
     value: Any = document.get("input")
     several = isinstance(value, list) and bool(value) and all(isinstance(one, (str, list)) for one in value)
@@ -552,7 +563,7 @@ def answer_document(asked: EmbeddingRequest, vectors: Array, tokens: int) -> dic
             {
                 "object": "embedding",
                 "index": index,
-                # As OpenAI: float32, little-endian, whatever this machine has.
+                # Like OpenAI: float32, little-endian on every machine.
                 "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode()
                 if asked.packed
                 else vector.tolist(),
@@ -565,7 +576,7 @@ def answer_document(asked: EmbeddingRequest, vectors: Array, tokens: int) -> dic
 
 
 class EmbeddingService:
-    """The endpoint as a method. A time limit counts from the last byte of a request on."""
+    """Endpoint for embeddings, as a method. Timeouts begin with the last byte of a request."""
 
     def __init__(self, models: FolderModels[Embedder], limits: ServiceLimits) -> None:
         self.models = models
@@ -597,7 +608,7 @@ class EmbeddingService:
         finally:
             sums = {"texts": len(asked.inputs) if ok else 0, "tokens": tokens}
             figures.end("ok" if ok else "error", sums)
-        # Here and not in the event loop: vectors of thousands of texts take seconds to write.
+        # Not in the event loop, because writing vectors of thousands of texts takes seconds.
         return json.dumps(answer_document(asked, vectors, tokens)).encode()
 
     def _embed(self, asked: EmbeddingRequest, model: Embedder, deadline: float | None) -> tuple[Array, int]:

@@ -1,7 +1,7 @@
-"""OpenAI's interface: requests read, errors as documents. Pure.
+"""OpenAI's interface: parse requests, and return errors as documents. Pure functions.
 
-Fields that would change the text and cannot be honoured are refused, with the field's name; others that are not
-known are passed over, since clients send many.
+Fields that would change the text but are not supported are refused, with the field's name. Other unknown fields are
+ignored, since clients send many.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from qnnbridge_serve.openai_media import MediaPart, read_part
 from qnnbridge_serve.openai_tools import COMPACT, ToolUse, read_calls, read_tools
 
 Kind = Literal["chat", "text"]
-# OpenAI's own is 4; each one is looked for in each piece.
+# Maximum number of stop texts, which are all searched in each piece. OpenAI's limit is 4.
 MOST_STOPS: Final = 16
-# An answer that looks like the beginning of one is held back, and compared with each of its beginnings.
+# Maximum length of a stop text: text that may be its beginning is held back and compared with each beginning.
 LONGEST_STOP: Final = 1000
-# A random salt needs 43 characters.
+# Maximum length of cache_salt. A random salt needs 43 characters.
 LONGEST_SALT: Final = 1000
-# What OpenAI gives to /v1/completions without max_tokens.
+# OpenAI's default of max_tokens for /v1/completions.
 TEXT_TOKENS: Final = 16
 MOST_SEED: Final = 2**31
 _SMALLEST_FLOAT: Final = 2.0**-126
-# The least and the most of each. Logits are divided by the penalty, in float32.
+# Minimum and maximum of each. Logits are divided by the penalty, in float32.
 _NUMBERS: Final = (("temperature", 0.0, 2.0), ("top_p", 0.0, 1.0), ("repetition_penalty", 0.01, 100.0))
-# Answers to one request: prompts times n.
+# Maximum number of answers to a request: prompts times n.
 MOST_CHOICES: Final = 128
-# OpenAI's own.
+# Limits of OpenAI.
 _MOST_LOGPROBS: Final[Mapping[str, int]] = {"chat": 20, "text": 5}
-# Fields that change the text: the values that leave it as it is.
+# Unsupported fields that change the text, with the values that have no effect.
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "echo": (None, False),
     "suffix": (None, ""),
@@ -47,21 +47,21 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A request, read.
+    """Parsed request.
 
     Args:
         messages: JSON of the conversation, for kind "chat".
-        prompts: Texts and token ids, for kind "text".
-        n: Answers for each prompt.
-        logprobs: How many of the most likely tokens are shown for each token; ``None`` for no figures of tokens.
-        tools: Functions that the model may call.
-        search: Options of `qnnbridge.genai.generate`.
-        schema: JSON schema that the answer keeps to, as JSON.
-        usage: Whether a stream ends with the counts.
-        user: The client's own name for whom it asks.
-        cache_salt: Only requests of one client with the same salt share generators.
-        called: Functions that earlier messages call.
-        media: Pictures and recordings. The parts of messages in their place have their number as "media".
+        prompts: texts and token ids, for kind "text".
+        n: number of answers for each prompt.
+        logprobs: number of most likely tokens to return for each token; ``None`` for no probabilities.
+        tools: functions that the model may call.
+        search: options of `qnnbridge.genai.generate`.
+        schema: JSON schema of the answer, as JSON.
+        usage: whether a stream ends with the counts.
+        user: the field `user`, by which a client distinguishes its users.
+        cache_salt: only requests of one client with the same salt share generators.
+        called: names of functions that earlier messages call.
+        media: pictures and recordings. The parts of messages that replace them contain their number as "media".
     """
 
     kind: Kind
@@ -87,7 +87,7 @@ class GenerationRequest:
 
 
 def read_generation(document: Any, kind: Kind) -> GenerationRequest:
-    """Raises `Refused`."""
+    """Parse a request for text generation. Raise `Refused` if it is invalid."""
     model = named_model(document)
     refuse_fields(document, _NEUTRAL, "here; leave it out")
     stream = _flag(document, "stream")
@@ -100,7 +100,7 @@ def read_generation(document: Any, kind: Kind) -> GenerationRequest:
     if tools is not None and schema is not None:
         raise wrong("response_format does not go with tools; leave one of them out.", "response_format")
     logprobs = _logprobs(document, kind)
-    if tools is not None and logprobs is not None:  # their tokens are not those of the text
+    if tools is not None and logprobs is not None:  # the tokens of calls are not those of the text
         raise wrong("logprobs does not go with tools; leave one of them out.", "logprobs")
     media: list[MediaPart] = []
     messages, called = _messages(document.get("messages"), media) if kind == "chat" else ("", frozenset[str]())
@@ -126,12 +126,12 @@ def read_generation(document: Any, kind: Kind) -> GenerationRequest:
 
 
 def owner_of(machine: str, asked: GenerationRequest) -> str:
-    """Return whose the request is: only requests of one owner share what is kept of earlier ones."""
+    """Return the owner of a request. Only requests of the same owner share generators and stored responses."""
     return repr((f"{machine} {asked.user}", asked.cache_salt))
 
 
 def named_model(document: Any) -> str:
-    """The model that a request names. Raises `Refused`, also for what is no object."""
+    """Return the model of a request. Raise `Refused` if there is none, or if the request is not an object."""
     if not isinstance(document, dict):
         raise wrong("The request is no JSON object.")
     model = document.get("model")
@@ -141,10 +141,10 @@ def named_model(document: Any) -> str:
 
 
 def refuse_fields(document: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]], where: str) -> None:
-    """Raises `Refused` for a field that asks for something. neutral: the values that ask for nothing."""
+    """Raise `Refused` for a field with another value than those without effect (`neutral`)."""
     for field, values in neutral.items():
         value = document.get(field)
-        # In Python 0 is False and 1 is True, and a client that sends one of them does not mean the other.
+        # In Python 0 == False and 1 == True, but a client that sends one of them does not mean the other.
         if not any(value == one and isinstance(value, bool) <= isinstance(one, bool) for one in values):
             raise wrong(f"{field} is not supported {where}.", field)
 
@@ -157,7 +157,7 @@ def _flag(document: Mapping[str, Any], field: str) -> bool:
 
 
 def _messages(given: Any, media: list[MediaPart]) -> tuple[str, frozenset[str]]:
-    """As JSON, and the functions that they call. media: gets pictures and recordings."""
+    """Return the messages as JSON, and the functions that they call. Append pictures and recordings to `media`."""
     if not isinstance(given, list) or not given:
         raise wrong("messages is a list with at least one message.", "messages")
     found, called = [], set()
@@ -165,7 +165,7 @@ def _messages(given: Any, media: list[MediaPart]) -> tuple[str, frozenset[str]]:
         where = f"messages[{index}]"
         if not isinstance(one, dict) or not isinstance(one.get("role"), str):
             raise wrong(f"{where} has to be an object with role and content.", where)
-        # What OpenAI calls the messages of an application has the older name in templates.
+        # Chat templates use the older name "system" for OpenAI's role "developer".
         kept = {**one, "role": "system"} if one["role"] == "developer" else dict(one)
         if kept.pop("tool_calls", None):
             kept["tool_calls"] = read_calls(one["tool_calls"], f"{where}.tool_calls")
@@ -177,7 +177,7 @@ def _messages(given: Any, media: list[MediaPart]) -> tuple[str, frozenset[str]]:
 
 
 def _content(given: Any, where: str, media: list[MediaPart]) -> str | list[dict[str, Any]]:
-    """A text, or parts if there are pictures or sound among them."""
+    """Return the text of a content, or its parts if it contains pictures or sound."""
     if isinstance(given, str):
         return _text(given, where)
     if not isinstance(given, list):
@@ -307,8 +307,8 @@ def _search(document: Mapping[str, Any]) -> dict[str, Any]:
             raise wrong("seed has to be an integer.", "seed")
         found["seed"] = seed % MOST_SEED
     if "temperature" not in found and not found.keys().isdisjoint(("top_p", "top_k", "seed")):
-        found["do_sample"] = True  # a request that narrows or repeats a choice wants one
-    # What is 0 in genai's float32 would be no limit at all. The smallest nucleus is the most likely token.
+        found["do_sample"] = True  # these options have an effect only with sampling
+    # A top_p that is 0 in genai's float32 would mean no limit. The smallest nucleus is the most likely token.
     if "top_p" in found and found["top_p"] < _SMALLEST_FLOAT:
         del found["top_p"]
         found["top_k"] = 1

@@ -1,7 +1,7 @@
-"""Pictures and sound in requests for language models: read from a message, fetched, decoded, written again.
+"""Pictures and sound in requests for language models: parse, fetch, decode and re-encode them.
 
-Pillow decodes a picture, and what goes on to native code is a PNG of its pixels without anything else. Sound is
-decoded as for speech, and goes on as WAV. Reading a request is pure; the rest is called in a worker's thread.
+Pillow decodes a picture, and native code gets a PNG with its pixels and nothing else. Sound is decoded as for
+speech recognition and passed on as WAV. Parsing a request is pure; the other functions run in a worker thread.
 """
 
 from __future__ import annotations
@@ -30,27 +30,28 @@ from qnnbridge_serve.options import MediaLimits
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Decoders of Pillow that are used. Others have had more faults, and are for files that no client sends to a model.
+# Enabled decoders of Pillow. Others have had more bugs, and clients do not send such files to models.
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF")
-# Bytes of one file that is fetched, and seconds for it.
+# Maximum bytes of a fetched file, and maximum seconds for fetching it.
 MOST_FETCHED: Final = 16 * 2**20
 FETCH_TIMEOUT_S: Final = 10.0
 _FETCH_PIECE: Final = 2**16
-# What models for sound take: samples in a second.
+# Sample rate of models for sound, in Hz.
 RATE: Final = 16_000
 _PIECE: Final = 10 * RATE
 _DATA: Final = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:;[\w.+-]+=[\w.+-]*)*;base64,", re.ASCII)
-# Characters of a data URL in front of its data. The search takes time with the square of it.
+# Maximum length of the header of a data URL. The time of the search grows with the square of the length.
 _MOST_HEAD: Final = 200
 _WORDS: Final = {"image": "pictures", "audio": "sound"}
 
-# Seconds that are left for a request; ``None`` for no limit.
+# Returns the seconds that are left for a request; ``None`` for no limit.
 LeftS = Callable[[], "float | None"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MediaPart:
-    """A picture or a recording of a message. where: its field. url: of a picture; of sound "" or a data URL."""
+    """Picture or recording in a message. where: its field in the request. url: URL of a picture, or data URL of
+    sound."""
 
     kind: Literal["image", "audio"]
     where: str
@@ -61,7 +62,7 @@ class MediaPart:
 
 
 def read_part(part: Mapping[str, Any], where: str) -> MediaPart | None:
-    """Return the picture or recording that a part of a message is; ``None`` for a part of another type."""
+    """Return the picture or recording in a part of a message; ``None`` for a part of another type."""
     kind = part.get("type")
     if kind == "image_url":
         body = part.get("image_url")
@@ -83,7 +84,7 @@ def read_part(part: Mapping[str, Any], where: str) -> MediaPart | None:
 
 
 def check_media(media: Sequence[MediaPart], model: str, modalities: Sequence[str], limits: MediaLimits) -> None:
-    """Refuse what the model does not take, and what the server does not allow. Raises `Refused`."""
+    """Raise `Refused` for media that the model does not support or the server does not allow."""
     for part in media:
         if part.kind not in modalities:
             raise wrong(f"The model {model} does not take {_WORDS[part.kind]}; leave this part out.", part.where)
@@ -96,7 +97,7 @@ def check_media(media: Sequence[MediaPart], model: str, modalities: Sequence[str
 
 
 def decode_media(media: Sequence[MediaPart], limits: MediaLimits, left_s: LeftS) -> list[bytes]:
-    """Return a PNG for each picture and a WAV for each recording. Raises `Refused`, and what `left_s` raises."""
+    """Return a PNG for each picture and a WAV for each recording. Raise `Refused`, or an error of `left_s`."""
     pixels, seconds, found = limits.most_pixels, limits.most_seconds, []
     for part in media:
         content = _content(part, limits, left_s)
@@ -138,13 +139,13 @@ def _fetched(part: MediaPart, limits: MediaLimits, left_s: LeftS) -> bytes:
     until = time.monotonic() + timeout_s
     content = bytearray()
     try:
-        # The timeout of a connection is for each piece: a server could send one byte at a time.
+        # The timeout of the connection applies to each piece only, and a server could send single bytes.
         with urllib.request.build_opener(_NoRedirect).open(part.url, timeout=timeout_s) as answer:
             while (piece := answer.read1(_FETCH_PIECE)) and len(content) <= MOST_FETCHED:
                 content += piece
                 if time.monotonic() > until:
                     raise TimeoutError
-    # Without the address and the answer, which may be secrets of this machine's network.
+    # The error omits the address and the answer, which may be confidential in this machine's network.
     except (OSError, ValueError, http.client.HTTPException) as error:
         status = f" (status {error.code})" if isinstance(error, urllib.error.HTTPError) else ""
         raise wrong(f"{part.where}: the picture cannot be fetched{status}.", part.where) from None
@@ -152,7 +153,7 @@ def _fetched(part: MediaPart, limits: MediaLimits, left_s: LeftS) -> bytes:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect may lead to a server that is not allowed."""
+    """Handler that refuses redirects, which may lead to a forbidden server."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -161,7 +162,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def _file(part: MediaPart, limits: MediaLimits) -> bytes:
     try:
         address = urllib.parse.urlsplit(part.url)
-        # Of the file itself: a link in an allowed folder must not lead out of it.
+        # `realpath`: a link in an allowed folder must not lead out of it.
         path = os.path.realpath(urllib.request.url2pathname(address.path))
         allowed = address.netloc in ("", "localhost") and any(
             os.path.commonpath((path, folder)) == str(folder) for folder in limits.sources.folders
@@ -191,7 +192,10 @@ def _not_allowed(part: MediaPart, what: str) -> Refused:
 
 
 def plain_picture(content: bytes, most_pixels: int, where: str) -> tuple[bytes, int]:
-    """Return a PNG with the same pixels, upright and in RGB, and their number. Raises `Refused`."""
+    """Return a picture as an upright PNG in RGB, and its number of pixels.
+
+    Raise `Refused` if it cannot be decoded.
+    """
     try:
         from PIL import Image
     except ImportError:
@@ -212,35 +216,35 @@ def plain_picture(content: bytes, most_pixels: int, where: str) -> tuple[bytes, 
                     where,
                 )
             opened.seek(0)
-            # Cameras turn the picture by a note in the file, which a PNG of the pixels does not have.
+            # Cameras record the orientation in the file's EXIF data, which the PNG does not contain.
             picture = _flat(_upright(opened))
     except Refused:
         raise
-    except Exception:  # noqa: BLE001 - decoders raise what they like for what strangers send
+    except Exception:  # noqa: BLE001 - decoders raise any error for invalid files
         kinds = ", ".join(FORMATS)
         raise wrong(f"{where}: the picture cannot be decoded. It has to be one of {kinds}.", where) from None
-    picture.info.clear()  # a profile of colours would be written, too
+    picture.info.clear()  # otherwise a colour profile would be written, too
     stream = io.BytesIO()
     picture.save(stream, "PNG", compress_level=1)
     return stream.getvalue(), width * height
 
 
 def _upright(picture: Image) -> Image:
-    """Return the picture as its camera was held, which a note in the file tells."""
+    """Return the picture rotated according to its EXIF data."""
     from PIL import ImageOps
 
     picture.load()
     try:
         return ImageOps.exif_transpose(picture)
-    except Exception:  # noqa: BLE001 - the note is damaged, and the picture is not
+    except Exception:  # noqa: BLE001 - the EXIF data are damaged, but not the picture
         return picture
 
 
 def _flat(picture: Image) -> Image:
-    """Return the picture in RGB, on white where it is transparent."""
+    """Return the picture in RGB, with a white background where it is transparent."""
     from PIL import Image
 
-    if picture.mode in ("I;16", "I;16B", "I"):  # 16 bits of grey, which `convert` would cut off at 255
+    if picture.mode in ("I;16", "I;16B", "I"):  # 16-bit greyscale, which `convert` would clip at 255
         return picture.convert("I").point(lambda value: value * (1 / 256)).convert("L").convert("RGB")
     if not picture.has_transparency_data:
         return picture.convert("RGB")
@@ -250,7 +254,10 @@ def _flat(picture: Image) -> Image:
 
 
 def plain_sound(content: bytes, most_seconds: float, where: str) -> tuple[bytes, float]:
-    """Return a WAV of 16 kHz with one channel, and its seconds. Raises `Refused`."""
+    """Return sound as a WAV of 16 kHz with one channel, and its length in seconds.
+
+    Raise `Refused` if it is invalid.
+    """
     import numpy as np
 
     from qnnbridge.speech._audio import AudioReader

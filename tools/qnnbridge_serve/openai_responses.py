@@ -1,7 +1,7 @@
-"""OpenAI's /v1/responses: a request becomes one of /v1/chat/completions, an answer a list of items.
+"""OpenAI's /v1/responses: convert requests to those of /v1/chat/completions, and answers to lists of items.
 
-A request either sends its conversation whole, or names the response before it, whose conversation the server has
-stored.
+A request contains either the whole conversation, or the id of the previous response, whose conversation the server
+has stored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from qnnbridge_serve.openai_forms import GenerationRequest, error_document, owne
 from qnnbridge_serve.openai_stored import StoredResponses
 
 _LOGPROBS: Final = "message.output_text.logprobs"
-# Fields that cannot be honoured: the values that ask for nothing.
+# Unsupported fields, with the values that have no effect.
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "conversation": (None,),
     "context_management": (None, []),
@@ -40,7 +40,7 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "max_tool_calls": (None,),
     "n": (None, 1),
 }
-# Fields of /v1/chat/completions that have another name here.
+# Fields of /v1/chat/completions, with their names in /v1/responses.
 _ELSEWHERE: Final = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
@@ -48,9 +48,9 @@ _ELSEWHERE: Final = {
     "response_format": "text.format",
 }
 _SAME: Final = ("model", "temperature", "top_p", "stream", "parallel_tool_calls", "user")
-# Not OpenAI's, but those of /v1/chat/completions here.
+# Fields of this server's /v1/chat/completions that OpenAI's /v1/responses does not have.
 _OWN: Final = ("stop", "seed", "top_k", "repetition_penalty", "cache_salt")
-# Refused there, as they would change the text.
+# Refused by `read_generation`, because they would change the text.
 _REFUSED: Final = ("frequency_penalty", "presence_penalty", "logit_bias")
 _FIELDS: Final = (
     (re.compile(r"messages.*"), "input"),
@@ -67,9 +67,15 @@ _TEXTS: Final = ("input_text", "output_text", "text")
 def read_response(
     document: Any, stored: StoredResponses | None = None, machine: str = ""
 ) -> tuple[GenerationRequest, MakeForm]:
-    """The request, and the form of its answer. Raises `Refused`.
+    """Parse a request. Return the request and the format of its answer.
 
-    stored: the responses that it may go on from. machine: of the client.
+    Args:
+        document: JSON document of the request.
+        stored: the responses that a request may continue.
+        machine: address of the client.
+
+    Raises:
+        Refused: the request is invalid.
     """
     if not isinstance(document, dict):
         raise wrong("The request is no JSON object.")
@@ -115,7 +121,7 @@ def read_response(
         asked = read_generation(chat, "chat")
     except Refused as refused:
         raise renamed(refused) from None
-    # As with OpenAI, the instructions of a request are those of its own answer alone.
+    # Like with OpenAI, the instructions apply to this request only and are not stored.
     messages = json.loads(asked.messages)
     system, messages = (messages[:1], messages[1:]) if instructions else ([], messages)
     owner = owner_of(machine, asked)
@@ -147,7 +153,7 @@ def read_response(
 
 
 def renamed(refused: Refused) -> Refused:
-    """With the name of the field as it is here."""
+    """Return the error with the field's name in /v1/responses."""
     for pattern, name in _FIELDS:
         found = pattern.fullmatch(refused.field or "")
         if found is not None:
@@ -173,7 +179,7 @@ def _input(document: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "type": "function",
                 "function": {"name": _word(one, "name", where), "arguments": one.get("arguments")},
             }
-            # A text and its calls are one message there.
+            # In /v1/chat/completions a text and its calls are one message.
             if not found or found[-1]["role"] != "assistant":
                 found.append({"role": "assistant", "content": None})
             found[-1].setdefault("tool_calls", []).append(call)
@@ -243,7 +249,7 @@ def _choice(given: Any) -> Any:
 
 @dataclasses.dataclass(slots=True)
 class _Item:
-    """An item of the answer while it is made."""
+    """Item of the answer during generation."""
 
     kind: Literal["message", "function_call"]
     id: str
@@ -277,12 +283,14 @@ class _Item:
 
 
 class ResponseForm:
-    """The documents of one answer.
+    """Format of an answer of /v1/responses.
 
     Args:
-        created: Seconds since 1970.
-        said: What the answer repeats of its request.
-        keep: Called with the id of the response and its message at the end.
+        asked: the request.
+        created: seconds since 1970.
+        fingerprint: unused; see `MakeForm`.
+        said: fields of the request that the answer repeats.
+        keep: called at the end with the id of the response and its message.
     """
 
     def __init__(
@@ -314,7 +322,7 @@ class ResponseForm:
         for part in parts:
             self.part(part)
         blank = [one for one in self._done if one["type"] == "message" and not one["content"][0]["text"].strip()]
-        if len(self._done) > len(blank):  # line feeds before a call
+        if len(self._done) > len(blank):  # remove messages of line feeds only, before a call
             self._done = [one for one in self._done if one not in blank]
         return self._ended(counts)
 
@@ -347,7 +355,7 @@ class ResponseForm:
         return [*made, delta]
 
     def closing(self, counts: Counts) -> list[bytes]:
-        # The last event: OpenAI's streams of responses have no [DONE].
+        # This is the last event: OpenAI's streams of responses do not end with [DONE].
         response = self._ended(counts)
         return [self._event(f"response.{response['status']}", response=response)]
 
@@ -405,7 +413,7 @@ class ResponseForm:
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": counts.prompt + counts.answer,
         }
-        # Before the last event goes out: the next request may come at once.
+        # Before the last event is sent, because the next request may follow immediately.
         self._keep(str(self._head["id"]), self._message())
         cut = self._finish == "length"
         response = self._response("incomplete" if cut else "completed")
@@ -416,13 +424,13 @@ class ResponseForm:
         }
 
     def _message(self) -> dict[str, Any]:
-        """Return the answer as a message of a conversation. A call that was cut off is left out."""
+        """Return the answer as a message of a conversation, without a truncated call."""
         texts, calls = [], []
         for one in self._done:
             if one["type"] == "message":
                 texts.append(one["content"][0]["text"])
                 continue
-            # A stop text can cut off a call, too.
+            # A stop text can also truncate a call.
             with contextlib.suppress(ValueError):
                 function = {"name": one["name"], "arguments": json.loads(one["arguments"])}
                 calls.append({"id": one["call_id"], "type": "function", "function": function})

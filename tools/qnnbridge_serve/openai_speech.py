@@ -1,4 +1,4 @@
-"""OpenAI's /v1/audio/transcriptions and /v1/audio/translations: forms read, answers, the endpoints."""
+"""OpenAI's /v1/audio/transcriptions and /v1/audio/translations: parsing forms, answers and endpoints."""
 
 from __future__ import annotations
 
@@ -44,18 +44,19 @@ if TYPE_CHECKING:
 
 Task = Literal["transcribe", "translate"]
 
-# Of a body, in memory before a thread writes them to the disk.
+# Bytes of a body that are collected in memory before a thread writes them to disk.
 _BATCH_BYTES: Final = 1024**2
 _MEDIA: Final[Mapping[str, str]] = {"text": "text/plain", "srt": "text/plain", "vtt": "text/vtt"}
-# Windows of which words may be missing (`Transcript.cut`): no format but verbose_json has a place for it.
+# Header with the number of windows in which words may be missing (`Transcript.cut`). Among the formats, only
+# verbose_json contains it.
 CUT_HEADER: Final = "qnnbridge-cut"
-# They would change the text. Others that are not known are passed over.
+# Unsupported fields that would change the text. Other unknown fields are ignored.
 _UNSERVED: Final = ("prompt", "keywords", "languages", "include", "known_speaker_names", "known_speaker_references")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SpeechRequest:
-    """A form, read. language: ``None`` to have it found out."""
+    """Parsed form. language: ``None`` to detect the language."""
 
     model: str
     task: Task
@@ -65,7 +66,7 @@ class SpeechRequest:
 
 
 def read_speech(texts: Mapping[str, Sequence[str]], task: Task) -> SpeechRequest:
-    """texts: of the fields, by name. Raises `Refused`."""
+    """Parse the fields of a form. Raise `Refused` if they are invalid. texts: texts of the fields by name."""
     for field in _UNSERVED:
         if any(texts.get(field, ())):
             raise wrong(f"{field} is not supported here; leave it out.", field)
@@ -108,7 +109,7 @@ def _check_temperature(text: str) -> None:
 
 
 class SpeechForm:
-    """The answer to one request. The parts are segments, the end is the transcript."""
+    """Format of an answer. Parts are segments, counts the transcript."""
 
     def __init__(self, form: SpeechFormat) -> None:
         self._form = form
@@ -136,7 +137,7 @@ class SpeechForm:
 
 
 class SpeechAnswer(WorkedAnswer):
-    """A transcription under way. audio: its owner closes it, after `end`."""
+    """Running transcription. audio: file with the audio, which the caller closes after `end`."""
 
     def __init__(
         self,
@@ -153,7 +154,7 @@ class SpeechAnswer(WorkedAnswer):
         asked = self._asked
         with turn():
             self._begun = True
-            # From here on: the wait for its turn is no work.
+            # Without the time of waiting for the turn.
             begun = time.monotonic()
             segments = []
             try:
@@ -179,7 +180,7 @@ class SpeechAnswer(WorkedAnswer):
 
 
 class SpeechService:
-    """The endpoints for speech as methods. A time limit counts from the last byte of a request on."""
+    """Endpoints for speech, as methods. Timeouts begin with the last byte of a request."""
 
     def __init__(self, models: FolderModels[SpeechModel], limits: ServiceLimits) -> None:
         self.models = models
@@ -187,7 +188,7 @@ class SpeechService:
         self._most_bytes = limits.most_bytes
         self._admission = Admission(limits.in_all, max(4 * limits.most_bytes, 1024**3))
         self._queues = ClientQueues(limits.threads, limits.queue)
-        # Each waits in a thread of its own for its turn; an idle one has none.
+        # Each answer waits for its turn in its own thread. Idle threads end.
         self._workers = Workers("speech", limits.in_all)
         self._readers = Workers("speech reader", 2)
 
@@ -227,13 +228,13 @@ class SpeechService:
             if not asked.stream:
                 return await whole_answer(answer, request.receive)  # type: ignore[no-any-return]
             first = await first_item(answer, request.receive)
-            # The file of the form is read as long as the stream lasts.
+            # The form is closed at the end of the stream, because its file is read until then.
             return EventStream(answer, first, place.pop_all().close)
 
     async def _receive(self, request: Request, form: FormReader, ticket: transport.Ticket) -> None:
-        """The form, batch by batch to the disk."""
+        """Receive the form, and write it to disk batch by batch."""
         batch, size = [], 0
-        # An abandoned generator would run its `finally`, and so end its timer, only when Python collects it.
+        # `aclosing`: an abandoned generator would run its `finally` and end its timer only when Python collects it.
         async with contextlib.aclosing(body_parts(request, ticket, self._most_bytes)) as parts:
             async for part in parts:
                 batch.append(part)
@@ -243,5 +244,5 @@ class SpeechService:
                     batch, size = [], 0
         if size:
             await self._readers.do(functools.partial(form.write, b"".join(batch)))
-        # In the event loop: it looks at a flag and moves to the begin of the file.
+        # In the event loop, because `end` only checks a flag and seeks to the beginning of the file.
         form.end()

@@ -1,4 +1,4 @@
-"""Conversations of responses, which a later request of /v1/responses continues by `previous_response_id`."""
+"""Stored conversations, which later requests of /v1/responses continue by `previous_response_id`."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from typing import Any, Final
 
 from qnnbridge_serve.errors import Refused
 
-# Of all conversations together, as JSON. A prompt of 10,000 tokens has about 40 kB.
+# Maximum size of all conversations together, as JSON. A prompt of 10,000 tokens has about 40 kB.
 MOST_BYTES: Final = 64 * 1024**2
 
 
 class StoredResponses:
-    """Conversations by the id of their last response. Any thread.
+    """Conversations by the id of their last response. Safe to use from any thread.
 
-    Each one is stored whole, so the end of one does not depend on others. A conversation belongs to the client that
-    has begun it: for any other client it does not exist.
+    Each conversation is stored completely, so dropping one does not affect others. A conversation belongs to the
+    client that began it; for other clients it does not exist.
 
     Args:
-        most: maximum number of responses. The least recently used one is dropped first.
-        most_bytes: maximum of their size.
+        most: maximum number of responses. The least recently used response is dropped first.
+        most_bytes: maximum size of all responses in bytes.
     """
 
     def __init__(self, most: int, most_bytes: int = MOST_BYTES) -> None:
         self._most = most
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        # The least recently used first.
+        # Ordered by last use, the oldest first.
         self._stored: collections.OrderedDict[str, tuple[str, bytes]] = collections.OrderedDict()
         self._bytes = 0
 
     @property
     def stores(self) -> bool:
-        """Whether anything is stored."""
+        """Whether responses are stored at all."""
         return self._most > 0
 
     def __len__(self) -> int:
         return len(self._stored)
 
     def put(self, number: str, owner: str, messages: Sequence[Any]) -> None:
-        """Store the conversation of a response. One that is too large is not stored."""
+        """Store the conversation of a response, unless it is too large."""
         data = json.dumps(messages).encode()
         if len(data) > self._most_bytes:
             return
@@ -54,11 +54,11 @@ class StoredResponses:
                 self._bytes -= len(dropped)
 
     def find(self, number: str, owner: str) -> list[Any]:
-        """Return the conversation of a response. Raise `Refused` if this client has none with the id."""
+        """Return the conversation of a response. Raise `Refused` if the client has no response with this id."""
         with self._lock:
             found = self._stored.get(number)
             if found is None or found[0] != owner:
-                # OpenAI's words and code, by which clients know that they have to send the conversation whole.
+                # With OpenAI's text and code, clients send the whole conversation again.
                 raise Refused(
                     404,
                     f"Previous response with id {number[:80]!r} not found.",

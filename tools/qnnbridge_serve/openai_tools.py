@@ -1,9 +1,10 @@
-"""Functions that a model may call: read from a request, written into a grammar, found in the answer. Pure.
+"""Functions that a model may call: parse requests, write grammars, and find calls in answers. Pure functions.
 
-How a model writes calls is learned from its chat template, which has to write the calls of earlier messages: one
-call and two calls with names of our own are rendered, and what stands around and between them is the form. Guidance
-keeps the answer to that form and to the schemas of the functions, so that an answer is a text, or a text and whole
-calls. The calls are written as the template writes them, so the next turn finds them in the KV cache.
+The format of calls is learned from the model's chat template, which has to render the calls of earlier messages:
+one call and two calls with made-up names are rendered, and the texts around and between them are the format.
+Guidance restricts the answer to this format and to the schemas of the functions, so that an answer is a text, or a
+text with complete calls. Calls are written like in the template, so that the next prompt finds them in the KV
+cache.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from typing import Any, Final, Literal
 from qnnbridge_serve.errors import Refused, wrong
 
 MOST_TOOLS: Final = 128
-# Calls in one answer. A small model repeats a call until its context is full.
+# Maximum number of calls in an answer. Otherwise a small model may repeat a call until its context is full.
 MOST_CALLS: Final = 16
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-# For the library of guidance: no white space between tokens of JSON, of which small models make any amount.
+# Option of the guidance library: no white space between JSON tokens, which small models may generate endlessly.
 COMPACT: Final[Mapping[str, Any]] = {"x-guidance": {"whitespace_flexible": False}}
 NO_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:
-    """schema: of its arguments."""
+    """Function that may be called. schema: JSON schema of its arguments."""
 
     name: str
     schema: Mapping[str, Any]
@@ -35,13 +36,13 @@ class Function:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ToolUse:
-    """What a request offers.
+    """Functions of a request.
 
     Args:
         tools: JSON of the list, for the chat template.
-        functions: Those that may be called.
-        required: Whether the answer is a call.
-        parallel: Whether the answer may have several calls.
+        functions: functions that may be called.
+        required: whether the answer must be a call.
+        parallel: whether the answer may contain several calls.
     """
 
     tools: str
@@ -54,12 +55,12 @@ class ToolUse:
 
 
 def read_tools(document: Mapping[str, Any]) -> ToolUse | None:
-    """`tools` and `tool_choice` of /v1/chat/completions; ``None`` if nothing is to be called. Raises `Refused`."""
+    """Parse `tools` and `tool_choice` of a request. Return ``None`` without callable functions. Raise `Refused`."""
     given, choice = document.get("tools"), document.get("tool_choice")
     if not given:
         if given not in (None, []):
             raise wrong("tools is a list of functions.", "tools")
-        # "auto" is OpenAI's own default, and clients send it with a list that happens to be empty.
+        # "auto" is OpenAI's default, and clients send it even with an empty list.
         if choice not in (None, "none", "auto"):
             raise wrong("tool_choice goes with tools.", "tool_choice")
         return None
@@ -73,14 +74,14 @@ def read_tools(document: Mapping[str, Any]) -> ToolUse | None:
         return None
     chosen = _chosen(choice, names)
     text = json.dumps(given)
-    # Pairs of backslashes are taken out first: behind one `u0000` is no escape.
+    # Pairs of backslashes are removed first, because `u0000` after a pair is not an escape.
     if "\\u0000" in text.replace("\\\\", "") or not _whole(given):
         raise wrong("tools has a character 0 or half a surrogate pair in a text.", "tools")
     return ToolUse(
         text,
         functions if chosen is None else tuple(one for one in functions if one.name == chosen),
         required=choice == "required" or chosen is not None,
-        # As with OpenAI: a function that is named is called once.
+        # Like with OpenAI, a chosen function is called once.
         parallel=document.get("parallel_tool_calls") is not False and chosen is None,
     )
 
@@ -108,7 +109,7 @@ def _function(given: Any, where: str) -> Function:
 
 
 def _chosen(choice: Any, names: Sequence[str]) -> str | None:
-    """The only function that may be called; ``None`` for any."""
+    """Return the name of the only function that may be called; ``None`` for any function."""
     if choice in (None, "auto", "required"):
         return None
     body = choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
@@ -123,7 +124,10 @@ def _chosen(choice: Any, names: Sequence[str]) -> str | None:
 
 
 def read_calls(given: Any, where: str) -> list[dict[str, Any]]:
-    """`tool_calls` of an earlier message. Templates want the arguments as an object. Raises `Refused`."""
+    """Parse `tool_calls` of an earlier message.
+
+    Convert the arguments to objects, as templates require. Raise `Refused`.
+    """
     if not isinstance(given, list):
         raise wrong(f"{where} is a list of calls.", where)
     found = []
@@ -141,24 +145,26 @@ def read_calls(given: Any, where: str) -> list[dict[str, Any]]:
     return found
 
 
-# --- the form of a call ---
+# --- format of calls ---
 
 
-# Texts, and ids of special tokens.
+# Sequence of texts and ids of special tokens.
 Written = tuple["str | int", ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CallForm:
-    """A call is `before`, the name, `between`, the arguments as JSON, and `after`.
+    """Format of calls: `before`, the name, `between`, the arguments as JSON, and `after`.
 
     Args:
-        written: All of `before` as text.
-        after: Text after the arguments of each call.
-        more: Text between `after` and the name of the next call; ``None`` if an answer has one call at most.
-        end: Text between `after` of the last call and the end of the answer.
-        separators: The template's separators of entries, and of a key and its value, in JSON.
-        short_ids: Whether the template takes only ids of nine letters and digits for calls.
+        before: text and special tokens before the name.
+        written: `before` as text, including special tokens.
+        between: text between the name and the arguments.
+        after: text after the arguments of each call.
+        more: text between `after` and the name of the next call; ``None`` if an answer has at most one call.
+        end: text between `after` of the last call and the end of the answer.
+        separators: the template's JSON separators between entries, and between key and value.
+        short_ids: whether the template accepts only call ids of nine letters and digits.
     """
 
     before: Written
@@ -172,17 +178,17 @@ class CallForm:
 
     @property
     def special(self) -> int | None:
-        """The first special token of `before`, if there is one."""
+        """First special token of `before`, or ``None``."""
         return next((part for part in self.before if isinstance(part, int)), None)
 
     @property
     def shown(self) -> str:
-        """`before` as the tokenizer decodes it, which leaves special tokens out."""
+        """Text of `before` as the tokenizer decodes it, without special tokens."""
         return shown_of(self.before)
 
     @property
     def mark(self) -> str:
-        """Where no special token begins a call: the text that does, and that no other text may have in it."""
+        """Text that begins a call and must not occur in other text; "" if a special token begins calls."""
         return "" if self.special is not None else re.split(r"[{\[(]", self.written)[0].strip()
 
 
@@ -191,13 +197,13 @@ def shown_of(written: Written) -> str:
     return "".join(part for part in written if isinstance(part, str))
 
 
-# messages, tools or None, whether the answer's beginning is added; the prompt.
+# Arguments: messages, tools or None, whether to add the beginning of an answer. Result: the prompt.
 Render = Callable[[str, "str | None", bool], str]
-# The id of a text that is a special token.
+# Returns the id of a text that is a special token, else ``None``.
 SpecialOf = Callable[[str], "int | None"]
 
 _PROBE: Final = "qnnbridge_probe"
-# Mistral's templates refuse ids of another length.
+# Call ids for rendering. Mistral's templates accept only ids of nine characters.
 _IDS: Final = ((f"{_PROBE}_id", f"{_PROBE}_di"), ("qnnprobe1", "qnnprobe2"))
 _NAMES: Final = (f"{_PROBE}_name", f"{_PROBE}_other")
 _TEXT: Final = f"{_PROBE}_text"
@@ -205,14 +211,17 @@ _ARGUMENTS: Final = re.compile(
     rf'\{{\s*"{_PROBE}_key"(\s*:\s*)"{_PROBE}_value"(\s*,\s*)"{_PROBE}_more"\s*:\s*"{_PROBE}_value"\s*\}}'
 )
 _GIVEN: Final = {f"{_PROBE}_key": f"{_PROBE}_value", f"{_PROBE}_more": f"{_PROBE}_value"}
-# A field with the id of the call, which the template writes and the server chooses.
+# JSON field with the id of the call. The server chooses ids, so the model must not write this field.
 _ID_FIELD: Final = re.compile(rf',\s*"\w+"\s*:\s*"(?:{"|".join(one for some in _IDS for one in some)})"')
-# What special tokens look like.
+# Texts that may be special tokens.
 _TOKEN_LIKE: Final = re.compile(r"(<[^<>\s]+>|\[/?[A-Z_]+\])")
 
 
 def learn_form(render: Render, special_of: SpecialOf, tools: str) -> CallForm:
-    """How a model writes calls. Raises `Refused` for a template that writes none, or none of this form."""
+    """Return the format of a model's calls.
+
+    Raise `Refused` if its template does not write calls of a supported format.
+    """
     for ids in _IDS:
         found = _form_with(ids, render, special_of, tools)
         if found is not None:
@@ -269,22 +278,22 @@ def _form_in(written: str, plain: str, special_of: SpecialOf) -> CallForm | None
     parts: list[str | int] = []
     for part in _parts(before, special_of):
         if isinstance(part, int) and not shown_of(tuple(parts)).strip():
-            parts.clear()  # a line feed before it, which the model need not write
+            parts.clear()  # white space before a special token, which the model need not write
         parts.append(part)
     key, item = arguments.groups()
-    # Others have line feeds, and the depth of the value is in them.
+    # Other separators contain line feeds and indentation, which depends on the depth of the value.
     known = item in (",", ", ") and key in (":", ": ")
     form = CallForm(tuple(parts), before, between, separators=(item, key) if known else (",", ":"))
-    # Otherwise every text could be the beginning of a call.
+    # Otherwise every text could be the beginning of a call, and the format is useless.
     return form if form.shown.strip() or form.special is not None else None
 
 
 def _with_end(form: CallForm, written: str, several: str, plain: str, special_of: SpecialOf) -> CallForm:
-    """Add what follows the arguments: the end of the answer, and the way to the next call."""
+    """Return the format extended by the text after the arguments, before the next call, and at the end."""
     arguments = _ARGUMENTS.search(written)
     turn_end = _TOKEN_LIKE.match(plain[plain.rfind(_TEXT) + len(_TEXT) :].lstrip())
     if arguments is None or turn_end is None:
-        return form  # the answer ends with its arguments
+        return form  # the answer ends after the arguments
     tail = written[arguments.end() :]
     if turn_end[0] not in tail:
         return form
@@ -299,7 +308,7 @@ def _with_end(form: CallForm, written: str, several: str, plain: str, special_of
         return dataclasses.replace(form, end=_parts(end, special_of))
     length = next((at for at, (a, b) in enumerate(zip(end, between, strict=False)) if a != b), len(end))
     length = min(length, len(between))
-    # Not within a token.
+    # Do not split within a token.
     for text in (end, between):
         inside = [found.start() for found in _TOKEN_LIKE.finditer(text) if found.start() < length < found.end()]
         length = min([length, *inside])
@@ -328,11 +337,11 @@ _ANY: Final = r"/(.|\n)*/"
 
 
 def grammar_of(form: CallForm, use: ToolUse) -> str:
-    """In Lark's language, as the library of guidance reads it."""
+    """Return a grammar in the Lark format of the guidance library."""
     item, key = form.separators
     style = {"x-guidance": {**COMPACT["x-guidance"], "item_separator": item, "key_separator": key}}
     called = " | ".join(
-        # The schema comes last: an `x-guidance` of its own counts.
+        # The schema comes last, so that its own `x-guidance` counts.
         f"{_literal(one.name + form.between)} %json {json.dumps({**style, **one.schema})}"
         for one in use.functions
     )
@@ -350,7 +359,7 @@ def grammar_of(form: CallForm, use: ToolUse) -> str:
         return "\n".join([f"start: TEXT | {before} calls | TEXT {before} calls", *lines, r"TEXT: /(.|\n)+/"])
     mark = form.mark
     if mark:
-        # A text ends where the mark begins a call; what has the mark in it is no text.
+        # A text ends where the mark begins a call, and a text must not contain the mark.
         rest = form.written.split(mark, 1)[1]
         behind = f"{_literal(rest)} calls" if rest else "calls"
         no_mark = f"{_ANY} & ~/(.|\\n)*{_escaped(mark)}(.|\\n)*/"
@@ -370,7 +379,7 @@ def _literal(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    # Not all that is no letter: \\< and \\> have a meaning.
+    # Only these characters: \\< and \\>, for example, have a special meaning.
     return re.sub(r"([\\.+*?()|\[\]{}^$#&~/-])", r"\\\1", text).replace("\n", "\\n")
 
 
@@ -380,10 +389,10 @@ PartKind = Literal["text", "name", "arguments"]
 
 
 class CallReader:
-    """Sorts the pieces of one answer: text, the name of a function, its arguments, the next name.
+    """Parser of the pieces of an answer, into text, names of functions and their arguments.
 
     Attributes:
-        complete: Whether there was a call, and all calls are whole.
+        complete: whether there was a call, and all calls are complete.
     """
 
     def __init__(self, form: CallForm, use: ToolUse) -> None:
@@ -391,7 +400,7 @@ class CallReader:
         names = [one.name for one in use.functions]
         befores = dict.fromkeys([form.shown, form.written, form.written.lstrip()])
         self._heads = [(before + name + form.between, name) for before in befores for name in names]
-        # Of a further call. What is before them has been written by the grammar, and is no text.
+        # Beginnings of further calls. The grammar determines the text before them, which is not part of the answer.
         more = shown_of(form.more or ())
         self._next = [(more + name + form.between, name) for name in names] if form.more is not None else []
         self._state: Literal["text", "head", "arguments", "next"] = "head" if use.required else "text"
@@ -402,7 +411,10 @@ class CallReader:
         self.complete = False
 
     def feed(self, piece: str, *, special: bool = False) -> Iterator[tuple[PartKind, str]]:
-        """special: whether the special token that begins a call was generated before this piece."""
+        """Add a piece of the answer, and yield the parts that are complete.
+
+        special: whether the special token that begins a call was generated before this piece.
+        """
         self._held += piece
         if self._state == "text":
             if special:
@@ -411,7 +423,7 @@ class CallReader:
                 yield from self._text()
         if self._state == "head":
             yield from self._head(self._heads)
-        # A piece may have the end of one call and all of the next.
+        # A piece may contain the end of one call and the whole next call.
         while self._held and self._state in ("arguments", "next"):
             before = self._state, len(self._held)
             yield from self._arguments() if self._state == "arguments" else self._head(self._next)
@@ -419,7 +431,7 @@ class CallReader:
                 break
 
     def _head(self, heads: Sequence[tuple[str, str]]) -> Iterator[tuple[PartKind, str]]:
-        # A text may stand before it that was held back, since it could have become a stop text.
+        # Text that was held back as a possible stop text may precede the beginning of a call.
         places = [(self._held.find(head), -len(head), name) for head, name in heads]
         at, length, name = min((one for one in places if one[0] >= 0), default=(-1, 0, ""))
         if at < 0:
@@ -431,7 +443,7 @@ class CallReader:
         yield "name", name
 
     def end(self) -> Iterator[tuple[PartKind, str]]:
-        """What was held back."""
+        """Yield the text that was held back."""
         if self._state == "text" and self._held:
             yield "text", self._held
             self._held = ""
@@ -450,7 +462,7 @@ class CallReader:
             if text.strip():
                 yield "text", text
             return
-        # The end of this piece may be the beginning of the mark, so it waits for the next piece.
+        # The end of this piece may be the beginning of the mark, so it is held back until the next piece.
         keep = max((n for n in range(1, len(mark)) if self._held.endswith(mark[:n])), default=0)
         text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         if text:
@@ -458,7 +470,7 @@ class CallReader:
             yield "text", text
 
     def _arguments(self) -> Iterator[tuple[PartKind, str]]:
-        # Brackets are counted, since pieces end anywhere and no parser of JSON takes such parts.
+        # Brackets are counted, since JSON parsers do not accept pieces that end anywhere.
         for index, letter in enumerate(self._held):
             if self._in_text:
                 if self._escaped:

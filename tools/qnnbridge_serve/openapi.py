@@ -1,4 +1,4 @@
-"""`GET /openapi.json`: the paths that the server has, each with its description in `assets/openapi.json`."""
+"""`GET /openapi.json`: the server's paths, with their descriptions from `assets/openapi.json`."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ _NAME: Final = re.compile(r"\{(\w+)\}")
 
 
 def openapi_document(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return the document for these routes.
+    """Return the OpenAPI document for these routes.
 
     Args:
-        routes: Path as Starlette writes it, and method.
+        routes: path in Starlette's notation, and method, of each route.
 
-    Raises `KeyError` for a route without a description.
+    Raises:
+        KeyError: a route has no description.
     """
     document: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
     described = document.pop("operations")
     paths: dict[str, dict[str, Any]] = {}
     for route, method in routes:
         path = route.replace(":path}", "}")
-        # A path with a version does the same as the one without.
+        # Paths with and without a version share a description.
         row = described[f"{method} {path.replace(_VERSION, '')}"]
         versioned = {"operationId": f"{row['operationId']}OfVersion"} if _VERSION in path else {}
         names = _NAME.findall(path)

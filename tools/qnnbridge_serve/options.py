@@ -1,4 +1,4 @@
-"""The command line of `qnnbridge serve`, read: address, token, model files. Loads no model."""
+"""Parse the command line of `qnnbridge serve`: address, token and model files. Do not load models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ORIGIN: Final = re.compile(r"null|[a-z][a-z0-9+.-]*://[^/\s@?#A-Z]+")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Address:
-    """loopback: whether it can be reached from this machine only."""
+    """Address to listen on. loopback: whether it can be reached from this machine only."""
 
     family: socket.AddressFamily
     host: str
@@ -44,7 +44,7 @@ class Address:
 
 
 def read_address(text: str) -> Address:
-    """`HOST:PORT`, `[IPv6]:PORT`, or a port alone for the loopback. Raises `OptionError`."""
+    """Parse `HOST:PORT`, `[IPv6]:PORT`, or a port for the loopback address. Raise `OptionError` for other texts."""
     host, colon, port_text = text.rpartition(":")
     if not _PORT.fullmatch(port_text) or int(port_text) > 65535 or (colon and not host):
         raise OptionError(
@@ -63,7 +63,10 @@ def read_address(text: str) -> Address:
 
 
 def read_origins(texts: Sequence[str]) -> tuple[str, ...]:
-    """`--allow-origin`, as browsers send it: scheme, name, and a port that is not the scheme's own."""
+    """Check the values of `--allow-origin`.
+
+    They must be as browsers send them: scheme, name, and port if not the default.
+    """
     for text in texts:
         if not _ORIGIN.fullmatch(text):
             raise OptionError(
@@ -75,15 +78,16 @@ def read_origins(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def listen(address: Address) -> socket.socket:
-    """A bound socket. Raises `BridgeError` if that cannot be."""
-    # With the protocol named: only then asyncio switches off Nagle's algorithm, which costs 40 ms for each answer.
+    """Return a socket bound to the address. Raise `BridgeError` if that fails."""
+    # With an explicit protocol: otherwise asyncio does not switch off Nagle's algorithm, which delays answers by 40
+    # ms.
     listener = socket.socket(address.family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if os.name == "posix":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        else:  # there it would let others take the port over
+        else:  # on Windows SO_REUSEADDR would let other programs take over the port
             listener.setsockopt(socket.SOL_SOCKET, getattr(socket, "SO_EXCLUSIVEADDRUSE", -5), 1)
-        # Linux would take IPv4 there as well, Windows would not: [::] means the same on both.
+        # By default [::] also accepts IPv4 on Linux, but not on Windows.
         if address.family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind((address.host, address.port))
@@ -119,10 +123,10 @@ _HOW: Final = (
 
 
 def read_token(path: Path) -> bytes:
-    """Raises `OptionError` for a file that others may read, and for a token that could be guessed."""
+    """Return the token in a file. Raise `OptionError` if others can read the file, or if it has no safe token."""
     try:
         with open(path, "rb") as file:
-            # Of the open file: a look at the path could see another one than is read.
+            # Status of the open file: the path could refer to another file by now.
             status = os.fstat(file.fileno())
             text = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
@@ -139,7 +143,7 @@ def read_token(path: Path) -> bytes:
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:
-    if sys.platform == "win32":  # the file's access list decides; a user's own folders are private there
+    if sys.platform == "win32":  # the access list counts; on Windows a user's folders are private
         return
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
@@ -151,8 +155,8 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
 
 
 def shows_token(authorization: bytes | None, token: bytes) -> bool:
-    """Whether an ``Authorization`` header carries the token. Takes the same time however much of it is right."""
-    # Both sides are compared, also for another scheme: the time says nothing of the token.
+    """Return whether an ``Authorization`` header contains the token. Runs in constant time."""
+    # The token is compared even for another scheme, so that the time reveals nothing.
     scheme, _, given = (authorization or b"").partition(b" ")
     return hmac.compare_digest(given.strip(), token) and scheme.lower() == b"bearer"
 
@@ -164,7 +168,7 @@ _VERSION: Final = re.compile(r"[1-9][0-9]{0,17}")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelFile:
-    """A model that is to be served, as the command line names it. buckets: sizes of free dimensions."""
+    """Model file of the command line. buckets: sizes of free dimensions, by name."""
 
     name: str
     path: Path
@@ -173,7 +177,17 @@ class ModelFile:
 
 
 def find_models(texts: Iterable[str], folders: Iterable[Path], *, optional: bool = False) -> list[ModelFile]:
-    """All of them, in order. optional: none will do. Raises `OptionError` and `NoSuchFile`."""
+    """Return the models of `--model` and `--models`, in order.
+
+    Args:
+        texts: values of `--model`.
+        folders: values of `--models`.
+        optional: whether there may be no model.
+
+    Raises:
+        OptionError: there is no model, or a name is invalid or used twice.
+        NoSuchFile: a file or folder does not exist.
+    """
     found = [_named(text) for text in texts]
     for folder in folders:
         found += _in_folder(folder)
@@ -198,7 +212,7 @@ def _named(text: str) -> ModelFile:
             f'--model "{text}" is not of the form NAME=PATH.', fix="For example --model detector=detector.onnx."
         )
     if Path(path).is_dir():
-        absolute_model_path(path, prepared=True)  # refuses a folder that is no model
+        absolute_model_path(path, prepared=True)  # refuses a folder without a prepared model
     elif not Path(path).is_file():
         raise NoSuchFile(f"There is no model file {path}.")
     return ModelFile(name, Path(path))
@@ -232,7 +246,7 @@ def _is_version(folder: Path) -> bool:
 
 
 def read_names(option: str, texts: Iterable[str]) -> dict[str, Path]:
-    """`--llm NAME=FOLDER`, `--embed NAME=FOLDER`, `--speech NAME=FOLDER`. Raises `OptionError`, `NoSuchFile`."""
+    """Parse the values NAME=FOLDER of `--llm`, `--embed` or `--speech`. Raise `OptionError` or `NoSuchFile`."""
     found: dict[str, Path] = {}
     for text in texts:
         name, equals, folder = text.partition("=")
@@ -249,7 +263,7 @@ def read_names(option: str, texts: Iterable[str]) -> dict[str, Path]:
 
 
 def refuse_same_names(found: Mapping[str, Mapping[str, Path]]) -> None:
-    """found: what `read_names` gave, by option. Raises `OptionError`."""
+    """Raise `OptionError` if two options use the same name. found: results of `read_names` by option."""
     for (one, names), (other, others) in itertools.combinations(found.items(), 2):
         both = names.keys() & others.keys()
         if both:
@@ -257,12 +271,12 @@ def refuse_same_names(found: Mapping[str, Mapping[str, Path]]) -> None:
 
 
 def read_buckets(texts: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, list[int]]]:
-    """`--bucket NAME:DIM=16,32`, by the name of the model. Raises `OptionError`."""
-    # Of two names of which one begins with the other, the longer one is meant where both fit.
+    """Parse values NAME:DIM=16,32 of `--bucket`. Return the sizes by name of the model. Raise `OptionError`."""
+    # If one name begins with another and both match, the longer one counts.
     longest_first = sorted(names, key=len, reverse=True)
     by_name: dict[str, list[str]] = {}
     for text in texts:
-        # A name may have a colon in it, and so may a dimension that is called by input and axis.
+        # Names may contain colons, and so may dimensions that are specified by input and axis.
         name = next((name for name in longest_first if text.startswith(f"{name}:")), None)
         if name is None:
             raise OptionError(
@@ -274,7 +288,7 @@ def read_buckets(texts: Iterable[str], names: Iterable[str]) -> dict[str, dict[s
 
 
 def read_size(text: str) -> int:
-    """`--max-request`. Raises `OptionError`."""
+    """Parse a size in bytes, such as that of `--max-request`. Raise `OptionError`."""
     from qnnbridge_protocol.settings import parse_size
 
     size = parse_size(text)
@@ -289,13 +303,13 @@ def _seconds(option: str, seconds: float) -> float:
 
 
 def _limit(option: str, seconds: float) -> float | None:
-    """0 is no limit."""
+    """Return the seconds, or ``None`` for 0, which means no limit."""
     return _seconds(option, seconds) or None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MediaSources:
-    """Where pictures may come from, besides the request. origins: scheme, name and port, in small letters."""
+    """Sources of pictures besides the request. origins: scheme, name and port of servers, in lower case."""
 
     folders: tuple[Path, ...] = ()
     origins: tuple[str, ...] = ()
@@ -305,7 +319,7 @@ _MEDIA_ORIGIN: Final = re.compile(r"https?://[^/\s@?#\\]+")
 
 
 def read_media_sources(texts: Sequence[str]) -> MediaSources:
-    """`--media-from`. Raises `OptionError` and `NoSuchFile`."""
+    """Parse the values of `--media-from`. Raise `OptionError` or `NoSuchFile`."""
     folders, origins = [], []
     for text in texts:
         if "://" in text:
@@ -324,7 +338,7 @@ def read_media_sources(texts: Sequence[str]) -> MediaSources:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MediaLimits:
-    """Limits of the pictures and sound in one request of --llm."""
+    """Limits of the pictures and recordings in a request for --llm."""
 
     most_pixels: Annotated[
         int, typer.Option("--max-pixels", min=1, metavar="N", help="Pixels of all pictures of a request.")
@@ -350,7 +364,7 @@ class MediaLimits:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServeSessionOptions:
-    """The options that all models are loaded with."""
+    """Options with which all models are loaded."""
 
     provider: ProviderName = "qnn"
     provider_options: ProviderOptions = dataclasses.field(default_factory=dict)
@@ -364,7 +378,7 @@ class ServeSessionOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServiceLimits:
-    """Limits of the service. None is no limit. timeout_s: from the last byte of a request on."""
+    """Limits of the service; ``None`` means no limit. timeout_s: seconds from the last byte of a request."""
 
     timeout_s: Annotated[
         float | None,
@@ -418,13 +432,13 @@ class ServiceLimits:
 
     @property
     def in_all(self) -> int:
-        """Requests that run or wait."""
+        """Maximum number of running and waiting requests."""
         return self.threads + self.queue
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """The options of `serve`. token, files, embedder_buckets: what other options come to, by `with_files`."""
+    """Options of `serve`. token, files, embedder_buckets: derived from other options by `with_files`."""
 
     address: Annotated[
         Address,
@@ -504,7 +518,10 @@ class ServeOptions:
     )
 
     def with_files(self) -> ServeOptions:
-        """With the token, the model files, and the sizes of each model. Raises `OptionError` and `NoSuchFile`."""
+        """Return the options with the token, the model files and their sizes.
+
+        Raise `OptionError` or `NoSuchFile`.
+        """
         by_folder = {"--llm": self.language_models, "--embed": self.embedders, "--speech": self.recognizers}
         files = find_models(self.models, self.folders, optional=any(by_folder.values()))
         refuse_same_names(by_folder)

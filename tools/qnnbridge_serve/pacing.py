@@ -1,6 +1,6 @@
-"""Bounds on what one connection costs the event loop and memory: small chunks, answers that nobody reads.
+"""Limits of the time and memory that a connection may take: small chunks, and answers that a client does not read.
 
-The event loop's thread only.
+Only the thread of the event loop may use this module.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.flow_control import FlowControl
 
-# Parts of a body that h11 makes in one turn of the event loop. Each takes about 25 microseconds whatever its size:
-# a read of 256 KB may hold 43,000 chunks of one byte, which kept all other connections waiting for more than a
+# Parts of a body that h11 parses in one turn of the event loop. Each part takes about 25 microseconds whatever its
+# size: a read of 256 KB may contain 43,000 chunks of one byte, which blocked all other connections for more than a
 # second.
 PARTS_PER_TURN: Final = 16
-# Chunks that a body may have whatever their size, and the bytes that each further one has to carry on average.
+# Number of chunks of any size that a body may have, and minimum average size of further chunks in bytes.
 FEW_CHUNKS: Final = 512
 CHUNK_BYTES: Final = 64
-# How long a client may leave the bytes unread that were sent to it.
+# How long a client may leave sent bytes unread.
 STALL_TIMEOUT_S: Final = 30.0
 
 SMALL_CHUNKS: Final = (
@@ -29,10 +29,11 @@ SMALL_CHUNKS: Final = (
 
 
 class PacedConnection(h11.Connection):
-    """h11's connection, which reads a body in turns and refuses one in too many small chunks.
+    """h11 connection that parses a body in turns, and refuses a body in too many small chunks.
 
-    held_back: whether `next_event` stopped before the end of what has come; `begin_turn` goes on.
-    refusal: what is wrong with the request, where it is not that it is no HTTP.
+    Attributes:
+        held_back: whether `next_event` stopped before the end of the received bytes; `begin_turn` continues.
+        refusal: reason for refusing the request, if it is not invalid HTTP; else "".
     """
 
     def __init__(self, most_head_bytes: int) -> None:
@@ -53,8 +54,7 @@ class PacedConnection(h11.Connection):
         if isinstance(event, h11.Request):
             self._parts = self._bytes = 0
         elif isinstance(event, h11.Data):
-            # The first part of a turn is not counted: a client that sends a little at a time costs a read each
-            # time.
+            # The first part of a turn is not counted, because slow clients legitimately send small chunks.
             self._parts += self._left < PARTS_PER_TURN
             self._left -= 1
             self._bytes += len(event.data)
@@ -65,7 +65,7 @@ class PacedConnection(h11.Connection):
 
 
 class PacedFlow(FlowControl):
-    """uvicorn's flow control, with a second reason to pause reading: what has come is not taken apart yet."""
+    """uvicorn's flow control, which also pauses reading while received bytes have not been parsed."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__(transport)
@@ -73,7 +73,7 @@ class PacedFlow(FlowControl):
         self._wanted = True  # whether uvicorn wants to read
 
     def hold(self) -> None:
-        """Read nothing until `release`."""
+        """Stop reading until `release`."""
         self._holds = True
         super().pause_reading()
 
@@ -93,7 +93,7 @@ class PacedFlow(FlowControl):
 
 
 class StallWatch:
-    """Aborts a connection whose client takes nothing of what is waiting to be sent for `STALL_TIMEOUT_S`."""
+    """Timer that aborts a connection whose client does not read any waiting bytes for `STALL_TIMEOUT_S`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
         self._loop = loop
@@ -102,7 +102,7 @@ class StallWatch:
         self._waiting = 0
 
     def look(self) -> None:
-        """Begin to watch, if bytes are waiting."""
+        """Start the timer if bytes are waiting to be sent."""
         if self._timer is None:
             self._begin()
 
@@ -118,7 +118,7 @@ class StallWatch:
 
     def _judge(self) -> None:
         self._timer = None
-        # More than before: the answer went on in the meantime, so the client has read.
+        # Another number means that the answer has continued, so the client has read.
         if self._transport.get_write_buffer_size() == self._waiting:
             self._transport.abort()
         else:
@@ -126,7 +126,7 @@ class StallWatch:
 
 
 class SoftEnd:
-    """The transport of an answer that is given before the whole request has come: its `close` is another one."""
+    """Transport with another `close`, for an answer that is sent before the whole request has arrived."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         self.write = transport.write

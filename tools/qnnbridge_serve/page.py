@@ -1,6 +1,6 @@
-"""The page at `GET /`: its files, and the headers that bound what it can do in a browser.
+"""Page at `GET /`: its files, and the headers that restrict it in a browser.
 
-The files hold no data: scripts of the page ask the server's own paths, with the token if there is one.
+The files contain no data: scripts of the page request data from the server, with the token if there is one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 _ASSETS: Final = importlib.resources.files(__package__).joinpath("assets")
-# Not by `mimetypes`: on Windows the registry changes its answers, and browsers refuse a script of another type.
+# Not from `mimetypes`, whose results depend on the registry on Windows: browsers refuse scripts of other types.
 _TYPES: Final[Mapping[str, str]] = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -22,12 +22,12 @@ _TYPES: Final[Mapping[str, str]] = {
 }
 _FILES: Final = ("page.css", "icon.svg", "page.js", "common.js", "tensors.js", "forms.js", "operations.js")
 
-# By path, the file that is served there.
+# File that is served at each path.
 PAGE_FILES: Final[Mapping[str, str]] = {"/": "index.html", **{f"/page/{name}": name for name in _FILES}}
 
 _HEADERS: Final[Mapping[str, str]] = {
-    # Nothing from elsewhere, nothing inline, no frame around the page. With `trusted-types 'none'` a script that
-    # writes HTML fails in the browser: names and texts of models can only become text.
+    # No foreign or inline content, and no frame around the page. With `trusted-types 'none'` the browser refuses
+    # scripts that write HTML, so names and texts of models can only become text.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' blob:; media-src blob:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'",
@@ -35,13 +35,13 @@ _HEADERS: Final[Mapping[str, str]] = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    # After an upgrade no old script meets new paths.
+    # Browsers must not use old scripts with the paths of an upgraded server.
     "cache-control": "no-cache",
 }
 
 
 class PageFiles:
-    """The files, read once: an upgrade under a running server does not mix two versions."""
+    """Files of the page, read at the start so that an upgrade of the package does not mix two versions."""
 
     def __init__(self) -> None:
         self._bodies = {path: _ASSETS.joinpath(name).read_bytes() for path, name in PAGE_FILES.items()}

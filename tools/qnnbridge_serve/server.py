@@ -1,8 +1,8 @@
-"""`qnnbridge serve`, from the options to the end: listens, loads, serves, and leaves nothing behind.
+"""The command `qnnbridge serve`: listen, load the models, serve requests, and clean up at the end.
 
-The main thread runs the event loop; the models of the command line are loaded by another, so that health is
-answered meanwhile. A signal stops the listening; requests under way have `drain_s` to end, then sessions and host
-are closed.
+The main thread runs the event loop. Another thread loads the models of the command line, so that health requests
+are answered meanwhile. A signal stops listening; running requests have `drain_s` seconds to finish, then sessions
+and host are closed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from qnnbridge_serve.repository import Registry
 
 LOADER_END_TIMEOUT_S: Final = 5.0
-# Longer than load balancers keep idle connections: else they send requests into one that is being closed.
+# Longer than load balancers keep idle connections: otherwise they would send requests while the server closes one.
 KEEP_ALIVE_TIMEOUT_S: Final = 75
 
 
@@ -45,14 +45,14 @@ def serve(given: ServeOptions) -> None:
     check_dimensions(options)
     from qnnbridge import CacheWarning, CpuFallbackWarning
 
-    # Of sessions: the line about the model and the log have them.
+    # Not needed as warnings: the line about the model and the log contain the facts.
     warnings.simplefilter("ignore", CpuFallbackWarning)
     warnings.simplefilter("ignore", CacheWarning)
     serve_models(options)
 
 
 def require_packages(*, embeddings: bool = False, speech: bool = False) -> None:
-    """Raises `BridgeError` that names the extra."""
+    """Raise `BridgeError` with the extra to install if a package is missing."""
     needed = dict.fromkeys(("starlette.applications", "uvicorn", "msgspec"), "serve")
     if speech:
         needed |= {"python_multipart": "serve", "tokenizers": "speech"}
@@ -72,7 +72,7 @@ def require_packages(*, embeddings: bool = False, speech: bool = False) -> None:
 
 
 def check_exposure(address: Address, token_file: Path | None) -> None:
-    """Raises `OptionError` for a server that others could use without a token."""
+    """Raise `OptionError` if other machines could use the server without a token."""
     if not address.loopback and token_file is None:
         raise OptionError(
             f"{address.host} can be reached from other machines, and there is no token.",
@@ -82,7 +82,7 @@ def check_exposure(address: Address, token_file: Path | None) -> None:
 
 
 def check_dimensions(options: ServeOptions) -> None:
-    """Raises `OptionError` for a `--dim` that no model has."""
+    """Raise `OptionError` for a `--dim` that no model has, or that specifies an axis."""
     if by_axis := [f"{name}:{axis}" for name, axis in options.sessions.dimensions.by_axis]:
         raise OptionError(
             f"--dim {by_axis[0]} is a size by input and axis, and served models take sizes by name only.",
@@ -96,12 +96,12 @@ def check_dimensions(options: ServeOptions) -> None:
 
 
 def serve_models(options: ServeOptions) -> None:
-    """Returns when a signal has ended it. Raises what kept it from serving."""
+    """Serve until a signal ends the server. Raise the error that prevented serving."""
     listener = listen(options.address)
     try:
-        # Before the host is started: a port that is taken is found at once, and early clients wait in the backlog.
+        # Before the host is started: a used port is reported immediately, and early clients wait in the backlog.
         listener.listen(128)
-        # Here, since they need the packages of the extra, which `require_packages` has looked for.
+        # Imported here, after `require_packages` has checked for the packages of the extra.
         from qnnbridge_serve.app import HostProbe, InferenceService, make_app
         from qnnbridge_serve.embeddings import embedding_models
         from qnnbridge_serve.openai_endpoints import EmbeddingService, LanguageService
@@ -149,7 +149,7 @@ def _server(app: object, options: ServeOptions) -> uvicorn.Server:
 
     class Server(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            await asyncio.sleep(0)  # connections that wait to be accepted would be reset
+            await asyncio.sleep(0)  # accepts waiting connections, which would be reset otherwise
             await super().shutdown(sockets)
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
@@ -157,7 +157,7 @@ def _server(app: object, options: ServeOptions) -> uvicorn.Server:
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
 
     async def ended_quietly(scope: Any, receive: Any, send: Any) -> None:
-        """uvicorn cancels answers that are not complete when the time of the end is over, and logs a traceback."""
+        """Hide the cancellation of unfinished answers at the end, for which uvicorn would log a traceback."""
         with contextlib.suppress(asyncio.CancelledError):
             await app(scope, receive, send)  # type: ignore[operator]
 
@@ -166,14 +166,14 @@ def _server(app: object, options: ServeOptions) -> uvicorn.Server:
         http=HttpProtocol,
         ws="none",
         lifespan="off",
-        # uvicorn's own would replace the handlers that were set above.
+        # uvicorn's own configuration would replace the handlers that were set above.
         log_config=None,
         access_log=options.access_log,
-        # A client that names another machine in X-Forwarded-For would get another place in the queue.
+        # Otherwise clients could forge their address with X-Forwarded-For.
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
-        # uvicorn takes whole seconds.
+        # uvicorn accepts whole seconds only.
         timeout_graceful_shutdown=max(1, round(options.drain_s)),
     )
     return Server(config)
@@ -208,7 +208,7 @@ def _run(
     finally:
         for registry in registries:
             registry.close()
-        host.close()  # a model that is being loaded is not waited for
+        host.close()  # makes a running load fail, so that nothing waits for it
         loader.join(LOADER_END_TIMEOUT_S)
     if not options.keep_going and not signalled_end.is_set():
         for name, error in failed.items():
@@ -226,15 +226,18 @@ def _interfaces(options: ServeOptions) -> str:
 
 
 def _end_on_signals(server: uvicorn.Server) -> threading.Event:
-    """The server catches signals while it runs, and raises them again when it has ended: then there is only left to
-    close everything, and no signal is to get in the way. The event is set when one has come."""
+    """Install handlers that end the server and set the returned event.
+
+    uvicorn catches signals while it runs, and raises them again at its end. These handlers keep such a signal from
+    interrupting the cleanup.
+    """
     signalled = threading.Event()
 
     def end(number: int, frame: object) -> None:
         server.should_exit = True
         signalled.set()
 
-    # SIGBREAK is Ctrl+Break, which Windows alone has.
+    # SIGBREAK is Ctrl+Break, which exists on Windows only.
     for name in ("SIGINT", "SIGTERM", "SIGBREAK"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), end)

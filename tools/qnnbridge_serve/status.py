@@ -1,6 +1,6 @@
-"""The parts of `GET /status`: placement and numbers of a session, quantiles of times, the daemon as `top` shows it.
+"""Parts of `GET /status`: placement and accuracy of sessions, quantiles of times, and the daemon as in `top`.
 
-Pure.
+Pure functions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def quantile_row(quantiles: Mapping[float, float | None], factor: float = 1.0) -
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SessionStatus:
-    """A session of a model. numbers: ``None`` where results are not compared with the CPU."""
+    """Status of a model's session. numbers: ``None`` if results are not compared with the CPU."""
 
     placement: Placement
     numbers: NumbersReport | None = None
@@ -77,12 +77,12 @@ class SessionStatus:
 
 
 def _finite(number: float | None) -> float | None:
-    """Return the number, or ``None`` for infinity and NaN: a browser refuses a JSON document that has one."""
+    """Return the number, or ``None`` for infinity and NaN, which browsers do not accept in JSON."""
     return number if number is not None and math.isfinite(number) else None
 
 
 def daemon_document(figures: Figures) -> dict[str, Any]:
-    """Return what `qnnbridge top` shows, with the same texts and columns."""
+    """Return the contents of `qnnbridge top`, with the same texts and columns."""
     return {
         "facts": [
             ["NPU host", words.host_text(figures.host)],

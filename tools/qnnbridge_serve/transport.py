@@ -1,4 +1,4 @@
-"""Deadlines, worker threads, admission of requests, receiving and (un)packing bodies."""
+"""Deadlines, worker threads, admission of requests, and receiving and (de)compressing bodies."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class ClientGone(Exception):
 
 
 def deadline_after(timeout_s: float | None) -> float | None:
-    """From now on; ``None`` for no limit."""
+    """Return the deadline `timeout_s` seconds from now; ``None`` for no limit."""
     return None if timeout_s is None else time.monotonic() + timeout_s
 
 
 def time_left_s(deadline: float | None) -> float | None:
-    """Seconds until then. Raises `DeadlineExceeded` if there are none left."""
+    """Return the seconds until the deadline. Raise `DeadlineExceeded` after it."""
     if deadline is None:
         return None
     left_s = deadline - time.monotonic()
@@ -44,7 +44,7 @@ def time_left_s(deadline: float | None) -> float | None:
 
 
 def check_answer_time(deadline: float | None) -> None:
-    """Raises `DeadlineExceeded` when the time is over while an answer is written."""
+    """Raise `DeadlineExceeded` if the deadline passes while an answer is being written."""
     if deadline is not None and time.monotonic() >= deadline:
         raise DeadlineExceeded(
             "The time for the request was over while its answer was written.",
@@ -63,44 +63,51 @@ def not_started() -> DeadlineExceeded:
 
 # --- threads ---
 
-# A thread without a job ends then. To start one for each request takes as long as the request.
+# Time after which an idle thread ends. Starting a thread for each request would take as long as the request.
 LINGER_S: Final = 10.0
 
 
 class Workers:
-    """Jobs in the order of their arrival, `threads` at a time. The threads keep no program from ending."""
+    """Pool of daemon threads, which runs jobs in the order of their arrival.
+
+    Args:
+        name: part of the names of the threads.
+        threads: maximum number of threads.
+    """
 
     def __init__(self, name: str, threads: int) -> None:
         self._name = f"qnnbridge serve {name}"
         self._most = threads
         self._jobs: collections.deque[Callable[[], None]] = collections.deque()
-        # Guards the queue and both counts; held for a few lines only.
+        # Guards the queue and both counts, and is held only briefly.
         self._coming = threading.Condition()
         self._threads = 0
         self._idle = 0
 
     async def do(self, job: Callable[[], Result]) -> Result:
-        """The job's result, or its error."""
+        """Run a job. Return its result or raise its error."""
         return await asyncio.wrap_future(self._submit(job))
 
     async def do_for(
         self, job: Callable[[], Result], deadline: float | None, gone: Callable[[], Awaitable[Any]]
     ) -> Result:
-        """`do`, dropped if its turn has not come at the deadline (`time.monotonic`) or when the client is gone.
+        """Run a job, unless it has not started by the deadline or before the client closes its connection.
 
-        A job that has begun is always waited for: it knows its deadline itself.
+        A job that has started is always waited for: the job itself observes its deadline.
 
         Args:
-            gone: Returns when the client is.
+            job: the job.
+            deadline: time of `time.monotonic`; ``None`` for no limit.
+            gone: returns when the client has closed its connection.
         """
         future = self._submit(job)
         result = asyncio.wrap_future(future)
         watch = asyncio.ensure_future(gone())
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
-            # `wait` cancels nothing by itself: what becomes of the job is decided below.
+            # `wait` does not cancel the job, which is decided below.
             await asyncio.wait({result, watch}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-            # `cancel` is false for a job that has begun; then its result, or its own error, is waited for.
+            # `cancel` returns False for a started job; then the result or error of the job is awaited.
             if not result.done() and future.cancel():
                 raise ClientGone if watch.done() else not_started()
             return await result
@@ -111,7 +118,7 @@ class Workers:
         future: concurrent.futures.Future[Result] = concurrent.futures.Future()
 
         def work() -> None:
-            # Dropped while it waited: nobody takes the result.
+            # Cancelled while it waited.
             if not future.set_running_or_notify_cancel():
                 return
             try:
@@ -123,7 +130,7 @@ class Workers:
 
         with self._coming:
             self._jobs.append(work)
-            # Decided under the lock, so that no two requests start the same thread too many.
+            # Decided under the lock, so that concurrent requests do not start too many threads.
             another = len(self._jobs) > self._idle and self._threads < self._most
             self._threads += another
             self._coming.notify()
@@ -134,12 +141,12 @@ class Workers:
     def _start(self) -> None:
         try:
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
-        except RuntimeError:  # no more threads: the job waits for one that there is
+        except RuntimeError:  # no more threads can be started: the job waits for an existing one
             with self._coming:
                 self._threads -= 1
                 if self._threads:
                     return
-                # There is no thread at all: a job is done here, in the event loop, rather than never.
+                # Without any thread, the job runs here, in the event loop.
                 job = self._jobs.popleft()
             job()
 
@@ -154,23 +161,23 @@ class Workers:
                     return
                 job = self._jobs.popleft()
             job()
-            del job  # and with it the request
+            del job  # frees the request
 
 
 # --- admission ---
 
 
-# A client that has taken nothing of its answer for so long loses it when its memory is needed for other requests.
+# If a client has not received any part of its answer for this time, the answer may be dropped to free memory.
 IDLE_S: Final = 2.0
 
 
 class Admission:
-    """Places and memory for requests, and memory for answers that are being sent. Any thread.
+    """Limits of the number and memory of requests, and of the memory of answers. Safe to use from any thread.
 
     Args:
-        most: Requests that are worked on or wait for that.
-        most_bytes: Of the bodies of all, as received and as unpacked, also of those that are still coming, and of
-            the answers that their clients have not taken yet.
+        most: maximum number of running and waiting requests.
+        most_bytes: maximum size of all bodies, compressed and decompressed, including those still being received,
+            and of all answers that clients have not received completely.
     """
 
     def __init__(self, most: int, most_bytes: int) -> None:
@@ -179,13 +186,13 @@ class Admission:
         self._lock = threading.Lock()
         self._count = 0
         self._bytes = 0
-        # Answers that are being sent, by their tickets.
+        # Answers being sent, by ticket.
         self._sending: dict[Ticket, SentAnswer] = {}
 
     def enter(self) -> Ticket:
-        """A ticket for a request whose body follows. Raises `Busy` without a free place."""
+        """Return a ticket for a request whose body follows. Raise `Busy` if the queue is full."""
         with self._lock:
-            # Looked at and not taken: hundreds of clients that send slowly would have all others refused.
+            # Only checked: if slow clients took places now, a few hundred of them could block all others.
             self._refuse_if_full()
         return Ticket(self)
 
@@ -212,14 +219,14 @@ class Admission:
             self._bytes += size
 
     def send(self, ticket: Ticket, size: int, abort: Callable[[], None]) -> None:
-        """Count an answer that exists already, so it is not refused. abort: ends its connection."""
+        """Count an answer, which is never refused because it exists already. abort: ends its connection."""
         with self._lock:
             self._cut_off_idle(size)
             self._bytes += size
             self._sending[ticket] = SentAnswer(size, abort, time.monotonic())
 
     def taken_on(self, ticket: Ticket) -> None:
-        """The client has taken a part of its answer."""
+        """Record that the client has received a part of its answer."""
         with self._lock:
             answer = self._sending.get(ticket)
             if answer is not None:
@@ -236,7 +243,10 @@ class Admission:
             self._bytes -= size
 
     def _cut_off_idle(self, size: int) -> None:
-        """Under the lock: make room by ending the answers that their clients have left alone for longest."""
+        """Free memory for `size` bytes by dropping the answers that have been idle for longest.
+
+        Called under the lock.
+        """
         now = time.monotonic()
         while self._sending and self._bytes + size > self._most_bytes:
             ticket, answer = min(self._sending.items(), key=lambda item: item[1].since)
@@ -249,7 +259,7 @@ class Admission:
 
 @dataclasses.dataclass(slots=True)
 class SentAnswer:
-    """An answer that is being sent. since: when its client took the last part of it, on `time.monotonic`."""
+    """Answer being sent. since: time (`time.monotonic`) at which the client received its last part."""
 
     size: int
     abort: Callable[[], None]
@@ -257,7 +267,7 @@ class SentAnswer:
 
 
 class Ticket:
-    """The places and bytes of one request, released at the end of the ``with``. One thread at a time."""
+    """Place and bytes of a request, released at the end of the ``with`` block. One thread at a time."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
@@ -266,33 +276,39 @@ class Ticket:
         self._unpacked = 0
 
     def take_place(self) -> None:
-        """The whole request is there: it counts from now on. A slow client takes no place from others. Raises
-        `Busy`."""
+        """Count the request, once it has been received completely, so that slow clients do not block others.
+
+        Raises:
+            Busy: the queue is full.
+        """
         self._admission.take_place()
         self._places += 1
 
     def take(self, size: int) -> None:
-        """Reserve more bytes. Raises `Busy`."""
+        """Reserve more bytes. Raise `Busy` if too many are in use."""
         self._admission.take(size)
         self._bytes += size
 
     def unpack(self, size: int, most: int) -> None:
-        """Reserve bytes that are made of the body. Raises `Busy`; `Refused` if they are more than `most` in all."""
+        """Reserve bytes for data decoded from the body.
+
+        Raise `Busy`, or `Refused` if they exceed `most` in total.
+        """
         self._unpacked += size
         if self._unpacked > most:
             raise Refused(413, f"The body, unpacked, has more than {most} bytes; see the server's --max-request.")
         self.take(size)
 
     def begin_answer(self, size: int, abort: Callable[[], None]) -> None:
-        """The work is done: the answer's bytes count in place of the request, until the end of the ``with``.
+        """Release the request and count the answer instead, until the end of the ``with`` block.
 
-        abort: ends the connection; any thread.
+        abort: ends the connection; called by any thread.
         """
         self._leave()
         self._admission.send(self, size, abort)
 
     def taken_on(self) -> None:
-        """The client has taken a part of the answer."""
+        """Record that the client has received a part of the answer."""
         self._admission.taken_on(self)
 
     def _leave(self) -> None:
@@ -316,15 +332,15 @@ SILENCE_TIMEOUT_S: Final = 30.0
 
 
 async def receive_body(request: Request, ticket: Ticket, most: int) -> list[bytes]:
-    """The parts of the body. Raises `Refused`, `Busy` and `ClientGone`."""
+    """Return the parts of the body. Raise `Refused`, `Busy` or `ClientGone`."""
     return [part async for part in body_parts(request, ticket, most)]
 
 
 async def body_parts(request: Request, ticket: Ticket, most: int) -> AsyncGenerator[bytes, None]:
-    """The parts of the body as they come. Raises `Refused`, `Busy` and `ClientGone`."""
+    """Yield the parts of the body as they arrive. Raise `Refused`, `Busy` or `ClientGone`."""
     announced = request.headers.get("content-length")
     if announced is not None:
-        # 18 digits fit 64 bits; `int` of a text of any length would take time.
+        # 18 digits fit into 64 bits; `int` of a very long text would take time.
         if not (announced.isascii() and announced.isdecimal()) or len(announced) > 18:
             raise wrong("Content-Length is no number.")
         # Refused before a byte of the body is read.
@@ -340,11 +356,11 @@ async def body_parts(request: Request, ticket: Ticket, most: int) -> AsyncGenera
             if message["type"] == "http.disconnect":
                 raise ClientGone
             part = message.get("body", b"")
-            # A body in chunks announces no size, so it is counted as well.
+            # A chunked body does not announce its size, so the bytes are counted.
             size += len(part)
             if size > most:
                 raise _too_large(most)
-            ticket.take(len(part))  # not the announced size: a slow client would keep others out
+            ticket.take(len(part))  # not the announced size, with which slow clients could block others
             yield part
             if not message.get("more_body", False):
                 return
@@ -357,7 +373,10 @@ async def body_parts(request: Request, ticket: Ticket, most: int) -> AsyncGenera
 
 
 class _Silence:
-    """Cancels this task when it lasts too long. `asyncio.wait_for` takes a task for each part of a body."""
+    """Timer that cancels the current task during a long pause.
+
+    `asyncio.wait_for` would start a task for each part.
+    """
 
     def __init__(self) -> None:
         self._task: Any = asyncio.current_task()
@@ -376,8 +395,8 @@ class _Silence:
         self._task.cancel()
 
     def was_too_long(self) -> bool:
-        """Whether the cancellation was this one, and none by the server besides."""
-        # What is left of the count then are cancellations by others, which have to go on.
+        """Return whether this timer cancelled the task, and the server did not cancel it as well."""
+        # A remaining count means that the server has cancelled the task, too, and that must take effect.
         uncancel = getattr(self._task, "uncancel", None)  # from Python 3.11 on
         return self._too_long and (uncancel is None or uncancel() == 0)
 
@@ -389,17 +408,17 @@ def _too_large(most: int) -> Refused:
 
 
 _STEP_BYTES: Final = 1024**2
-# Of the packed body at a time: what lies behind the end of a member is copied.
+# Compressed bytes that are processed in one step, because bytes after the end of a gzip member are copied.
 _FEED_BYTES: Final = 64 * 1024
 _FEW_MEMBERS: Final = 16
-# On average a gzip member is to have so much: to begin one takes longer than to unpack that.
+# Minimum average size of a gzip member, because beginning a member takes longer than decompressing this many bytes.
 _MEMBER_BYTES: Final = 1024
 _EITHER: Final = 32 + zlib.MAX_WBITS  # a gzip or a zlib header; HTTP's "deflate" is zlib's format
 _LEVEL: Final = 1  # tensors hardly get smaller with more work
 
 
 def check_encoding(encoding: str | None) -> str | None:
-    """``Content-Encoding``, or ``None`` for a body as it is. Raises `Refused`."""
+    """Return the ``Content-Encoding``, or ``None`` for an uncompressed body. Raise `Refused` if it is unknown."""
     found = (encoding or "identity").strip().lower()
     if found == "identity":
         return None
@@ -409,10 +428,11 @@ def check_encoding(encoding: str | None) -> str | None:
 
 
 def unpack(data: memoryview, take: Callable[[int], None]) -> bytes:
-    """The body of which `data` is the compressed form.
+    """Decompress a body.
 
     Args:
-        take: Called with the size of each part as it is made; raises when it is too much, or too late.
+        data: the compressed body.
+        take: called with the size of each decompressed part; raises an error above the limit or after the deadline.
     """
     parts: list[bytes] = []
     at = members = 0
@@ -422,13 +442,13 @@ def unpack(data: memoryview, take: Callable[[int], None]) -> bytes:
         if not rest:
             rest = data[at : at + _FEED_BYTES]
             at += len(rest)
-        if unpacker is None:  # gzip may have several members
+        if unpacker is None:  # gzip data may have several members
             unpacker = zlib.decompressobj(_EITHER)
             members += 1
             if members > _FEW_MEMBERS + len(data) // _MEMBER_BYTES:
                 raise wrong("The body cannot be unpacked: it is in too many pieces.")
         try:
-            # A step at a time: `take` refuses a bomb before it has become large.
+            # In steps, so that `take` can refuse a decompression bomb in time.
             part = unpacker.decompress(rest, _STEP_BYTES)
         except zlib.error as error:
             raise wrong(f"The body cannot be unpacked: {error}.") from None
@@ -443,17 +463,17 @@ def unpack(data: memoryview, take: Callable[[int], None]) -> bytes:
 
 
 def wanted_encoding(accept: str | None) -> str | None:
-    """The encoding of the answer: packed only for a client that accepts one encoding and nothing else.
+    """Return the encoding of the answer: compressed only for a client that accepts exactly one encoding.
 
-    Libraries accept gzip in every request, and packing floats takes more time than sending them.
+    Many libraries accept gzip in every request, but compressing floats takes more time than sending them.
     """
     found = (accept or "").strip().lower()
     return found if found in ("gzip", "deflate") else None
 
 
 def pack(data: bytes, encoding: str, check: Callable[[], object] = lambda: None) -> bytes:
-    """check: called between steps; raises when the time is over."""
-    # 16 more is how zlib is asked for the head and the checksum of gzip.
+    """Compress a body. check: called between steps; raises an error after the deadline."""
+    # Adding 16 makes zlib write the header and checksum of gzip.
     packer = zlib.compressobj(_LEVEL, wbits=zlib.MAX_WBITS + (16 if encoding == "gzip" else 0))
     body = memoryview(data)
     parts: list[bytes] = []

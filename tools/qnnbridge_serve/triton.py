@@ -1,4 +1,4 @@
-"""Triton's extensions for its clients: a model's configuration and statistics. The event loop's thread only."""
+"""Triton's extensions: configuration and statistics of a model. Used by the thread of the event loop only."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Any, Final
 from qnnbridge_serve.infer import InferReply, ServedModel, TensorSpec
 from qnnbridge_serve.status import RECENT, quantile_row, quantiles_of
 
-# How Triton names the types of a configuration.
+# Types that have a different name in Triton's configuration.
 _TYPES: Final[Mapping[str, str]] = {"BYTES": "TYPE_STRING"}
 
 
 def configuration(model: ServedModel) -> dict[str, Any]:
-    """A model's configuration, as far as Triton's clients read it. Batches are part of the shapes here."""
+    """Return the fields of a model's configuration that Triton's clients read.
+
+    Shapes include the batch dimension.
+    """
     contract = model.contract
     return {
         "name": model.name,
@@ -34,7 +37,7 @@ def _described(tensor: TensorSpec) -> dict[str, Any]:
     return {"name": tensor.name, "data_type": kind, "dims": list(tensor.shape)}
 
 
-# What Triton sums up for each model.
+# Triton's statistics of each model.
 _STEPS: Final = ("queue", "compute_input", "compute_infer", "compute_output")
 _SUMS: Final = ("success", "fail", *_STEPS, "cache_hit", "cache_miss")
 
@@ -49,11 +52,17 @@ class ModelStatistics:
         self._recent: collections.deque[float] = collections.deque(maxlen=RECENT)
 
     def succeeded(self, begun: float, queued_s: float, reply: InferReply) -> None:
-        """begun: when the request had come, on `time.monotonic`."""
+        """Count a successful request.
+
+        Args:
+            begun: time (`time.monotonic`) at which the request had been received.
+            queued_s: seconds in the queue.
+            reply: the answer.
+        """
         steps = (time.monotonic() - begun, queued_s, *reply.spent_s)
         for name, spent_s in zip(("success", *_STEPS), steps, strict=True):
             self._add(name, spent_s)
-        # The whole time: from the last byte of the request to the result.
+        # Total time from the last byte of the request to the result.
         self._recent.append(steps[0])
         self._last_ms = int(time.time() * 1000)
 
