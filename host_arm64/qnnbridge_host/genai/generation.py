@@ -199,8 +199,7 @@ class Generation:
         # A rewind takes guidance back to the beginning of an answer: right for a new answer, not within one.
         guided = not tokens and self.base < len(self.tokens) and self._settings.guidance is not None
         # A pad token at the end of what is appended is taken for filling; `_build` forces it.
-        ends = [*last, *tokens][-1:]
-        filled = bool(ends) and ends[0] == self._model.filler
+        filled = not tokens and last == [self._model.filler]
         if self._window is None and (self._shares or not last) and not guided and not filled:
             self._prefilling = self._native
             appended = False
