@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.genai.tiny_decoders import Sizes, write_model
 
@@ -28,7 +29,12 @@ def measure(folder: Path, host: qnnbridge.Host, rounds: int) -> dict[str, float]
 
     def first_s(tokens: Sequence[int], pool: genai.GeneratorPool | None) -> tuple[float, genai.TextStream]:
         began = time.monotonic()
-        given = {"tokenizer": tokenizer, "max_tokens": ANSWER_TOKENS, "temperature": 0, "pool": pool}
+        given: dict[str, Any] = {
+            "tokenizer": tokenizer,
+            "max_tokens": ANSWER_TOKENS,
+            "temperature": 0,
+            "pool": pool,
+        }
         with genai.generate(model, tokens, **given) as stream:
             next(stream, None)  # a token without a text is followed by the next one, in a thousandth of the time
             first = time.monotonic() - began

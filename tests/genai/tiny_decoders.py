@@ -108,7 +108,7 @@ class Decoder:
 
     def norm(self, g: Graph, x: str) -> str:
         square = g.op("ReduceMean", g.op("Mul", x, x), axes=[-1], keepdims=1)
-        return g.op("Div", x, g.op("Sqrt", g.op("Add", square, g.const("epsilon", np.float32([1e-5])))))
+        return g.op("Div", x, g.op("Sqrt", g.op("Add", square, g.const("epsilon", np.array([1e-5], np.float32)))))
 
     def project(self, g: Graph, x: str, layer: int, name: str) -> str:
         return g.op("MatMul", x, g.const(f"{name}{layer}", self.layers[layer][name]))
@@ -132,7 +132,11 @@ class Decoder:
         square = g.const("square", np.full((BALLAST, BALLAST), 1 / BALLAST, np.float32))
         for _ in range(self.sizes.ballast):
             made = g.op("MatMul", made, square)
-        return g.op("Mul", g.op("ReduceMean", made, axes=[-1], keepdims=1), g.const("nothing", np.float32([1e-20])))
+        return g.op(
+            "Mul",
+            g.op("ReduceMean", made, axes=[-1], keepdims=1),
+            g.const("nothing", np.array([1e-20], np.float32)),
+        )
 
     def grouped(self, g: Graph, x: str, sequence: str, total: str, past: str, present: str) -> str:
         """All layers with GroupQueryAttention. past, present: patterns of names."""
@@ -412,7 +416,7 @@ def write_tokenizer(folder: Path) -> None:
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
         "post_processor": None,
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": {"type": "BPE", "vocab": vocabulary, "merges": [f"{a} {b}" for a, b in PAIRS]},
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": [f"{pair[0]} {pair[1]}" for pair in PAIRS]},
     }
     settings = {
         "tokenizer_class": "GPT2Tokenizer",
