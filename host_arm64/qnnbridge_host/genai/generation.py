@@ -224,8 +224,7 @@ class Generation:
         # A rewind resets guidance to the beginning of an answer: right for a new answer, wrong within one.
         guided = not tokens and self.base < len(self.tokens) and self._settings.guidance is not None
         # genai ignores a pad token at the end of the appended tokens as padding; `_build` forces it.
-        ends = [*last, *tokens][-1:]
-        filled = bool(ends) and ends[0] == self._model.filler
+        filled = not tokens and last == [self._model.filler]
         if self._appends and (self._shares or not last) and not guided and not filled:
             self._prefilling = self._native
             appended = False
