@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tests.genai.tiny_decoders import Sizes, write_model
 
