@@ -187,7 +187,7 @@ def busy(limit: str, value: int, what: str, instead: str) -> Busy:
 
 
 class Account:
-    """Resources of one client. Whoever takes resources returns them once."""
+    """Resources of one client. The caller that takes resources returns them once."""
 
     def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits

@@ -134,8 +134,8 @@ def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str])
 def make_folders(folder: str | os.PathLike[str]) -> None:
     """Create the folder and its missing parents, readable by this user only, whatever the umask. Raise `OSError`.
 
-    Whoever can write there decides what native code reads, and which models run. Existing folders are not changed:
-    sharing one is its owner's decision.
+    A user who can write there decides what native code reads, and which models run. Existing folders are not
+    changed: sharing one is its owner's decision.
     """
     missing, place = [], os.path.abspath(folder)
     while not os.path.exists(place):

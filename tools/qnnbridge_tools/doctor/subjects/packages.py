@@ -179,7 +179,7 @@ def _hex(text: str) -> str:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).hex()
 
 
-# With so many missing files the cause is not a virus scanner that removed a single library.
+# With this many missing files, the cause is not a virus scanner that removed a single library.
 _MANY_FILES: Final = 5
 
 
