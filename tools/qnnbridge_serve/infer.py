@@ -187,7 +187,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 def has_many_texts(inputs: Iterable[GivenTensor]) -> bool:
-    """Return whether a request has so many texts that it must not occupy one of the ordinary threads."""
+    """Return whether a request has too many texts for the threads that serve ordinary requests."""
     return any(given.datatype == "BYTES" and math.prod(given.shape) > TEXT_STEP for given in inputs)
 
 
@@ -199,14 +199,10 @@ def to_value(
 ) -> Array | Typed:
     """Return the value of an input for the session, which checks fixed dimensions.
 
-    Args:
-        given: the input of the request.
-        declared: the model's input.
-        take: reserves memory for values that are not views of the body. Raises `Refused` or `Busy`.
-        check: raises an error after the deadline of the request.
+    Raise `Refused` if the input does not match the model.
 
-    Raises:
-        Refused: the input does not match the model.
+    take: reserves memory for values that are not views of the body; may raise `Refused` or `Busy`. check: raises an
+    error after the deadline of the request.
     """
     where = f"Input {given.name!r}"
     if given.datatype != declared.datatype:
@@ -371,7 +367,6 @@ class InferRequest:
 
     Args:
         id: repeated in the reply; ``None`` if the request has none.
-        inputs: inputs of the request.
         outputs: requested outputs; ``None`` for all outputs of the model.
         binary: whether outputs are sent as binary data by default.
         timeout_s: seconds that the client allows; ``None`` for no limit.
@@ -385,8 +380,7 @@ class InferRequest:
 
 
 def header_length(text: str | None, size: int) -> int | None:
-    """Return the value of ``Inference-Header-Content-Length``, or ``None`` without the header. size: bytes of the
-    body."""
+    """Return the value of ``Inference-Header-Content-Length``, ``None`` without it. size: bytes of the body."""
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or len(text) > 18 or int(text) > size:
@@ -397,14 +391,9 @@ def header_length(text: str | None, size: int) -> int | None:
 
 
 def read_request(body: memoryview, json_size: int | None) -> InferRequest:
-    """Parse the body of an inference request.
+    """Parse the body of an inference request. Raise `Refused` if it is invalid.
 
-    Args:
-        body: the body.
-        json_size: number of bytes of the JSON part; ``None`` for the whole body.
-
-    Raises:
-        Refused: the request is invalid.
+    json_size: number of bytes of the JSON part; ``None`` for the whole body.
     """
     document = read_fields(body if json_size is None else body[:json_size])
     binaries = _Binaries(body[len(body) if json_size is None else json_size :])
@@ -577,17 +566,11 @@ class InferReply:
 def infer(
     model: ServedModel, request: InferRequest, deadline: float | None, take: Take = lambda size: None
 ) -> InferReply:
-    """Run the model for one request.
+    """Run the model for one request. Raise `Refused` or the errors of `qnnbridge.errors`.
 
     Args:
-        model: the loaded model.
-        request: the parsed request.
         deadline: time of `time.monotonic`; ``None`` for no limit.
         take: reserves memory for inputs that are sent as JSON or texts.
-
-    Raises:
-        Refused: the request does not match the model.
-        BridgeError: the errors of `qnnbridge.errors`.
     """
     begun = time.monotonic()
     wanted = _wanted(model.contract, request)

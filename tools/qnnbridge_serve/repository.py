@@ -425,13 +425,7 @@ class FolderFigures:
             self.running += 1
 
     def end(self, outcome: str, sums: Mapping[str, float], pace: Pace | None = None) -> None:
-        """Count a finished request.
-
-        Args:
-            outcome: how the request ended.
-            sums: values to add to the counters, by name.
-            pace: times of the answer, if it has any.
-        """
+        """Count a finished request. outcome: how the request ended. sums: values to add to the counters."""
         with self._lock:
             self.running -= 1
             self.outcomes[outcome] += 1
@@ -464,7 +458,6 @@ class FolderModels(Registry[Loaded]):
     """Models of one kind, with their figures.
 
     Args:
-        kind: the kind of models.
         folders: folders of the models by name, in the order of the command line.
         opener: loads the model with this name and folder. Raises `BridgeError`.
     """
