@@ -373,7 +373,7 @@ def _rendered(asked: GenerationRequest, tokenizer: Tokenizer, left_s: LeftS) -> 
     if tools is not None:
         if text == render(asked.messages, None, True):
             raise wrong(
-                "The model's chat template does not tell the model of functions. Leave tools out, or serve a model "
+                "The model's chat template does not support functions. Leave tools out, or serve a model "
                 "that was made for them.",
                 "tools",
             )

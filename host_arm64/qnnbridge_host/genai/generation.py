@@ -494,7 +494,7 @@ class Generation:
         if wrong is not None:
             raise PromptRefused(
                 f"The token id {wrong} is outside of the model's vocabulary of {size}.",
-                cause="The tokens come from the tokenizer of another model, or are no tokens.",
+                cause="The tokens come from the tokenizer of another model, or are not token ids.",
                 fix="Encode the text with this model's tokenizer.",
                 details={"token": wrong, "vocab_size": folder.vocab_size},
             )

@@ -78,8 +78,8 @@ class ModelProcessor:
                 raise PromptRefused(
                     "The prompt cannot be processed with its pictures and sound.",
                     cause=getattr(error, "message", "") or str(error),
-                    fix="Give as many marks of pictures and sound in the prompt as there are files. These formats "
-                    "can be decoded: PNG and JPEG (not CMYK), WAV, FLAC and MP3.",
+                    fix="Give as many placeholders for pictures and sound in the prompt as there are files. These "
+                    "formats can be decoded: PNG and JPEG (not CMYK), WAV, FLAC and MP3.",
                     details=getattr(error, "details", None),
                 ) from None
 
@@ -90,8 +90,8 @@ class ModelProcessor:
             # The processors of Phi find placeholders with a regular expression that recurses for each digit.
             if isinstance(text, str) and _LONG_MARK.search(text):
                 raise PromptRefused(
-                    "A mark of a picture or sound in the prompt has ten digits or more.",
-                    cause="onnxruntime-genai ends the process for such a mark.",
+                    "A placeholder for a picture or sound in the prompt has ten digits or more.",
+                    cause="onnxruntime-genai crashes for such a placeholder.",
                     fix="Leave it out, or write it with a space.",
                 )
         if self.model.folder.type == _WHISPER:
