@@ -94,7 +94,7 @@ def refusal_of(error: BaseException) -> Refused:
 def load_refused(name: str, error: errors.BridgeError) -> Refused:
     """Return the answer if a model cannot be loaded. The text does not reveal the path of the file."""
     headers = {CODE_HEADER: error.code}
-    kept = "A version that was loaded before is still served."
+    kept = "If an earlier version was loaded, it is still served."
     if isinstance(error, errors.NoSuchFile):
         return Refused(
             404,

@@ -444,7 +444,7 @@ def open_choice(
 
 
 def _schema_refused(error: GenerationError, choice: AnswerPlan) -> Refused:
-    text = f"The schema cannot be kept to: {in_words(error)}"
+    text = f"The answer cannot follow the schema: {in_words(error)}"
     return wrong(text, "response_format" if choice.form is None else "tools")
 
 

@@ -137,7 +137,7 @@ class RemoteGeneration:
         if self.tokens:
             raise GenerationUnsupported(
                 "Pictures and sound belong to the first prompt of a generator.",
-                cause=f"It has {counted(len(self.tokens), 'token')}. onnxruntime-genai would pass over these.",
+                cause=f"It has {counted(len(self.tokens), 'token')}. onnxruntime-genai would ignore new inputs.",
                 fix="Make a new Generator, and give all messages with their pictures and sound.",
             )
         given = {name: tensor.as_numpy() for name, tensor in inputs._tensors.items()}

@@ -527,7 +527,7 @@ class Generation:
 def _has_pads(filler: int | None) -> PromptRefused:
     return PromptRefused(
         f"The prompt has the model's pad token {filler}.",
-        cause="genai takes it for filling, and would answer another prompt.",
+        cause="genai ignores the token as padding, and would answer another prompt.",
         fix="Leave it out of the prompt.",
         details={"token": filler},
     )

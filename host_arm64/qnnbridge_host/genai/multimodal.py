@@ -99,7 +99,7 @@ class ModelProcessor:
         if several and len(prompts or ()) > 1:
             raise PromptRefused(
                 f"{self.model.folder.label} takes one prompt at a time with pictures or sound.",
-                cause="onnxruntime-genai would pass over all prompts of the list.",
+                cause="onnxruntime-genai would ignore all prompts of the list.",
                 fix="Process each prompt by itself. Only Whisper takes several.",
             )
         one = (prompts[0] if prompts else "") if several else prompts

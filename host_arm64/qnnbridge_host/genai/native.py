@@ -332,7 +332,7 @@ def from_genai(text: str, version: str) -> BridgeError:
     if _GUIDANCE.search(text):
         return GenerationError(
             text,
-            cause="The library of guidance refuses the schema or grammar, or cannot keep an answer to it.",
+            cause="The guidance library refuses the schema or grammar, or cannot apply it to the answer.",
             fix="Correct the schema or grammar; the text above contains the place.",
             details={"genai": version, "guidance": "refused"},
         )
