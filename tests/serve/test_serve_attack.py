@@ -37,7 +37,7 @@ def test_every_request_gets_a_status_or_a_closed_connection_and_the_log_no_trace
         reader = threading.Thread(target=lambda: said.append(server.errors()))
         reader.start()
         assert exchange(server.address, HEAD_WITHOUT_BODY).startswith(b"HTTP/1.1 ")
-        assert b'{"error": "This is no valid HTTP request."}' in exchange(server.address, b"nonsense\r\n\r\n")
+        assert b'{"error": "This is not a valid HTTP request."}' in exchange(server.address, b"nonsense\r\n\r\n")
         answered = exchange(server.address, b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\nnonsense\r\n\r\n")
         assert b"200 OK" in answered
         upgrade = b"GET /v2 HTTP/1.0\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"

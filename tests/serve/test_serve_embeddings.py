@@ -232,7 +232,7 @@ def test_dimensions_that_are_not_there_are_refused(tmp_path: Path) -> None:
     folder = write_encoder(tmp_path / "one")
     done = refused(*PRIVATE, "--embed", f"one={folder}", "--bucket", "one:wide=4")
     assert done.returncode == 2
-    assert "a dimension that the model has not: wide" in done.stderr
+    assert "a dimension that the model does not have: wide" in done.stderr
     model = models.write_identity(tmp_path / "x.onnx", models.ELEMENTS["FP32"], ["n", 2])
     done = refused(*PRIVATE, "--model", f"x={model}", "--bucket", "x:m=4")
     assert done.returncode != 0

@@ -239,7 +239,7 @@ def test_what_is_no_origin_is_refused(origin: str, tmp_path: Path) -> None:
     from qnnbridge_protocol.errors import OptionError
     from qnnbridge_serve.options import read_origins
 
-    with pytest.raises(OptionError, match="no origin"):
+    with pytest.raises(OptionError, match="not the origin"):
         read_origins([origin])
 
 

@@ -277,7 +277,7 @@ def test_models_are_unloaded_and_loaded_again(counter: Path, work: int, tmp_path
         same.write_bytes(b"no model")
         failed = server.ask("POST", "/v2/repository/models/same/load", {})
         assert failed.status == 400
-        assert "no valid ONNX model" in failed.error
+        assert "not a valid ONNX model" in failed.error
         assert index()["same"][1].startswith("loading it again failed: ")
         floats = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.5]}
         assert server.infer("same", floats).document["outputs"][0]["data"] == [0.5]

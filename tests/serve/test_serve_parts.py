@@ -196,7 +196,7 @@ def test_a_token_is_one_line_that_cannot_be_guessed(tmp_path: Path) -> None:
         if good:
             assert read_token(path) == b"x" * 16
         else:
-            with pytest.raises(errors.OptionError, match="holds no token"):
+            with pytest.raises(errors.OptionError, match="contains no valid token"):
                 read_token(path)
     with pytest.raises(errors.NoSuchFile, match="no token file"):
         read_token(tmp_path / "nothing")

@@ -449,7 +449,7 @@ class InferenceService:
             body = b"".join(await receive_body(request, ticket, CONTROL_BYTES))
         document = read_document(body) if body.strip() else {}
         if not isinstance(document, dict):
-            raise wrong("The request is no JSON object.")
+            raise wrong("The request is not a JSON object.")
         return document
 
 

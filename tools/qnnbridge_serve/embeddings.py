@@ -452,7 +452,7 @@ def batch_shapes(
             keys.append(list(dict.fromkeys(names)) if found[-1] else [])
     if sizes.keys() - used:
         raise OptionError(
-            f"--bucket names a dimension that the model has not: {', '.join(sorted(sizes.keys() - used))}.",
+            f"--bucket has a dimension that the model does not have: {', '.join(sorted(sizes.keys() - used))}.",
             fix=f"Its inputs: {', '.join(f'{name} {shape}' for name, shape in inputs.items())}.",
         )
     batches, lengths = found
@@ -460,7 +460,7 @@ def batch_shapes(
     if lengths and not masked:
         raise OptionError(
             f"The model takes no {_MASK}, so it can only run at the length of each text, and its length is fixed.",
-            cause="What fills a text up to that length would change its embedding.",
+            cause="Padding a text to that length would change its embedding.",
             fix=f"Export it with {_MASK}; or with a free length, and serve it without --bucket on --provider cpu.",
         )
     if lengths:

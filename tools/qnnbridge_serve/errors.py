@@ -94,7 +94,7 @@ def refusal_of(error: BaseException) -> Refused:
 def load_refused(name: str, error: errors.BridgeError) -> Refused:
     """Return the answer if a model cannot be loaded. The text does not reveal the path of the file."""
     headers = {CODE_HEADER: error.code}
-    kept = "What was loaded before, if anything was, is served on."
+    kept = "If an earlier version was loaded, it is still served."
     if isinstance(error, errors.NoSuchFile):
         return Refused(
             404,
@@ -106,9 +106,9 @@ def load_refused(name: str, error: errors.BridgeError) -> Refused:
     if isinstance(error, (errors.InvalidProtobuf, errors.InvalidGraph)):
         return Refused(
             400,
-            f"The model {name} cannot be loaded: its file is no valid ONNX model. {kept}\n"
+            f"The model {name} cannot be loaded: its file is not a valid ONNX model. {kept}\n"
             f"Cause: {error.cause or error.message}\n"
-            "Fix: Write the file again and load it again; qnnbridge inspect says what is in it.",
+            "Fix: Write the file again and load it again; qnnbridge inspect shows its contents.",
             headers,
         )
     return refusal_of(error)

@@ -122,7 +122,7 @@ class FormReader:
             # python_multipart decodes and encodes as latin-1, so these are the bytes of the client.
             self._name = name.decode("utf-8").removesuffix("[]")
         except UnicodeDecodeError:
-            raise _unreadable("the name of a field is no text in UTF-8") from None
+            raise _unreadable("the name of a field is not valid UTF-8") from None
         if self._name == self._file_field:
             if self.file is not None:
                 raise wrong(f"{self._file_field} is given twice.", self._file_field)
@@ -146,7 +146,7 @@ class FormReader:
         try:
             text = self._text.decode()
         except UnicodeDecodeError:
-            raise wrong(f"{self._name[:80]} is no text in UTF-8.", self._name[:80]) from None
+            raise wrong(f"{self._name[:80]} is not valid UTF-8.", self._name[:80]) from None
         self.texts.setdefault(self._name, []).append(text)
 
     def _end(self) -> None:

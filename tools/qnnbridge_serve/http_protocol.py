@@ -44,7 +44,7 @@ LINGER_S: Final = 0.5
 HEAD_TIMEOUT_S: Final = 30.0
 
 _CLOSE: Final = (b"connection", b"close")
-_NO_HTTP: Final = "This is no valid HTTP request."
+_NO_HTTP: Final = "This is not a valid HTTP request."
 
 # How long a client may continue sending after an answer that did not wait for the whole request. Closing a
 # connection with unread bytes would reset it, and the client might lose the answer.

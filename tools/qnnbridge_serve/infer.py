@@ -450,12 +450,12 @@ def _input(fields: Fields, binaries: _Binaries) -> GivenTensor:
         if data == NULL:
             raise wrong(f"{where} has neither data nor the parameter binary_data_size.")
         if not data.startswith(b"["):
-            raise wrong(f"{where}: data is no array.")
+            raise wrong(f"{where}: data is not an array.")
         return GivenTensor(name, datatype, shape, data, None)
     if data != NULL:
         raise wrong(f"{where} has data and binary_data_size; give one of them.")
     if type(size) is not int or size < 0:
-        raise wrong(f"{where}: binary_data_size is {_shown(size)}, which is no number of bytes.")
+        raise wrong(f"{where}: binary_data_size is {_shown(size)}, which is not a number of bytes.")
     return GivenTensor(name, datatype, shape, None, binaries.take(size, name))
 
 
@@ -478,7 +478,7 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**63:
-        raise wrong(f"The parameter timeout is {_shown(value)}, which is no number of microseconds.")
+        raise wrong(f"The parameter timeout is {_shown(value)}, which is not a number of microseconds.")
     return value / 1e6 if value else None
 
 
@@ -488,7 +488,7 @@ def _parameters(fields: Fields, where: str) -> Mapping[str, Any]:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise wrong(f"{where}: parameters is no JSON object.")
+        raise wrong(f"{where}: parameters is not a JSON object.")
     for name, words in _UNSERVED.items():
         if found.get(name):
             raise wrong(f"{where} has the parameter {name}. {words}.")

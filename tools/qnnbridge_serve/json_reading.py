@@ -125,9 +125,9 @@ def _read_fields(data: bytes, readable: bytes | None = None) -> RequestFields:
     except msgspec.ValidationError as error:
         place = re.search(r"`\$\.(inputs|outputs)(\[)?", str(error))
         if place is None:
-            raise wrong("The request is no JSON object.") from None
+            raise wrong("The request is not a JSON object.") from None
         name, within = place.groups()
-        text = f"An {name[:-1]} is no JSON object." if within else f'"{name}" is no array.'
+        text = f"An {name[:-1]} is not a JSON object." if within else f'"{name}" is not an array.'
         raise wrong(text) from None
     except RecursionError:
         raise wrong("The JSON is nested too deep.") from None
@@ -343,7 +343,7 @@ def read_texts(
     except UnicodeDecodeError:
         raise wrong(f"{where}: a text is not in UTF-8.") from None
     except msgspec.DecodeError:
-        raise wrong(f"{where}: half a surrogate pair is no text in UTF-8.") from None
+        raise wrong(f"{where}: half a surrogate pair is not valid UTF-8.") from None
     # The nesting has been checked: if the first entry is a list, all entries are.
     while level and isinstance(level[0], list):
         level = [item for part in level for item in part]
@@ -371,7 +371,7 @@ def _check_form(data: bytes, shape: tuple[int, ...], count: int, where: str) -> 
     if found[1:-1].count(b",") == len(found) - 2:
         given = len(found) - 1 if data.translate(None, b"[]" + _SPACE) else 0
         raise wrong(f"{where}: its shape {list(shape)} has {count} elements, and data has {given}.")
-    raise wrong(f"{where}: data is nested, and not as its shape {list(shape)} says.")
+    raise wrong(f"{where}: the nesting of data does not match its shape {list(shape)}.")
 
 
 def _commas(data: bytes) -> int:

@@ -373,7 +373,7 @@ def _rendered(asked: GenerationRequest, tokenizer: Tokenizer, left_s: LeftS) -> 
     if tools is not None:
         if text == render(asked.messages, None, True):
             raise wrong(
-                "The model's chat template does not tell the model of functions. Leave tools out, or serve a model "
+                "The model's chat template does not support functions. Leave tools out, or serve a model "
                 "that was made for them.",
                 "tools",
             )
@@ -444,7 +444,7 @@ def open_choice(
 
 
 def _schema_refused(error: GenerationError, choice: AnswerPlan) -> Refused:
-    text = f"The schema cannot be kept to: {in_words(error)}"
+    text = f"The answer cannot follow the schema: {in_words(error)}"
     return wrong(text, "response_format" if choice.form is None else "tools")
 
 

@@ -549,7 +549,7 @@ def _input(given: Any) -> str | tuple[int, ...]:
         try:
             given.encode()
         except UnicodeEncodeError:
-            raise wrong("input: half a surrogate pair is no text in UTF-8.", "input") from None
+            raise wrong("input: half a surrogate pair is not valid UTF-8.", "input") from None
         return given
     if isinstance(given, list) and given and all(type(one) is int and one >= 0 for one in given):
         return tuple(given)

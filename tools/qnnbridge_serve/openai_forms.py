@@ -133,7 +133,7 @@ def owner_of(machine: str, asked: GenerationRequest) -> str:
 def named_model(document: Any) -> str:
     """Return the model of a request. Raise `Refused` if there is none, or if the request is not an object."""
     if not isinstance(document, dict):
-        raise wrong("The request is no JSON object.")
+        raise wrong("The request is not a JSON object.")
     model = document.get("model")
     if not isinstance(model, str) or not model:
         raise wrong("model has to name one of the models of /v1/models.", "model")
@@ -205,7 +205,7 @@ def _text(text: str, where: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise wrong(f"{where}: half a surrogate pair is no text in UTF-8.", where) from None
+        raise wrong(f"{where}: half a surrogate pair is not valid UTF-8.", where) from None
     if "\0" in text:
         raise wrong(f"{where}: a text with a character 0 cannot be encoded.", where)
     return text

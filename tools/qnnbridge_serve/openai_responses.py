@@ -78,7 +78,7 @@ def read_response(
         Refused: the request is invalid.
     """
     if not isinstance(document, dict):
-        raise wrong("The request is no JSON object.")
+        raise wrong("The request is not a JSON object.")
     refuse_fields(document, _NEUTRAL, "here; leave it out")
     previous, store = document.get("previous_response_id"), document.get("store")
     if not isinstance(previous, (str, type(None))):
@@ -90,7 +90,7 @@ def read_response(
         raise wrong("This server stores no responses (--keep-responses 0); leave store out.", "store")
     for field, name in _ELSEWHERE.items():
         if document.get(field) is not None:
-            raise wrong(f"{field} is not for /v1/responses; what it says belongs into {name}.", name)
+            raise wrong(f"{field} is not a field of /v1/responses; use {name} instead.", name)
     options = document.get("stream_options")
     if options is not None and not (document.get("stream") is True and isinstance(options, dict)):
         raise wrong("stream_options goes with stream=true, and is an object.", "stream_options")

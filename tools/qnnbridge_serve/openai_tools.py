@@ -134,13 +134,13 @@ def read_calls(given: Any, where: str) -> list[dict[str, Any]]:
     for index, one in enumerate(given):
         body = one.get("function") if isinstance(one, dict) else None
         if not isinstance(body, dict) or not isinstance(body.get("name"), str):
-            raise wrong(f"{where}[{index}] is no call of a function.", where)
+            raise wrong(f"{where}[{index}] is not a call of a function.", where)
         try:
             arguments = json.loads(body.get("arguments") or "{}")
         except (TypeError, ValueError, RecursionError):
             arguments = None
         if not isinstance(arguments, dict):
-            raise wrong(f"{where}[{index}]: arguments is no object, written as JSON.", where)
+            raise wrong(f"{where}[{index}]: arguments is not the JSON text of an object.", where)
         found.append({**one, "type": "function", "function": {**body, "arguments": arguments}})
     return found
 

@@ -48,14 +48,14 @@ def read_address(text: str) -> Address:
     host, colon, port_text = text.rpartition(":")
     if not _PORT.fullmatch(port_text) or int(port_text) > 65535 or (colon and not host):
         raise OptionError(
-            f'--http "{text}" is no address.',
+            f'--http "{text}" is not an address.',
             fix=f"Give HOST:PORT, for example {DEFAULT_ADDRESS}, or 0.0.0.0:8000 for all addresses.",
         )
     name = host[1:-1] if host.startswith("[") and host.endswith("]") else host or "127.0.0.1"
     try:
         found = socket.getaddrinfo(name, int(port_text), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise OptionError(f'--http "{text}": {name} is no address of this machine.', cause=str(error)) from None
+        raise OptionError(f'--http "{text}": {name} is not an address of this machine.', cause=str(error)) from None
     family, _, _, _, place = found[0]
     return Address(
         family, str(place[0]), int(port_text), ipaddress.ip_address(str(place[0]).split("%")[0]).is_loopback
@@ -70,7 +70,7 @@ def read_origins(texts: Sequence[str]) -> tuple[str, ...]:
     for text in texts:
         if not _ORIGIN.fullmatch(text):
             raise OptionError(
-                f'--allow-origin "{text}" is no origin of a page.',
+                f'--allow-origin "{text}" is not the origin of a page.',
                 cause="A browser sends scheme, name and port, in small letters and without a path.",
                 fix="For example --allow-origin http://localhost:3000, or app://obsidian.md for an application.",
             )
@@ -137,7 +137,8 @@ def read_token(path: Path) -> bytes:
     token = text.strip()
     if not _TOKEN.fullmatch(token):
         raise OptionError(
-            f"{path} holds no token: one line of 16 to 1024 ASCII characters without spaces is needed.", fix=_HOW
+            f"{path} contains no valid token: one line of 16 to 1024 ASCII characters without spaces is needed.",
+            fix=_HOW,
         )
     return token
 

@@ -342,7 +342,7 @@ async def body_parts(request: Request, ticket: Ticket, most: int) -> AsyncGenera
     if announced is not None:
         # 18 digits fit into 64 bits; `int` of a very long text would take time.
         if not (announced.isascii() and announced.isdecimal()) or len(announced) > 18:
-            raise wrong("Content-Length is no number.")
+            raise wrong("Content-Length is not a number.")
         # Refused before a byte of the body is read.
         if int(announced) > most:
             raise _too_large(most)
@@ -402,9 +402,7 @@ class _Silence:
 
 
 def _too_large(most: int) -> Refused:
-    return Refused(
-        413, f"The request has more than {most} bytes; the server's --max-request says how many it takes."
-    )
+    return Refused(413, f"The request has more than {most} bytes; see the server's --max-request.")
 
 
 _STEP_BYTES: Final = 1024**2

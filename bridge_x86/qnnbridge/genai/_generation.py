@@ -137,7 +137,7 @@ class RemoteGeneration:
         if self.tokens:
             raise GenerationUnsupported(
                 "Pictures and sound belong to the first prompt of a generator.",
-                cause=f"It has {counted(len(self.tokens), 'token')}. onnxruntime-genai would pass over these.",
+                cause=f"It has {counted(len(self.tokens), 'token')}. onnxruntime-genai would ignore new inputs.",
                 fix="Make a new Generator, and give all messages with their pictures and sound.",
             )
         given = {name: tensor.as_numpy() for name, tensor in inputs._tensors.items()}
@@ -413,9 +413,9 @@ class GeneratorParams(Shown):
             try:
                 number = float(value)  # accepts numbers of numpy, too
             except (TypeError, ValueError, OverflowError):
-                raise OptionError(f"The search option {name}={value!r} is no number.") from None
+                raise OptionError(f"The search option {name}={value!r} is not a number.") from None
             if not math.isfinite(number):  # genai would accept it and generate meaningless tokens
-                raise OptionError(f"The search option {name}={number:g} is no finite number.")
+                raise OptionError(f"The search option {name}={number:g} is not a finite number.")
             # Integers and booleans keep their type, by which the host distinguishes switches from numbers.
             self._search[name] = value if isinstance(value, int) and abs(number) < _LARGEST else number
 

@@ -135,7 +135,7 @@ class Tokenizer(Shown):
         if self._ids is None:
             self._ids = self._call("ids", {})
         if self._ids[name] is None:
-            raise GenerationUnsupported(f"The tokenizer does not tell its {name}.")
+            raise GenerationUnsupported(f"The tokenizer does not provide {name}.")
         return self._ids[name]
 
     def _call(

@@ -493,7 +493,7 @@ class Generation:
         if wrong is not None:
             raise PromptRefused(
                 f"The token id {wrong} is outside of the model's vocabulary of {size}.",
-                cause="The tokens come from the tokenizer of another model, or are no tokens.",
+                cause="The tokens come from the tokenizer of another model, or are not token ids.",
                 fix="Encode the text with this model's tokenizer.",
                 details={"token": wrong, "vocab_size": folder.vocab_size},
             )
@@ -526,7 +526,7 @@ class Generation:
 def _has_pads(filler: int | None) -> PromptRefused:
     return PromptRefused(
         f"The prompt has the model's pad token {filler}.",
-        cause="genai takes it for filling, and would answer another prompt.",
+        cause="genai ignores the token as padding, and would answer another prompt.",
         fix="Leave it out of the prompt.",
         details={"token": filler},
     )

@@ -272,7 +272,7 @@ def _schemas(kind: str, data: str) -> Iterator[Any]:
 def _refused(text: str, fix: str = "Correct the schema.") -> GenerationError:
     return GenerationError(
         text,
-        cause="The library of guidance would take minutes, gigabytes or its own end for such a schema.",
+        cause="The guidance library would take minutes or gigabytes for such a schema, or crash.",
         fix=fix,
         details={"guidance": "refused"},
     )

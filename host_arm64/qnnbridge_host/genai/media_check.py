@@ -88,7 +88,7 @@ def check_sound(data: bytes, number: int) -> None:
     elif data.startswith(b"ID3") or (len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0):
         samples = len(data) * _MP3_SAMPLES
     else:
-        raise _no_sound(number, "It begins like no WAV, FLAC or MP3.", "Convert it to WAV.")
+        raise _no_sound(number, "It is neither WAV nor FLAC nor MP3.", "Convert it to WAV.")
     if samples > MOST_SAMPLES:
         raise _no_sound(
             number, f"It may have {samples:,} samples; {MOST_SAMPLES:,} are allowed.", "Cut it into parts."

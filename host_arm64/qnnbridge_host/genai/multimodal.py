@@ -82,8 +82,8 @@ class ModelProcessor:
                 raise PromptRefused(
                     "The prompt cannot be processed with its pictures and sound.",
                     cause=getattr(error, "message", "") or str(error),
-                    fix="Give as many marks of pictures and sound in the prompt as there are files. These formats "
-                    "can be decoded: PNG and JPEG (not CMYK), WAV, FLAC and MP3.",
+                    fix="Give as many placeholders for pictures and sound in the prompt as there are files. These "
+                    "formats can be decoded: PNG and JPEG (not CMYK), WAV, FLAC and MP3.",
                     details=getattr(error, "details", None),
                 ) from None
 
@@ -94,8 +94,8 @@ class ModelProcessor:
             # The processors of Phi find placeholders with a regular expression that recurses for each digit.
             if isinstance(text, str) and _LONG_MARK.search(text):
                 raise PromptRefused(
-                    "A mark of a picture or sound in the prompt has ten digits or more.",
-                    cause="onnxruntime-genai ends the process for such a mark.",
+                    "A placeholder for a picture or sound in the prompt has ten digits or more.",
+                    cause="onnxruntime-genai crashes for such a placeholder.",
                     fix="Leave it out, or write it with a space.",
                 )
         if self.model.folder.type == _WHISPER:
@@ -103,7 +103,7 @@ class ModelProcessor:
         if several and len(prompts or ()) > 1:
             raise PromptRefused(
                 f"{self.model.folder.label} takes one prompt at a time with pictures or sound.",
-                cause="onnxruntime-genai would pass over all prompts of the list.",
+                cause="onnxruntime-genai would ignore all prompts of the list.",
                 fix="Process each prompt by itself. Only Whisper takes several.",
             )
         one = (prompts[0] if prompts else "") if several else prompts

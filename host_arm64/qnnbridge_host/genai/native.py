@@ -288,7 +288,7 @@ _RULES: Final = (
         r"Error opening |No such file|[Ff]ile doesn't exist|does not exist",
         GenerationFolderInvalid,
         "A file that the model needs is not there or cannot be read.",
-        "Copy the whole folder of the model again; genai_config.json names the files.",
+        "Copy the whole folder of the model again; genai_config.json lists the files.",
     ),
     _Rule(
         r"JSON Error|parse_error|Error encountered while parsing|context_length is 0",
@@ -332,8 +332,8 @@ def from_genai(text: str, version: str) -> BridgeError:
     if _GUIDANCE.search(text):
         return GenerationError(
             text,
-            cause="The library of guidance refuses the schema or grammar, or cannot keep an answer to it.",
-            fix="Correct the schema or grammar; the text above names the place.",
+            cause="The guidance library refuses the schema or grammar, or cannot apply it to the answer.",
+            fix="Correct the schema or grammar; the text above contains the place.",
             details={"genai": version, "guidance": "refused"},
         )
     # The first matching rule counts: a missing tokenizer.json is reported as a missing file, not as a tokenizer
@@ -343,7 +343,7 @@ def from_genai(text: str, version: str) -> BridgeError:
             return rule.kind(text, cause=rule.cause, fix=rule.fix, details={"genai": version})
     return GenerationError(
         text,
-        cause=f"onnxruntime-genai {version} reported this; the bridge knows no more of it.",
+        cause=f"onnxruntime-genai {version} reported this error, for which qnnbridge has no further information.",
         fix="Try the same model with onnxruntime_genai in the host's Python; if it works there, report a bug.",
         details={"genai": version},
     )

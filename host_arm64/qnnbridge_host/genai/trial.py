@@ -77,7 +77,7 @@ def ensure_tried(
         found = _recall(file, key)
         if found is None:
             _log.warning(
-                "onnxruntime-genai %s is %s: a process of its own tries %s first.",
+                "onnxruntime-genai %s is %s: a separate process tries %s first.",
                 *(version, beside_table(version), folder.label),
             )
             found = _in_worker(version, folder, steps, data, work)
@@ -87,8 +87,8 @@ def ensure_tried(
     compared = found.get("compared") or ""
     text = f"onnxruntime-genai {version} is {beside_table(version)}. "
     if compared:
-        return f"{text}A trial in a process of its own went well, but its tokens could not be compared: {compared}."
-    return f"{text}A trial in a process of its own gave the tokens of its own Python module."
+        return f"{text}A trial in a separate process succeeded, but its tokens could not be compared: {compared}."
+    return f"{text}A trial in a separate process gave the same tokens as its own Python module."
 
 
 def _in_worker(
@@ -116,7 +116,7 @@ def _refusal(
 ) -> GenerationUnsupported:
     if found["problem"] == "layout":
         return unsupported_layout(
-            folder, version, f"a trial in a process of its own reported: {found['words']}", newer=True
+            folder, version, f"a trial in a separate process reported: {found['words']}", newer=True
         )
     what = {
         "died": "ended the process that tried it",
