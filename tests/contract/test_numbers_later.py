@@ -166,8 +166,8 @@ def test_comparisons_stay_within_their_share_of_the_time(
         run(session, X, 100)
         assert session.verified.compared == 1
         # After a hundred times as long there is time for another one.
-        assert session._numbers is not None
-        session._numbers._since -= 1000.0
+        assert session._runner._numbers is not None
+        session._runner._numbers._since -= 1000.0
         with pytest.warns(qnnbridge.NumbersWarning):
             differs(session, X)
 

@@ -223,7 +223,7 @@ def test_an_unsent_call_with_a_possible_cancel_discards_its_channel(host: qnnbri
         raise errors.Cancelled("before it was sent")
 
     with pytest.raises(fast_calls.FastCallFailed):
-        fast_calls.run(session._remote, session._known.find, None, {"x": X}, None, on_channel=on_channel)
+        fast_calls.run(session._remote, session._runner._known.find, None, {"x": X}, None, on_channel=on_channel)
     assert plans.channel.broken
     assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 

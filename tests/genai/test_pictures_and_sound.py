@@ -325,7 +325,7 @@ def test_no_picture_ends_the_host_or_keeps_it_busy(multimodal: Made, host: qnnbr
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"x" * 1000, "no WAV, FLAC or MP3"),
+        (b"x" * 1000, "neither WAV nor FLAC nor MP3"),
         (sound()[:30], "cannot be processed"),
         (b"fLaC" + bytes(60), "no number of samples"),
         (b"fLaC" + bytes(14) + b"\x0a\xc4\x40\xff\xff\xff\xff\xff" + bytes(40), "samples"),

@@ -115,6 +115,8 @@ class RemoteGeneration:
         if not prompt:
             raise PromptRefused("The prompt has no tokens.", fix="Append at least one token.")
         self.settle()
+        # A cancel that is sent with the request may arrive after a short prompt has been processed.
+        self._refuse_terminated()
         context, began = self._context_of([*self.tokens, *prompt]), time.monotonic()
 
         def attempt(process: HostProcess) -> Frame:
@@ -160,9 +162,7 @@ class RemoteGeneration:
             raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
         if not self.tokens:
             raise PromptRefused("There is no prompt.", fix="Call append_tokens first.")
-        if self.stopping.terminate:
-            self.settle()
-            raise Cancelled("The generation was terminated.", fix='Set "terminate_session" to "0" to go on.')
+        self._refuse_terminated()
         began = time.monotonic()
         # A weak reference: the model must not keep the generation alive.
         self.model.ahead = self._myself()
@@ -247,6 +247,11 @@ class RemoteGeneration:
         self.remade.forget()
 
     # --- steps ---
+
+    def _refuse_terminated(self) -> None:
+        if self.stopping.terminate:
+            self.settle()
+            raise Cancelled("The generation was terminated.", fix='Set "terminate_session" to "0" to go on.')
 
     def _fetch(self) -> None:
         """Wait for tokens, or for the end of the generation."""

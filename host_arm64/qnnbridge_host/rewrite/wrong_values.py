@@ -233,9 +233,8 @@ def factor_with_a_dimension(editor: Editor, node: Any, record: GraphNode) -> lis
 def add_behind_normalisation(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Rewrite x / (n + e), with n = ReduceL2(x), as u * (m / (m + e)).
 
-    The factors are u = x / (n + 1e-12) and m = ReduceSum(x * u), which is n.
-
-    QNN computes u with one operator, which is right even where the squares are too large for half floats.
+    Here u = x / (n + 1e-12) and m = ReduceSum(x * u) = n. QNN computes u with one operator, which is right even
+    where the squares are too large for half floats.
     """
     axes = _axes_of(editor, node, record)
     if not axes:
@@ -313,11 +312,8 @@ _SINCE = {"Max": 8, "ReduceSum": 13, "ReduceMax": 18}
 
 
 def limit_arguments(editor: Editor) -> list[str]:
-    """Limit the arguments of exponentials.
-
-    Insert Max or Min before Exp, Softplus and Pow of a constant base. Replace Mish, ReduceLogSumExp, and LogSoftmax
-    of masked values, by their definitions with a limit inside.
-    """
+    """Insert Max or Min before Exp, Softplus and Pow of a constant base. Replace Mish, ReduceLogSumExp and
+    LogSoftmax of masked values by their definitions with a limit inside."""
     plans = (
         (("Exp", "Softplus"), ("exp-underflow",), _limit_input),
         (("Mish",), ("exp-underflow",), _mish),
