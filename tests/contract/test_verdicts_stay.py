@@ -219,7 +219,7 @@ VERDICTS = {
     "an output of another length": Verdict(
         convolution_of_an_odd_length,
         {"buckets": {"seq": [8]}, "pad": 0, "sizes": {"seq": 5}},
-        r"as long as \(seq \+ 1\) // 2",
+        r"has the size \(seq \+ 1\) // 2",
     ),
 }
 
