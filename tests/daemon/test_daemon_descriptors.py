@@ -67,7 +67,7 @@ def test_a_daemon_without_room_is_not_to_be_started(monkeypatch: pytest.MonkeyPa
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(listener, "Streams", full)
-    with open_listener(StandIn().serve), pytest.raises(HostStartFailed, match="no room") as caught:
+    with open_listener(StandIn().serve), pytest.raises(HostStartFailed, match="limit of open files") as caught:
         qnnbridge.connect(start=False)
     assert "open files" in str(caught.value.fix)
     assert "host start " not in str(caught.value.fix)

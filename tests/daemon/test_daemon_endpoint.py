@@ -285,7 +285,7 @@ def test_connecting_to_a_daemon_that_does_not_answer_times_out(monkeypatch: pyte
 def test_a_daemon_that_is_ending_refuses_clients_with_that_reason(door: tuple[Listener, Discovery, Path]) -> None:
     listener, discovery, folder = door
     listener._leaving = True
-    with pytest.raises(Unreachable, match="leaving"):
+    with pytest.raises(Unreachable, match="is ending"):
         enter(discovery, folder, time.monotonic() + GRACE_S)
 
 

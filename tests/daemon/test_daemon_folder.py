@@ -95,7 +95,7 @@ def test_a_file_in_the_place_of_the_folder_is_called_that_and_nobody_is_told_to_
     runtime_folder().chmod(mode)
     with pytest.raises(HostStartFailed, match="it is not a folder") as caught:
         qnnbridge.connect(start=start)
-    assert caught.value.fix == "Set QNNBRIDGE_RUNTIME_DIR to a folder of your own."
+    assert caught.value.fix == "Set QNNBRIDGE_RUNTIME_DIR to a folder that only you can access."
 
 
 def test_daemons_of_two_folders_have_a_log_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def test_no_limit_of_time_is_none() -> None:
 
 
 def test_an_unknown_text_for_the_host_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"is no qnnbridge\.Host"):
+    with pytest.raises(OptionError, match=r"is not a qnnbridge\.Host"):
         qnnbridge.InferenceSession(MODEL, host="deamon")  # type: ignore[arg-type]
 
 

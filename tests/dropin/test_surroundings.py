@@ -189,7 +189,7 @@ def test_without_a_home_folder_children_have_the_bridge_by_a_temporary_folder(tm
     assert ran.stdout.split() == ["21.0", "21.0"], ran.stderr
     (folder,) = (tmp_path / "tmp").glob("qnnbridge-*/dropin/*")
     assert folder.parents[1].stat().st_mode & 0o077 == 0
-    assert "No folder can be written" not in ran.stderr
+    assert "No folder is writable" not in ran.stderr
 
 
 @needs.posix

@@ -333,7 +333,7 @@ def test_a_deadline_and_a_cancellation_end_it_before_the_next_token(
             found.cancel()
             with pytest.raises(Cancelled):
                 next(found)
-        with pytest.raises(OptionError, match="no length of time"):
+        with pytest.raises(OptionError, match="not a length of time"):
             recognizer.stream(tiny.sound(1), timeout=-1)
         assert recognizer.transcribe(tiny.sound(1), timeout=60).text
 

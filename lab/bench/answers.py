@@ -1,0 +1,143 @@
+"""Time to the first token and per token of an answer, compared with onnxruntime_genai in process.
+
+`python -m lab.bench.answers`: the same model and prompt, greedy search, the ways in turns. "library" is
+`genai.generate` with a private host, "daemon" with the daemon of the user, which is started if none runs, "serve" a
+stream of /v1/completions. All models compute in one thread, as on an NPU. Each way takes token ids. The time to the
+first token includes the new generator and the prompt, and for "serve" the connection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime_genai
+from tests.genai.overhead import one_thread
+from tests.genai.tiny_decoders import Sizes, write_model
+from tests.serve.serving import serving
+
+import qnnbridge
+from qnnbridge import genai
+
+TOKENS = 65
+PROMPTS = {"short": 16, "long": 400}
+# Multiplications by a square matrix for each token: none, and enough for some 3 ms a token on one idle core.
+BALLAST = {"quick": 0, "slow": 40}
+
+# Seconds to the first token, and for each further one.
+Times = tuple[float, float]
+
+
+def _times(tokens: Iterator[object], began: float) -> Times:
+    next(tokens)
+    first, count = time.perf_counter(), 1
+    for _ in tokens:
+        count += 1
+    return first - began, (time.perf_counter() - first) / max(1, count - 1)
+
+
+def in_process(model: Any, tokenizer: Any, prompt: list[int]) -> Times:
+    began = time.perf_counter()
+
+    def tokens() -> Iterator[object]:
+        params = onnxruntime_genai.GeneratorParams(model)
+        params.set_search_options(do_sample=False, max_length=len(prompt) + TOKENS)
+        generator, stream = onnxruntime_genai.Generator(model, params), tokenizer.create_stream()
+        generator.append_tokens(np.array(prompt, np.int32))
+        while not generator.is_done():
+            generator.generate_next_token()
+            yield stream.decode(int(generator.get_next_tokens()[0]))
+
+    return _times(tokens(), began)
+
+
+def library(model: genai.Model, tokenizer: genai.Tokenizer, prompt: list[int]) -> Times:
+    began = time.perf_counter()
+    first = 0.0
+    with genai.generate(model, prompt, tokenizer=tokenizer, max_tokens=TOKENS, temperature=0) as answer:
+        # A token may have no text of its own, so pieces are counted by the tokens behind them.
+        for _ in answer:
+            first = first or time.perf_counter()
+        ended, count = time.perf_counter(), len(answer.tokens)
+    return first - began, (ended - first) / max(1, count - 1)
+
+
+def over_http(address: str, prompt: list[int]) -> Times:
+    connection = http.client.HTTPConnection(address, timeout=60)
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "stream": True}
+    began = time.perf_counter()
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    first = 0.0
+    for line in connection.getresponse():
+        if line.startswith(b"data: {") and b'"text":""' not in line.replace(b" ", b""):
+            first = first or time.perf_counter()
+    ended = time.perf_counter()
+    connection.close()
+    return first - began, (ended - first) / (TOKENS - 1)
+
+
+def in_parallel(way: Callable[[], Times], streams: int) -> Times:
+    """Return the means of several answers at once."""
+    found: list[Times] = []
+    threads = [threading.Thread(target=lambda: found.append(way())) for _ in range(streams)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return statistics.fmean(first for first, _ in found), statistics.fmean(each for _, each in found)
+
+
+def measure(folder: Path, daemon: qnnbridge.Host, rounds: int) -> Iterator[tuple[str, str, int, list[Times]]]:
+    """Yield way, prompt, number of streams and the times of each round."""
+    here = onnxruntime_genai.Model(str(folder))
+    tokenizer_here = onnxruntime_genai.Tokenizer(here)
+    with qnnbridge.Host() as host, serving("--llm", f"tiny={folder}", "--keep-generators", "0") as server:
+        models = {"library": genai.Model(folder, host=host), "daemon": genai.Model(folder, host=daemon)}
+        tokenizers = {name: genai.Tokenizer(model) for name, model in models.items()}
+        for name, length in PROMPTS.items():
+            prompt = [4 + (17 * n * n + 5 * n) % 280 for n in range(length)]
+            ways: Mapping[str, Callable[[], Times]] = {
+                "in process": lambda prompt=prompt: in_process(here, tokenizer_here, prompt),
+                "library": lambda prompt=prompt: library(models["library"], tokenizers["library"], prompt),
+                "daemon": lambda prompt=prompt: library(models["daemon"], tokenizers["daemon"], prompt),
+                "serve": lambda prompt=prompt: over_http(server.address, prompt),
+            }
+            for streams in (1, 4):
+                times: dict[str, list[Times]] = {way: [] for way in ways}
+                for number in range(rounds + 1):
+                    for way, run in ways.items():
+                        found = in_parallel(run, streams) if streams > 1 else run()
+                        if number:  # the first round warms up
+                            times[way].append(found)
+                for way, found_times in times.items():
+                    yield way, name, streams, found_times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m lab.bench.answers", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    print("model  prompt  streams  way          first token ms  (x)     token ms  (x)")
+    with tempfile.TemporaryDirectory() as root, qnnbridge.connect() as daemon:
+        for kind, ballast in BALLAST.items():
+            folder = write_model(Path(root) / kind, "dynamic", sizes=Sizes(context=512, ballast=ballast))
+            one_thread(folder)
+            base = (1.0, 1.0)
+            for way, prompt, streams, times in measure(folder, daemon, arguments.rounds):
+                first, each = (statistics.median(column) * 1e3 for column in zip(*times, strict=True))
+                base = (first, each) if way == "in process" else base
+                ratios = f"{first:14.2f}  {first / base[0]:5.2f}  {each:8.3f}  {each / base[1]:5.2f}"
+                print(f"{kind:6} {prompt:7} {streams:7}  {way:11} {ratios}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
