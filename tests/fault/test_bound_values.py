@@ -125,7 +125,7 @@ def test_a_value_is_lost_when_its_run_is_overdue(host: qnnbridge.Host, tmp_path:
     step(session, value, value)
     with pytest.raises(errors.DeadlineExceeded):
         step(session, value, value, timeout=0.3, on_deadline=on_deadline)
-    with pytest.raises(errors.StateLost, match="time"):
+    with pytest.raises(errors.StateLost, match="deadline"):
         value.numpy()
     fresh = ones()
     step(session, fresh, fresh)
