@@ -53,7 +53,7 @@ class CallLimits(NamedTuple):
         deadline_after(self.timeout)
         retry = self.retry
         if retry is not None and (isinstance(retry, bool) or not isinstance(retry, int) or retry < 0):
-            raise OptionError(f"retry={retry!r} is no number of repetitions.", fix="Give 0, 1 or more.")
+            raise OptionError(f"retry={retry!r} is not a number of repetitions.", fix="Give 0, 1 or more.")
         if self.on_deadline not in ("raise", "kill"):
             raise OptionError(f"on_deadline={self.on_deadline!r} is not known.", fix="Give 'raise' or 'kill'.")
         return self
