@@ -15,7 +15,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +33,23 @@ PROMPTS = {"short": 16, "long": 400}
 # Multiplications by a square matrix for each token: none, and enough for some 3 ms a token on one idle core.
 BALLAST = {"quick": 0, "slow": 40}
 
-# Seconds to the first token, and for each further one.
+# Seconds to the first text, and for each token after it. A token may have no text of its own, so all ways count the
+# first text.
 Times = tuple[float, float]
 
 
-def _times(tokens: Iterator[object], began: float) -> Times:
-    next(tokens)
-    first, count = time.perf_counter(), 1
-    for _ in tokens:
-        count += 1
-    return first - began, (time.perf_counter() - first) / max(1, count - 1)
+def _times(pieces: Iterable[str], began: float) -> Times:
+    first = 0.0
+    for piece in pieces:
+        if piece:
+            first = first or time.perf_counter()
+    return first - began, (time.perf_counter() - first) / (TOKENS - 1)
 
 
 def in_process(model: Any, tokenizer: Any, prompt: list[int]) -> Times:
     began = time.perf_counter()
 
-    def tokens() -> Iterator[object]:
+    def pieces() -> Iterator[str]:
         params = onnxruntime_genai.GeneratorParams(model)
         params.set_search_options(do_sample=False, max_length=len(prompt) + TOKENS)
         generator, stream = onnxruntime_genai.Generator(model, params), tokenizer.create_stream()
@@ -57,18 +58,13 @@ def in_process(model: Any, tokenizer: Any, prompt: list[int]) -> Times:
             generator.generate_next_token()
             yield stream.decode(int(generator.get_next_tokens()[0]))
 
-    return _times(tokens(), began)
+    return _times(pieces(), began)
 
 
 def library(model: genai.Model, tokenizer: genai.Tokenizer, prompt: list[int]) -> Times:
     began = time.perf_counter()
-    first = 0.0
     with genai.generate(model, prompt, tokenizer=tokenizer, max_tokens=TOKENS, temperature=0) as answer:
-        # A token may have no text of its own, so pieces are counted by the tokens behind them.
-        for _ in answer:
-            first = first or time.perf_counter()
-        ended, count = time.perf_counter(), len(answer.tokens)
-    return first - began, (ended - first) / max(1, count - 1)
+        return _times(answer, began)
 
 
 def over_http(address: str, prompt: list[int]) -> Times:
@@ -76,13 +72,10 @@ def over_http(address: str, prompt: list[int]) -> Times:
     body = {"model": "tiny", "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "stream": True}
     began = time.perf_counter()
     connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-    first = 0.0
-    for line in connection.getresponse():
-        if line.startswith(b"data: {") and b'"text":""' not in line.replace(b" ", b""):
-            first = first or time.perf_counter()
-    ended = time.perf_counter()
+    lines = (line for line in connection.getresponse() if line.startswith(b"data: {"))
+    found = _times((json.loads(line[6:])["choices"][0]["text"] for line in lines), began)
     connection.close()
-    return first - began, (ended - first) / (TOKENS - 1)
+    return found
 
 
 def in_parallel(way: Callable[[], Times], streams: int) -> Times:
@@ -96,7 +89,9 @@ def in_parallel(way: Callable[[], Times], streams: int) -> Times:
     return statistics.fmean(first for first, _ in found), statistics.fmean(each for _, each in found)
 
 
-def measure(folder: Path, daemon: qnnbridge.Host, rounds: int) -> Iterator[tuple[str, str, int, list[Times]]]:
+def measure(
+    folder: Path, daemon: qnnbridge.Host, rounds: int, streams_of: Sequence[int]
+) -> Iterator[tuple[str, str, int, list[Times]]]:
     """Yield way, prompt, number of streams and the times of each round."""
     here = onnxruntime_genai.Model(str(folder))
     tokenizer_here = onnxruntime_genai.Tokenizer(here)
@@ -111,7 +106,7 @@ def measure(folder: Path, daemon: qnnbridge.Host, rounds: int) -> Iterator[tuple
                 "daemon": lambda prompt=prompt: library(models["daemon"], tokenizers["daemon"], prompt),
                 "serve": lambda prompt=prompt: over_http(server.address, prompt),
             }
-            for streams in (1, 4):
+            for streams in streams_of:
                 times: dict[str, list[Times]] = {way: [] for way in ways}
                 for number in range(rounds + 1):
                     for way, run in ways.items():
@@ -125,14 +120,15 @@ def measure(folder: Path, daemon: qnnbridge.Host, rounds: int) -> Iterator[tuple
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lab.bench.answers", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 4])
     arguments = parser.parse_args()
-    print("model  prompt  streams  way          first token ms  (x)     token ms  (x)")
+    print("model  prompt  streams  way          first text ms   (x)     token ms  (x)")
     with tempfile.TemporaryDirectory() as root, qnnbridge.connect() as daemon:
         for kind, ballast in BALLAST.items():
             folder = write_model(Path(root) / kind, "dynamic", sizes=Sizes(context=512, ballast=ballast))
             one_thread(folder)
             base = (1.0, 1.0)
-            for way, prompt, streams, times in measure(folder, daemon, arguments.rounds):
+            for way, prompt, streams, times in measure(folder, daemon, arguments.rounds, arguments.streams):
                 first, each = (statistics.median(column) * 1e3 for column in zip(*times, strict=True))
                 base = (first, each) if way == "in process" else base
                 ratios = f"{first:14.2f}  {first / base[0]:5.2f}  {each:8.3f}  {each / base[1]:5.2f}"
