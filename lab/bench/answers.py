@@ -9,6 +9,7 @@ first token includes the new generator and the prompt, and for "serve" the conne
 from __future__ import annotations
 
 import argparse
+import functools
 import http.client
 import json
 import statistics
@@ -101,10 +102,10 @@ def measure(
         for name, length in PROMPTS.items():
             prompt = [4 + (17 * n * n + 5 * n) % 280 for n in range(length)]
             ways: Mapping[str, Callable[[], Times]] = {
-                "in process": lambda prompt=prompt: in_process(here, tokenizer_here, prompt),
-                "library": lambda prompt=prompt: library(models["library"], tokenizers["library"], prompt),
-                "daemon": lambda prompt=prompt: library(models["daemon"], tokenizers["daemon"], prompt),
-                "serve": lambda prompt=prompt: over_http(server.address, prompt),
+                "in process": functools.partial(in_process, here, tokenizer_here, prompt),
+                "library": functools.partial(library, models["library"], tokenizers["library"], prompt),
+                "daemon": functools.partial(library, models["daemon"], tokenizers["daemon"], prompt),
+                "serve": functools.partial(over_http, server.address, prompt),
             }
             for streams in streams_of:
                 times: dict[str, list[Times]] = {way: [] for way in ways}
