@@ -222,7 +222,7 @@ class Host(Shown):
         self.invalid_entries: dict[tuple[str, str, str], EntryFault] = {}
 
     def _at_fork_reinit(self) -> None:
-        """Make the child of a fork create its sessions again in a host of its own."""
+        """Let the child of a fork start a separate host, in which its sessions are created again."""
         parents = self.supervisor
         if parents.closed:
             return

@@ -34,7 +34,7 @@ PROMPTS = {"short": 16, "long": 400}
 # Multiplications by a square matrix for each token: none, and enough for some 3 ms a token on one idle core.
 BALLAST = {"quick": 0, "slow": 40}
 
-# Seconds to the first text, and for each token after it. A token may have no text of its own, so all ways count the
+# Seconds to the first text, and for each token after it. Some tokens have no text, so all ways count from the
 # first text.
 Times = tuple[float, float]
 

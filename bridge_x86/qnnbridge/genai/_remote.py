@@ -84,7 +84,7 @@ def survive(
     """
 
     def alone(process: HostProcess, deadline: float | None) -> T:
-        # Isolated anew in each attempt: after a crash, the next attempt has to run suspects alone.
+        # Each attempt isolates the call again: after a crash, suspects run alone in the next attempt.
         with host.isolate(context, deadline):
             return attempt(process)
 
