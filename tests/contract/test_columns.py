@@ -17,8 +17,9 @@ import pytest
 import qnnbridge
 from qnnbridge.errors import CompileFailed, NumbersDiffer
 from tests import needs
+from tests.comparisons import settled
 from tests.contract.small_models import model, node, tensor
-from tests.contract.test_numbers import open_session, settled
+from tests.contract.test_numbers import open_session
 
 pytest.importorskip("onnxruntime_qnn")
 pytestmark = [pytest.mark.simulator, pytest.mark.process]

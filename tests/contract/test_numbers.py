@@ -21,6 +21,7 @@ from qnnbridge.errors import NumbersDiffer, OptionError
 from qnnbridge_host.cache.memo import Verdicts
 from qnnbridge_host.cache.store import Store
 from qnnbridge_protocol.settings import cache_dir
+from tests.comparisons import settled
 from tests.conformance.real_models import QNN, SOC_MODEL
 from tests.contract.small_models import model, node, tensor
 
@@ -56,14 +57,6 @@ def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
 def open_session(host: qnnbridge.Host, data: Any, **keywords: Any) -> qnnbridge.InferenceSession:
     # The models are computed wrong on purpose: a cure would leave nothing to compare.
     return qnnbridge.InferenceSession(data, providers=SOC, host=host, fix=False, **keywords)
-
-
-def settled(session: qnnbridge.InferenceSession) -> qnnbridge.NumbersReport:
-    until = time.monotonic() + PENDING_S
-    while session.verified.state == "pending":
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    return session.verified
 
 
 def workers(host: qnnbridge.Host) -> list[psutil.Process]:

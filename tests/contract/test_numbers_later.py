@@ -21,7 +21,8 @@ from qnnbridge._session import fast_calls, numbers_check
 from qnnbridge._session.numbers_check import has_content
 from qnnbridge.errors import NumbersDiffer
 from qnnbridge_daemon.accounts import BrokerSettings
-from tests.contract.test_numbers import X, edge_padding, open_session, settled
+from tests.comparisons import settled
+from tests.contract.test_numbers import X, edge_padding, open_session
 from tests.daemon.brokers import lab
 
 pytest.importorskip("onnxruntime_qnn")

@@ -197,10 +197,10 @@ VERDICTS = {
         shown=lambda facts: facts["verified"][0] == "agrees" and not facts["buckets"][0],
     ),
     "a padding that was decided": Verdict(
-        sigmoid, BUCKETS, "pad=0 is right", lambda facts: facts["buckets"][1] == "pad=0"
+        sigmoid, BUCKETS, "chosen: pad=0", lambda facts: facts["buckets"][1] == "pad=0"
     ),
     "windows that were decided": Verdict(
-        convolution, BUCKETS, "chunk='seq' is right", lambda facts: facts["buckets"][1] == "chunk='seq'"
+        convolution, BUCKETS, "chosen: chunk='seq'", lambda facts: facts["buckets"][1] == "chunk='seq'"
     ),
     "padding that cannot be decided": Verdict(
         lambda: one_input([node("ReduceMax", ["x"], ["y"], axes=[2])], {"y": [1, 3, 1]}),
@@ -208,7 +208,7 @@ VERDICTS = {
         shown=lambda facts: "Zeros change" in facts["raised"][1] and "pad='edge'" in facts["raised"][1],
     ),
     "a mask that makes padding right": Verdict(
-        mean_of_the_masked, BUCKETS, "pad=0 is right", lambda facts: facts["verified"][0] == "agrees"
+        mean_of_the_masked, BUCKETS, "chosen: pad=0", lambda facts: facts["verified"][0] == "agrees"
     ),
     "an output that cannot be cut": Verdict(
         of_two_sizes,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import qnnbridge
 from qnnbridge._buckets.batches import Context
 from qnnbridge.errors import NumbersDiffer, OptionError
 from tests import needs
+from tests.comparisons import settled
 from tests.conformance.real_models import QNN, SOC_MODEL
 from tests.contract.window_models import WIDTH, drawn
 
@@ -27,7 +27,6 @@ BUCKETS = {"n": [16, 48, 96]}
 WALK_SIZES = (5, 17, 33, 47, 50, 97, 130)
 # Before values of all kinds were tried, 76 of the first 250 gave wrong numbers.
 SEEDS = range(needs.length(30, 100))
-WAIT_S = 60.0
 
 
 def truth(data: bytes, feeds: dict[str, Any]) -> Any:
@@ -102,14 +101,6 @@ def ids(size: int) -> dict[str, Any]:
 def snr_db(expected: Any, found: Any) -> float:
     error = float(((expected - found) ** 2).sum())
     return float(10 * np.log10((expected**2).sum() / max(error, 1e-30)))
-
-
-def settled(session: qnnbridge.InferenceSession) -> qnnbridge.NumbersReport:
-    until = time.monotonic() + WAIT_S
-    while session.verified.state == "pending":
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    return session.verified
 
 
 def differs(session: qnnbridge.InferenceSession, feeds: dict[str, Any]) -> Any:

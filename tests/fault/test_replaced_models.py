@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import save_model
+from tests.comparisons import settled
 from tests.conformance.real_models import QNN, SOC_MODEL
 from tests.contract.small_models import model, node, tensor
 from tests.fakes.hosts import patched_host
@@ -127,14 +128,6 @@ def cache_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def open_session(host: qnnbridge.Host, data: Any, **keywords: Any) -> qnnbridge.InferenceSession:
     return qnnbridge.InferenceSession(data, providers=SOC, host=host, fix=False, **keywords)
-
-
-def settled(session: qnnbridge.InferenceSession) -> qnnbridge.NumbersReport:
-    until = time.monotonic() + WAIT_S
-    while session.verified.state == "pending":
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    return session.verified
 
 
 def replace(path: Path, data: bytes) -> None:
